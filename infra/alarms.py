@@ -7,8 +7,7 @@ from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from headgate.deployment.model import Deployment
-from infra.watched import FIVE_MINUTES, MINUTE, POOL, TIERS, Watched, own_metric, table_metric, total
+from infra.watched import FIVE_MINUTES, MINUTE, TIERS, Watched, WatchedPool, own_metric, table_metric, total
 
 RUNBOOKS = "docs/operations.md"
 BACKLOG_AGE_MAX_S = 300
@@ -19,13 +18,19 @@ MISSING_MINUTES = 20
 """Workers may be missing for so long: an instance starts and a model loads in less."""
 
 
-def add_alarms(scope: Construct, watched: Watched, deployment: Deployment, topic: sns.Topic) -> None:
-    """Add all alarms. Each publishes to the topic when it begins, and when it ends."""
+def add_alarms(scope: Construct, watched: Watched, topic: sns.Topic) -> None:
+    """Add all alarms. Each publishes to the topic when it begins, and when it ends.
+
+    A pool's alarms are in a scope of its name, so that their names contain it.
+    """
     alarms = _Alarms(scope, topic)
     _watch_sweep(alarms, watched)
     _watch_functions(alarms, watched)
-    _watch_requests(alarms, watched, deployment)
-    _watch_workers(alarms, watched)
+    _watch_http(alarms, watched)
+    for pool in watched.pools:
+        of_pool = _Alarms(Construct(scope, pool.name), topic, pool.name)
+        _watch_requests(of_pool, pool)
+        _watch_workers(of_pool, pool)
 
 
 def _watch_sweep(alarms: _Alarms, watched: Watched) -> None:
@@ -33,8 +38,6 @@ def _watch_sweep(alarms: _Alarms, watched: Watched) -> None:
     # A sweep that does not run leaves no data, so missing data raises this alarm too.
     alarms.below("SweepStopped", swept, 1, "The sweep did not run: without traffic no deadline is decided.")
     alarms.above("SweepFails", watched.sweep.metric_errors(period=FIVE_MINUTES), 1, "The sweep failed.")
-    overdue = own_metric("overdue_s", "Maximum", pool=POOL)
-    alarms.above("LogStands", overdue, OVERDUE_MAX_S, "A decision is due and the log does not have it.", periods=2)
 
 
 def _watch_functions(alarms: _Alarms, watched: Watched) -> None:
@@ -49,23 +52,28 @@ def _watch_functions(alarms: _Alarms, watched: Watched) -> None:
     alarms.above("FunctionsThrottled", throttled, 10, "The account has no executions left, and Lambda refuses some.")
 
 
-def _watch_requests(alarms: _Alarms, watched: Watched, deployment: Deployment) -> None:
+def _watch_http(alarms: _Alarms, watched: Watched) -> None:
     alarms.above("HttpFails", watched.http_errors, 5, "The HTTP interface answers 5xx.")
     if watched.healthy_fronts is not None:
         alarms.below("NoFront", watched.healthy_fronts, 1, "No front is healthy: no request is answered.")
-    alarms.above("RequestsFail", _failed_percent(), FAILED_MAX_PERCENT, "Accepted requests fail, whole or in a stream.")
-    waits = [own_metric("oldest_wait_s", "Maximum", pool=POOL, tier=tier) for tier in TIERS]
-    oldest = total("oldest wait (s)", waits, prefix="w", combined="MAX", period=MINUTE)
-    longest_s = deployment.deadline_s / 2
-    alarms.above("WaitsLong", oldest, longest_s, "A request has waited for half of its time.", periods=3)
     throttled = table_metric(watched.table, "ThrottledRequests")
     alarms.above("TableThrottled", throttled, 10, "DynamoDB throttles: requests are refused.")
 
 
-def _failed_percent() -> cloudwatch.MathExpression:
+def _watch_requests(alarms: _Alarms, pool: WatchedPool) -> None:
+    overdue = own_metric("overdue_s", "Maximum", pool=pool.name)
+    alarms.above("LogStands", overdue, OVERDUE_MAX_S, "A decision is due and the log does not have it.", periods=2)
+    failed = _failed_percent(pool.name)
+    alarms.above("RequestsFail", failed, FAILED_MAX_PERCENT, "Accepted requests fail, whole or in a stream.")
+    waits = [own_metric("oldest_wait_s", "Maximum", pool=pool.name, tier=tier) for tier in TIERS]
+    oldest = total("oldest wait (s)", waits, prefix="w", combined="MAX", period=MINUTE)
+    alarms.above("WaitsLong", oldest, pool.deadline_s / 2, "A request has waited for half of its time.", periods=3)
+
+
+def _failed_percent(pool: str) -> cloudwatch.MathExpression:
     """Return the failed part of the requests that ended in five minutes, in percent; 0 below FAILED_MIN failures."""
-    failures = [own_metric("failed", "Sum", period=FIVE_MINUTES, pool=POOL, tier=tier) for tier in TIERS]
-    ends = [own_metric("failed", "SampleCount", period=FIVE_MINUTES, pool=POOL, tier=tier) for tier in TIERS]
+    failures = [own_metric("failed", "Sum", period=FIVE_MINUTES, pool=pool, tier=tier) for tier in TIERS]
+    ends = [own_metric("failed", "SampleCount", period=FIVE_MINUTES, pool=pool, tier=tier) for tier in TIERS]
     return cloudwatch.MathExpression(
         expression=f"IF(failed >= {FAILED_MIN}, 100 * failed / ended, 0)",
         using_metrics={"failed": total("failed", failures, prefix="f"), "ended": total("ended", ends, prefix="e")},
@@ -74,18 +82,18 @@ def _failed_percent() -> cloudwatch.MathExpression:
     )
 
 
-def _watch_workers(alarms: _Alarms, watched: Watched) -> None:
-    if watched.workers is not None:
-        alarms.below("NoWorker", watched.workers, 1, "No worker runs: every request is refused.")
-    if not watched.has_fleet:
+def _watch_workers(alarms: _Alarms, pool: WatchedPool) -> None:
+    if pool.workers is not None:
+        alarms.below("NoWorker", pool.workers, 1, "No worker runs: every request is refused.")
+    if not pool.has_fleet:
         return
-    problem = own_metric("scaling_failed", "Maximum", pool=POOL)
+    problem = own_metric("scaling_failed", "Maximum", pool=pool.name)
     alarms.above("ScalingFails", problem, 0, "The number of workers cannot be read or set.", periods=3)
     missing = cloudwatch.MathExpression(
         expression="wanted - running",
         using_metrics={
-            "wanted": own_metric("workers_wanted", "Minimum", pool=POOL),
-            "running": own_metric("workers_running", "Maximum", pool=POOL),
+            "wanted": own_metric("workers_wanted", "Minimum", pool=pool.name),
+            "running": own_metric("workers_running", "Maximum", pool=pool.name),
         },
         label="workers missing",
         period=MINUTE,
@@ -95,8 +103,10 @@ def _watch_workers(alarms: _Alarms, watched: Watched) -> None:
 
 
 class _Alarms:
-    def __init__(self, scope: Construct, topic: sns.Topic) -> None:
-        self._scope, self._action = scope, actions.SnsAction(topic)
+    """`pool`: the pool that the alarms watch; empty: the whole stack."""
+
+    def __init__(self, scope: Construct, topic: sns.Topic, pool: str = "") -> None:
+        self._scope, self._action, self._of_pool = scope, actions.SnsAction(topic), f"Pool {pool}: " * bool(pool)
 
     def above(self, name: str, metric: cloudwatch.IMetric, limit: float, meaning: str, *, periods: int = 1) -> None:
         """Raise an alarm while the metric is above `limit`, in so many periods one after another. Missing: no alarm."""
@@ -137,7 +147,7 @@ class _Alarms:
             self._scope,
             name,
             metric=metric,
-            alarm_description=f"{meaning} What to do: {RUNBOOKS}#{name.lower()}",
+            alarm_description=f"{self._of_pool}{meaning} What to do: {RUNBOOKS}#{name.lower()}",
             threshold=threshold,
             evaluation_periods=periods,
             comparison_operator=comparison,

@@ -1,5 +1,5 @@
-"""The front on Fargate, behind a load balancer. In each task: the HTTP front, a gate process, which may lead, and the
-process that runs batches.
+"""The front on Fargate, behind a load balancer. In each task: the HTTP front, a gate process for each pool, which may
+lead it, and the process that runs batches.
 
 All containers run the functions' bundle (infra/bundle.py) on Python's own image. A front waits for as long as a caller
 does. On Fargate a waiting caller costs nothing; in Lambda each one occupies an execution (docs/cost.md).
@@ -7,7 +7,8 @@ does. On Fargate a waiting caller costs nothing; in Lambda each one occupies an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from aws_cdk import CfnOutput, Duration, Stack
 from aws_cdk import aws_certificatemanager as acm
@@ -21,7 +22,7 @@ from constructs import Construct
 
 from headgate.deployment.model import Deployment
 from infra.findings import acknowledge
-from infra.network import FRONT_PORT, GATE_PORT, PRIVATE, Network
+from infra.network import FRONT_PORT, PRIVATE, Network, gate_ports
 from infra.watched import FIVE_MINUTES
 
 CPU, MEMORY_MB = 1024, 2048
@@ -55,7 +56,7 @@ class Front(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self._deployment, self._network = deployment, network
-        self.silence_s = deployment.deadline_s + MARGIN_S
+        self.silence_s = deployment.longest_s + MARGIN_S
         task = self._task(image, role, environment, log)
         self.service = self._service(task, cluster)
         self.balancer = elb.ApplicationLoadBalancer(
@@ -88,27 +89,14 @@ class Front(Construct):
         idle = f"{2 * self.silence_s}"
         batches = ["dispatcher.executor", "--only-batches"]
         front = ["functions.http_api.server", "--host", "0.0.0.0", "--port", f"{FRONT_PORT}", "--idle-s", idle]  # noqa: S104
-        gate = ["dispatcher", "--host", "0.0.0.0", "--port", f"{GATE_PORT}"]  # noqa: S104
         alive = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{FRONT_PORT}/health', timeout=2)"
-        for name, module, port, check in (
-            ("front", front, FRONT_PORT, alive),
-            ("gate", gate, GATE_PORT, None),
-            ("batches", batches, None, None),
-        ):
-            container = task.add_container(
-                name,
-                image=image,
-                command=["python3", "-m", *module],
-                environment=dict(environment),
-                logging=ecs.LogDrivers.aws_logs(stream_prefix=name, log_group=log),
-                readonly_root_filesystem=True,
-                port_mappings=[] if port is None else [ecs.PortMapping(container_port=port)],
-                stop_timeout=Duration.seconds(MARGIN_S),
-                health_check=None if check is None else ecs.HealthCheck(command=["CMD", "python3", "-c", check]),
-            )
-            container.add_mount_points(
-                ecs.MountPoint(container_path="/tmp", source_volume="tmp", read_only=False)  # noqa: S108
-            )
+        add = partial(_add_container, task, image, log)
+        check = ecs.HealthCheck(command=["CMD", "python3", "-c", alive])
+        add("front", front, environment, port=FRONT_PORT, health_check=check)
+        for pool, port in gate_ports(self._deployment.pools).items():
+            gate = ["dispatcher", "--host", "0.0.0.0", "--port", f"{port}"]  # noqa: S104
+            add(f"gate-{pool}", gate, {**environment, "HEADGATE_POOL": pool}, port=port)
+        add("batches", batches, environment)
         acknowledge(task, ACKNOWLEDGED_TASK)
         reason = "ECR's GetAuthorizationToken cannot be limited to a resource."
         acknowledge(task.obtain_execution_role(), {"AwsSolutions-IAM5[Resource::*]": reason})
@@ -193,3 +181,31 @@ class Front(Construct):
         if self._deployment.domain is not None:
             return f"https://{self._deployment.domain}/v1"
         return f"http://{self.balancer.load_balancer_dns_name}/v1"
+
+
+def _add_container(
+    task: ecs.FargateTaskDefinition,
+    image: ecs.ContainerImage,
+    log: logs.LogGroup,
+    name: str,
+    module: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    port: int | None = None,
+    health_check: ecs.HealthCheck | None = None,
+) -> None:
+    """Add a container that runs a Python module of the bundle, and may write to /tmp only."""
+    container = task.add_container(
+        name,
+        image=image,
+        command=["python3", "-m", *module],
+        environment=dict(environment),
+        logging=ecs.LogDrivers.aws_logs(stream_prefix=name, log_group=log),
+        readonly_root_filesystem=True,
+        port_mappings=[] if port is None else [ecs.PortMapping(container_port=port)],
+        stop_timeout=Duration.seconds(MARGIN_S),
+        health_check=health_check,
+    )
+    container.add_mount_points(
+        ecs.MountPoint(container_path="/tmp", source_volume="tmp", read_only=False)  # noqa: S108
+    )

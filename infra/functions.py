@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aws_cdk import Aws, Duration, Stack
@@ -117,11 +117,11 @@ class Functions(Construct):
         fronts = [] if self.front is None else [self.front]
         return [*fronts, self.invoke, self.result, self.execute, self.sweep, self.admin]
 
-    def allow_scaling(self, service_arn: str) -> None:
+    def allow_scaling(self, service_arns: Sequence[str]) -> None:
         """Let the sweep set the number of workers, and those that accept a request start the first one."""
         for name, role in self._roles.items():
             if name != EXECUTE.name:
-                allow_scaling(role, service_arn)
+                allow_scaling(role, service_arns)
 
     def _gate_function(self, spec: Spec, state: State, execution: ExecutionQueue) -> lambda_.Function:
         function, role = self._function(spec, self._network)

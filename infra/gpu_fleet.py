@@ -1,4 +1,4 @@
-"""The GPU fleet: workers on ECS, on GPU instances of an Auto Scaling group. Without a model there is none.
+"""The GPU fleet of a pool: workers on ECS, on GPU instances of an Auto Scaling group.
 
 A task has three containers. `weights` copies the model from S3 to the instance's own disk and ends; then `worker` loads
 it; `gate` is the gate process beside it, which may lead. ECS starts and stops instances as tasks need them. Instances,
@@ -21,13 +21,11 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from headgate.deployment.model import Workers
+from headgate.deployment.model import Pool
 from infra.findings import acknowledge
 from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network
 from infra.watched import FIVE_MINUTES
 
-WORKERS = "-workers"
-"""After the stack's name: the name of the ECS service."""
 ROOT_DISK_GB = 100
 """For the system and the image; the model lies on the instance's own disk."""
 DISK, MODEL, HOME = "/opt/headgate", "/model", "/var/lib/headgate"
@@ -44,15 +42,22 @@ CACHES = ("VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTO
 AGENT_WILDCARDS = ("AwsSolutions-IAM5[Resource::*]", "AwsSolutions-IAM5[Action::ecs:Submit*]")
 
 
+def service_name(stack: str, pool: str) -> str:
+    """Return the name of a pool's ECS service."""
+    return f"{stack}-{pool}-workers"
+
+
 class GpuFleet(Construct):
-    """`environment`: the variables of the gate's processes. `role`: what worker and gate process may do."""
+    """The fleet of the pool `name`, which has a model. `environment`: the variables of the gate's processes. `role`:
+    what worker and gate process may do."""
 
     def __init__(
         self,
         scope: Construct,
         construct_id: str,
         *,
-        workers: Workers,
+        name: str,
+        pool: Pool,
         network: Network,
         cluster: ecs.Cluster,
         root: Path,
@@ -61,28 +66,28 @@ class GpuFleet(Construct):
         log: logs.LogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
-        self._workers, self._network, self._log = workers, network, log
+        self._name, self._pool, self._network, self._log = name, pool, network, log
         self._environment = dict(environment)
         provider = self._instances(cluster)
         image = self._image(root)
         task = self._task(image, role)
         self.service = self._service(cluster, provider, task)
-        CfnOutput(
-            Stack.of(self), "WorkersService", value=self.service.service_name, description="ECS service of the workers"
-        )
+        title = construct_id.removesuffix("Fleet")
+        description = f"ECS service of the workers of pool {name}"
+        CfnOutput(Stack.of(self), f"Workers{title}", value=self.service.service_name, description=description)
 
     def missing(self) -> cloudwatch.Metric:
         """Return how often running workers were measured in five minutes: none is measured without a worker."""
         return self.service.metric_cpu_utilization(statistic="SampleCount", period=FIVE_MINUTES)
 
     def _instances(self, cluster: ecs.Cluster) -> ecs.AsgCapacityProvider:
-        workers = self._workers
+        pool = self._pool
         role = iam.Role(self, "InstanceRole", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"))
         template = ec2.LaunchTemplate(
             self,
             "Template",
             machine_image=ecs.EcsOptimizedImage.amazon_linux2023(ecs.AmiHardwareType.GPU),
-            instance_type=ec2.InstanceType(workers.instance_types[0]),
+            instance_type=ec2.InstanceType(pool.instance_types[0]),
             role=role,
             security_group=ec2.SecurityGroup(
                 self,
@@ -108,16 +113,16 @@ class GpuFleet(Construct):
             vpc=self._network.vpc,
             vpc_subnets=PRIVATE,
             min_capacity=0,
-            max_capacity=workers.count.max,
+            max_capacity=pool.count.max,
             mixed_instances_policy=autoscaling.MixedInstancesPolicy(
                 launch_template=template,
                 launch_template_overrides=[
                     autoscaling.LaunchTemplateOverrides(instance_type=ec2.InstanceType(name))
-                    for name in workers.instance_types
+                    for name in pool.instance_types
                 ],
                 instances_distribution=autoscaling.InstancesDistribution(
-                    on_demand_base_capacity=workers.on_demand_base,
-                    on_demand_percentage_above_base_capacity=100 - workers.spot_percent,
+                    on_demand_base_capacity=pool.on_demand_base,
+                    on_demand_percentage_above_base_capacity=100 - pool.spot_percent,
                     spot_allocation_strategy=autoscaling.SpotAllocationStrategy.PRICE_CAPACITY_OPTIMIZED,
                 ),
             ),
@@ -140,13 +145,13 @@ class GpuFleet(Construct):
 
     def _image(self, root: Path) -> ecs.ContainerImage:
         """Return the configured image, or the one that is built here from gpu_worker/Dockerfile when it is deployed."""
-        if self._workers.image is not None:
-            return ecs.ContainerImage.from_registry(self._workers.image)
+        if self._pool.image is not None:
+            return ecs.ContainerImage.from_registry(self._pool.image)
         platform = ecr_assets.Platform.LINUX_AMD64
         return ecs.ContainerImage.from_asset(str(root), file="gpu_worker/Dockerfile", platform=platform)
 
     def _task(self, image: ecs.ContainerImage, role: iam.Role) -> ecs.Ec2TaskDefinition:
-        workers = self._workers
+        pool = self._pool
         task = ecs.Ec2TaskDefinition(
             self,
             "Task",
@@ -158,7 +163,7 @@ class GpuFleet(Construct):
                 ecs.Volume(name="tmp"),
             ],
         )
-        copy = ["-m", "gpu_worker.weights", str(workers.model), _model_path(workers)]
+        copy = ["-m", "gpu_worker.weights", str(pool.model), _model_path(pool)]
         gate = ["-m", "dispatcher", "--host", "0.0.0.0", "--port", str(GATE_PORT)]  # noqa: S104
         weights = self._container(task, "weights", copy, image=image, memory_limit_mib=WEIGHTS_MB, essential=False)
         weights.add_mount_points(ecs.MountPoint(container_path=MODEL, source_volume="model", read_only=False))
@@ -172,19 +177,19 @@ class GpuFleet(Construct):
         return task
 
     def _worker(self, task: ecs.Ec2TaskDefinition, image: ecs.ContainerImage) -> ecs.ContainerDefinition:
-        workers, memory_mb = self._workers, _memory_mb(self._workers)
+        pool, memory_mb = self._pool, _memory_mb(self._pool)
         alive = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{WORKER_PORT}/health', timeout=2)"
         container = self._container(
             task,
             "worker",
-            _worker_arguments(workers),
+            _worker_arguments(pool),
             image=image,
-            gpu_count=workers.tensor_parallel,
+            gpu_count=pool.tensor_parallel,
             memory_limit_mib=memory_mb,
             linux_parameters=ecs.LinuxParameters(
                 self, "Linux", init_process_enabled=True, shared_memory_size=memory_mb // 4
             ),
-            stop_timeout=Duration.seconds(workers.drain_s + STOP_MARGIN_S),
+            stop_timeout=Duration.seconds(pool.drain_s + STOP_MARGIN_S),
             health_check=ecs.HealthCheck(
                 command=["CMD", "python3", "-c", alive],
                 interval=Duration.seconds(10),
@@ -225,13 +230,13 @@ class GpuFleet(Construct):
 
         The template has no desired count: the sweep sets it, and each deployment would set it back.
         """
-        count = self._workers.count
+        count = self._pool.count
         service = ecs.Ec2Service(
             self,
             "Workers",
             cluster=cluster,
             task_definition=task,
-            service_name=f"{Stack.of(self).stack_name}{WORKERS}",
+            service_name=service_name(Stack.of(self).stack_name, self._name),
             min_healthy_percent=50 if count.min > 1 else 0,
             max_healthy_percent=100,
             circuit_breaker=ecs.DeploymentCircuitBreaker(enable=True, rollback=True),
@@ -262,19 +267,19 @@ def _user_data() -> ec2.UserData:
     return data
 
 
-def _worker_arguments(workers: Workers) -> list[str]:
+def _worker_arguments(pool: Pool) -> list[str]:
     own = ["-m", "gpu_worker", "--engine", "vllm", "--home", HOME, "--host", "0.0.0.0", "--port", str(WORKER_PORT)]  # noqa: S104
-    own += ["--model", _model_path(workers), "--slots", str(workers.slots), "--batch", str(workers.batch)]
-    own += ["--drain-s", str(workers.drain_s)]
-    return [*own, "--", "--tensor-parallel-size", str(workers.tensor_parallel), *workers.engine_arguments]
+    own += ["--model", _model_path(pool), "--slots", str(pool.slots), "--batch", str(pool.batch)]
+    own += ["--drain-s", str(pool.drain_s)]
+    return [*own, "--", "--tensor-parallel-size", str(pool.tensor_parallel), *pool.engine_arguments]
 
 
-def _model_path(workers: Workers) -> str:
+def _model_path(pool: Pool) -> str:
     """Return the model's folder. Its name is the one by which tenants ask for the model."""
-    return f"{MODEL}/{workers.model_name}"
+    return f"{MODEL}/{pool.model_name}"
 
 
-def _memory_mb(workers: Workers) -> int:
+def _memory_mb(pool: Pool) -> int:
     """Return the memory for the worker on the smallest of the instance types."""
-    smallest_gb = min(kind.memory_gb for kind in workers.types().values())
+    smallest_gb = min(kind.memory_gb for kind in pool.types().values())
     return int(smallest_gb * 1024 * 0.95) - SYSTEM_MB - WEIGHTS_MB - GATE_MB

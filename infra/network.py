@@ -3,7 +3,7 @@
 | from | to | port | why |
 | --- | --- | --- | --- |
 | load balancer | front | FRONT_PORT | requests |
-| front, function, worker | gate process beside a front | GATE_PORT | the link to the leader, wherever it runs |
+| front, function, worker | gate process beside a front | GATE_PORT + n for pool n | the link to the pool's leader |
 | front, function, worker | gate process beside a worker | GATE_PORT | the same |
 | front, function | worker | WORKER_PORT | orders and their streams |
 
@@ -12,6 +12,8 @@ nothing, and AWS's other services through the NAT gateway.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable
 
 from aws_cdk import CfnOutput, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
@@ -23,17 +25,31 @@ from constructs import Construct
 from infra.findings import acknowledge
 
 FRONT_PORT, GATE_PORT, WORKER_PORT = 8080, 8090, 8080
+"""A gate process beside a worker has GATE_PORT. Beside a front, the first pool's has it."""
 PRIVATE = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS)
+
+
+def gate_ports(pools: Iterable[str]) -> dict[str, int]:
+    """Return the port of each pool's gate process beside a front."""
+    return {pool: GATE_PORT + number for number, pool in enumerate(pools)}
 
 
 class Network(Construct):
     """`front`, `function`, `worker`: the security groups of these processes. A gate process is in the group of the
-    process beside which it runs. `cluster`: of the fronts and workers."""
+    process beside which it runs. `cluster`: of the fronts and workers. `pools`: their names."""
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, zones: int, nat_gateways: int, flow_log: logs.LogGroup
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        zones: int,
+        nat_gateways: int,
+        pools: Collection[str],
+        flow_log: logs.LogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
+        self._front_gates = ec2.Port.tcp_range(GATE_PORT, GATE_PORT + len(pools) - 1)
         self.vpc = ec2.Vpc(
             self,
             "Vpc",
@@ -68,7 +84,7 @@ class Network(Construct):
     def _open_paths(self) -> None:
         gate, worker = ec2.Port.tcp(GATE_PORT), ec2.Port.tcp(WORKER_PORT)
         for caller, name in ((self.front, "front"), (self.function, "function"), (self.worker, "worker")):
-            self.front.add_ingress_rule(caller, gate, f"{name} to gate process")
+            self.front.add_ingress_rule(caller, self._front_gates, f"{name} to gate process")
             self.worker.add_ingress_rule(caller, gate, f"{name} to gate process")
         self.worker.add_ingress_rule(self.front, worker, "front to worker")
         self.worker.add_ingress_rule(self.function, worker, "function to worker")

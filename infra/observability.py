@@ -46,7 +46,7 @@ class Observability(Construct):
         CfnOutput(
             Stack.of(self), "AlarmTopic", value=self.alarms.topic_arn, description="Subscribe to it to receive alarms"
         )
-        add_alarms(self, watched, deployment, self.alarms)
+        add_alarms(self, watched, self.alarms)
         self._dashboard(watched)
 
     def _dashboard(self, watched: Watched) -> None:

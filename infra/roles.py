@@ -42,7 +42,8 @@ WRITTEN_BY_THE_GATE = [
     *("FILE#*", "BATCH#*", "OPEN#*"),
 ]
 """dispatcher/stores/dynamodb/layout.py says what each partition holds."""
-WRITTEN_BY_WORKERS = ["LOG#*", "SNAP#*", "MAIL#*", "INV#*", "USAGE#*", "STATE#*"]
+WRITTEN_BY_WORKERS = ["MAIL#*", "INV#*", "USAGE#*"]
+WRITTEN_BY_WORKERS_OF_A_POOL = ["LOG#{pool}", "SNAP#{pool}", "STATE#{pool}"]
 READ_BY_THE_GATE = [*WRITTEN_BY_THE_GATE, "TENANT#*", "KEY#*"]
 WRITTEN_BY_ADMIN = ["TENANT#*", "KEY#*", "TENANTS"]
 AUDIT = ["AUDIT#*"]
@@ -91,11 +92,13 @@ def allow_gate(role: iam.Role, state: State, queue: sqs.Queue) -> None:
     _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
 
 
-def allow_worker(role: iam.Role, state: State, queue: sqs.Queue, model: str) -> None:
-    """Allow what a worker and the gate process beside it do: append to the log, keep answers, start executions, and
-    read the model (an s3:// address). They know tenants from the log, and read no configuration and no key."""
-    _allow(role, READS, [state.table.table_arn], _partitions(WRITTEN_BY_WORKERS))
-    _allow(role, WRITES, [state.table.table_arn], _partitions(WRITTEN_BY_WORKERS))
+def allow_worker(role: iam.Role, state: State, queue: sqs.Queue, pool: str, model: str) -> None:
+    """Allow what a worker and the gate process beside it do: append to their pool's log, keep answers, start
+    executions, and read the model (an s3:// address). They know tenants from the log, and read no configuration and no
+    key."""
+    written = [*(each.format(pool=pool) for each in WRITTEN_BY_WORKERS_OF_A_POOL), *WRITTEN_BY_WORKERS]
+    _allow(role, READS, [state.table.table_arn], _partitions(written))
+    _allow(role, WRITES, [state.table.table_arn], _partitions(written))
     _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
     bucket, _, prefix = model.removeprefix("s3://").partition("/")
     below = f"{prefix.rstrip('/')}/*"
@@ -132,9 +135,10 @@ def allow_operator_page(role: iam.Role, state: State) -> None:
     _allow(role, ["secretsmanager:GetSecretValue"], [state.operator_token.secret_arn])
 
 
-def allow_scaling(role: iam.Role, service_arn: str) -> None:
-    """Allow to read and set the desired count of one ECS service."""
-    _allow(role, ["ecs:DescribeServices", "ecs:UpdateService"], [service_arn])
+def allow_scaling(role: iam.Role, service_arns: Sequence[str]) -> None:
+    """Allow to read and set the desired count of these ECS services."""
+    if service_arns:
+        _allow(role, ["ecs:DescribeServices", "ecs:UpdateService"], list(service_arns))
 
 
 def _partitions(patterns: list[str]) -> Conditions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from aws_cdk import CfnOutput, Environment, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
@@ -13,18 +14,18 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from headgate.deployment.model import Deployment
+from headgate.deployment.model import Deployment, Pool
 from infra.api import Api
 from infra.bundle import Bundle
 from infra.front import Front
 from infra.functions import EXECUTE, Functions
-from infra.gpu_fleet import WORKERS, GpuFleet
+from infra.gpu_fleet import GpuFleet, service_name
 from infra.network import Network
 from infra.observability import Observability, log_group
 from infra.queue import ExecutionQueue
 from infra.roles import allow_files, allow_gate, allow_operator_page, allow_scaling, allow_worker, task_role
 from infra.state import State
-from infra.watched import FIVE_MINUTES, POOL, Watched
+from infra.watched import FIVE_MINUTES, Watched, WatchedPool
 
 
 class HeadgateStack(Stack):
@@ -52,6 +53,7 @@ class HeadgateStack(Stack):
             "Network",
             zones=deployment.zones,
             nat_gateways=deployment.nat_gateways,
+            pools=deployment.pools,
             flow_log=log_group(self, "RejectedLog", deployment),
         )
         self._functions = Functions(
@@ -65,13 +67,13 @@ class HeadgateStack(Stack):
             deployment=deployment,
             environment=self._environment(),
         )
+        self._functions.allow_scaling(self._service_arns())
         front_log = self._functions.front_log or log_group(self, "FrontLog", deployment)
         http_errors, healthy_fronts = self._front(bundle.path, front_log)
         watched = Watched(
             http_errors=http_errors,
             healthy_fronts=healthy_fronts,
-            workers=self._workers(root),
-            has_fleet=deployment.workers.model is not None,
+            pools=[self._pool(name, pool, root) for name, pool in deployment.pools.items()],
             functions=self._functions.all,
             sweep=self._functions.sweep,
             invoke=self._functions.invoke,
@@ -92,32 +94,34 @@ class HeadgateStack(Stack):
             "HEADGATE_TABLE": self._state.table.table_name,
             "HEADGATE_QUEUE_URL": self._execution.queue.queue_url,
             "HEADGATE_WORKER_SECRET_ARN": self._state.worker_secret.secret_arn,
-            "HEADGATE_POOL": POOL,
+            "HEADGATE_POOLS": json.dumps({name: self._pool_settings(name) for name in self._deployment.pools}),
             "POWERTOOLS_SERVICE_NAME": "headgate",
             "POWERTOOLS_METRICS_NAMESPACE": "headgate",
             "POWERTOOLS_LOG_LEVEL": "INFO",
             **self._deployment.environment(),
-            **self._scaling(),
         }
 
-    def _scaling(self) -> dict[str, str]:
-        """Return the variables by which the sweep sets the number of workers, and a request starts the first one."""
-        workers = self._deployment.workers
-        if workers.model is None:
-            return {}
-        return {
-            "HEADGATE_MODELS": json.dumps([workers.model_name]),
-            "HEADGATE_ECS_SERVICE": f"{self._network.cluster.cluster_name}/{self._deployment.name}{WORKERS}",
-            "HEADGATE_WORKERS_MIN": str(workers.count.min),
-            "HEADGATE_WORKERS_MAX": str(workers.count.max),
-            "HEADGATE_SCALE_TO_ZERO": str(workers.count.min == 0).lower(),
-        }
+    def _pool_settings(self, name: str) -> dict[str, Any]:
+        """Return a pool's settings, with the service that the sweep scales, and whose first worker a request starts."""
+        settings = self._deployment.pool_settings(name)
+        if self._deployment.pools[name].model is None:
+            return settings
+        return {**settings, "ecs_service": f"{self._network.cluster.cluster_name}/{self._service_name(name)}"}
 
-    def _workers_arn(self) -> str:
-        """Return the ARN of the workers' service, which is made after what may scale it."""
-        name = f"{self._network.cluster.cluster_name}/{self._deployment.name}{WORKERS}"
-        arn: str = self.format_arn(service="ecs", resource="service", resource_name=name)
-        return arn
+    def _service_name(self, pool: str) -> str:
+        return service_name(self._deployment.name, pool)
+
+    def _service_arns(self) -> list[str]:
+        """Return the ARNs of the pools' services, which are made after what may scale them."""
+        return [
+            self.format_arn(
+                service="ecs",
+                resource="service",
+                resource_name=f"{self._network.cluster.cluster_name}/{self._service_name(name)}",
+            )
+            for name, pool in self._deployment.pools.items()
+            if pool.model is not None
+        ]
 
     def _front(self, bundle: Path, log: logs.LogGroup) -> tuple[cloudwatch.IMetric, cloudwatch.IMetric | None]:
         """Make the HTTP interface. Return its count of 5xx in five minutes, and the number of healthy tasks."""
@@ -128,8 +132,7 @@ class HeadgateStack(Stack):
         allow_gate(role, self._state, self._execution.queue)
         allow_files(role, self._state)
         allow_operator_page(role, self._state)
-        if self._deployment.workers.model is not None:
-            allow_scaling(role, self._workers_arn())
+        allow_scaling(role, self._service_arns())
         front = Front(
             self,
             "Front",
@@ -148,24 +151,31 @@ class HeadgateStack(Stack):
         )
         return front.errors(), front.targets.metrics.healthy_host_count(statistic="Minimum", period=FIVE_MINUTES)
 
-    def _workers(self, root: Path) -> cloudwatch.IMetric | None:
-        """Make the fleet if the deployment names a model. Return what is measured only while a worker runs."""
-        workers = self._deployment.workers
-        if workers.model is None:
-            CfnOutput(self, "Workers", value="none: headgate.yaml has no workers.model", description="The GPU fleet")
-            return None
-        role = task_role(self, "WorkerRole", worker_secret=self._state.worker_secret)
-        allow_worker(role, self._state, self._execution.queue, workers.model)
+    def _pool(self, name: str, pool: Pool, root: Path) -> WatchedPool:
+        """Make a pool's fleet if it has a model, and return what to watch of the pool."""
+        deadline_s = pool.deadline_s or self._deployment.deadline_s
+        if pool.model is None:
+            none = f"none: pools.{name} of headgate.yaml has no model"
+            CfnOutput(self, f"Workers{construct_name(name)}", value=none, description=f"The workers of pool {name}")
+            return WatchedPool(name, deadline_s)
+        title = construct_name(name)
+        role = task_role(self, f"{title}WorkerRole", worker_secret=self._state.worker_secret)
+        allow_worker(role, self._state, self._execution.queue, name, pool.model)
         fleet = GpuFleet(
             self,
-            "GpuFleet",
-            workers=workers,
+            f"{title}Fleet",
+            name=name,
+            pool=pool,
             network=self._network,
             cluster=self._network.cluster,
             root=root,
             role=role,
-            environment={**self._environment(), "AWS_DEFAULT_REGION": self.region},
-            log=log_group(self, "WorkerLog", self._deployment),
+            environment={**self._environment(), "HEADGATE_POOL": name, "AWS_DEFAULT_REGION": self.region},
+            log=log_group(self, f"{title}WorkerLog", self._deployment),
         )
-        self._functions.allow_scaling(self._workers_arn())
-        return fleet.missing() if workers.count.min else None
+        return WatchedPool(name, deadline_s, has_fleet=True, workers=fleet.missing() if pool.count.min else None)
+
+
+def construct_name(pool: str) -> str:
+    """Return the pool's name as a part of a construct's id."""
+    return "".join(part.capitalize() for part in pool.split("-"))

@@ -14,11 +14,21 @@ from aws_cdk import aws_sqs as sqs
 
 NAMESPACE = "headgate"
 """Namespace of the metrics that the functions write with Powertools (functions/observability.py)."""
-POOL = "default"
-"""The stack's one pool."""
 TIERS = ("premium", "standard", "background")
 """Of tenants, in the metrics."""
 MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
+
+
+@dataclass(frozen=True)
+class WatchedPool:
+    """What the alarms watch of one pool."""
+
+    name: str
+    deadline_s: int
+    has_fleet: bool = False
+    """Whether the stack runs its workers."""
+    workers: cloudwatch.IMetric | None = None
+    """Measured only while a worker runs; None if there may be none."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +39,7 @@ class Watched:
     """The answers with 5xx of the HTTP interface, in five minutes."""
     healthy_fronts: cloudwatch.IMetric | None
     """The tasks that serve; None if the fronts are functions."""
-    workers: cloudwatch.IMetric | None
-    """Measured only while a worker runs; None if there may be none."""
-    has_fleet: bool
-    """Whether the stack runs workers."""
+    pools: Sequence[WatchedPool]
     functions: Sequence[lambda_.Function]
     sweep: lambda_.Function
     invoke: lambda_.Function

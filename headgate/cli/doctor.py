@@ -55,7 +55,8 @@ def before(
         _report(Account(region).findings(), json)
     else:
         deployment = load(file)
-        found = Account(region or deployment.region).findings([fleet_of(deployment.workers)], deployment.zones)
+        fleets = [fleet_of(pool) for pool in deployment.pools.values()]
+        found = Account(region or deployment.region).findings(fleets, deployment.zones)
         _report(found, json)
 
 

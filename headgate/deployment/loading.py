@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, RootModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dispatcher.model.errors import ConfigurationError as ConfigurationError
-from dispatcher.sections import SloClassSection
 from headgate.deployment.model import NAME, Deployment
 from headgate.workloads.described.document import read_document
 
@@ -42,8 +41,7 @@ def _named(deployment: Deployment, name: str) -> Deployment:
 
 def _what(error: ErrorDetails) -> str:
     """Return what is wrong, in words."""
-    model = _model_at(error["loc"])
-    fields = ", ".join(model.model_fields) if not issubclass(model, RootModel) else "names to mappings"
+    fields = _fields(_shape_at(error["loc"]))
     if error["type"] == "extra_forbidden":
         return f"is not known here; there are {fields}"
     if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
@@ -53,15 +51,35 @@ def _what(error: ErrorDetails) -> str:
     return error["msg"].replace("Input should", "should", 1).replace("String should", "should", 1) + shown
 
 
-def _model_at(loc: tuple[int | str, ...]) -> type[BaseModel]:
-    """Return the model that contains the value at `loc`, or that the value should be."""
-    model: type[BaseModel] = Deployment
+def _shape_at(loc: tuple[int | str, ...]) -> Any:
+    """Return the model, or the mapping of names to models, that contains the value at `loc` or that it should be."""
+    shape: Any = Deployment
     for key in loc:
-        if issubclass(model, RootModel):
-            model = SloClassSection
-            continue
-        field = model.model_fields.get(str(key))
-        annotations = (field.annotation, *get_args(field.annotation)) if field else ()
-        below = [each for each in annotations if isinstance(each, type) and issubclass(each, BaseModel)]
-        model = below[0] if below else model
-    return model
+        shape = _shape_below(shape, str(key)) or shape
+    return shape
+
+
+def _shape_below(shape: Any, key: str) -> Any:
+    """Return the model or mapping to which `key` leads in a shape; None for a plain value."""
+    if get_origin(shape) is dict:
+        return get_args(shape)[1]
+    field = shape.model_fields.get(key)
+    annotations = (field.annotation, *get_args(field.annotation)) if field else ()
+    return next((_opened(each) for each in annotations if _is_shape(each)), None)
+
+
+def _is_shape(annotation: Any) -> bool:
+    return get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel))
+
+
+def _opened(shape: Any) -> Any:
+    """Return the mapping of a model that is nothing but a mapping."""
+    is_root = isinstance(shape, type) and issubclass(shape, RootModel)
+    return shape.model_fields["root"].annotation if is_root else shape
+
+
+def _fields(shape: Any) -> str:
+    """Return the names of the fields, a model's own ones first."""
+    if get_origin(shape) is dict:
+        return "names to mappings"
+    return ", ".join(sorted(shape.model_fields, key=lambda name: name not in shape.__annotations__))

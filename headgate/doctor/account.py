@@ -13,7 +13,7 @@ import boto3
 from botocore.config import Config as ClientConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
-from headgate.deployment.model import Workers
+from headgate.deployment.model import Pool
 from headgate.doctor.finding import Finding, Result, failed, ok, skipped, warning
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
@@ -43,10 +43,10 @@ class Fleet:
     """Of the largest of the instance types."""
 
 
-def fleet_of(workers: Workers) -> Fleet:
-    """Return the fleet of headgate.yaml at its largest."""
-    vcpus = max(kind.vcpus for kind in workers.types().values())
-    return Fleet(workers.instance_types, workers.count.max, workers.on_demand_max, vcpus)
+def fleet_of(pool: Pool) -> Fleet:
+    """Return the fleet of a pool of headgate.yaml at its largest."""
+    vcpus = max(kind.vcpus for kind in pool.types().values())
+    return Fleet(pool.instance_types, pool.count.max, pool.on_demand_max, vcpus)
 
 
 class Account:

@@ -50,6 +50,7 @@ def template(synthesised: Path) -> Template:
 
 MODEL = "s3://models/llama-3-8b/"
 IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/worker@sha256:{'a' * 64}"
+POOLS = {"default": {"model": MODEL, "image": IMAGE}}
 
 
 @pytest.fixture(scope="session", params=["template", "lambda_template", "fleet_template"])
@@ -62,7 +63,7 @@ def each_template(request: pytest.FixtureRequest) -> Template:
 @pytest.fixture(scope="session")
 def fleet_template(synthesise: Synthesise) -> Template:
     """The template with workers."""
-    return template_in(synthesise(workers={"model": MODEL, "image": IMAGE}))
+    return template_in(synthesise(pools=POOLS))
 
 
 @pytest.fixture(scope="session")

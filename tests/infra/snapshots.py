@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent / "snapshots"
 MODEL = "s3://models/llama-3-8b/"
 IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/worker@sha256:{'a' * 64}"
 STACKS: dict[str, dict[str, Any]] = {
-    "fargate-with-workers": {"workers": {"model": MODEL, "image": IMAGE}},
+    "fargate-with-workers": {"pools": {"chat": {"model": MODEL, "image": IMAGE}}},
     "lambda": {"front": "lambda"},
 }
 """The fields of headgate.yaml for each snapshot."""

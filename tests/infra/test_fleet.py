@@ -11,6 +11,7 @@ from dispatcher.config import load_config
 from gpu_worker.service.options import parse_options
 from tests.infra.conftest import IMAGE, MODEL, Synthesise
 from tests.infra.templates import Template, actions, functions, of_type, statements, template_in
+from tests.support.iam.names import Names
 
 
 def task(template: Template) -> dict[str, Any]:
@@ -30,12 +31,12 @@ def service(template: Template) -> dict[str, Any]:
 
 
 def with_workers(synthesise: Synthesise, **fields: Any) -> Template:
-    return template_in(synthesise(workers={"model": MODEL, "image": IMAGE, **fields}))
+    return template_in(synthesise(pools={"default": {"model": MODEL, "image": IMAGE, **fields}}))
 
 
 def test_without_a_model_no_instance_is_started(template: Template) -> None:
     assert not of_type(template, "AWS::AutoScaling::AutoScalingGroup")
-    assert "no workers.model" in template["Outputs"]["Workers"]["Value"]
+    assert "pools.default of headgate.yaml has no model" in template["Outputs"]["WorkersDefault"]["Value"]
 
 
 def test_the_worker_starts_when_the_weights_are_there(fleet_template: Template) -> None:
@@ -120,16 +121,15 @@ def test_the_gate_sets_the_number_of_workers_and_of_nothing_else(
 ) -> None:
     made = with_workers(synthesise, count={"min": least, "max": 9})
     sweep = functions(made)["headgate-sweep"]["Environment"]["Variables"]
-    text = {name: value for name, value in sweep.items() if isinstance(value, str)}
-    config = load_config({**text, "HEADGATE_ECS_SERVICE": "cluster/headgate-workers"})
+    cluster = Names(made).logical_id("AWS::ECS::Cluster").lower()
+    config = load_config({"HEADGATE_POOLS": Names(made).resolved(sweep["HEADGATE_POOLS"])}).of_pool("default")
     assert (config.workers_min, config.workers_max, config.scale_to_zero) == (least, 9, to_zero)
     assert config.models == ("llama-3-8b",)
-    named = sweep["HEADGATE_ECS_SERVICE"]["Fn::Join"][1]
-    assert named[-1] == f"/{service(made)['ServiceName']}"
+    assert config.ecs_service == f"{cluster}/{service(made)['ServiceName']}"
     setting = {owner: each["Resource"] for owner, each in statements(made) if "ecs:UpdateService" in actions(each)}
     assert len(setting) == 3, "the sweep, headgate-invoke and the front"
     for resource in setting.values():
-        assert resource["Fn::Join"][1][-2:] == [named[0], "/headgate-workers"]
+        assert str(Names(made).resolved(resource)).endswith(f":service/{config.ecs_service}")
 
 
 def test_a_fleet_that_may_be_empty_has_no_alarm_for_it(synthesise: Synthesise, fleet_template: Template) -> None:
@@ -157,7 +157,7 @@ def test_a_worker_reads_its_model_and_no_key_of_a_tenant(fleet_template: Templat
     for statement in own:
         if actions(statement)[0].startswith("dynamodb:"):
             keys = statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
-            assert "LOG#*" in keys
+            assert "LOG#default" in keys
             assert not {"TENANT#*", "KEY#*", "FILE#*", "TENANTS"} & set(keys)
     (reads,) = (each for each in own if "s3:GetObject" in actions(each))
     assert json.dumps(reads["Resource"]).endswith(':s3:::models/llama-3-8b/*"]]}')
@@ -165,7 +165,7 @@ def test_a_worker_reads_its_model_and_no_key_of_a_tenant(fleet_template: Templat
 
 
 def test_the_image_is_built_here_if_none_is_named(synthesise: Synthesise) -> None:
-    made = synthesise(workers={"model": MODEL})
+    made = synthesise(pools={"default": {"model": MODEL}})
     assets = json.loads((made / "Headgate.assets.json").read_text())["dockerImages"].values()
     built = [asset["source"] for asset in assets if asset["source"].get("dockerFile") == "gpu_worker/Dockerfile"]
     assert [source["platform"] for source in built] == ["linux/amd64"]

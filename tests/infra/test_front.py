@@ -28,7 +28,7 @@ def attributes(resource: dict[str, Any], key: str) -> dict[str, str]:
 
 def test_a_task_runs_a_front_a_gate_process_and_the_batches(template: Template) -> None:
     found = containers(template)
-    assert found.keys() == {"front", "gate", "batches"}
+    assert found.keys() == {"front", "gate-default", "batches"}
     assert found["batches"]["Command"] == ["python3", "-m", "dispatcher.executor", "--only-batches"]
     for container in found.values():
         assert container["ReadonlyRootFilesystem"] is True
@@ -36,7 +36,7 @@ def test_a_task_runs_a_front_a_gate_process_and_the_batches(template: Template) 
         module = container["Command"][2]
         assert container["Command"][:2] == ["python3", "-m"]
         assert importlib.util.find_spec(module) is not None
-    for container in (found["front"], found["gate"]):
+    for container in (found["front"], found["gate-default"]):
         assert container["Command"][3:5] == ["--host", "0.0.0.0"]  # noqa: S104
         assert int(container["Command"][6]) == container["PortMappings"][0]["ContainerPort"]
 

@@ -35,7 +35,7 @@ def test_every_function_knows_its_world(lambda_template: dict[str, Any]) -> None
     for function in functions(lambda_template).values():
         environment = function["Environment"]["Variables"]
         assert {"HEADGATE_TABLE", "HEADGATE_QUEUE_URL", "HEADGATE_WORKER_SECRET_ARN"} <= set(environment)
-        assert environment["HEADGATE_POOL"] == "default"
+        assert environment["HEADGATE_POOLS"] == '{"default": {}}'
         assert environment["POWERTOOLS_METRICS_NAMESPACE"] == "headgate"
         assert function["TracingConfig"] == {"Mode": "Active"}
         assert function["Architectures"] == ["arm64"]

@@ -30,8 +30,8 @@ def lint(path: Path) -> tuple[int, str]:
     [
         {},
         {"front": "lambda"},
-        {"workers": {"model": MODEL, "image": IMAGE, "count": {"min": 0, "max": 9}, "spot_percent": 50}},
-        {"front": "lambda", "workers": {"model": MODEL, "image": IMAGE, "instance_types": ["g6e.12xlarge"]}},
+        {"pools": {"chat": {"model": MODEL, "image": IMAGE, "count": {"min": 0, "max": 9}, "spot_percent": 50}}},
+        {"front": "lambda", "pools": {"chat": {"model": MODEL, "image": IMAGE, "instance_types": ["g6e.12xlarge"]}}},
         {**HTTPS, "zones": 3, "nat_gateways": 3, "alarm_address": "a@example.com", "retention_days": 7},
         {
             **HTTPS,

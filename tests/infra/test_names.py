@@ -39,8 +39,8 @@ def physical_names(template: Template) -> Iterator[str]:
 def test_the_outputs_have_the_names_of_the_documentation(template: Template, fleet_template: Template) -> None:
     documented = {"OpenAiBaseUrl", "TableName", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId"}
     documented |= {"InvokerPolicy", "AdministratorPolicy"}
-    assert set(template["Outputs"]) == documented | {"Workers"}
-    assert set(fleet_template["Outputs"]) == documented | {"WorkersService"}
+    assert set(template["Outputs"]) == documented | {"WorkersDefault"}
+    assert set(fleet_template["Outputs"]) == documented | {"WorkersDefault"}
 
 
 def test_the_default_stack_is_the_one_of_the_documentation(template: Template) -> None:

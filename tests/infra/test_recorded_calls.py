@@ -80,8 +80,8 @@ def function_template(synthesise: Synthesise) -> Template:
 
 
 def _synthesised(synthesise: Synthesise, front: str) -> Template:
-    workers = {"model": MODEL, "image": IMAGE, "count": {"min": 0, "max": 2}}
-    return template_in(synthesise(front=front, workers=workers, slo_classes=CLASSES))
+    pools = {"default": {"model": MODEL, "image": IMAGE, "count": {"min": 0, "max": 2}}}
+    return template_in(synthesise(front=front, pools=pools, slo_classes=CLASSES))
 
 
 @pytest.fixture(scope="module")

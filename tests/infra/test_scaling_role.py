@@ -18,7 +18,7 @@ def test_scaling_names_one_service() -> None:
     from infra.roles import allow_scaling
 
     stack = Stack(App(), "Probe")
-    allow_scaling(iam.Role(stack, "Sweep", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com")), ARN)
+    allow_scaling(iam.Role(stack, "Sweep", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com")), [ARN])
     (policy,) = Template.from_stack(stack).find_resources("AWS::IAM::Policy").values()
     (statement,) = policy["Properties"]["PolicyDocument"]["Statement"]
     assert statement["Action"] == ["ecs:DescribeServices", "ecs:UpdateService"]

@@ -30,12 +30,14 @@ from tests.rehearsal.moto_stack import Created, create
 from tests.rehearsal.tasks import HERE, Service, Task
 
 DEPLOYMENT = {
-    "workers": {
-        "model": "s3://models/chat/",
-        "image": f"123456789012.dkr.ecr.{REGION}.amazonaws.com/worker@sha256:{'a' * 64}",
-        "slots": 8,
-        "batch": 4,
-        "count": {"min": 1, "max": 2},
+    "pools": {
+        "chat": {
+            "model": "s3://models/chat/",
+            "image": f"123456789012.dkr.ecr.{REGION}.amazonaws.com/worker@sha256:{'a' * 64}",
+            "slots": 8,
+            "batch": 4,
+            "count": {"min": 1, "max": 2},
+        }
     },
     "slo_classes": {"interactive": {"first_token_s": 20}, "batch": {"first_token_s": 3600, "deferred": True}},
 }

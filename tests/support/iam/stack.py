@@ -39,7 +39,7 @@ POLLER = "local"
 MODEL, MODEL_NAME, MODEL_BUCKET = "s3://models/llama-3-8b/", "llama-3-8b", "models"
 TENANTS = {"acme": Share(), "other": Share()}
 TOKEN = "an operator's token of more than 32 characters"
-SERVICE = "headgate-workers"
+SERVICE = "headgate-default-workers"
 
 
 @dataclass

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from dispatcher.model.errors import ConfigurationError
 from headgate.deployment.instances import INSTANCE_TYPES
 from headgate.deployment.loading import load
-from headgate.deployment.model import Deployment, Range, Workers
+from headgate.deployment.model import Deployment, Pool, Range
 
 ROOT = Path(__file__).parents[3]
 CERTIFICATE = "arn:aws:acm:us-east-1:123456789012:certificate/a-b"
@@ -39,11 +39,20 @@ def test_the_committed_file_has_the_defaults() -> None:
     [
         ("front: ecs", "key 'front': should be 'fargate' or 'lambda', not 'ecs'"),
         ("nme: x", "key 'nme': is not known here; there are name, region"),
-        ("workers: {instance_types: [g6e.xlrge]}", "do you mean g6e.xlarge"),
-        ("workers: {instance_types: []}", "at least 1 item"),
-        ("workers: {weights_gb: 70}", "43 GB are usable"),
-        ("workers: {weights_gb: 70, tensor_parallel: 2}", "tensor_parallel is 2, but g6e.xlarge has 1"),
-        ("workers: {spot: 1}", "there are model, image, instance_types"),
+        ("pools: {chat: {instance_types: [g6e.xlrge]}}", "do you mean g6e.xlarge"),
+        ("pools: {chat: {instance_types: []}}", "at least 1 item"),
+        ("pools: {chat: {weights_gb: 70}}", "43 GB are usable"),
+        ("pools: {chat: {weights_gb: 70, tensor_parallel: 2}}", "tensor_parallel is 2, but g6e.xlarge has 1"),
+        ("pools: {chat: {spot: 1}}", "there are model, image, instance_types"),
+        ("pools: {chat: {spot: 1}}", "key 'pools.chat.spot'"),
+        ("pools: {chat: {deadline_s: 901}}", "key 'pools.chat.deadline_s': should be less than or equal to 900"),
+        ("pools: {chat: {slo_classes: {a: {first_token_s: 9, late: 1}}}}", "there are first_token_s, deferred"),
+        ("pools: {chat: {count: 3}}", "should be a mapping of min, max"),
+        ("pools: {Chat: {}}", "key 'pools.Chat'"),
+        ("pools: {}", "at least 1 item"),
+        ("pools: [chat]", "should be a mapping of names to mappings"),
+        ("pools: {chat: 3}", "should be a mapping of model, image"),
+        ("pools: {a: {model: 's3://one/llama/'}, b: {model: 's3://two/llama'}}", "b has the model llama, which a has"),
         ("front_count: {min: 3, max: 2}", "min (3) should not be above max"),
         ("front_count: {min: 0, max: 2}", "should be at least 1"),
         ("front_count: {max: 2}", "is missing"),
@@ -71,6 +80,13 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, words: str) -> None:
         loaded(tmp_path, text)
 
 
+def test_what_does_not_fit_into_a_functions_variables_is_refused(tmp_path: Path) -> None:
+    classes = ", ".join(f"class-{number}: {{first_token_s: 20}}" for number in range(8))
+    pools = "".join(f"  p{number}: {{slo_classes: {{{classes}}}}}\n" for number in range(8))
+    with pytest.raises(ConfigurationError, match=r"take [0-9]{4,} bytes as variables"):
+        loaded(tmp_path, f"pools:\n{pools}")
+
+
 def test_an_absent_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="No such file"):
         load(tmp_path / "headgate.yaml")
@@ -86,7 +102,7 @@ def test_an_impossible_name_is_refused(name: str) -> None:
         load(ROOT / "headgate.yaml", name)
 
 
-FIELDS = [*Deployment.model_fields, *Workers.model_fields, *Range.model_fields]
+FIELDS = [*Deployment.model_fields, *Pool.model_fields, *Range.model_fields]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 KEYS = st.sampled_from(FIELDS) | st.text(max_size=4)
 VALUES = st.recursive(
@@ -113,10 +129,10 @@ def test_anything_is_a_deployment_or_a_mistake_in_one_line(value: dict[str, Any]
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 100))
 def test_the_instances_that_are_never_spot(most: int, base: int, spot_percent: int) -> None:
-    workers = Workers(count=Range(min=1, max=most + 1), on_demand_base=base, spot_percent=spot_percent)
-    assert min(base, most + 1) <= workers.on_demand_max <= most + 1
+    pool = Pool(count=Range(min=1, max=most + 1), on_demand_base=base, spot_percent=spot_percent)
+    assert min(base, most + 1) <= pool.on_demand_max <= most + 1
     if spot_percent == 0:
-        assert workers.on_demand_max == most + 1
+        assert pool.on_demand_max == most + 1
 
 
 def test_the_model_loads_without_the_cdk_and_without_aws() -> None:
@@ -131,7 +147,7 @@ def test_every_field_is_on_the_page() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ((?:`[a-z_.]+`(?:, )?)+) \|", page, re.MULTILINE)
     shown = {name for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
-    nested: dict[str, type[BaseModel]] = {"front_count": Range, "workers": Workers}
+    nested: dict[str, type[BaseModel]] = {"front_count": Range, "pools": Pool}
     expected = {name for name in Deployment.model_fields if name not in nested}
     expected |= {f"{name}.{field}" for name, model in nested.items() for field in model.model_fields}
     assert shown == expected

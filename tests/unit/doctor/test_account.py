@@ -157,7 +157,7 @@ def test_the_fleet_of_the_file_is_checked(
 ) -> None:
     bootstrapped("21")
     path = tmp_path / "headgate.yaml"
-    path.write_text("region: us-east-1\nworkers: {instance_types: [g5.xlarge], count: {min: 1, max: 300}}")
+    path.write_text("region: us-east-1\npools: {chat: {instance_types: [g5.xlarge], count: {min: 1, max: 300}}}")
     assert headgate("doctor", "before", "--file", str(path), "--json") == 1
     findings = {each["check"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
     assert findings["region"]["seen"] == "us-east-1"
