@@ -27,6 +27,7 @@ from infra.roles import (
     allow_operator_page,
     allow_result,
     allow_scaling,
+    allow_traces,
     function_role,
     invoker_policy,
 )
@@ -127,6 +128,8 @@ class Functions(Construct):
         function, role = self._function(spec, self._network)
         allow_gate(role, state, execution.queue)
         allow_network(role)
+        if self._deployment.traces == "xray":
+            allow_traces(role)
         self._roles[spec.name] = role
         return function
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from gpu_worker.service.tally import FIRST_TOKENS_MAX, Tally
 from headgate.simulator.virtual_time import run
 from tests.support.emf import DIMENSIONS_MAX, METRICS_MAX, Series, parse, series_in
 from tests.support.worker.harness import WorkerHarness, order
+from tests.support.worker.metric_lines import write_metrics
 from tests.support.worker.scripted_engine import FailingEngine, ScriptedEngine
 
 TENANT = "canary-tenant-3317"
@@ -156,6 +159,14 @@ def test_what_is_taken_is_not_taken_again() -> None:
     tally.first_token_ms.append(5.0)
     assert (tally.take().output_tokens, list(tally.first_token_ms)) == (3, [])
     assert (tally.take().output_tokens, tally.failed) == (0, 0)
+
+
+def test_every_metric_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    write_metrics("gpus", "scripted")
+    page = (Path(__file__).parents[3] / "docs" / "operators.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Metrics in CloudWatch\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(values(capsys.readouterr().out))
 
 
 def test_the_lines_of_the_sweep_are_as_strict(capsys: pytest.CaptureFixture[str]) -> None:
