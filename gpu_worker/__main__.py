@@ -186,9 +186,11 @@ async def _metric_lines(options: argparse.Namespace, executions: Executions, clo
 
     lines = MetricLines(executions, options.pool, clock, options.emf_s)
     writing = asyncio.create_task(lines.run())
-    yield
-    writing.cancel()
-    lines.write()
+    try:
+        yield
+    finally:
+        writing.cancel()
+        lines.write()
 
 
 def _engine(options: argparse.Namespace, tiers: WorkerTiers, number: int) -> Engine:

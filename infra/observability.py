@@ -27,7 +27,7 @@ TENANTS = [
 
 DISTURBED = (
     *("preempted_swap", "preempted_recompute", "preempted_drop", "preempted_natively"),
-    *("shed", "deadlines_missed", "failed_on_worker", "engine_restarts", "model_swaps", "model_swaps_failed"),
+    *("aged", "shed", "deadlines_missed", "failed_on_worker", "engine_restarts", "model_swaps", "model_swaps_failed"),
 )
 """The workers' counts of what goes wrong, or moves (gpu_worker/service/metric_lines.py)."""
 

@@ -75,6 +75,7 @@ class HeadgateStack(Stack):
             network=self._network,
             deployment=deployment,
             environment=self._environment(),
+            traces=self._traces(),
         )
         self._functions.allow_scaling(self._service_arns())
         front_log = self._functions.front_log or log_group(self, "FrontLog", deployment)
@@ -108,11 +109,11 @@ class HeadgateStack(Stack):
             "POWERTOOLS_METRICS_NAMESPACE": "headgate",
             "POWERTOOLS_LOG_LEVEL": "INFO",
             **self._deployment.environment(),
-            **self._traces(),
         }
 
     def _traces(self) -> dict[str, str]:
-        """Return the variables by which each process sends its spans to X-Ray itself (dispatcher/otlp)."""
+        """Return the variables by which a process sends its spans to X-Ray itself (dispatcher/otlp); none without
+        traces."""
         if self._deployment.traces == "none":
             return {}
         return {
@@ -168,6 +169,7 @@ class HeadgateStack(Stack):
             role=role,
             environment={
                 **self._environment(),
+                **self._traces(),
                 "HEADGATE_FILES": f"s3:{self._state.files.bucket_name}",
                 "HEADGATE_OPERATOR_TOKEN_ARN": self._state.operator_token.secret_arn,
                 "AWS_DEFAULT_REGION": self.region,
@@ -195,7 +197,12 @@ class HeadgateStack(Stack):
             cluster=self._network.cluster,
             root=root,
             role=role,
-            environment={**self._environment(), "HEADGATE_POOL": name, "AWS_DEFAULT_REGION": self.region},
+            environment={
+                **self._environment(),
+                **self._traces(),
+                "HEADGATE_POOL": name,
+                "AWS_DEFAULT_REGION": self.region,
+            },
             log=log_group(self, f"{title}WorkerLog", self._deployment),
         )
         workers = fleet.missing() if pool.count.min else None

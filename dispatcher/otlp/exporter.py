@@ -24,7 +24,7 @@ from dispatcher.model.errors import ConfigurationError
 
 SEND_S = 2.0
 """The longest time for the receiver to take a batch, tries included. The SDK's 10 s exceed what a function has left."""
-XRAY = re.compile(r"https://xray\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?(/.*)?")
+XRAY = re.compile(r"https://xray\.([a-z0-9-]+)\.amazonaws\.(com|com\.cn|eu)(/.*)?")
 
 
 def make_exporter(endpoint: str) -> SpanExporter:

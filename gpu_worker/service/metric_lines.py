@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from dispatcher.ports import Clock
+from gpu_worker.engines.interface import EngineStats
 from gpu_worker.engines.swap_counts import SwapCounts
 from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.service.executions import Executions
@@ -39,7 +40,7 @@ class MetricLines:
     clock: Clock
     every_s: float
     _counted: dict[str, int] = field(default_factory=dict)
-    """The counters at the last writing. They begin at zero with the process."""
+    """The counters at the last writing."""
 
     async def run(self) -> None:
         """Write the metrics each interval, until cancelled."""
@@ -58,7 +59,7 @@ class MetricLines:
         stats, tally = self.executions.engine.stats(), self.executions.tally.take()
         gauges = {"engine_running": stats.running, "engine_waiting": stats.waiting}
         counts = {"output_tokens_generated": tally.output_tokens, "failed_on_worker": tally.failed}
-        lines = [_line(gauges | counts | self._increases(counters_of(self.executions)), MetricUnit.Count)]
+        lines = [_line(gauges | counts | self._increases(counters_of(self.executions, stats)), MetricUnit.Count)]
         lines.append(_line({"kv_use": 100 * stats.kv_use}, MetricUnit.Percent))
         times_ms = list(tally.first_token_ms)
         for begin in range(0, len(times_ms), VALUES_MAX):
@@ -73,9 +74,9 @@ class MetricLines:
         return increases
 
 
-def counters_of(executions: Executions) -> dict[str, int]:
-    """Return the counters of a worker that never fall, by the name of their metric."""
-    counts, watch = executions.engine.stats().counts, executions.watch
+def counters_of(executions: Executions, stats: EngineStats) -> dict[str, int]:
+    """Return what a worker has counted since its start, by the name of the metric."""
+    counts, watch = stats.counts, executions.watch
     swaps = getattr(executions.engine, "swaps", SwapCounts())  # of a worker of several models (engines/model_swaps.py)
     evicted = dict(counts.preemptions)
     preempted = {
@@ -84,6 +85,7 @@ def counters_of(executions: Executions) -> dict[str, int]:
     }
     return preempted | {
         "preempted_natively": counts.native,
+        "aged": stats.gauges.aged,  # begins at zero with each engine
         "shed": watch.sheds.total(),
         "deadlines_missed": counts.expired + watch.expiries.total(),
         "engine_restarts": getattr(executions.engine, "restarts", 0),  # of a supervised engine (engines/supervised.py)

@@ -18,6 +18,7 @@ from tests.support.worker.metric_lines import write_metrics
 
 SEND = {"xray:PutSpans", "xray:PutSpansForIndexing", "xray:PutTraceSegments"}
 ENDPOINT, RATIO = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_SAMPLER_ARG"
+FUNCTION = "AWS::Lambda::Function"
 SENDERS = {"headgate-invoke", "headgate-execute", "headgate-sweep"}
 
 
@@ -35,10 +36,19 @@ def containers(template: Template) -> list[dict[str, Any]]:
     return [each for task in of_type(template, "AWS::ECS::TaskDefinition") for each in task["ContainerDefinitions"]]
 
 
-def variables(template: Template) -> list[dict[str, Any]]:
-    """The variables of each function and of each container."""
-    of_tasks = [{each["Name"]: each["Value"] for each in one["Environment"]} for one in containers(template)]
-    return of_tasks + [each["Environment"]["Variables"] for each in of_type(template, "AWS::Lambda::Function")]
+def variables(template: Template) -> dict[str, dict[str, Any]]:
+    """The variables of each function and of each container, by its name."""
+    found = {each["FunctionName"]: each["Environment"]["Variables"] for each in of_type(template, FUNCTION)}
+    for number, one in enumerate(containers(template)):
+        found[f"{one['Name']} {number}"] = {each["Name"]: each["Value"] for each in one["Environment"]}
+    return found
+
+
+def with_endpoint(template: Template) -> set[str]:
+    """The functions that get the endpoint. Check that each process with it gets the ratio too."""
+    found = {name for name, each in variables(template).items() if ENDPOINT in each}
+    assert found == {name for name, each in variables(template).items() if RATIO in each}
+    return {name for name in found if name.startswith("headgate-")}
 
 
 def senders(template: Template) -> set[str]:
@@ -53,23 +63,26 @@ def resolved(value: Any) -> str:
     return "".join(part if isinstance(part, str) else known[part["Ref"]] for part in parts)
 
 
-def test_each_process_gets_the_endpoint_that_the_exporter_signs_for(traced: Template) -> None:
-    assert len(variables(traced)) >= 10
-    for found in variables(traced):
+def test_each_process_with_spans_gets_the_endpoint_that_the_exporter_signs_for(traced: Template) -> None:
+    assert with_endpoint(traced) == SENDERS
+    others = {"headgate-result", "headgate-admin"}
+    for name in variables(traced).keys() - others:
+        found = variables(traced)[name]
         assert XRAY.fullmatch(resolved(found[ENDPOINT]))
         assert ratio_of(found[RATIO]) == 0.25
 
 
-def test_every_process_with_spans_may_send_them(traced: Template, traced_lambda: Template) -> None:
+def test_exactly_those_processes_may_send_them(traced: Template, traced_lambda: Template) -> None:
     tasks = {each["TaskRoleArn"]["Fn::GetAtt"][0] for each in of_type(traced, "AWS::ECS::TaskDefinition")}
     assert len(tasks) == 2
     assert senders(traced) == tasks | {role_of(functions(traced)[name]) for name in SENDERS}
     names = SENDERS | {"headgate-front"}
+    assert with_endpoint(traced_lambda) == names
     assert senders(traced_lambda) == {role_of(functions(traced_lambda)[name]) for name in names}
 
 
 def test_without_traces_nothing_is_sent_and_nothing_is_allowed(each_template: Template) -> None:
-    assert not [found for found in variables(each_template) if ENDPOINT in found or RATIO in found]
+    assert not [found for found in variables(each_template).values() if ENDPOINT in found or RATIO in found]
     assert senders(each_template) == set()
 
 

@@ -75,6 +75,7 @@ def test_the_secret_does_not_leave_the_process() -> None:
     [
         ("https://xray.eu-west-1.amazonaws.com", True),
         ("https://xray.cn-north-1.amazonaws.com.cn/", True),
+        ("https://xray.eusc-de-east-1.amazonaws.eu", True),
         ("http://xray.eu-west-1.amazonaws.com", False),
         ("https://xray.eu-west-1.amazonaws.com.example.com", False),
         ("https://collector.example.com:4318", False),

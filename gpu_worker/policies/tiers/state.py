@@ -31,7 +31,7 @@ class TierState:
 
     `since_s`: when the request entered its queue. `waited_s`: seconds in the queue before that. `rank`: effective rank
     at its admission, which was number `admission` of the policy. `for_share`: it was admitted because its tier was
-    owed service.
+    owed service. `aged`: at its admission, aging had raised it by a whole rank, so that it stood with the tier above.
     """
 
     record: RequestRecord
@@ -40,6 +40,7 @@ class TierState:
     rank: float = 0.0
     admission: int = 0
     for_share: bool = False
+    aged: bool = False
     running: bool = False
 
     @property
@@ -67,7 +68,10 @@ class TierState:
 
     def rank_now(self, settings: TierSettings, now_s: float, deficit: float) -> float:
         """Return the effective rank of a waiting request."""
-        wait_s = self.waited_s + max(0.0, now_s - self.since_s)
-        aged = min(wait_s * settings.aging_per_s, settings.aging_max)
-        rank = self.tier.rank - aged - deficit * settings.deficit_factor
+        rank = self.tier.rank - self.gained(settings, now_s) - deficit * settings.deficit_factor
         return min(rank, PROMOTED) if self.promoted(settings) else rank
+
+    def gained(self, settings: TierSettings, now_s: float) -> float:
+        """Return the ranks that a waiting request has gained by aging."""
+        wait_s = self.waited_s + max(0.0, now_s - self.since_s)
+        return min(wait_s * settings.aging_per_s, settings.aging_max)

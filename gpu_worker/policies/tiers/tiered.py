@@ -52,6 +52,8 @@ class TieredQueue(QueuePolicy):
         self.work_conserving = inner().work_conserving
         self.admissions = 0
         """Number of admissions so far."""
+        self.aged = 0
+        """Those of requests that aging had raised by a whole rank."""
         self._inner = inner
         self._tiers: dict[Tier, QueuePolicy] = {}
         self._states: dict[str, TierState] = {}
@@ -165,6 +167,8 @@ class TieredQueue(QueuePolicy):
         state = self._states[request_id]
         tier = state.tier
         state.rank, state.for_share = self._rank_now(state), self.shares.is_owed(tier)
+        state.aged = state.gained(self.settings, self._now_s) >= 1.0
+        self.aged += state.aged
         state.waited_s += max(0.0, self._now_s - state.since_s)
         self.admissions += 1
         state.running, state.admission = True, self.admissions
@@ -180,6 +184,7 @@ class TieredQueue(QueuePolicy):
     def undo_admit(self, request_id: str) -> None:
         state = self._remove_from_batch(request_id)
         tier, policy = state.tier, self._tiers[state.tier]
+        self.aged -= state.aged
         record = policy.record(request_id)
         if not record.resumed:
             self.shares.charge_prompt(tier, -record.request.input_tokens)

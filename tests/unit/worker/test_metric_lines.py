@@ -19,7 +19,7 @@ from gpu_worker.engines.interface import EngineError, EngineStats
 from gpu_worker.engines.swap_counts import SwapCounts
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 from gpu_worker.policies.preemption.victims import Resident
-from gpu_worker.policies.scheduling_stats import SchedulingStats
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
 from gpu_worker.service.metric_lines import MetricLines
 from gpu_worker.service.tally import FIRST_TOKENS_MAX, Tally
 from headgate.simulator.virtual_time import run
@@ -43,7 +43,7 @@ class EngineWithCounts(ScriptedEngine):
         self.counts.count_eviction(Eviction(Resident("s", Tier.STANDARD, 1, 1, 1), Strategy.SWAP))
 
     def stats(self) -> EngineStats:
-        return EngineStats(12, 1, 0.25, super().stats().tenants, self.counts)
+        return EngineStats(12, 1, 0.25, super().stats().tenants, self.counts, SchedulingGauges(aged=8))
 
 
 def lines_of(harness: WorkerHarness) -> MetricLines:
@@ -77,6 +77,7 @@ def test_the_first_lines_have_every_metric(capsys: pytest.CaptureFixture[str]) -
         "preempted_recompute": (0,),
         "preempted_drop": (0,),
         "preempted_natively": (2,),
+        "aged": (8,),
         "shed": (5,),
         "deadlines_missed": (4,),
         "engine_restarts": (1,),
