@@ -66,6 +66,15 @@ class TierState:
         """Return whether the request, if it runs, must not be evicted for another one."""
         return self.for_share or (settings.at_limit == "promote" and self.exhausted(settings))
 
+    def enter_batch(
+        self, settings: TierSettings, now_s: float, deficit: float, *, for_share: bool, admission: int
+    ) -> None:
+        """Record the admission, with the rank and the wait of this moment."""
+        self.rank, self.for_share = self.rank_now(settings, now_s, deficit), for_share
+        self.aged = self.gained(settings, now_s) >= 1.0
+        self.waited_s += max(0.0, now_s - self.since_s)
+        self.running, self.admission = True, admission
+
     def rank_now(self, settings: TierSettings, now_s: float, deficit: float) -> float:
         """Return the effective rank of a waiting request."""
         rank = self.tier.rank - self.gained(settings, now_s) - deficit * settings.deficit_factor
