@@ -30,6 +30,7 @@ def lint(path: Path) -> tuple[int, str]:
     [
         {},
         {"front": "lambda"},
+        {"traces": "xray", "traces_ratio": 1, "pools": {"chat": {"model": MODEL, "image": IMAGE}}},
         {"pools": {"chat": {"model": MODEL, "image": IMAGE, "count": {"min": 0, "max": 9}, "spot_percent": 50}}},
         {"front": "lambda", "pools": {"chat": {"model": MODEL, "image": IMAGE, "instance_types": ["g6e.12xlarge"]}}},
         {**HTTPS, "zones": 3, "nat_gateways": 3, "alarm_address": "a@example.com", "retention_days": 7},
