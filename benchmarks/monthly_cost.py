@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 PRICED_ON = "2026-11"
-HOURS, SECONDS = 730.0, 730 * 3600.0
+HOURS, MINUTES, SECONDS = 730.0, 730 * 60.0, 730 * 3600.0
 """Of a month."""
 MILLION = 1e6
 
@@ -55,15 +55,21 @@ MEASURED = {
     "front CPU of an invocation, seconds": 0.0086,  # results/added_latency.md: 8 tokens
     "front CPU of a token, seconds": 0.00013,  # results/added_latency.md
     "log bytes of an invocation": 740.0,  # counted: the line of functions/observability.py and the metrics beside it
+    "metric bytes of a worker and minute": 1_600.0,  # counted: the lines of gpu_worker/service/metric_lines.py
+    "metric bytes of an invocation on a worker": 16.0,  # counted: its first token, in lines of 50
+    "span bytes of an invocation": 7_000.0,  # counted: six spans as JSON
+    "sent span bytes of an invocation": 2_300.0,  # counted: the same as OTLP
 }
 FRONT_BUSY_MAX = 0.5
 """The part of a front's CPU that is planned to be used."""
 FRONT_VCPU, FRONT_GB = 1.0, 2.0
-ALARM_METRICS = 32
+ALARM_METRICS = 33
 """Of all alarms together: CloudWatch bills each metric that an alarm reads."""
 DASHBOARD_DOLLARS, ALARM_DOLLARS = 3.0, 0.10
 METRICS = 30
 """Six for each tier of a pool, four of the pool, and the functions' own."""
+WORKER_METRICS = 16
+"""Of a pool with workers (docs/operators.md, "Metrics in CloudWatch")."""
 WORKER_DISK_GB = 200.0
 BYTES_OF_A_TOKEN = 250.0
 """Of an answer's stream: one event of a chat's chunk."""
@@ -130,7 +136,7 @@ def _quantities(of: Installation) -> Iterator[tuple[str, float]]:
     units = max(open_streams / LCU_CONNECTIONS, of.invocations_per_s / LCU_NEW_PER_S, gigabytes / HOURS)
     yield "load balancer (LCU hour)", units * HOURS
     yield "data to the internet (GB)", gigabytes
-    log_gb = invocations * MEASURED["log bytes of an invocation"] / 1e9
+    log_gb = (invocations * _log_bytes() + of.workers * MINUTES * MEASURED["metric bytes of a worker and minute"]) / 1e9
     yield "NAT gateway (hour)", HOURS
     yield "NAT gateway (GB)", log_gb
     yield "logs, written (GB)", log_gb
@@ -141,8 +147,20 @@ def _quantities(of: Installation) -> Iterator[tuple[str, float]]:
     gates = of.workers + fronts(of)
     idle_reads = gates * MEASURED["read units, idle gate process, per second"] * SECONDS
     yield "DynamoDB, reads (million)", (invocations * MEASURED["read units of an invocation"] + idle_reads) / MILLION
-    yield "metrics (metric)", METRICS
+    yield "metrics (metric)", METRICS + (WORKER_METRICS if of.workers else 0)
     yield "secrets (secret)", 2
+
+
+def _log_bytes() -> float:
+    """Return the bytes that an invocation leaves in logs, on a front and on a worker."""
+    return MEASURED["log bytes of an invocation"] + MEASURED["metric bytes of an invocation on a worker"]
+
+
+def traces(recorded: float) -> float:
+    """Return the dollars of so many recorded invocations: X-Ray keeps spans in a log group, and 1 % indexed is free."""
+    kept_gb = recorded * MEASURED["span bytes of an invocation"] / 1e9
+    sent_gb = recorded * MEASURED["sent span bytes of an invocation"] / 1e9
+    return kept_gb * PRICES["logs, written (GB)"] + sent_gb * PRICES["NAT gateway (GB)"]
 
 
 def lambda_front(invocations: float, seconds: float) -> float:
@@ -185,6 +203,16 @@ def break_even_table() -> Table:
     return table
 
 
+def traces_table() -> Table:
+    table = Table(title="Traces in X-Ray: a month of an installation, by traces_ratio")
+    for column in ("installation", "0.01", "0.05", "1"):
+        table.add_column(column, justify="right")
+    for each in INSTALLATIONS[1:]:
+        invocations = each.invocations_per_s * SECONDS
+        table.add_row(each.name, *(f"{traces(ratio * invocations):,.2f}" for ratio in (0.01, 0.05, 1.0)))
+    return table
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.monthly_cost", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one object with stable keys instead of tables")
@@ -197,6 +225,7 @@ def main() -> int:
     console = Console(width=110)
     for each in INSTALLATIONS:
         console.print(table_of(each))
+    console.print(traces_table())
     console.print(break_even_table())
     return 0
 

@@ -235,12 +235,15 @@ def make_tracing(role: str) -> Tracing:
 
     The service's name is OTEL_SERVICE_NAME, or headgate-`role`.
     """
-    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not endpoint:
         return NO_TRACING
-    from dispatcher.otlp import OtlpTracing, ratio_of  # here: the SDK takes long to load
+    from dispatcher.otlp.exporter import make_exporter  # here: the SDK takes long to load
+    from dispatcher.otlp.tracing import OtlpTracing, ratio_of
 
     ratio = ratio_of(os.environ.get("OTEL_TRACES_SAMPLER_ARG", "1"))
-    return OtlpTracing(os.environ.get("OTEL_SERVICE_NAME", f"headgate-{role}"), ratio, real_random())
+    name = os.environ.get("OTEL_SERVICE_NAME", f"headgate-{role}")
+    return OtlpTracing(name, ratio, real_random(), RealClock(), make_exporter(endpoint))
 
 
 def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:

@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 
 import uvicorn
@@ -115,7 +115,8 @@ async def serve(options: argparse.Namespace) -> int:
             swapper=None if swaps is None else Swapper(swaps, executions, clock),
             settings=AgentSettings(drain_s=options.drain_s), engine_changed=engine.changed, connection_lost=link.lost,
         )  # fmt: skip
-        code = await _serve(server, serving, agent, engine)
+        async with _metric_lines(options, executions, clock):
+            code = await _serve(server, serving, agent, engine)
         await outbox.close()
         await tracing.flush()
         with contextlib.suppress(TimeoutError):
@@ -173,6 +174,23 @@ async def _prepared(
     except Exception as error:
         reason = (str(error).strip() or "no reason given").splitlines()[0]
         raise EngineUnavailable(f"a model cannot be loaded: {type(error).__name__}: {reason}") from error
+
+
+@contextlib.asynccontextmanager
+async def _metric_lines(options: argparse.Namespace, executions: Executions, clock: Clock) -> AsyncIterator[None]:
+    """Write the metrics of `--emf-s` meanwhile, and those of the rest at the end."""
+    if not options.emf_s:
+        yield
+        return
+    from gpu_worker.service.metric_lines import MetricLines  # here: the library takes long to load
+
+    lines = MetricLines(executions, options.pool, clock, options.emf_s)
+    writing = asyncio.create_task(lines.run())
+    try:
+        yield
+    finally:
+        writing.cancel()
+        lines.write()
 
 
 def _engine(options: argparse.Namespace, tiers: WorkerTiers, number: int) -> Engine:

@@ -100,6 +100,8 @@ def _watch_workers(alarms: _Alarms, pool: WatchedPool) -> None:
     )
     meaning = f"Fewer workers serve than the load needs, for {MISSING_MINUTES} minutes."
     alarms.above("WorkersMissing", missing, 0, meaning, periods=MISSING_MINUTES)
+    restarts = own_metric("engine_restarts", "Sum", period=FIVE_MINUTES, pool=pool.name, model=pool.model)
+    alarms.above("EnginesFail", restarts, 0, "An engine fails again and again, and is started again.", periods=3)
 
 
 class _Alarms:

@@ -27,6 +27,7 @@ from infra.roles import (
     allow_operator_page,
     allow_result,
     allow_scaling,
+    allow_traces,
     function_role,
     invoker_policy,
 )
@@ -71,7 +72,8 @@ FRONT = Spec("front", "run.sh", LONGEST, 1024)
 
 
 class Functions(Construct):
-    """All functions, connected to the table, the queue and the schedule."""
+    """All functions, connected to the table, the queue and the schedule. `environment`: the variables of all of them.
+    `traces`: further variables of those that write spans; empty: none does."""
 
     def __init__(
         self,
@@ -85,8 +87,10 @@ class Functions(Construct):
         network: Network,
         deployment: Deployment,
         environment: Mapping[str, str],
+        traces: Mapping[str, str],
     ) -> None:
         super().__init__(scope, construct_id)
+        self._traces = traces
         self._code, self._network, self._deployment = code, network, deployment
         self._worker_secret = worker_secret
         self._environment = dict(environment)
@@ -129,6 +133,10 @@ class Functions(Construct):
         function, role = self._function(spec, self._network)
         allow_gate(role, state, execution.queue)
         allow_network(role)
+        for name, value in self._traces.items():
+            function.add_environment(name, value)
+        if self._traces:
+            allow_traces(role)
         self._roles[spec.name] = role
         return function
 

@@ -32,6 +32,8 @@ SYSTEM_MB = 2048
 """Of an instance's memory, for the system and ECS's agent."""
 STOP_MARGIN_S = 60
 """Beyond the drain, until ECS kills the container."""
+METRICS_S = 60
+"""A worker writes its metrics so often; dashboard and alarms expect one value a minute."""
 CACHES = ("VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 """Compiled kernels are kept on the instance's disk, beside the model; the container's own files are read-only."""
 
@@ -192,7 +194,7 @@ class GpuFleet(Construct):
 def _worker_arguments(pool: Pool) -> list[str]:
     own = ["-m", "gpu_worker", "--engine", "vllm", "--home", HOME, "--host", "0.0.0.0", "--port", str(WORKER_PORT)]  # noqa: S104
     own += ["--model", _model_path(pool), "--slots", str(pool.slots), "--batch", str(pool.batch)]
-    own += ["--drain-s", str(pool.drain_s)]
+    own += ["--drain-s", str(pool.drain_s), "--emf-s", str(METRICS_S)]
     return [*own, "--", "--tensor-parallel-size", str(pool.tensor_parallel), *pool.engine_arguments]
 
 

@@ -25,6 +25,13 @@ TENANTS = [
 """The tenants with the most output tokens (CloudWatch Logs Insights)."""
 
 
+DISTURBED = (
+    *("preempted_swap", "preempted_recompute", "preempted_drop", "preempted_natively"),
+    *("aged", "shed", "deadlines_missed", "failed_on_worker", "engine_restarts", "model_swaps", "model_swaps_failed"),
+)
+"""The workers' counts of what goes wrong, or moves (gpu_worker/service/metric_lines.py)."""
+
+
 def log_group(scope: Construct, construct_id: str, deployment: Deployment) -> logs.LogGroup:
     """Make a log group. Logs contain no prompt and no key (functions/observability.py)."""
     group = logs.LogGroup(scope, construct_id, removal_policy=RemovalPolicy.DESTROY)
@@ -60,6 +67,16 @@ class Observability(Construct):
             cloudwatch.LogQueryWidget(
                 title="Tenants", log_group_names=[watched.log.log_group_name], query_lines=TENANTS, width=24
             )
+        )
+        board.add_widgets(
+            _by_model("Engines: requests of a worker, mean", ("engine_running", "engine_waiting"), "Average"),
+            _by_model("First token at the worker, P50 (ms)", ("worker_ttft_ms",), "p50"),
+            _by_model("First token at the worker, P99 (ms)", ("worker_ttft_ms",), "p99"),
+        )
+        board.add_widgets(
+            _by_model("Output tokens per second", ("output_tokens_generated",), "Sum", per_second=True),
+            _by_model("KV cache in use, largest (%)", ("kv_use",), "Maximum"),
+            _by_model("Preempted, shed, late and failed", DISTURBED, "Sum"),
         )
         board.add_widgets(
             _graph("Sweep", [own_metric("ticks")]),
@@ -100,8 +117,24 @@ def _allow_alarms(topic: sns.Topic) -> None:
 
 def _by_tier(title: str, metric: str, statistic: str) -> cloudwatch.GraphWidget:
     """Draw a line for each pool and tier. It is a search, so that new ones appear without a change."""
-    search = f"SEARCH('{{{NAMESPACE},pool,service,tier}} MetricName=\"{metric}\"', '{statistic}', 60)"
-    return _graph(title, [cloudwatch.MathExpression(expression=search, using_metrics={}, label="", period=MINUTE)])
+    return _found(title, f"SEARCH('{{{NAMESPACE},pool,service,tier}} MetricName=\"{metric}\"', '{statistic}', 60)")
+
+
+def _by_model(
+    title: str, metrics: Sequence[str], statistic: str, *, per_second: bool = False
+) -> cloudwatch.GraphWidget:
+    """Draw a line for each of the workers' metrics, pool and model, by searches."""
+    searches = [
+        f"SEARCH('{{{NAMESPACE},model,pool,service}} MetricName=\"{name}\"', '{statistic}', 60)" for name in metrics
+    ]
+    return _found(title, *(f"{search} / 60" if per_second else search for search in searches))
+
+
+def _found(title: str, *expressions: str) -> cloudwatch.GraphWidget:
+    found = [
+        cloudwatch.MathExpression(expression=each, using_metrics={}, label="", period=MINUTE) for each in expressions
+    ]
+    return _graph(title, found)
 
 
 def _graph(title: str, metrics: Sequence[cloudwatch.IMetric]) -> cloudwatch.GraphWidget:

@@ -47,6 +47,8 @@ WRITTEN_BY_WORKERS_OF_A_POOL = ["LOG#{pool}", "SNAP#{pool}", "STATE#{pool}"]
 READ_BY_THE_GATE = [*WRITTEN_BY_THE_GATE, "TENANT#*", "KEY#*"]
 WRITTEN_BY_ADMIN = ["TENANT#*", "KEY#*", "TENANTS"]
 AUDIT = ["AUDIT#*"]
+TRACES = ["xray:PutSpans", "xray:PutSpansForIndexing", "xray:PutTraceSegments"]
+"""What X-Ray's OTLP endpoint checks. AWS knows no resource for them."""
 READ_BY_RESULT = ["TENANT#*", "KEY#*", "INV#*", "CALL#*", "LOG#*", "SNAP#*"]
 
 
@@ -68,6 +70,12 @@ def task_role(scope: Construct, construct_id: str, *, worker_secret: secretsmana
     role = iam.Role(scope, construct_id, assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
     _allow(role, ["secretsmanager:GetSecretValue"], [worker_secret.secret_arn])
     return role
+
+
+def allow_traces(role: iam.Role) -> None:
+    """Allow to send spans to X-Ray."""
+    _allow(role, TRACES, ["*"])
+    acknowledge(role, {"AwsSolutions-IAM5[Resource::*]": "X-Ray's actions cannot be limited to a resource."})
 
 
 def allow_network(role: iam.Role) -> None:

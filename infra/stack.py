@@ -10,6 +10,7 @@ from aws_cdk import CfnOutput, Environment, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_ecs as ecs
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
@@ -24,7 +25,15 @@ from infra.gpu_fleet import GpuFleet, service_name
 from infra.network import Network
 from infra.observability import Observability, log_group
 from infra.queue import ExecutionQueue
-from infra.roles import allow_files, allow_gate, allow_operator_page, allow_scaling, allow_worker, task_role
+from infra.roles import (
+    allow_files,
+    allow_gate,
+    allow_operator_page,
+    allow_scaling,
+    allow_traces,
+    allow_worker,
+    task_role,
+)
 from infra.state import State
 from infra.watched import FIVE_MINUTES, Watched, WatchedPool
 
@@ -67,6 +76,7 @@ class HeadgateStack(Stack):
             network=self._network,
             deployment=deployment,
             environment=self._environment(),
+            traces=self._traces(),
         )
         self._functions.allow_scaling(self._service_arns())
         front_log = self._functions.front_log or log_group(self, "FrontLog", deployment)
@@ -102,6 +112,22 @@ class HeadgateStack(Stack):
             **self._deployment.environment(),
         }
 
+    def _traces(self) -> dict[str, str]:
+        """Return the variables by which a process sends its spans to X-Ray itself (dispatcher/otlp); none without
+        traces."""
+        if self._deployment.traces == "none":
+            return {}
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://xray.{self.region}.{self.url_suffix}",
+            "OTEL_TRACES_SAMPLER_ARG": f"{self._deployment.traces_ratio:g}",
+        }
+
+    def _task_role(self, construct_id: str) -> iam.Role:
+        role = task_role(self, construct_id, worker_secret=self._state.worker_secret)
+        if self._deployment.traces == "xray":
+            allow_traces(role)
+        return role
+
     def _pool_settings(self, name: str) -> dict[str, Any]:
         """Return a pool's settings, with the service that the sweep scales, and whose first worker a request starts."""
         settings = self._deployment.pool_settings(name)
@@ -129,7 +155,7 @@ class HeadgateStack(Stack):
         if self._functions.front is not None:
             api = Api(self, "Api", front=self._functions.front, deployment=self._deployment)
             return api.rest_api.metric_server_error(statistic="Sum", period=FIVE_MINUTES), None
-        role = task_role(self, "FrontRole", worker_secret=self._state.worker_secret)
+        role = self._task_role("FrontRole")
         allow_gate(role, self._state, self._execution.queue)
         allow_files(role, self._state)
         allow_operator_page(role, self._state)
@@ -144,6 +170,7 @@ class HeadgateStack(Stack):
             role=role,
             environment={
                 **self._environment(),
+                **self._traces(),
                 "HEADGATE_FILES": f"s3:{self._state.files.bucket_name}",
                 "HEADGATE_OPERATOR_TOKEN_ARN": self._state.operator_token.secret_arn,
                 "AWS_DEFAULT_REGION": self.region,
@@ -160,7 +187,7 @@ class HeadgateStack(Stack):
             CfnOutput(self, f"Workers{construct_name(name)}", value=none, description=f"The workers of pool {name}")
             return WatchedPool(name, deadline_s)
         title = construct_name(name)
-        role = task_role(self, f"{title}WorkerRole", worker_secret=self._state.worker_secret)
+        role = self._task_role(f"{title}WorkerRole")
         allow_worker(role, self._state, self._execution.queue, name, pool.model)
         fleet = GpuFleet(
             self,
@@ -171,10 +198,16 @@ class HeadgateStack(Stack):
             cluster=self._network.cluster,
             root=root,
             role=role,
-            environment={**self._environment(), "HEADGATE_POOL": name, "AWS_DEFAULT_REGION": self.region},
+            environment={
+                **self._environment(),
+                **self._traces(),
+                "HEADGATE_POOL": name,
+                "AWS_DEFAULT_REGION": self.region,
+            },
             log=log_group(self, f"{title}WorkerLog", self._deployment),
         )
-        return WatchedPool(name, deadline_s, has_fleet=True, workers=fleet.missing() if pool.count.min else None)
+        workers = fleet.missing() if pool.count.min else None
+        return WatchedPool(name, deadline_s, pool.model_name, has_fleet=True, workers=workers)
 
 
 def construct_name(pool: str) -> str:

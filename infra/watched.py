@@ -13,7 +13,8 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 
 NAMESPACE = "headgate"
-"""Namespace of the metrics that the functions write with Powertools (functions/observability.py)."""
+"""Namespace of the metrics that functions and workers write with Powertools (functions/observability.py,
+gpu_worker/service/metric_lines.py)."""
 TIERS = ("premium", "standard", "background")
 """Of tenants, in the metrics."""
 MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
@@ -25,6 +26,8 @@ class WatchedPool:
 
     name: str
     deadline_s: int
+    model: str = ""
+    """The name of the model that its workers serve; empty without workers."""
     has_fleet: bool = False
     """Whether the stack runs its workers."""
     workers: cloudwatch.IMetric | None = None
@@ -51,10 +54,16 @@ class Watched:
 
 
 def own_metric(
-    name: str, statistic: str = "Sum", *, period: Duration = MINUTE, pool: str = "", tier: str = ""
+    name: str,
+    statistic: str = "Sum",
+    *,
+    period: Duration = MINUTE,
+    pool: str = "",
+    tier: str = "",
+    model: str = "",
 ) -> cloudwatch.Metric:
     """Return a metric of headgate's own. Its dimensions are those that are given."""
-    dimensions = {"pool": pool, "tier": tier, "service": NAMESPACE}
+    dimensions = {"pool": pool, "tier": tier, "model": model, "service": NAMESPACE}
     return cloudwatch.Metric(
         namespace=NAMESPACE,
         metric_name=name,

@@ -37,6 +37,7 @@ def scheduling_gauges(
         swap_bytes_used=swap_bytes_used,
         reserve_blocks=reserve,
         reserve_used=min(reserve, sum(held for tier, held in blocks.items() if tier in RESERVED_FOR)),
+        aged=policy.aged if isinstance(policy, TieredQueue) else 0,
     )
 
 

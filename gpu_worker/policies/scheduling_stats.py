@@ -79,7 +79,8 @@ class SchedulingGauges:
 
     `counters`: of tenants with waiting requests, in service over weight. `difference`: the largest difference of two
     such counters within a tier. `difference_bound`: VTC's bound for it (Lemma 4.3), 0 if the policy has none.
-    `reserve_blocks`: blocks of the premium reserve; `reserve_used`: those in use.
+    `reserve_blocks`: blocks of the premium reserve; `reserve_used`: those in use. `aged`: admissions, since the
+    engine started, of requests that aging had raised by a whole rank.
     """
 
     tiers: dict[Tier, TierGauges] = field(default_factory=dict)
@@ -90,3 +91,4 @@ class SchedulingGauges:
     swap_bytes_used: float = 0.0
     reserve_blocks: int = 0
     reserve_used: int = 0
+    aged: int = 0

@@ -15,6 +15,7 @@ from gpu_worker.service.engine_request import engine_request
 from gpu_worker.service.execution import Abort, Execution
 from gpu_worker.service.execution_spans import ExecutionSpans
 from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.tally import Tally
 
 logger = logging.getLogger("headgate.worker")
 
@@ -24,11 +25,12 @@ STEP_S = 2.0
 
 @dataclass(eq=False)
 class EngineReader:
-    """Reads the events of all executions of one engine. `watch` records the time of every event."""
+    """Reads the events of all executions of one engine. `watch` records the time of every event, `tally` counts."""
 
     engine: Engine
     clock: Clock
     watch: SloWatch
+    tally: Tally
 
     def begin(self, order: WorkOrder, spans: ExecutionSpans) -> Execution:
         """Return the execution of an order. The engine gets the order at the first step."""
@@ -84,7 +86,11 @@ class EngineReader:
     async def _note(self, execution: Execution, event: EngineEvent) -> None:
         """Record the event's counts and time. If the execution was aborted before the engine had the request, for
         example during tokenization, repeat the abort."""
+        tokens, had_none = execution.output_tokens, not execution.first_token_s
         execution.note(event, self.clock.monotonic())
+        self.tally.output_tokens += max(0, execution.output_tokens - tokens)
+        if had_none and execution.first_token_s:
+            self.tally.first_token_ms.append(round(1000 * execution.first_token_s, 1))
         self.watch.note(execution.name, event)
         if isinstance(event, Finished):
             execution.result = event

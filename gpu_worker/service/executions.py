@@ -40,6 +40,7 @@ from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.outbox_records import AttemptReport
 from gpu_worker.service.seen_attempts import SeenAttempts
 from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.tally import Tally
 
 logger = logging.getLogger("headgate.worker")
 
@@ -87,6 +88,7 @@ class Executions:
     tracing: Tracing = NO_TRACING
     fenced: Counter[str] = field(default_factory=Counter)
     """Attempts that were returned because their order did not arrive, by the reason of the return."""
+    tally: Tally = field(default_factory=Tally)
     _reader: EngineReader = field(init=False)
     _seen: SeenAttempts = field(init=False)
     _live: dict[str, Execution] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class Executions:
 
     def __post_init__(self, slo_watch: SloWatch | None) -> None:
         self.watch = slo_watch or SloWatch(self.clock)
-        self._reader = EngineReader(self.engine, self.clock, self.watch)
+        self._reader = EngineReader(self.engine, self.clock, self.watch, self.tally)
         self._seen = SeenAttempts(self.clock, self.started_at)
 
     def recover(self) -> None:
@@ -230,6 +232,7 @@ class Executions:
         self.watch.left(execution.name)
         retry_after_s = self.watch.retry_after_s(execution.order.tier)
         ended = ending(execution, self.worker, self.clock.now(), retry_after_s)
+        self.tally.failed += isinstance(ended.event, WorkRefused) and ended.event.status == 500
         fields = {"execution": execution.name, **execution.counts()}
         error = execution.result.code if isinstance(execution.result, EngineError) else ""
         settled = execution.spans.settle(

@@ -64,6 +64,8 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--swap-gib", type=_gib, default=0.0, metavar="GIB", help=swap_help)
     drain_help = "at SIGTERM, running requests may end for so long; whoever sends SIGKILL must wait longer"
     parser.add_argument("--drain-s", type=_seconds, default=AgentSettings().drain_s, metavar="SECONDS", help=drain_help)
+    emf_help = "write the metrics to standard output so often, as lines that CloudWatch makes metrics of; 0: never"
+    parser.add_argument("--emf-s", type=_seconds, default=0.0, metavar="SECONDS", help=emf_help)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=_number(0, 65535), default=0, help="0: a free one")
     parser.add_argument("--advertise", default=None, help="host name or address by which the gate reaches this worker")

@@ -50,13 +50,18 @@ def before(
     """Check region, credentials, bootstrap, permission to deploy and quotas. Nothing is changed."""
     from headgate.deployment.loading import load
     from headgate.doctor.account import Account, fleet_of
+    from headgate.doctor.trace_destination import check_traces
 
     if file is None:
         _report(Account(region).findings(), json)
     else:
         deployment = load(file)
         fleets = [fleet_of(pool) for pool in deployment.pools.values()]
-        found = Account(region or deployment.region).findings(fleets, deployment.zone_count)
+        account = Account(region or deployment.region)
+        found = account.findings(fleets, deployment.zone_count)
+        has_credentials = any(finding.check == "credentials" and finding.result is Result.OK for finding in found)
+        if deployment.traces == "xray" and has_credentials:
+            found.append(check_traces(account.client("xray")))
         _report(found, json)
 
 

@@ -52,6 +52,10 @@ class Deployment(GateSections):
     deadline_s: Annotated[int, Field(ge=1, le=LAMBDA_S)] = 300
     retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731] = 30
     alarm_address: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$", max_length=254)] | None = None
+    traces: Literal["none", "xray"] = "none"
+    """Where spans go. X-Ray takes them only in an account with Transaction Search."""
+    traces_ratio: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """The part of the requests that is recorded, if `traces` is not none."""
     pools: dict[PoolName, Pool] = Field(
         default_factory=lambda: {DEFAULT_POOL: Pool()}, min_length=1, max_length=POOLS_MAX
     )

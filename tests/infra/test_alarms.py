@@ -16,6 +16,7 @@ from dispatcher.policies.tiers import TENANT_TIERS
 from functions.observability import publish_delays, publish_load, publish_scaling
 from tests.infra.conftest import Synthesise
 from tests.infra.templates import Template, actions, listed, template_in
+from tests.support.worker.metric_lines import write_metrics
 
 ROOT = Path(__file__).parents[2]
 CLOUDWATCH = {"Service": "cloudwatch.amazonaws.com"}
@@ -104,7 +105,7 @@ def topic_findings(template: Template, topic: str, properties: dict[str, Any]) -
 def test_each_alarm_may_publish_to_its_topic(
     template: Template, lambda_template: Template, fleet_template: Template
 ) -> None:
-    for found, count in ((template, 12), (lambda_template, 11), (fleet_template, 15)):
+    for found, count in ((template, 12), (lambda_template, 11), (fleet_template, 16)):
         assert len(named(found, "AWS::CloudWatch::Alarm")) == count
         assert findings(found) == []
 
@@ -145,6 +146,7 @@ def test_each_metric_of_an_alarm_is_published_with_its_dimensions(
     publish_load("default", FleetLoad(0, 0, 0, zeros, 0.0, 0.0, 0.0))
     publish_delays("default", PoolDelays(zeros, 0.0))
     publish_scaling("default", ScaleReport(1))
+    write_metrics("default", "llama-3-8b")
     published = set()
     for record in map(json.loads, capsys.readouterr().out.splitlines()):
         (described,) = record["_aws"]["CloudWatchMetrics"]

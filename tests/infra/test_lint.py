@@ -30,6 +30,7 @@ def lint(path: Path) -> tuple[int, str]:
     [
         {},
         {"front": "lambda"},
+        {"traces": "xray", "traces_ratio": 1, "pools": {"chat": {"model": MODEL, "image": IMAGE}}},
         {"pools": {"chat": {"model": MODEL, "image": IMAGE, "count": {"min": 0, "max": 9}, "spot_percent": 50}}},
         {"front": "lambda", "pools": {"chat": {"model": MODEL, "image": IMAGE, "instance_types": ["g6e.12xlarge"]}}},
         {"pools": {"chat": {"model": MODEL, "image": IMAGE, "capacity": "managed_instances", "spot_percent": 50}}},

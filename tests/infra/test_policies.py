@@ -12,7 +12,8 @@ from dispatcher.stores.dynamodb import layout
 from tests.infra.templates import Template, actions, functions, listed, of_type, open_ended, role_of, statements
 
 WITHOUT_RESOURCE = {
-    *("xray:PutTraceSegments", "xray:PutTelemetryRecords", "ecr:GetAuthorizationToken"),
+    *("xray:PutTraceSegments", "xray:PutTelemetryRecords", "xray:PutSpans", "xray:PutSpansForIndexing"),
+    "ecr:GetAuthorizationToken",
     *("ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DeleteNetworkInterface"),
     *("ec2:DescribeSubnets", "ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"),
 }

@@ -25,12 +25,22 @@ class Seen:
     attributes: dict[str, str | int]
 
 
+@dataclass(frozen=True)
+class Received:
+    """One request as it arrived. `headers`: by their names in lower case."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
 @dataclass
 class Collector:
     url: str = ""
     spans: list[Seen] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
     """The bodies, unpacked: everything that left the processes."""
+    requests: list[Received] = field(default_factory=list)
 
     def trace(self, trace: str) -> list[Seen]:
         return [span for span in list(self.spans) if span.trace == trace]
@@ -57,6 +67,8 @@ def otlp_collector() -> Iterator[Collector]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            collector.requests.append(Received(self.path, headers, body))
             collector.take(gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body)
             self.send_response(200)
             self.send_header("content-length", "0")

@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dispatcher.bootstrap import make_tracing
+from dispatcher.bootstrap import RealClock, make_tracing
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tracing import NO_SPAN, parse_traceparent, trace_id_of
-from dispatcher.otlp import OtlpTracing
+from dispatcher.otlp.tracing import OtlpTracing
 from tests.support.hang_guard import HANG_S
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -41,7 +37,7 @@ INVALID = [
 async def recorded(client: str, ratio: float, requests: int = 1) -> list[str]:
     """Begin requests of this client, each with a span under it. Return the traceparents that left the process."""
     exporter = InMemorySpanExporter()
-    tracing = OtlpTracing("test", ratio, Random(1), exporter)
+    tracing = OtlpTracing("test", ratio, Random(1), RealClock(), exporter)
     for _ in range(requests):
         root = tracing.begin("admitted", client, {"headgate.tenant": "a"})
         child = tracing.span("waited", root.traceparent, {})
@@ -83,13 +79,13 @@ def test_no_text_of_a_client_raises(text: str) -> None:
 
 
 async def test_a_span_of_no_parent_is_none() -> None:
-    tracing = OtlpTracing("test", 1.0, Random(1), InMemorySpanExporter())
+    tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), InMemorySpanExporter())
     assert tracing.span("waited", "", {}) is NO_SPAN
 
 
 async def test_a_span_ends_once() -> None:
     exporter = InMemorySpanExporter()
-    tracing = OtlpTracing("test", 1.0, Random(1), exporter)
+    tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), exporter)
     span = tracing.begin("admitted", "", {})
     span.event("preempted")
     span.end("first", output_tokens=3)
@@ -98,25 +94,6 @@ async def test_a_span_ends_once() -> None:
     (found,) = exporter.get_finished_spans()
     assert found.attributes == {"headgate.outcome": "first", "headgate.output_tokens": 3}
     assert [event.name for event in found.events] == ["preempted"]
-
-
-class Silent(SpanExporter):
-    """A collector that does not answer, until `answers` is set."""
-
-    def __init__(self) -> None:
-        self.answers = threading.Event()
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self.answers.wait()
-        return SpanExportResult.SUCCESS
-
-
-async def test_a_silent_collector_does_not_hold_a_function_back() -> None:
-    tracing = OtlpTracing("test", 1.0, Random(1), collector := Silent())
-    tracing.begin("admitted", "", {}).end("offer")
-    await tracing.flush()
-    assert not collector.answers.is_set()
-    collector.answers.set()
 
 
 def test_without_an_endpoint_the_sdk_is_not_loaded() -> None:

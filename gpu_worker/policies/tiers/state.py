@@ -31,7 +31,7 @@ class TierState:
 
     `since_s`: when the request entered its queue. `waited_s`: seconds in the queue before that. `rank`: effective rank
     at its admission, which was number `admission` of the policy. `for_share`: it was admitted because its tier was
-    owed service.
+    owed service. `aged`: at its admission, aging had raised it by a whole rank, so that it stood with the tier above.
     """
 
     record: RequestRecord
@@ -40,6 +40,7 @@ class TierState:
     rank: float = 0.0
     admission: int = 0
     for_share: bool = False
+    aged: bool = False
     running: bool = False
 
     @property
@@ -65,9 +66,21 @@ class TierState:
         """Return whether the request, if it runs, must not be evicted for another one."""
         return self.for_share or (settings.at_limit == "promote" and self.exhausted(settings))
 
+    def enter_batch(
+        self, settings: TierSettings, now_s: float, deficit: float, *, for_share: bool, admission: int
+    ) -> None:
+        """Record the admission, with the rank and the wait of this moment."""
+        self.rank, self.for_share = self.rank_now(settings, now_s, deficit), for_share
+        self.aged = self.gained(settings, now_s) >= 1.0
+        self.waited_s += max(0.0, now_s - self.since_s)
+        self.running, self.admission = True, admission
+
     def rank_now(self, settings: TierSettings, now_s: float, deficit: float) -> float:
         """Return the effective rank of a waiting request."""
-        wait_s = self.waited_s + max(0.0, now_s - self.since_s)
-        aged = min(wait_s * settings.aging_per_s, settings.aging_max)
-        rank = self.tier.rank - aged - deficit * settings.deficit_factor
+        rank = self.tier.rank - self.gained(settings, now_s) - deficit * settings.deficit_factor
         return min(rank, PROMOTED) if self.promoted(settings) else rank
+
+    def gained(self, settings: TierSettings, now_s: float) -> float:
+        """Return the ranks that a waiting request has gained by aging."""
+        wait_s = self.waited_s + max(0.0, now_s - self.since_s)
+        return min(wait_s * settings.aging_per_s, settings.aging_max)

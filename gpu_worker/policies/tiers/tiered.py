@@ -50,8 +50,8 @@ class TieredQueue(QueuePolicy):
         self.settings = settings or TierSettings()
         self.shares = TierShares(self.settings)
         self.work_conserving = inner().work_conserving
-        self.admissions = 0
-        """Number of admissions so far."""
+        self.admissions, self.aged = 0, 0
+        """Admissions so far, and those of requests that aging had raised by a whole rank."""
         self._inner = inner
         self._tiers: dict[Tier, QueuePolicy] = {}
         self._states: dict[str, TierState] = {}
@@ -164,10 +164,10 @@ class TieredQueue(QueuePolicy):
     def admit(self, request_id: str) -> QueueRequest:
         state = self._states[request_id]
         tier = state.tier
-        state.rank, state.for_share = self._rank_now(state), self.shares.is_owed(tier)
-        state.waited_s += max(0.0, self._now_s - state.since_s)
         self.admissions += 1
-        state.running, state.admission = True, self.admissions
+        deficit, is_owed = self.shares.deficit(tier), self.shares.is_owed(tier)
+        state.enter_batch(self.settings, self._now_s, deficit, for_share=is_owed, admission=self.admissions)
+        self.aged += state.aged
         self._evictable[tier] += not state.protected(self.settings)
         request = self._tiers[tier].admit(request_id)
         self._promoted.pop(request_id, None)
@@ -180,6 +180,7 @@ class TieredQueue(QueuePolicy):
     def undo_admit(self, request_id: str) -> None:
         state = self._remove_from_batch(request_id)
         tier, policy = state.tier, self._tiers[state.tier]
+        self.aged -= state.aged
         record = policy.record(request_id)
         if not record.resumed:
             self.shares.charge_prompt(tier, -record.request.input_tokens)
@@ -293,8 +294,7 @@ def _make(spec: PolicySpec) -> TieredQueue:
     if name.startswith("tiered"):
         raise ValueError(f"queue policy {spec.name!r} takes another policy after the colon, not {name!r}")
     make_policy(name, spec.service)  # refuse a wrong name now, not at the first request
-    inner = partial(make_policy, name, spec.service, random=spec.random)
-    return TieredQueue(inner, spec.tiers, spec.service)
+    return TieredQueue(partial(make_policy, name, spec.service, random=spec.random), spec.tiers, spec.service)
 
 
 register(TieredQueue, "tiered[:POLICY]", make=_make)

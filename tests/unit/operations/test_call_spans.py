@@ -10,10 +10,11 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from dispatcher.bootstrap import RealClock
 from dispatcher.model.errors import IdempotencyConflict
 from dispatcher.model.tracing import NO_SPAN, Span
 from dispatcher.operations.detached import execute_detached
-from dispatcher.otlp import OtlpTracing
+from dispatcher.otlp.tracing import OtlpTracing
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import accepted, begun, queued, read
 from tests.support.gate.worker_client import Act, dies_after
@@ -25,7 +26,7 @@ CLIENT = f"00-{TRACE}-{SPAN}-01"
 class Spans:
     def __init__(self, gate: Gate) -> None:
         self._exporter = InMemorySpanExporter()
-        self.tracing = OtlpTracing("test", 1.0, Random(1), self._exporter)
+        self.tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), self._exporter)
         gate.context.tracing = self.tracing
 
     async def of_client(self) -> list[tuple[str, str]]:

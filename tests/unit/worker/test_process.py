@@ -24,6 +24,7 @@ from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder
 from dispatcher.service.link.link import Link
 from dispatcher.worker_client import HttpWorkerClient
+from tests.support.emf import series_in
 from tests.support.worker.harness import SECRET, SECRETS, order
 
 MODEL = "headgate-modelled"
@@ -50,10 +51,10 @@ class Stack:
         assert "url" in json.loads(await process.stdout.readline())
         return process
 
-    async def worker(self) -> asyncio.subprocess.Process:
+    async def worker(self, *options: str) -> asyncio.subprocess.Process:
         home = str(self.folder)
         return await self.spawn(
-            "gpu_worker", "--engine", "modelled", "--worker-id", "w", "--slots", "2", "--home", home
+            "gpu_worker", "--engine", "modelled", "--worker-id", "w", "--slots", "2", "--home", home, *options
         )
 
     async def accept(self) -> Offer:
@@ -132,6 +133,28 @@ async def test_a_worker_that_is_terminated_finishes_leaves_and_leaves_nothing_on
     assert isinstance(await stack.link.do(Status(offered.id)), Over)
     assert not await stack.link.fleet()
     assert list((stack.folder / "outbox" / "pool-default").iterdir()) == []
+
+
+async def test_a_worker_writes_its_metrics_as_lines_for_cloudwatch(stack: Stack) -> None:
+    """The interval is long, so that only the end writes: no verdict depends on the machine's speed."""
+    worker = await stack.worker("--emf-s", "9999")
+    for _ in range(3):
+        offered = await stack.accept()
+        await rest(stack.workers.execute(offered, work(offered, 20)))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.stdout is not None
+    written = (await worker.stdout.read()).decode()
+    assert await worker.wait() == 0
+    found = series_in(written)
+    assert {each.dimensions for each in found} == {
+        (("model", MODEL), ("pool", "default"), ("service", "headgate")),
+    }
+    values = {each.name: each.values for each in found}
+    assert values["output_tokens_generated"] == (60,)
+    assert values["failed_on_worker"] == values["engine_running"] == values["engine_waiting"] == (0,)
+    assert len(values["worker_ttft_ms"]) == 3
+    assert all(value > 0 for value in values["worker_ttft_ms"])
+    assert {each.unit for each in found} == {"Count", "Percent", "Milliseconds"}
 
 
 async def test_a_worker_answers_health_while_it_loads(stack: Stack) -> None:

@@ -53,6 +53,23 @@ def test_waiting_improves_the_rank_by_a_tenth_per_second_and_by_one_and_a_half_a
         assert queue.rank_of("ba1") == rank
 
 
+def test_admissions_after_a_whole_rank_of_aging_are_counted() -> None:
+    queue = Queue()
+    queue.put("ba1", "bb1")
+    queue.advance_to(9.9)
+    queue.admit("ba1")
+    assert queue.aged == 0
+    queue.advance_to(10.0)
+    queue.admit("bb1")
+    assert queue.aged == 1
+    queue.undo_admit("bb1")
+    assert queue.aged == 0
+    queue.admit("bb1")
+    queue.preempt("bb1")
+    queue.admit("bb1")
+    assert queue.aged == 2, "each admission counts"
+
+
 def test_a_request_that_waited_longer_passes_a_more_urgent_tier() -> None:
     queue = Queue()
     queue.put("sa1")

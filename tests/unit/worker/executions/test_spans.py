@@ -7,7 +7,8 @@ from random import Random
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dispatcher.otlp import OtlpTracing
+from dispatcher.bootstrap import RealClock
+from dispatcher.otlp.tracing import OtlpTracing
 from gpu_worker.engines.interface import Dropped
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import FailingEngine, ScriptedEngine
@@ -19,7 +20,7 @@ ATTEMPT = f"00-{TRACE}-{SPAN}-01"
 async def spans_of(engine: ScriptedEngine, trace: str) -> list[ReadableSpan]:
     exporter = InMemorySpanExporter()
     worker = WorkerHarness(engine)
-    worker.executions.tracing = tracing = OtlpTracing("test", 1.0, Random(1), exporter)
+    worker.executions.tracing = tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), exporter)
     await worker.execute(order(trace=trace))
     await worker.executions.idle()
     await tracing.flush()

@@ -1,30 +1,28 @@
-"""Spans by OpenTelemetry, sent to a collector as OTLP over HTTP. Loaded only by a process that has an endpoint.
+"""The port for traces (dispatcher/model/tracing.py) by OpenTelemetry's SDK.
 
-The SDK reads endpoint and headers from its own variables (OTEL_EXPORTER_OTLP_*). Spans are sent in batches
-by a thread of its own; if the collector does not answer, spans are lost and requests are not delayed.
+Spans are sent in batches by a thread of the SDK. If the receiver does not answer, spans are lost. Only a flush waits
+for it, and after a failure not even a flush does for some minutes (pauses.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 from opentelemetry.trace import Span as SdkSpan
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tracing import NO_SPAN, Span, is_recorded, parse_traceparent, unrecorded
-
-SEND_S = 2.0
-"""The longest time for a collector to take a batch, tries included. The SDK's own 10 s exceed what a function has left.
-"""
+from dispatcher.otlp.exporter import SEND_S
+from dispatcher.otlp.pauses import FlushPauses
+from dispatcher.ports import Clock
 
 
 def ratio_of(text: str) -> float:
@@ -43,14 +41,24 @@ def ratio_of(text: str) -> float:
 class OtlpTracing:
     """dispatcher.model.tracing.Tracing. `ratio` of the requests are recorded, drawn from `random`.
 
-    The draw does not depend on the trace id, which a client can choose.
+    The draw does not depend on the trace id, which a client can choose. `flush_s`: the longest wait of a flush, in
+    seconds; None: no limit.
     """
 
-    def __init__(self, service: str, ratio: float, random: Random, exporter: SpanExporter | None = None) -> None:
-        self._ratio, self._random = ratio, random
+    def __init__(
+        self,
+        service: str,
+        ratio: float,
+        random: Random,
+        clock: Clock,
+        exporter: SpanExporter,
+        flush_s: float | None = SEND_S,
+    ) -> None:
+        self._ratio, self._random, self._clock, self.flush_s = ratio, random, clock, flush_s
+        self._pauses = FlushPauses()
         resource = Resource.create({SERVICE_NAME: service})
         self._provider = TracerProvider(sampler=ParentBased(ALWAYS_ON), resource=resource)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter(timeout=SEND_S)))
+        self._provider.add_span_processor(BatchSpanProcessor(_Watched(exporter, self._pauses, clock)))
         self._unrecorded = TracerProvider(sampler=ALWAYS_OFF, resource=resource).get_tracer("headgate")
         self._tracer = self._provider.get_tracer("headgate")
 
@@ -65,11 +73,34 @@ class OtlpTracing:
         return self._begun(name, parent, attributes) if parse_traceparent(parent) else NO_SPAN
 
     async def flush(self) -> None:
+        if not self._pauses.allow(self._clock.monotonic()):
+            return
         # Its batch processor ignores the time limit of a flush. The thread may go on, at most SEND_S a batch.
-        await asyncio.wait({asyncio.ensure_future(asyncio.to_thread(self._provider.force_flush))}, timeout=SEND_S)
+        sending = asyncio.ensure_future(asyncio.to_thread(self._provider.force_flush))
+        done, _ = await asyncio.wait({sending}, timeout=self.flush_s)
+        if not done:
+            self._pauses.failed(self._clock.monotonic())
 
     def _begun(self, name: str, parent: str, attributes: Mapping[str, str | int]) -> Span:
         return _OtlpSpan(self._tracer.start_span(name, _context_of(parent), attributes=dict(attributes)))
+
+
+class _Watched(SpanExporter):
+    """An exporter whose successes and failures the pauses learn of."""
+
+    def __init__(self, exporter: SpanExporter, pauses: FlushPauses, clock: Clock) -> None:
+        self._exporter, self._pauses, self._clock = exporter, pauses, clock
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._exporter.export(spans)
+        if result is SpanExportResult.SUCCESS:
+            self._pauses.sent()
+        else:
+            self._pauses.failed(self._clock.monotonic())
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
 
 
 class _OtlpSpan:
