@@ -8,15 +8,17 @@ from headgate.local.options import Addresses
 from headgate.local.seed import CREDENTIALS
 
 VARIABLES = ("AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-DEFAULT_ORDER = "bwfq"
+DEFAULT_ORDER, DEFAULT_POOL = "bwfq", "default"
 
 
-def lines_to_paste(addresses: Addresses, order: str) -> str:
-    """Return the lines, for the first tenant. `order`: the gate's order, which the commands that read the log need."""
+def lines_to_paste(addresses: Addresses, order: str, pool: str = DEFAULT_POOL) -> str:
+    """Return the lines, for the first tenant. The commands that read the log need the gate's order and pool."""
     key = next(iter(addresses.api_keys.values()))
     variables = {name: CREDENTIALS[name] for name in VARIABLES}
     if order != DEFAULT_ORDER:
         variables["HEADGATE_ORDER"] = order
+    if pool != DEFAULT_POOL:
+        variables["HEADGATE_POOL"] = pool
     aws = " ".join(f"{name}={value}" for name, value in variables.items())
     body = json.dumps({"model": addresses.model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 32})
     return f"""

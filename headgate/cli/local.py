@@ -13,6 +13,7 @@ from rich.console import Console
 from dispatcher.model.errors import ConfigurationError
 from headgate.cli import fleet_options
 from headgate.cli.address_table import print_address_table, print_json_line
+from headgate.cli.described import described_values
 from headgate.cli.lines_to_paste import lines_to_paste
 from headgate.cli.signals import either, interrupted
 from headgate.local import background
@@ -28,6 +29,9 @@ StopHome = Annotated[Path | None, typer.Option(help="The --home that the stack w
 @app.callback(invoke_without_command=True)
 def local(
     context: typer.Context,
+    file: Annotated[
+        Path | None, typer.Option(help="headgate.yaml: its pool's name, model and settings, with modelled workers.")
+    ] = None,
     port: fleet_options.Port = 8080,
     fronts: fleet_options.Fronts = 1,
     aws_port: Annotated[int, typer.Option(help="Port of the AWS endpoint; 0 takes a free port.")] = 0,
@@ -64,6 +68,7 @@ def local(
         "url": url, "context_tokens": context_tokens, "slots": slots, "order": order, "policy": policy, "store": store,
         "start_timeout_s": start_timeout, "engine_arguments": context.obj or (),
         **fleet_options.fleet_values(fleet, engine, model),
+        **described_values(file, engine, lambda name: _is_given(context, name)),
     }  # fmt: skip
     if detach:
         _detach(stack_options(**values, home=home or background.default_folder()), json)
@@ -79,18 +84,26 @@ def stop(home: StopHome = None) -> None:
     sys.stdout.write(f"stopped the stack at {ended.addresses.openai_base_url} (process {ended.pid})\n")
 
 
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def _detach(options: StackOptions, json: bool) -> None:
-    given = {
-        "--port": options.port,
-        "--fronts": options.fronts,
-        "--aws-port": options.aws_port,
+    described: dict[str, object] = {
         "--workers": None if options.fleet else options.workers,
-        "--engine": options.engine,
         "--model": options.model,
         "--fleet": options.fleet,
         "--url": options.url,
         "--context-tokens": options.context_tokens,
         "--slots": options.slots,
+    }
+    given = {
+        "--port": options.port,
+        "--fronts": options.fronts,
+        "--aws-port": options.aws_port,
+        "--engine": options.engine,
+        **({"--file": options.file.absolute()} if options.file else described),
         "--order": options.order,
         "--policy": options.policy,
         "--store": options.store,
@@ -138,4 +151,6 @@ def _show(addresses: Addresses, options: StackOptions, json: bool, end: str) -> 
         *((f"{process.role}, process {process.pid}", process.url or "") for process in addresses.processes),
         ("logs", str(options.home / "logs")),
     ]
-    print_address_table("headgate local", rows, f"{lines_to_paste(addresses, options.order)}\n{end} everything.")
+    print_address_table(
+        "headgate local", rows, f"{lines_to_paste(addresses, options.order, options.pool)}\n{end} everything."
+    )

@@ -1,1 +1,2 @@
-"""The description of a deployment: headgate.yaml, validated. The CDK app and `headgate doctor` read the same model."""
+"""The description of a deployment: headgate.yaml, validated. The CDK app, `headgate doctor` and
+`headgate local --file` read the same model."""

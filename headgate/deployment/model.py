@@ -1,6 +1,6 @@
 """headgate.yaml as a model. docs/deployment.md explains each field; a test compares the two.
 
-A field is here only if something reads it: the CDK app (infra/) or `headgate doctor`.
+A field is here only if something reads it: the CDK app (infra/), `headgate doctor` or `headgate local --file`.
 """
 
 from __future__ import annotations

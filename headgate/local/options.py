@@ -16,6 +16,8 @@ START_TIMEOUT_S = 90.0
 """In this time, a worker on a slow machine imports torch and builds its model."""
 DEMO_TENANTS = ("quiet", "flood")
 PORT_MAX = 65535
+WORKERS_MAX, WORKER_SLOTS_MAX, WORKER_BATCH_MAX = 8, 1024, 4096
+"""The most workers on one machine, and the most slots and sequences of each."""
 LOG_BYTES_MAX = 16 * 1024 * 1024
 """A longer log of a process is moved to `<name>.log.1`, in place of the one before."""
 
@@ -50,10 +52,10 @@ class FleetOptions(BaseModel):
     slo_classes: str = ""
     """JSON for HEADGATE_SLO_CLASSES; empty: as the file of tenants says, or none."""
     fronts: int = Field(default=1, ge=1, le=16)
-    workers: int = Field(default=1, ge=1, le=8)
-    slots: int = Field(default=8, ge=1, le=1024)
+    workers: int = Field(default=1, ge=1, le=WORKERS_MAX)
+    slots: int = Field(default=8, ge=1, le=WORKER_SLOTS_MAX)
     """Slots of a worker. More than its batch, so that the engine's queue has requests to order."""
-    batch: int | None = Field(default=None, ge=1, le=4096)
+    batch: int | None = Field(default=None, ge=1, le=WORKER_BATCH_MAX)
     """Sequences in the engine's batch at most; None: the worker's default."""
     swap_gib: float = Field(default=0.0, ge=0, le=99_999)
     """GiB of host memory for swapped KV; 0: an evicted request is computed again."""
@@ -85,6 +87,11 @@ class StackOptions(FleetOptions):
     """Port of the AWS endpoint; 0 takes a free port."""
     tenants: dict[str, Share] = Field(default_factory=lambda: {name: Share() for name in DEMO_TENANTS})
     queue_items_max: int = Field(default=1000, ge=0)
+    file: Path | None = None
+    """The headgate.yaml from which `pool` and `variables` were read; None: they have their defaults."""
+    pool: str = "default"
+    variables: dict[str, str] = Field(default_factory=dict)
+    """Further variables of all processes: what headgate.yaml sets for the gate."""
     store: Literal["moto", "dynamodb-local"] = "moto"
     """The local DynamoDB: moto, or Amazon's DynamoDB Local, which needs Java and its npm package."""
 

@@ -35,7 +35,6 @@ from headgate.local.processes import Child, ChildDied, Children
 from headgate.local.seed import CREDENTIALS, TABLE, make_bucket, make_queue, make_table, make_tenants, table_store
 
 STOP_GRACE_S = 3.0
-POOL = "default"
 REGISTERED_EVERY_S = 0.1
 
 Step = Callable[[str], None]
@@ -121,7 +120,7 @@ class Stack:
         environment = _environment(options, moto_url, dynamodb_url, await make_queue(moto_url), self._operator_token)
         if options.slo_classes:
             environment |= {"HEADGATE_SLO_CLASSES": options.slo_classes, "HEADGATE_FILES": await make_bucket(moto_url)}
-        config = load_config(environment)
+        config = load_config(environment).of_pool()
         self._store = table_store(dynamodb_url)
         keys = await make_tenants(self._store, options.tenants, options.queue_items_max)
         on_step("Lambda endpoint")
@@ -136,7 +135,7 @@ class Stack:
         )
         aws_url = await self._aws.start()
         on_step(f"{options.fronts} HTTP front(s), {options.workers} worker(s) with the {options.engine} engine")
-        self._fleet = Fleet(options, self._children, environment, POOL, [ONLY_BATCHES])
+        self._fleet = Fleet(options, self._children, environment, options.pool, [ONLY_BATCHES])
         await self._fleet.start(ports, executors=1 if options.slo_classes else 0)
         self._follower = open_follower(self._store, config, self._clock)
         await self._registered(on_step)
@@ -222,13 +221,14 @@ def _environment(
 ) -> dict[str, str]:
     return {
         **base_environment(),
+        **options.variables,
         "AWS_ENDPOINT_URL": moto_url,
         "AWS_ENDPOINT_URL_DYNAMODB": dynamodb_url,
         "AWS_EC2_METADATA_DISABLED": "true",
         "HEADGATE_STORE": "dynamodb",
         "HEADGATE_TABLE": TABLE,
         "HEADGATE_QUEUE_URL": queue_url,
-        "HEADGATE_POOL": POOL,
+        "HEADGATE_POOL": options.pool,
         "HEADGATE_ORDER": options.order,
         "HEADGATE_WORKER_SECRET": secrets.token_urlsafe(33),
         "HEADGATE_OPERATOR_TOKEN": operator_token,

@@ -44,6 +44,11 @@ def test_another_order_is_named_for_the_commands_that_read_the_log(order: str, e
     assert variables(order).get("HEADGATE_ORDER") == expected
 
 
+def test_the_pool_of_a_file_is_named_for_the_commands_that_read_the_log() -> None:
+    assert "HEADGATE_POOL=chat" in lines_to_paste(ADDRESSES, "bwfq", "chat")
+    assert "HEADGATE_POOL" not in lines_to_paste(ADDRESSES, "bwfq")
+
+
 def test_the_body_of_curl_is_json() -> None:
     (curl,) = [words for words in lines() if words[:1] == ["curl"]]
     assert json.loads(curl[curl.index("-d") + 1])["model"] == "m"

@@ -1,0 +1,92 @@
+"""`headgate local --file`: headgate.yaml decides the options, and a mistake is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.config import load_config
+from dispatcher.model.errors import ConfigurationError
+from headgate.cli.described import described_values
+from headgate.local.options import WORKERS_MAX, stack_options
+
+ONE_POOL = """
+deadline_s: 100
+throttling: {user: 50, app: 500}
+slo_classes: {normal: {first_token_s: 60}}
+pools:
+  chat:
+    model: s3://my-models/llama-3-8b/
+    count: {min: 2, max: 4}
+    slots: 6
+    batch: 4
+    deadline_s: 90
+"""
+CLASSES = {"night": {"first_token_s": 3600, "deferred": True}}
+
+
+def values(folder: Path, text: str, *given: str, engine: str = "transformers") -> dict[str, Any]:
+    file = folder / "headgate.yaml"
+    file.write_text(text)
+    return described_values(file, engine, lambda name: name in given)
+
+
+def pool(**fields: object) -> str:
+    return json.dumps({"pools": {"chat": {"model": "s3://my-models/llama-3-8b/", **fields}}})
+
+
+def test_the_file_decides_the_workers(tmp_path: Path) -> None:
+    options = stack_options(home=tmp_path, **values(tmp_path, ONE_POOL))
+    assert (options.engine, options.model, options.pool) == ("modelled", "llama-3-8b", "chat")
+    assert (options.workers, options.slots, options.batch) == (2, 6, 4)
+    assert json.loads(options.slo_classes)["normal"]["first_token_s"] == 60
+
+
+def test_the_gate_has_the_settings_of_stack_and_pool(tmp_path: Path) -> None:
+    config = load_config(values(tmp_path, ONE_POOL)["variables"]).of_pool()
+    assert (config.pool, config.models, config.deadline_s) == ("chat", ("llama-3-8b",), 90)
+    assert config.throttling is not None
+    assert config.throttling.user == 50
+
+
+def test_the_pool_s_own_classes_come_first(tmp_path: Path) -> None:
+    assert list(json.loads(values(tmp_path, pool(slo_classes=CLASSES))["slo_classes"])) == ["night"]
+
+
+@pytest.mark.parametrize(("least", "workers"), [(0, 1), (3, 3), (100, WORKERS_MAX)])
+def test_at_least_one_worker_runs_and_no_more_than_the_machine_may(tmp_path: Path, least: int, workers: int) -> None:
+    found = values(tmp_path, pool(count={"min": least, "max": 100}))
+    assert stack_options(home=tmp_path, **found).workers == workers
+
+
+def test_a_pool_without_a_model_has_the_engine_s_own(tmp_path: Path) -> None:
+    assert stack_options(home=tmp_path, **values(tmp_path, "name: headgate")).model is None
+
+
+def test_without_a_file_nothing_changes() -> None:
+    assert described_values(None, "transformers", lambda _: True) == {}
+
+
+@pytest.mark.parametrize("parameter", ["workers", "slots", "model", "fleet", "url", "context_tokens"])
+def test_an_option_that_the_file_replaces_is_refused(tmp_path: Path, parameter: str) -> None:
+    with pytest.raises(ConfigurationError, match="leave out --" + parameter.replace("_", "-")):
+        values(tmp_path, ONE_POOL, parameter)
+
+
+def test_an_engine_with_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="use --engine modelled"):
+        values(tmp_path, ONE_POOL, "engine", engine="vllm")
+
+
+def test_several_pools_are_refused_by_name(tmp_path: Path) -> None:
+    two = json.dumps({"pools": {"chat": {"model": "s3://models/a"}, "code": {"model": "s3://models/b"}}})
+    with pytest.raises(ConfigurationError, match=r"chat, code; .* use a file with one pool"):
+        values(tmp_path, two)
+
+
+def test_a_mistake_in_the_file_names_its_field(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"pools\.chat\.slots"):
+        values(tmp_path, pool(slots=0))
