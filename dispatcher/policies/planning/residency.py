@@ -67,7 +67,8 @@ def fallback_models(
     Invariant, for M models that wait and W workers that fit them all, if every result is carried out, and other swaps
     keep held_s: a model is loaded at most ceil(M / W) P after it began to wait. P is
     the residency, the drain and the swap for the longest swap time, and the time between two calls. Swaps under way
-    at the beginning to models that no request waits for, or that two workers load, come on top.
+    at the beginning to models that no request waits for, or that two workers load, come on top; and one
+    P, if a worker begins to swap for another reason (a plan) before the fallback serves this order.
 
     The model that has waited longest is the first. Each worker swaps at least once in P, so the i-th model is loaded
     ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then.
