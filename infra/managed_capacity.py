@@ -7,9 +7,10 @@ size, so a model uses one GPU. Source: AWS's differences of task definitions for
 
 from __future__ import annotations
 
-from aws_cdk import Size, Stack, Token
+from aws_cdk import Size
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_ecs as ecs
+from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from headgate.deployment.pool import Pool
@@ -18,18 +19,9 @@ from infra.network import Network
 
 ANY_PRICE_PERCENT = 999_999
 """Otherwise EC2 leaves out types that cost more than general-purpose ones of their size, and so all with GPUs."""
-INFRASTRUCTURE = "arn:<AWS::Partition>:iam::aws:policy/AmazonECSInfrastructureRolePolicyForManagedInstances"
-
-
-def _acknowledge(provider: ecs.ManagedInstancesCapacityProvider) -> None:
-    """Accept the policies of the two roles that CDK makes for the provider."""
-    region = Stack.of(provider).region
-    place = "<AWS::Region>" if Token.is_unresolved(region) else region
-    instances = f"arn:<AWS::Partition>:ecs:{place}:<AWS::AccountId>:container-instance/*"
-    documented = "The policy that ECS documents for its role that starts instances."
-    agent = "The actions of ECS's agent on an instance, which has no name before it starts."
-    rules = {f"AwsSolutions-IAM4[Policy::{INFRASTRUCTURE}]": documented, "AwsSolutions-IAM5[Resource::*]": agent}
-    acknowledge(provider, {**rules, f"AwsSolutions-IAM5[Resource::{instances}]": agent})
+INFRASTRUCTURE_POLICY = "AmazonECSInfrastructureRolePolicyForManagedInstances"
+INSTANCE_POLICY = "AmazonECSInstanceRolePolicyForManagedInstances"
+"""AWS's own policies, which ECS documents for the role that starts instances, and for that of an instance."""
 
 
 class ManagedCapacity(Construct):
@@ -43,6 +35,10 @@ class ManagedCapacity(Construct):
         self._group = ec2.SecurityGroup(
             self, "InstanceGroup", vpc=network.vpc, description="headgate: instances, which nobody connects to"
         )
+        self._instance_role = self._role("InstanceRole", "ec2.amazonaws.com", INSTANCE_POLICY)
+        self._profile = iam.InstanceProfile(self, "InstanceProfile", role=self._instance_role)
+        self._infrastructure_role = self._role("InfrastructureRole", "ecs.amazonaws.com", INFRASTRUCTURE_POLICY)
+        self._may_pass_the_instance_role()
         self.strategies = []
         if pool.on_demand_base or pool.spot_percent < 100:
             provider = self._provider("OnDemand", ecs.CapacityOptionType.ON_DEMAND)
@@ -55,6 +51,24 @@ class ManagedCapacity(Construct):
             provider = self._provider("Spot", ecs.CapacityOptionType.SPOT)
             self.strategies.append(ecs.CapacityProviderStrategy(capacity_provider=provider, weight=pool.spot_percent))
 
+    def _role(self, title: str, service: str, policy: str) -> iam.Role:
+        """Make a role without a fixed name: IAM's names are global, and a stack of this name may be in two regions."""
+        managed = iam.ManagedPolicy.from_aws_managed_policy_name(policy)
+        role = iam.Role(self, title, assumed_by=iam.ServicePrincipal(service), managed_policies=[managed])
+        rule = f"AwsSolutions-IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/{policy}]"
+        acknowledge(role, {rule: "The policy that ECS documents for this role."})
+        return role
+
+    def _may_pass_the_instance_role(self) -> None:
+        """Let ECS give the role to instances. AWS's policy allows it for roles named ecsInstanceRole only."""
+        self._infrastructure_role.add_to_policy(
+            iam.PolicyStatement(
+                actions=["iam:PassRole"],
+                resources=[self._instance_role.role_arn],
+                conditions={"StringLike": {"iam:PassedToService": "ec2.*"}},
+            )
+        )
+
     def _provider(self, title: str, option: ecs.CapacityOptionType) -> str:
         """Make a capacity provider, and return its name."""
         types, is_spot = self._pool.types().values(), option is ecs.CapacityOptionType.SPOT
@@ -64,6 +78,8 @@ class ManagedCapacity(Construct):
             subnets=self._network.vpc.private_subnets,
             security_groups=[self._group],
             capacity_option_type=option,
+            ec2_instance_profile=self._profile,
+            infrastructure_role=self._infrastructure_role,
             instance_requirements=ec2.InstanceRequirementsConfig(
                 allowed_instance_types=list(self._pool.instance_types),
                 v_cpu_count_min=min(kind.vcpus for kind in types),
@@ -76,6 +92,5 @@ class ManagedCapacity(Construct):
         own_disk = "ManagedInstancesProvider.InstanceLaunchTemplate.LocalStorageConfiguration.UseLocalStorage"
         resource.add_property_override(own_disk, True)
         self._cluster.add_managed_instances_capacity_provider(provider)
-        _acknowledge(provider)
         name: str = provider.capacity_provider_name
         return name

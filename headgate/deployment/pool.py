@@ -137,6 +137,10 @@ class Pool(GateSections):
         )
         yield is_block and self.spot_percent > 0, "a capacity block has no spot instances: leave out spot_percent"
         yield (
+            is_managed and self.spot_percent == 100 and self.on_demand_base > 0,
+            ("on Managed Instances, spot_percent: 100 needs on_demand_base: 0; or lower the percent"),
+        )
+        yield (
             is_managed and self.tensor_parallel > 1,
             ("on Managed Instances a task has no shared memory for several GPUs: use capacity: auto_scaling"),
         )

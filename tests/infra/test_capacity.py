@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.infra.conftest import IMAGE, MODEL, Synthesise
-from tests.infra.templates import Template, of_type, template_in
+from tests.infra.templates import Template, actions, of_type, statements, template_in
+from tests.infra.test_names import physical_names
 
 BLOCK = {
     "capacity": "capacity_block",
@@ -97,3 +98,15 @@ def test_one_kind_of_managed_instances(synthesise: Synthesise, spot: int, base: 
     made = template_in(synthesise(pools={"chat": pool(**MANAGED, spot_percent=spot, on_demand_base=base)}))
     providers = [each["ManagedInstancesProvider"] for each in of_type(made, "AWS::ECS::CapacityProvider")]
     assert {each["InstanceLaunchTemplate"]["CapacityOptionType"] for each in providers} == kinds
+
+
+def test_ecs_may_start_instances_with_their_role_and_no_other(managed: Template) -> None:
+    (passing,) = (each for _, each in statements(managed) if "iam:PassRole" in actions(each))
+    instance_role = passing["Resource"]["Fn::GetAtt"][0]
+    profile = of_type(managed, "AWS::IAM::InstanceProfile")
+    assert [each["Roles"] for each in profile] == [[{"Ref": instance_role}]]
+    assert "RoleName" not in managed["Resources"][instance_role]["Properties"], "IAM's names are global"
+
+
+def test_managed_instances_have_no_name_of_another_stack(managed: Template) -> None:
+    assert all(name.startswith("headgate") for name in physical_names(managed))

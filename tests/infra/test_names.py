@@ -21,6 +21,7 @@ NAMED = frozenset(
             "RuleName",
             "LayerName",
             "BucketName",
+            "InstanceProfileName",
         ),
     }
 )

@@ -66,6 +66,7 @@ def test_the_committed_file_has_the_defaults() -> None:
             "pools: {chat: {capacity: managed_instances, instance_types: [g6e.12xlarge], tensor_parallel: 4}}",
             "no shared memory for several GPUs",
         ),
+        ("pools: {chat: {capacity: managed_instances, spot_percent: 100}}", "needs on_demand_base: 0"),
         ("pools: {Chat: {}}", "key 'pools.Chat'"),
         ("pools: {}", "at least 1 item"),
         ("pools: [chat]", "should be a mapping of names to mappings"),
