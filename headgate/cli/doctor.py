@@ -1,4 +1,5 @@
-"""`headgate doctor` checks an AWS account before a deployment (`before`), and a running service (`after`)."""
+"""`headgate doctor` checks an AWS account before a deployment (`before`), a deployed stack (`deployed`), and a running
+service (`after`)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -17,6 +18,7 @@ from rich.markup import escape
 
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import Config
+from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import WorkerSet
 from dispatcher.operations.tenants import TenantAdmin
 from dispatcher.ports import Store
@@ -24,6 +26,10 @@ from headgate.cli.admins import admin_of
 from headgate.cli.gate_store import Data, with_store
 from headgate.cli.one_object import takes
 from headgate.doctor.finding import Finding, Result
+
+if TYPE_CHECKING:
+    from headgate.doctor.account import Account
+    from headgate.doctor.deployed.stack import DeployedStack
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check an account before, and a service after.")
 
@@ -63,6 +69,50 @@ def before(
         if deployment.traces == "xray" and has_credentials:
             found.append(check_traces(account.client("xray")))
         _report(found, json)
+
+
+@app.command()
+def deployed(
+    file: Annotated[Path, typer.Option(help="The headgate.yaml of the stack.")] = Path("headgate.yaml"),
+    name: Annotated[str | None, typer.Option(help="The stack's name; default: that of the file.")] = None,
+    region: Annotated[
+        str | None, typer.Option(help="AWS region; default: that of the file, or AWS's own setting.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Also write what was seen to this file, as a dated Markdown table.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Go through what only AWS can show (docs/operations.md), on a deployed stack. Nothing is changed."""
+    from headgate.deployment.loading import load
+    from headgate.doctor.account import Account
+    from headgate.doctor.deployed.checks import Deployed, run_checks
+    from headgate.doctor.deployed.record import as_markdown
+
+    deployment = load(file, name)
+    account = Account(region or deployment.region)
+    now = RealClock().now()
+    stack = _stack_of(account, deployment.name)
+    found = run_checks(Deployed(account.client, stack, deployment, now))
+    if record is not None:
+        record.write_text(as_markdown(stack.name, found, now), encoding="utf-8")
+    _report(found, json)
+
+
+def _stack_of(account: Account, name: str) -> DeployedStack:
+    """Raises ConfigurationError if there is no such stack, or AWS cannot be asked."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from headgate.doctor.account import reason
+    from headgate.doctor.deployed.stack import read_stack
+
+    try:
+        stack = read_stack(account.client, name)
+    except (BotoCoreError, ClientError) as error:
+        raise ConfigurationError(f"the stack {name} cannot be read: {reason(error)}") from None
+    if stack is None:
+        raise ConfigurationError(f"there is no stack {name} in this region: deploy it, or name it with --name")
+    return stack
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,230 @@
+"""The checks of a deployed stack, in the order of the table in docs/operations.md. A test compares the two.
+
+None changes anything. What needs a change, or a long request meanwhile, is left to an operator: its finding is skipped,
+and says what to try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from headgate.deployment.model import Deployment
+from headgate.doctor.account import reason
+from headgate.doctor.deployed.stack import Client, DeployedStack
+from headgate.doctor.finding import Finding, failed, ok, skipped, warning
+
+OUTPUTS = {"TableName", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId", "InvokerPolicy", "AdministratorPolicy"}
+DAY_S, HOUR_S = 86_400, 3_600
+EVENTS_MAX = 50
+LIVE = "live"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """What a check looks at. `now`: Unix seconds."""
+
+    client: Client
+    stack: DeployedStack
+    deployment: Deployment
+    now: float
+
+
+Run = Callable[[Deployed, str], Finding]
+CHECKS: dict[str, Run] = {}
+"""By the row's title."""
+
+
+def check(title: str) -> Callable[[Run], Run]:
+    def registered(run: Run) -> Run:
+        CHECKS[title] = run
+        return run
+
+    return registered
+
+
+def run_checks(deployed: Deployed) -> list[Finding]:
+    """Run all checks. What AWS refuses is a warning of its check."""
+    return [_run(title, run, deployed) for title, run in CHECKS.items()]
+
+
+def _run(title: str, run: Run, deployed: Deployed) -> Finding:
+    try:
+        return run(deployed, title)
+    except (BotoCoreError, ClientError) as error:
+        return warning(title, reason(error), "allow this principal to read it, or check it in AWS's console")
+
+
+def by_hand(title: str, what: str) -> None:
+    """Register a row that a person has to try."""
+    CHECKS[title] = lambda _, name: skipped(name, f"try it: {what}")
+
+
+@check("the stack is created")
+def _created(deployed: Deployed, title: str) -> Finding:
+    stack = deployed.stack
+    missing = sorted(OUTPUTS - stack.outputs.keys())
+    if stack.state not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
+        return failed(title, f"its state is {stack.state}", "look at the stack's events in CloudFormation")
+    if missing:
+        return failed(title, f"no output {', '.join(missing)}", "deploy again with this version")
+    return ok(title, f"{stack.state}, {sum(map(len, stack.resources.values()))} resources")
+
+
+@check("the image is built for arm64")
+def _architecture(deployed: Deployed, title: str) -> Finding:
+    fronts = [arn for arn in deployed.stack.of_type("AWS::ECS::Service") if arn.endswith("-front")]
+    if not fronts:
+        return skipped(title, "the front is a function")
+    tasks = _tasks(deployed.client("ecs"), fronts[0])
+    found = {
+        attribute["value"]
+        for task in tasks
+        for attribute in task.get("attributes", [])
+        if attribute["name"] == "ecs.cpu-architecture"
+    }
+    if found == {"arm64"}:
+        return ok(title, f"{len(tasks)} tasks run on arm64")
+    return failed(
+        title, f"running tasks: {len(tasks)} on {', '.join(found) or 'nothing'}", "see NoFront in docs/operations.md"
+    )
+
+
+@check("fronts are healthy")
+def _fronts(deployed: Deployed, title: str) -> Finding:
+    groups = deployed.stack.of_type("AWS::ElasticLoadBalancingV2::TargetGroup")
+    if not groups:
+        return skipped(title, "the front is a function behind API Gateway")
+    health = deployed.client("elbv2").describe_target_health(TargetGroupArn=groups[0])["TargetHealthDescriptions"]
+    states = [each["TargetHealth"]["State"] for each in health]
+    wanted = deployed.deployment.front_count.min
+    seen = f"{states.count('healthy')} of {len(states)} targets are healthy"
+    if states.count("healthy") >= wanted:
+        return ok(title, seen)
+    return failed(title, f"{seen}; headgate.yaml wants {wanted}", "see NoFront in docs/operations.md")
+
+
+by_hand("a gate process leads", "`HEADGATE_TABLE=… headgate doctor after`, which names the leader of each pool")
+by_hand("the operator's page", "open /operator of the front's address from within the VPC, with the secret's token")
+by_hand("an administrator is named", "create and delete a tenant with HEADGATE_ADMIN_FUNCTION, then `tenants audit`")
+by_hand("a stream survives a deployment", "deploy a change during a request of 200 s")
+
+
+@check("metrics arrive from tasks")
+def _metrics(deployed: Deployed, title: str) -> Finding:
+    pages = deployed.client("cloudwatch").get_paginator("list_metrics").paginate(Namespace="headgate")
+    found = {metric["MetricName"] for page in pages for metric in page["Metrics"]}
+    wanted = {"ttft_ms": "of the fronts", "workers_wanted": "of the sweep"}
+    if deployed.stack.workers():
+        wanted["engine_running"] = "of the workers"
+    missing = [f"{name} ({of})" for name, of in wanted.items() if name not in found]
+    if missing:
+        return failed(title, f"no {', '.join(missing)}", "send some requests, wait two minutes, and look at the logs")
+    return ok(title, f"{len(found)} metrics, with {', '.join(wanted)}")
+
+
+@check("spans arrive")
+def _spans(deployed: Deployed, title: str) -> Finding:
+    if deployed.deployment.traces == "none":
+        return skipped(title, "headgate.yaml has traces: none")
+    xray = deployed.client("xray")
+    summaries = xray.get_trace_summaries(StartTime=deployed.now - HOUR_S, EndTime=deployed.now)["TraceSummaries"]
+    if summaries:
+        return ok(title, f"{len(summaries)} traces in the last hour")
+    return failed(title, "no trace in the last hour", "send requests; look for `Failed to export` in the fronts' log")
+
+
+@check("alarms arrive")
+def _alarms(deployed: Deployed, title: str) -> Finding:
+    topic = deployed.stack.outputs.get("AlarmTopic")
+    if topic is None:
+        return failed(title, "the stack has no output AlarmTopic", "deploy again with this version")
+    found = deployed.client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    confirmed = [each for each in found if each["SubscriptionArn"].startswith("arn:")]
+    if not confirmed:
+        seen = f"{len(found)} subscriptions, none confirmed"
+        return failed(title, seen, "set `alarm_address`, and confirm AWS's mail, or subscribe to the topic")
+    return ok(
+        title, f"{len(confirmed)} confirmed subscriptions; `aws cloudwatch set-alarm-state` sends a first message"
+    )
+
+
+@check("an instance joins, and has its disk")
+def _instances(deployed: Deployed, title: str) -> Finding:
+    if not deployed.stack.workers():
+        return skipped(title, "no pool has a model")
+    ecs = deployed.client("ecs")
+    (cluster, *_) = deployed.stack.of_type("AWS::ECS::Cluster")
+    arns = ecs.list_container_instances(cluster=cluster)["containerInstanceArns"]
+    if not arns:
+        return failed(title, "no instance has joined the cluster", "see NoWorker in docs/operations.md")
+    found = ecs.describe_container_instances(cluster=cluster, containerInstances=arns)["containerInstances"]
+    active = [each["ec2InstanceId"] for each in found if each["status"] == "ACTIVE"]
+    return ok(title, f"{len(active)} of {len(found)} instances are active; `df /opt/headgate` on one shows its disk")
+
+
+@check("the weights are copied")
+def _weights(deployed: Deployed, title: str) -> Finding:
+    if not deployed.stack.workers():
+        return skipped(title, "no pool has a model")
+    lines = _lines(deployed, "WorkerLog", '"files copied"', DAY_S)
+    if lines:
+        return ok(title, lines[-1])
+    return failed(title, "no copy in the last day", "look at the log streams weights/…: a wrong URI, or no permission")
+
+
+@check("a worker is ready, with a read-only image")
+def _read_only(deployed: Deployed, title: str) -> Finding:
+    if not deployed.stack.workers():
+        return skipped(title, "no pool has a model")
+    lines = _lines(deployed, "WorkerLog", '"Read-only file system"', DAY_S)
+    if lines:
+        return failed(title, lines[-1][:200], "a path of the image is written: give it a volume, and report it")
+    return ok(title, "no write to the image in the last day; `headgate doctor after` shows the slots of ready workers")
+
+
+by_hand("a worker drains", "lower the desired count of a workers' service by one during a stream")
+by_hand("a spot notice drains", "interrupt a spot instance with a fault injection (FIS) during requests")
+
+
+@check("a version is taken back")
+def _version(deployed: Deployed, title: str) -> Finding:
+    functions = [name for name in deployed.stack.of_type("AWS::Lambda::Function") if name.endswith("-invoke")]
+    if not functions:
+        return failed(title, "the stack has no function headgate-invoke", "deploy again with this version")
+    alias = deployed.client("lambda").get_alias(FunctionName=functions[0], Name=LIVE)
+    seen = f"{functions[0]}:{LIVE} is version {alias['FunctionVersion']}"
+    return ok(title, f"{seen}; `aws lambda update-alias` points it to another one")
+
+
+@check("the policies are sufficient")
+def _policies(deployed: Deployed, title: str) -> Finding:
+    lines = _lines(deployed, "", '"AccessDenied"', HOUR_S)
+    if lines:
+        return failed(title, f"{len(lines)} refusals in the last hour: {lines[-1][:200]}", "deploy again; report it")
+    return ok(title, "no AccessDenied in the last hour; `headgate doctor after --fairness` uses most permissions")
+
+
+def _tasks(ecs: Any, service_arn: str) -> Sequence[dict[str, Any]]:
+    """Return the running tasks of a service."""
+    _, cluster, name = service_arn.rsplit(":", 1)[-1].split("/")
+    arns = ecs.list_tasks(cluster=cluster, serviceName=name)["taskArns"]
+    found: Sequence[dict[str, Any]] = ecs.describe_tasks(cluster=cluster, tasks=arns)["tasks"] if arns else []
+    return found
+
+
+def _lines(deployed: Deployed, group: str, pattern: str, seconds: float) -> list[str]:
+    """Return the newest lines with the pattern in the log groups whose names contain `group`."""
+    since_ms = int((deployed.now - seconds) * 1000)
+    logs = deployed.client("logs")
+    events = [
+        event
+        for name in deployed.stack.log_groups(group)
+        for event in logs.filter_log_events(
+            logGroupName=name, filterPattern=pattern, startTime=since_ms, limit=EVENTS_MAX
+        )["events"]
+    ]
+    return [event["message"].strip() for event in sorted(events, key=lambda event: event["timestamp"])]

@@ -1,0 +1,51 @@
+"""What CloudFormation says of a deployed stack: its state, its outputs, and its resources by type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+Client = Callable[[str], Any]
+"""Makes an SDK client of the stack's region, by the name of the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeployedStack:
+    """`resources`: the physical ids by type."""
+
+    name: str
+    state: str
+    outputs: Mapping[str, str]
+    resources: Mapping[str, Sequence[str]]
+
+    def of_type(self, kind: str) -> Sequence[str]:
+        return self.resources.get(kind, ())
+
+    def log_groups(self, part: str = "") -> list[str]:
+        """Return the names of the stack's log groups that contain `part`."""
+        return [name for name in self.of_type("AWS::Logs::LogGroup") if part in name]
+
+    def workers(self) -> list[str]:
+        """Return the ARNs of the workers' services."""
+        return [arn for arn in self.of_type("AWS::ECS::Service") if arn.endswith("-workers")]
+
+
+def read_stack(client: Client, name: str) -> DeployedStack | None:
+    """Return the stack; None if there is none. Raises BotoCoreError, ClientError."""
+    cloudformation = client("cloudformation")
+    try:
+        (found,) = cloudformation.describe_stacks(StackName=name)["Stacks"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "ValidationError":
+            return None
+        raise
+    pages = cloudformation.get_paginator("list_stack_resources").paginate(StackName=name)
+    resources: dict[str, list[str]] = {}
+    for page in pages:
+        for each in page["StackResourceSummaries"]:
+            resources.setdefault(each["ResourceType"], []).append(each.get("PhysicalResourceId", ""))
+    outputs = {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])}
+    return DeployedStack(name, found["StackStatus"], outputs, resources)

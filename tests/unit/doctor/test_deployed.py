@@ -1,0 +1,153 @@
+"""`headgate doctor deployed`: one check for each row of the documentation, against moto, and what each judges."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.stub import Stubber
+from moto import mock_aws
+
+from dispatcher.bootstrap import RealClock
+from headgate.deployment.model import Deployment
+from headgate.doctor.deployed.checks import CHECKS, OUTPUTS, Deployed, run_checks
+from headgate.doctor.deployed.record import as_markdown
+from headgate.doctor.deployed.stack import DeployedStack, read_stack
+from headgate.doctor.finding import Finding, Result, ok
+from tests.unit.cli.command import headgate
+
+ROOT = Path(__file__).parents[3]
+REGION = "us-east-1"
+TARGETS = "AWS::ElasticLoadBalancingV2::TargetGroup"
+TEMPLATE = {
+    "Resources": {
+        "Alarms": {"Type": "AWS::SNS::Topic"},
+        "FrontLog": {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": "headgate-FrontLog"}},
+    },
+    "Outputs": {name: {"Value": {"Ref": "Alarms"}} for name in OUTPUTS},
+}
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_REGION", REGION)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    with mock_aws():
+        yield
+
+
+def client(service: str) -> Any:
+    make: Any = boto3.client
+    return make(service, REGION)
+
+
+def deployed(**changed: Any) -> Deployed:
+    client("cloudformation").create_stack(StackName="headgate", TemplateBody=json.dumps(TEMPLATE))
+    stack = read_stack(client, "headgate")
+    assert stack is not None
+    return Deployed(client, stack, Deployment.model_validate(changed), RealClock().now())
+
+
+def by_title(found: list[Finding]) -> dict[str, Finding]:
+    return {each.check: each for each in found}
+
+
+def log(deployed: Deployed, line: str) -> None:
+    logs, name = client("logs"), "headgate-FrontLog"
+    logs.create_log_stream(logGroupName=name, logStreamName="front/1")
+    event = {"timestamp": int(deployed.now * 1000) - 1000, "message": line}
+    logs.put_log_events(logGroupName=name, logStreamName="front/1", logEvents=[event])
+
+
+def test_each_row_of_the_documentation_has_its_check() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = page.partition("## Not yet run: what only AWS can show")[2]
+    rows = re.findall(r"^\| ([^|`]+) \|", table, re.MULTILINE)
+    assert [row for row in rows if row not in ("what", "---")] == list(CHECKS)
+
+
+def test_a_new_stack(aws: None) -> None:
+    found = by_title(run_checks(deployed()))
+    assert found.keys() == CHECKS.keys()
+    assert found["the stack is created"].result is Result.OK
+    assert found["the policies are sufficient"].result is Result.OK
+    assert found["alarms arrive"].result is Result.FAILED, "nobody has subscribed"
+    assert "ttft_ms (of the fronts)" in found["metrics arrive from tasks"].seen
+    assert found["spans arrive"].result is Result.SKIPPED
+    assert found["a worker drains"].seen.startswith("try it: ")
+
+
+def test_a_refusal_in_a_log_is_found(aws: None) -> None:
+    looked = deployed()
+    log(looked, "AccessDenied: not authorized to perform: dynamodb:PutItem")
+    found = by_title(run_checks(looked))["the policies are sufficient"]
+    assert found.result is Result.FAILED
+    assert "dynamodb:PutItem" in found.seen
+
+
+def test_metrics_and_a_confirmed_subscription(aws: None) -> None:
+    looked = deployed()
+    for name in ("ttft_ms", "workers_wanted"):
+        client("cloudwatch").put_metric_data(Namespace="headgate", MetricData=[{"MetricName": name, "Value": 1.0}])
+    topic = looked.stack.outputs["AlarmTopic"]
+    client("sns").subscribe(TopicArn=topic, Protocol="email", Endpoint="operators@example.com")
+    found = by_title(run_checks(looked))
+    assert found["metrics arrive from tasks"].result is Result.OK
+    assert found["alarms arrive"].result is Result.OK
+
+
+def test_an_output_that_is_missing_is_named(aws: None) -> None:
+    looked = deployed()
+    outputs = {name: value for name, value in looked.stack.outputs.items() if name != "AlarmTopic"}
+    stack = DeployedStack("headgate", looked.stack.state, outputs, looked.stack.resources)
+    found = run_checks(Deployed(client, stack, looked.deployment, looked.now))[0]
+    assert (found.result, "AlarmTopic" in found.seen) == (Result.FAILED, True)
+
+
+@pytest.mark.parametrize(("healthy", "result"), [(2, Result.OK), (1, Result.FAILED), (0, Result.FAILED)])
+def test_fronts_that_are_healthy(aws: None, healthy: int, result: Result) -> None:
+    """Stubbed: moto reports no state of a target group's health checks."""
+    balancer = client("elbv2")
+    states = ["healthy"] * healthy + ["unhealthy"] * (2 - healthy)
+    targets = [{"TargetHealth": {"State": state}} for state in states]
+    stubber = Stubber(balancer)
+    stubber.add_response("describe_target_health", {"TargetHealthDescriptions": targets}, {"TargetGroupArn": "arn:t"})
+    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {TARGETS: ["arn:t"]})
+    with stubber:
+        found = CHECKS["fronts are healthy"](
+            Deployed(lambda _: balancer, stack, Deployment(), 0.0), "fronts are healthy"
+        )
+    assert found.result is result
+
+
+def test_what_aws_refuses_is_a_warning(aws: None) -> None:
+    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {TARGETS: ["arn:aws:elasticloadbalancing:none"]})
+    found = by_title(run_checks(Deployed(client, stack, Deployment(), RealClock().now())))
+    assert found["fronts are healthy"].result in (Result.WARNING, Result.FAILED)
+    assert found["a version is taken back"].result is Result.FAILED
+
+
+def test_the_command_writes_a_record(aws: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, record = tmp_path / "headgate.yaml", tmp_path / "seen.md"
+    file.write_text("region: us-east-1\n")
+    assert headgate("doctor", "deployed", "--file", str(file)) == 2
+    assert "there is no stack headgate in this region" in capsys.readouterr().err
+    deployed()
+    code = headgate("doctor", "deployed", "--file", str(file), "--record", str(record), "--json")
+    assert code == 1, "a new stack has no metrics"
+    assert len(json.loads(capsys.readouterr().out)["findings"]) == len(CHECKS)
+    assert "| the stack is created | ok |" in record.read_text()
+
+
+def test_a_record_is_a_table_whatever_was_seen() -> None:
+    page = as_markdown("headgate", [ok("a", "one | two\nthree")], 1_700_000_000.0)
+    assert "| a | ok | one \\| two three |" in page
+    assert "on 2023-11-14 22:13 UTC" in page
