@@ -52,6 +52,7 @@ from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.outbox_journal import Journal
 from gpu_worker.service.server import make_app
 from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.spot_notice import SpotNotice
 from gpu_worker.service.swapper import Swapper
 from gpu_worker.service.tiers_file import WorkerTiers
 
@@ -115,8 +116,9 @@ async def serve(options: argparse.Namespace) -> int:
             swapper=None if swaps is None else Swapper(swaps, executions, clock),
             settings=AgentSettings(drain_s=options.drain_s), engine_changed=engine.changed, connection_lost=link.lost,
         )  # fmt: skip
-        async with _metric_lines(options, executions, clock):
-            code = await _serve(server, serving, agent, engine)
+        notice = None if options.notice is None else SpotNotice(options.notice, clock, last_moment=agent.last_moment)
+        async with _metric_lines(options.emf_s, config.pool, executions, clock):
+            code = await _serve(server, serving, agent, engine, notice)
         await outbox.close()
         await tracing.flush()
         with contextlib.suppress(TimeoutError):
@@ -134,12 +136,18 @@ async def _closed(server: _Server, serving: asyncio.Task[None]) -> None:
     await asyncio.wait({serving})
 
 
-async def _serve(server: _Server, serving: asyncio.Task[None], agent: Agent, engine: SupervisedEngine) -> int:
+async def _serve(
+    server: _Server, serving: asyncio.Task[None], agent: Agent, engine: SupervisedEngine, notice: SpotNotice | None
+) -> int:
     await agent.join()
     sys.stdout.write(json.dumps({"url": agent.identity.url, "worker": agent.identity.worker}) + "\n")
     sys.stdout.flush()
-    stopping = asyncio.create_task(_stop_requested(serving, engine.hopeless))
+    announced = asyncio.Event() if notice is None else notice.announced
+    stopping = asyncio.create_task(_stop_requested(serving, engine.hopeless, announced))
+    watching = None if notice is None else asyncio.create_task(notice.watch())
     await agent.serve(stopping)
+    if watching is not None:
+        watching.cancel()
     await _closed(server, serving)
     return 0 if not stopping.cancelled() and stopping.result() else 1
 
@@ -177,14 +185,14 @@ async def _prepared(
 
 
 @contextlib.asynccontextmanager
-async def _metric_lines(options: argparse.Namespace, executions: Executions, clock: Clock) -> AsyncIterator[None]:
-    """Write the metrics of `--emf-s` meanwhile, and those of the rest at the end."""
-    if not options.emf_s:
+async def _metric_lines(every_s: float, pool: str, executions: Executions, clock: Clock) -> AsyncIterator[None]:
+    """Write the metrics meanwhile, and those of the rest at the end. `every_s` 0: write none."""
+    if not every_s:
         yield
         return
     from gpu_worker.service.metric_lines import MetricLines  # here: the library takes long to load
 
-    lines = MetricLines(executions, options.pool, clock, options.emf_s)
+    lines = MetricLines(executions, pool, clock, every_s)
     writing = asyncio.create_task(lines.run())
     try:
         yield
@@ -252,20 +260,21 @@ def _server(app: Opening) -> _Server:
     return _Server(config)
 
 
-async def _stop_requested(serving: asyncio.Task[None], hopeless: asyncio.Event) -> bool:
-    """Wait for the end. True: a signal asked for it. False: the HTTP server ended, or no engine can be started."""
+async def _stop_requested(serving: asyncio.Task[None], hopeless: asyncio.Event, announced: asyncio.Event) -> bool:
+    """Wait for the end. True: a signal asked for it, or the machine announced its own end. False: the HTTP server
+    ended, or no engine can be started."""
     signalled = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled.set)
-    stop, lost = asyncio.create_task(signalled.wait()), asyncio.create_task(hopeless.wait())
-    await asyncio.wait({stop, lost, serving}, return_when=asyncio.FIRST_COMPLETED)
-    stop.cancel()
-    lost.cancel()
+    waits = [asyncio.create_task(event.wait()) for event in (signalled, hopeless, announced)]
+    await asyncio.wait({*waits, serving}, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
     if hopeless.is_set():
         logger.error("no engine can be started any more")
-    elif not signalled.is_set():
+    elif serving.done():
         logger.error("the HTTP server ended by itself: %s", type(serving.exception()).__name__)
-    return signalled.is_set()
+    return signalled.is_set() or announced.is_set()
 
 
 def bound(host: str, port: int) -> socket.socket:

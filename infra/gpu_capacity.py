@@ -3,6 +3,7 @@ of one type in a capacity block, which was reserved before."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 from aws_cdk import CfnResource
@@ -19,6 +20,10 @@ from infra.network import PRIVATE, Network
 ROOT_DISK_GB = 100
 """For the system and the image; the model lies on the instance's own disk."""
 DISK = "/opt/headgate"
+WATCHER = "/usr/local/bin/headgate-spot"
+METADATA = "http://169.254.169.254"
+SPOT_NOTICE = "spot-notice"
+"""The file in which a worker finds that its instance ends."""
 WORKER_UID = 10001
 """Of gpu_worker/Dockerfile."""
 AGENT_WILDCARDS = ("AwsSolutions-IAM5[Resource::*]", "AwsSolutions-IAM5[Action::ecs:Submit*]")
@@ -120,7 +125,8 @@ class GpuCapacity(Construct):
 
 def _user_data() -> ec2.UserData:
     """Return what an instance does at its start: format its own disk, make the folders of the volumes on it, and
-    configure ECS's agent: drain at a spot notice, and keep containers away from the instance's own credentials."""
+    configure ECS's agent: drain at a spot notice, and keep containers away from the instance's own credentials. Then
+    start what writes a spot notice to the folder that the worker sees."""
     data = ec2.UserData.for_linux()
     data.add_commands(
         f"mkdir -p {DISK}",
@@ -130,5 +136,8 @@ def _user_data() -> ec2.UserData:
         f"chown {WORKER_UID}:{WORKER_UID} {DISK}/model {DISK}/home",
         "echo ECS_ENABLE_SPOT_INSTANCE_DRAINING=true >> /etc/ecs/ecs.config",
         "echo ECS_AWSVPC_BLOCK_IMDS=true >> /etc/ecs/ecs.config",
+        f"cat > {WATCHER} <<'SCRIPT'\n{(Path(__file__).parent / 'spot_notice.sh').read_text()}SCRIPT",
+        f"chmod 755 {WATCHER}",
+        f"systemd-run --unit headgate-spot -p Restart=always {WATCHER} {METADATA} {DISK}/home/{SPOT_NOTICE}",
     )
     return data

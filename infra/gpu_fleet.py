@@ -21,7 +21,7 @@ from constructs import Construct
 
 from headgate.deployment.pool import Pool
 from infra.findings import acknowledge
-from infra.gpu_capacity import DISK, WORKER_UID, GpuCapacity
+from infra.gpu_capacity import DISK, SPOT_NOTICE, WORKER_UID, GpuCapacity
 from infra.managed_capacity import ManagedCapacity
 from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network
 from infra.watched import FIVE_MINUTES
@@ -194,7 +194,7 @@ class GpuFleet(Construct):
 def _worker_arguments(pool: Pool) -> list[str]:
     own = ["-m", "gpu_worker", "--engine", "vllm", "--home", HOME, "--host", "0.0.0.0", "--port", str(WORKER_PORT)]  # noqa: S104
     own += ["--model", _model_path(pool), "--slots", str(pool.slots), "--batch", str(pool.batch)]
-    own += ["--drain-s", str(pool.drain_s), "--emf-s", str(METRICS_S)]
+    own += ["--drain-s", str(pool.drain_s), "--notice", f"{HOME}/{SPOT_NOTICE}", "--emf-s", str(METRICS_S)]
     return [*own, "--", "--tensor-parallel-size", str(pool.tensor_parallel), *pool.engine_arguments]
 
 

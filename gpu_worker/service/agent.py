@@ -79,6 +79,8 @@ class Agent:
     """Set when the engine stops or begins to serve."""
     connection_lost: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the connection to the gate's leader ends."""
+    last_moment: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set shortly before this machine ends: a drain ends then too."""
     _held: HeldAttempts = field(default_factory=HeldAttempts)
     _draining: bool = False
     _left: bool = False
@@ -138,9 +140,9 @@ class Agent:
         self._draining = True
         self.executions.accepting = False
         if self.swapper is not None:
-            await self._within(self.settings.drain_s, self.swapper.stop())
+            await self._within(self.settings.drain_s, self.swapper.stop(), self.last_moment)
         heartbeat = asyncio.ensure_future(self.heartbeat())
-        if not await self._within(self.settings.drain_s, self.executions.idle()):
+        if not await self._within(self.settings.drain_s, self.executions.idle(), self.last_moment):
             await self.executions.abort_all(Abort.DRAINED)
             if not await self._within(self.settings.abort_s, self.executions.idle()):
                 logger.error("not finished or not reported: %s", ", ".join(sorted(self.executions.live())))
@@ -234,12 +236,18 @@ class Agent:
             except HeadgateError as error:
                 logger.warning("could not leave: %s", type(error).__name__)
 
-    async def _within(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
-        """Run `work` and return True. After `seconds` of this agent's clock, cancel `work` and return False."""
+    async def _within(
+        self, seconds: float, work: Coroutine[Any, Any, None], unless: asyncio.Event | None = None
+    ) -> bool:
+        """Run `work` and return True. After `seconds` of this agent's clock, or when `unless` is set, cancel `work` and
+        return False."""
         task = asyncio.ensure_future(work)
-        limit = asyncio.ensure_future(self.clock.sleep(seconds))
-        await asyncio.wait({task, limit}, return_when=asyncio.FIRST_COMPLETED)
-        limit.cancel()
+        limits: set[asyncio.Future[Any]] = {asyncio.ensure_future(self.clock.sleep(seconds))}
+        if unless is not None:
+            limits.add(asyncio.ensure_future(unless.wait()))
+        await asyncio.wait({task, *limits}, return_when=asyncio.FIRST_COMPLETED)
+        for limit in limits:
+            limit.cancel()
         if task.done():
             task.result()
             return True

@@ -66,6 +66,8 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--drain-s", type=_seconds, default=AgentSettings().drain_s, metavar="SECONDS", help=drain_help)
     emf_help = "write the metrics to standard output so often, as lines that CloudWatch makes metrics of; 0: never"
     parser.add_argument("--emf-s", type=_seconds, default=0.0, metavar="SECONDS", help=emf_help)
+    notice_help = "a file in which the machine announces its end (gpu_worker/service/spot_notice.py)"
+    parser.add_argument("--notice", type=Path, default=None, metavar="FILE", help=notice_help)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=_number(0, 65535), default=0, help="0: a free one")
     parser.add_argument("--advertise", default=None, help="host name or address by which the gate reaches this worker")

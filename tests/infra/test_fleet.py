@@ -111,6 +111,12 @@ def test_instances(synthesise: Synthesise) -> None:
     start = json.dumps(template["UserData"])
     assert "ECS_ENABLE_SPOT_INSTANCE_DRAINING=true" in start
     assert "ECS_AWSVPC_BLOCK_IMDS=true" in start
+    assert "/latest/meta-data/spot/instance-action" in start, "a container does not reach the metadata"
+    assert "/opt/headgate/home/spot-notice" in start
+    command = containers(made)["worker"]["Command"]
+    assert command[command.index("--notice") + 1] == "/var/lib/headgate/spot-notice"
+    (home,) = (each for each in task(made)["Volumes"] if each["Name"] == "home")
+    assert home["Host"]["SourcePath"] == "/opt/headgate/home"
     assert "gpu" in json.dumps(template["ImageId"])
     assert "DesiredCount" not in service(made)  # a deployment would set back what the sweep has set
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -24,6 +25,7 @@ from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder
 from dispatcher.service.link.link import Link
 from dispatcher.worker_client import HttpWorkerClient
+from gpu_worker.service.spot_notice import LAST_S
 from tests.support.emf import series_in
 from tests.support.worker.harness import SECRET, SECRETS, order
 
@@ -120,6 +122,21 @@ async def test_a_worker_that_is_killed_and_started_again_gives_its_attempts_back
     assert isinstance(last, Finished)
     over = await stack.link.do(Status(offered.id))
     assert over == Over(offered.id, 2, "done", last.input_tokens, last.output_tokens)
+
+
+async def test_a_worker_whose_instance_ends_gives_back_what_cannot_finish(stack: Stack) -> None:
+    """A spot notice of which the last moment has come: the worker does not drain for 300 s."""
+    notice = stack.folder / "spot-notice"
+    worker = await stack.worker("--notice", str(notice), "--drain-s", "300")
+    offered = await stack.accept()
+    events = stack.workers.execute(offered, work(offered, 2000))
+    await anext(events)
+    ends_at = datetime.fromtimestamp(time.time() + LAST_S, UTC)
+    notice.write_text(json.dumps({"action": "terminate", "time": ends_at.isoformat()}))
+    with contextlib.suppress(WorkerFailed):
+        assert not isinstance((await rest(events))[-1], Finished)
+    assert await worker.wait() == 0
+    assert not await stack.link.fleet(), "it has signed off"
 
 
 async def test_a_worker_that_is_terminated_finishes_leaves_and_leaves_nothing_on_disk(stack: Stack) -> None:

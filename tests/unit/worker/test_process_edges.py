@@ -73,7 +73,7 @@ async def test_an_engine_that_cannot_be_made_is_one_line() -> None:
 
 async def test_when_no_engine_can_be_started_the_worker_ends_by_itself() -> None:
     serving, hopeless = asyncio.create_task(asyncio.sleep(100)), asyncio.Event()
-    stopping = asyncio.create_task(_stop_requested(serving, hopeless))
+    stopping = asyncio.create_task(_stop_requested(serving, hopeless, asyncio.Event()))
     await asyncio.sleep(0)
     assert not stopping.done()
     hopeless.set()

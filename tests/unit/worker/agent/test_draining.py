@@ -49,6 +49,20 @@ class TestDraining:
 
         assert SETTINGS.drain_s <= run(story()) <= SETTINGS.drain_s + 1
 
+    def test_at_the_machines_last_moment_the_rest_is_aborted(self) -> None:
+        async def story() -> float:
+            async with serving(WorkerHarness()) as harness:
+                reading = harness.start(LONG)
+                draining = asyncio.ensure_future(drained(harness))
+                await asyncio.sleep(2)
+                harness.agent.last_moment.set()
+                assert json.loads((await reading)[-1])["code"] == "draining"
+                await draining
+                assert harness.gate.left
+                return harness.clock.now() - START
+
+        assert 2 <= run(story()) <= 3 < SETTINGS.drain_s
+
     def test_a_hanging_engine_does_not_hold_it_longer_than_stated(self) -> None:
         """The engine does not end an aborted request, and the gate does not answer."""
 
