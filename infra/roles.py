@@ -100,14 +100,17 @@ def allow_gate(role: iam.Role, state: State, queue: sqs.Queue) -> None:
     _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
 
 
-def allow_worker(role: iam.Role, state: State, queue: sqs.Queue, pool: str, model: str) -> None:
-    """Allow what a worker and the gate process beside it do: append to their pool's log, keep answers, start
-    executions, and read the model (an s3:// address). They know tenants from the log, and read no configuration and no
-    key."""
+def allow_worker(role: iam.Role, state: State, queue: sqs.Queue, pool: str) -> None:
+    """Allow what a worker and the gate process beside it do: append to their pool's log, keep answers, and start
+    executions. They know tenants from the log, and read no configuration and no key."""
     written = [*(each.format(pool=pool) for each in WRITTEN_BY_WORKERS_OF_A_POOL), *WRITTEN_BY_WORKERS]
     _allow(role, READS, [state.table.table_arn], _partitions(written))
     _allow(role, WRITES, [state.table.table_arn], _partitions(written))
     _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
+
+
+def allow_model(role: iam.Role, model: str) -> None:
+    """Allow to read the files of a model (an s3:// address)."""
     bucket, _, prefix = model.removeprefix("s3://").partition("/")
     below = f"{prefix.rstrip('/')}/*"
     arn = f"arn:{Aws.PARTITION}:s3:::{bucket}"

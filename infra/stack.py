@@ -28,12 +28,14 @@ from infra.queue import ExecutionQueue
 from infra.roles import (
     allow_files,
     allow_gate,
+    allow_model,
     allow_operator_page,
     allow_scaling,
     allow_traces,
     allow_worker,
     task_role,
 )
+from infra.server_workers import ServerWorkers
 from infra.state import State
 from infra.watched import FIVE_MINUTES, Watched, WatchedPool
 
@@ -180,32 +182,38 @@ class HeadgateStack(Stack):
         return front.errors(), front.targets.metrics.healthy_host_count(statistic="Minimum", period=FIVE_MINUTES)
 
     def _pool(self, name: str, pool: Pool, root: Path) -> WatchedPool:
-        """Make a pool's fleet if it has a model, and return what to watch of the pool."""
+        """Make a pool's workers if it has a model or servers, and return what to watch of the pool."""
         deadline_s = pool.deadline_s or self._deployment.deadline_s
-        if pool.model is None:
+        if not pool.model_name:
             none = f"none: pools.{name} of headgate.yaml has no model"
             CfnOutput(self, f"Workers{construct_name(name)}", value=none, description=f"The workers of pool {name}")
             return WatchedPool(name, deadline_s)
+        return self._fleet(name, pool, deadline_s, root)
+
+    def _fleet(self, name: str, pool: Pool, deadline_s: int, root: Path) -> WatchedPool:
         title = construct_name(name)
         role = self._task_role(f"{title}WorkerRole")
-        allow_worker(role, self._state, self._execution.queue, name, pool.model)
-        fleet = GpuFleet(
-            self,
-            f"{title}Fleet",
-            name=name,
-            pool=pool,
-            network=self._network,
-            cluster=self._network.cluster,
-            root=root,
-            role=role,
-            environment={
+        allow_worker(role, self._state, self._execution.queue, name)
+        common: dict[str, Any] = {
+            "name": name,
+            "pool": pool,
+            "network": self._network,
+            "cluster": self._network.cluster,
+            "root": root,
+            "role": role,
+            "environment": {
                 **self._environment(),
                 **self._traces(),
                 "HEADGATE_POOL": name,
                 "AWS_DEFAULT_REGION": self.region,
             },
-            log=log_group(self, f"{title}WorkerLog", self._deployment),
-        )
+            "log": log_group(self, f"{title}WorkerLog", self._deployment),
+        }
+        if pool.model is None:
+            servers = ServerWorkers(self, f"{title}Servers", **common)
+            return WatchedPool(name, deadline_s, pool.model_name, workers=servers.missing())
+        allow_model(role, pool.model)
+        fleet = GpuFleet(self, f"{title}Fleet", **common)
         workers = fleet.missing() if pool.count.min else None
         return WatchedPool(name, deadline_s, pool.model_name, has_fleet=True, workers=workers)
 

@@ -62,7 +62,7 @@ def before(
         _report(Account(region).findings(), json)
     else:
         deployment = load(file)
-        fleets = [fleet_of(pool) for pool in deployment.pools.values()]
+        fleets = [fleet_of(pool) for pool in deployment.pools.values() if not pool.servers]
         account = Account(region or deployment.region)
         found = account.findings(fleets, deployment.zone_count)
         has_credentials = any(finding.check == "credentials" and finding.result is Result.OK for finding in found)

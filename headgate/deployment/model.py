@@ -66,7 +66,13 @@ class Deployment(GateSections):
         """A request names a model, and the model names the pool."""
         owners: dict[str, str] = {}
         for name, pool in pools.items():
-            first = owners.setdefault(pool.model_name, name) if pool.model else name
+            if not pool.model_name and len(pools) > 1:
+                raise PydanticCustomError(
+                    "no_model",
+                    "{name} has neither a model nor servers: a request finds one of several pools by its model",
+                    {"name": name},
+                )
+            first = owners.setdefault(pool.model_name, name)
             if first != name:
                 raise PydanticCustomError(
                     "model_twice",
@@ -138,7 +144,7 @@ class Deployment(GateSections):
         pool = self.pools[name]
         given = _sections(pool) | ({} if pool.deadline_s is None else {"deadline_s": pool.deadline_s})
         if pool.model is None:
-            return given
+            return {"models": [pool.model_name], **given} if pool.servers else given
         count = pool.count
         scaling = {"workers_min": count.min, "workers_max": count.max, "scale_to_zero": count.min == 0}
         return {"models": [pool.model_name], **scaling, **given}

@@ -14,9 +14,13 @@ from headgate.deployment.instances import INSTANCE_TYPES, InstanceType, near
 ZONE = r"[a-z]{2}(-[a-z]+)+-\d[a-z]"
 MODEL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+/?"
 IMAGE = r"[A-Za-z0-9./_:-]+@sha256:[0-9a-f]{64}"
+URL = r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?"
+STORED_KEY = r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:\d{12}:secret:[\w/+=.@-]+"
 LAMBDA_S = 900
 """The longest time of a Lambda function, and so of an invocation."""
 IN_BLOCKS = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.")
+OF_SERVERS = {"servers", "deadline_s", "drain_s", "tiers", "throttling", "slo_classes"}
+"""The fields of a pool of servers that run already."""
 USABLE = 0.9
 """The part of a GPU's memory that an engine uses; weights must leave room for its KV cache."""
 
@@ -46,6 +50,22 @@ class CapacityBlock(Section):
     zone: Annotated[str, Field(pattern=f"^{ZONE}$")]
 
 
+class Server(Section):
+    """An OpenAI-compatible server that runs already, reachable from the VPC."""
+
+    url: Annotated[str, Field(pattern=f"^{URL}$", max_length=300)]
+    """Its address with the path before /chat/completions."""
+    model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
+    """The model's name, at the server and for tenants."""
+    context_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    """None: as the server says."""
+    slots: Annotated[int, Field(ge=1, le=100_000)] = 64
+    batch: Annotated[int, Field(ge=1, le=100_000)] = 16
+    """The sequences that the server computes at once."""
+    api_key_secret: Annotated[str, Field(pattern=f"^{STORED_KEY}$")] | None = None
+    """The secret in Secrets Manager that is the server's own API key."""
+
+
 class GateSections(Section):
     """What a pool's gate decides by. In a pool, None: as the stack has it."""
 
@@ -64,6 +84,8 @@ class Pool(GateSections):
     image: Annotated[str, Field(pattern=f"^{IMAGE}$")] | None = None
     """The worker's image, with its digest. None: it is built from gpu_worker/Dockerfile."""
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=20, strict=False)] = ("g6e.xlarge",)
+    servers: Annotated[tuple[Server, ...], Field(max_length=20, strict=False)] = ()
+    """Instead of a model: servers of one model that run already."""
     capacity: Literal["auto_scaling", "managed_instances", "capacity_block"] = "auto_scaling"
     """From where the instances come: an Auto Scaling group, ECS Managed Instances, or a capacity block of EC2."""
     capacity_block: CapacityBlock | None = None
@@ -117,6 +139,21 @@ class Pool(GateSections):
         return self
 
     @model_validator(mode="after")
+    def _has_servers_alone(self) -> Pool:
+        useless = sorted(self.model_fields_set - OF_SERVERS)
+        if self.servers and useless:
+            raise PydanticCustomError(
+                "servers", "servers run already: leave out {fields}", {"fields": ", ".join(useless)}
+            )
+        if len(names := {server.model for server in self.servers}) > 1:
+            raise PydanticCustomError(
+                "servers",
+                "a pool has one model, and these servers have {names}: give each a pool of its own",
+                {"names": ", ".join(sorted(names))},
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_its_capacity(self) -> Pool:
         for is_wrong, message in self._impossible():
             if is_wrong:
@@ -147,7 +184,10 @@ class Pool(GateSections):
 
     @property
     def model_name(self) -> str:
-        """The name by which tenants ask for the model: the last part of its address."""
+        """The name by which tenants ask for the model: that of its servers, or the last part of its address. Empty
+        without either."""
+        if self.servers:
+            return self.servers[0].model
         return (self.model or "").rstrip("/").rpartition("/")[2]
 
     def types(self) -> dict[str, InstanceType]:

@@ -34,6 +34,7 @@ def lint(path: Path) -> tuple[int, str]:
         {"pools": {"chat": {"model": MODEL, "image": IMAGE, "count": {"min": 0, "max": 9}, "spot_percent": 50}}},
         {"front": "lambda", "pools": {"chat": {"model": MODEL, "image": IMAGE, "instance_types": ["g6e.12xlarge"]}}},
         {"pools": {"chat": {"model": MODEL, "image": IMAGE, "capacity": "managed_instances", "spot_percent": 50}}},
+        {"pools": {"chat": {"servers": [{"url": "http://a.internal:8000/v1", "model": "llama"}]}}},
         {
             "front": "lambda",
             "region": "us-east-2",

@@ -17,6 +17,7 @@ from tests.support.compose.read import MissingVariable, read_compose
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "compose"
 FILE = FOLDER / "compose.yaml"
+IMAGE = ROOT / "gpu_worker" / "proxy.Dockerfile"
 GIVEN = {"HEADGATE_WORKER_SECRET": "s" * 48, "ENGINE_URL": "http://host.docker.internal:8000/v1"}
 OWN = {"table", "gate", "executor", "front", "worker", "headgate"}
 
@@ -72,7 +73,7 @@ def test_own_processes_may_do_little(services: dict[str, dict[str, Any]]) -> Non
         assert own["read_only"] is True
         assert own["cap_drop"] == ["ALL"]
         assert own["security_opt"] == ["no-new-privileges:true"]
-    assert "USER headgate" in (FOLDER / "Dockerfile").read_text()
+    assert "USER headgate" in IMAGE.read_text()
 
 
 def test_every_command_exists(services: dict[str, dict[str, Any]]) -> None:
@@ -86,7 +87,7 @@ def test_every_command_exists(services: dict[str, dict[str, Any]]) -> None:
 def test_the_image_has_what_its_build_copies() -> None:
     """.dockerignore shuts out all but what it names."""
     allowed = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
-    copied = re.findall(r"^COPY (.+) \S+$", (FOLDER / "Dockerfile").read_text(), re.MULTILINE)
+    copied = re.findall(r"^COPY (.+) \S+$", IMAGE.read_text(), re.MULTILINE)
     for source in " ".join(copied).split():
         assert (ROOT / source).exists()
         assert any(source == each or source.startswith(f"{each}/") for each in allowed), source

@@ -19,10 +19,11 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.deployment.instances import INSTANCE_TYPES
 from headgate.deployment.loading import load
 from headgate.deployment.model import Deployment
-from headgate.deployment.pool import CapacityBlock, Pool, Range
+from headgate.deployment.pool import CapacityBlock, Pool, Range, Server
 
 ROOT = Path(__file__).parents[3]
 BLOCK = "capacity: capacity_block, capacity_block: {id: cr-0123456789abcdef0, zone: us-east-2a}"
+SERVER = "{url: 'http://vllm.internal:8000/v1', model: llama}"
 CERTIFICATE = "arn:aws:acm:us-east-1:123456789012:certificate/a-b"
 
 
@@ -67,6 +68,16 @@ def test_the_committed_file_has_the_defaults() -> None:
             "no shared memory for several GPUs",
         ),
         ("pools: {chat: {capacity: managed_instances, spot_percent: 100}}", "needs on_demand_base: 0"),
+        ("pools: {a: {model: 's3://one/llama/'}, b: {}}", "b has neither a model nor servers"),
+        (f"pools: {{a: {{servers: [{SERVER}], count: {{min: 1, max: 2}}}}}}", "run already: leave out count"),
+        (f"pools: {{a: {{servers: [{SERVER}], model: 's3://one/llama/'}}}}", "run already: leave out model"),
+        (
+            f"pools: {{a: {{servers: [{SERVER}, {{url: 'http://b/v1', model: qwen}}]}}}}",
+            "these servers have llama, qwen",
+        ),
+        (f"pools: {{a: {{servers: [{SERVER}]}}, b: {{servers: [{SERVER}]}}}}", "b has the model llama, which a has"),
+        ("pools: {a: {servers: [{url: 'http://me:secret@a/v1', model: llama}]}}", "key 'pools.a.servers[0].url'"),
+        ("pools: {a: {servers: [{url: 'http://a/v1'}]}}", "key 'pools.a.servers[0].model': is missing"),
         ("pools: {Chat: {}}", "key 'pools.Chat'"),
         ("pools: {}", "at least 1 item"),
         ("pools: [chat]", "should be a mapping of names to mappings"),
@@ -101,7 +112,9 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, words: str) -> None:
 
 def test_what_does_not_fit_into_a_functions_variables_is_refused(tmp_path: Path) -> None:
     classes = ", ".join(f"class-{number}: {{first_token_s: 20}}" for number in range(8))
-    pools = "".join(f"  p{number}: {{slo_classes: {{{classes}}}}}\n" for number in range(8))
+    pools = "".join(
+        f"  p{number}: {{model: 's3://mod/m{number}/', slo_classes: {{{classes}}}}}\n" for number in range(8)
+    )
     with pytest.raises(ConfigurationError, match=r"take [0-9]{4,} bytes as variables"):
         loaded(tmp_path, f"pools:\n{pools}")
 
@@ -166,7 +179,12 @@ def test_every_field_is_on_the_page() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ((?:`[a-z_.]+`(?:, )?)+) \|", page, re.MULTILINE)
     shown = {name for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
-    nested: dict[str, type[BaseModel]] = {"front_count": Range, "pools": Pool, "pools.capacity_block": CapacityBlock}
+    nested: dict[str, type[BaseModel]] = {
+        "front_count": Range,
+        "pools": Pool,
+        "pools.capacity_block": CapacityBlock,
+        "pools.servers": Server,
+    }
     expected = {*Deployment.model_fields} | {
         f"{name}.{field}" for name, model in nested.items() for field in model.model_fields
     }
