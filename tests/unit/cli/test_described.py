@@ -90,3 +90,19 @@ def test_several_pools_are_refused_by_name(tmp_path: Path) -> None:
 def test_a_mistake_in_the_file_names_its_field(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"pools\.chat\.slots"):
         values(tmp_path, pool(slots=0))
+
+
+SERVER = {"url": "http://127.0.0.1:8000/v1", "model": "llama", "slots": 32, "batch": 8, "context_tokens": 4096}
+
+
+def test_a_pool_of_a_server_has_a_worker_that_forwards_to_it(tmp_path: Path) -> None:
+    found = values(tmp_path, json.dumps({"pools": {"chat": {"servers": [SERVER]}}}))
+    options = stack_options(home=tmp_path, **found)
+    assert (options.engine, options.url, options.model) == ("openai", SERVER["url"], "llama")
+    assert (options.slots, options.batch, options.context_tokens) == (32, 8, 4096)
+    assert load_config(found["variables"]).of_pool().models == ("llama",)
+
+
+def test_several_servers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="use a file with one server"):
+        values(tmp_path, json.dumps({"pools": {"chat": {"servers": [SERVER, SERVER]}}}))
