@@ -29,9 +29,10 @@ from tests.rehearsal.checks import Checks
 from tests.rehearsal.moto_stack import Created, create
 from tests.rehearsal.tasks import HERE, Service, Task
 
+POOL = "chat"
 DEPLOYMENT = {
     "pools": {
-        "chat": {
+        POOL: {
             "model": "s3://models/chat/",
             "image": f"123456789012.dkr.ecr.{REGION}.amazonaws.com/worker@sha256:{'a' * 64}",
             "slots": 8,
@@ -126,7 +127,8 @@ def _client(aws_url: str) -> Any:
 
 def _administrator(aws_url: str, created: Created) -> dict[str, str]:
     """Return the variables of an administrator's machine."""
-    own = {"HEADGATE_TABLE": created.outputs["TableName"], "HEADGATE_ADMIN_FUNCTION": "headgate-admin"}
+    own = {"HEADGATE_TABLE": created.outputs["TableName"], "HEADGATE_POOL": POOL}
+    own["HEADGATE_ADMIN_FUNCTION"] = "headgate-admin"
     return {**base_environment(), **CREDENTIALS, **own, "AWS_ENDPOINT_URL": aws_url, "PYTHONPATH": str(Path.cwd())}
 
 

@@ -63,7 +63,9 @@ def create(session: boto3.Session, endpoint_url: str, template: Template) -> Cre
         raise RuntimeError(f"moto: {stack['StackStatus']}: {stack.get('StackStatusReason')}")
     outputs = {each["OutputKey"]: each["OutputValue"] for each in stack["Outputs"]}
     tasks = {task[0].name: task for task in _tasks(client("ecs"))}
-    service = next(iter(tasks["front"])).environment["HEADGATE_ECS_SERVICE"].split("/")
+    pools = json.loads(next(iter(tasks["front"])).environment["HEADGATE_POOLS"])
+    (pool,) = pools.values()
+    service = pool["ecs_service"].split("/")
     return Created(
         len(template["Resources"]),
         left_out,

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from headgate.local.aws_lambda.invocation import ACCOUNT_ID, REGION
+
 Template = dict[str, Any]
 SECRET = "AWS::SecretsManager::Secret"
 CODE = "AWS::Lambda::Function"
@@ -28,7 +30,7 @@ def prepared(template: Template, can_create: Callable[[str], bool], values: Mapp
     for name, kind in gone.items():
         del resources[name]
         left_out.setdefault(kind, []).append(name)
-    stand_in = {name: values.get(name, f"left-out-{name.lower()}") for name in gone}
+    stand_in = {name: values.get(name, _left_out(name, kind)) for name, kind in gone.items()}
     for each in resources.values():
         each["DependsOn"] = [name for name in _listed(each.get("DependsOn", [])) if name not in gone]
         if each["Type"] == CODE:
@@ -38,6 +40,12 @@ def prepared(template: Template, can_create: Callable[[str], bool], values: Mapp
     for part in ("Rules", "Parameters"):
         made.pop(part, None)
     return Prepared(made, left_out)
+
+
+def _left_out(name: str, kind: str) -> str:
+    """Return what stands for a resource that is left out. A policy may name an alias, by its ARN."""
+    text = f"left-out-{name.lower()}"
+    return f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{text}" if kind == "AWS::Lambda::Alias" else text
 
 
 def _replaced(value: Any, stand_in: Mapping[str, str]) -> Any:
