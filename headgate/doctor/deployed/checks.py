@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -17,9 +18,15 @@ from headgate.doctor.account import reason
 from headgate.doctor.deployed.stack import Client, DeployedStack
 from headgate.doctor.finding import Finding, failed, ok, skipped, warning
 
-OUTPUTS = {"TableName", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId", "InvokerPolicy", "AdministratorPolicy"}
+OUTPUTS = {
+    *("OpenAiBaseUrl", "TableName", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId"),
+    *("InvokerPolicy", "AdministratorPolicy"),
+}
 DAY_S, HOUR_S = 86_400, 3_600
-EVENTS_MAX = 50
+TOO_LONG = "the log was too long to read to its end"
+LOOK_YOURSELF = "search it in CloudWatch Logs Insights"
+PAGES_MAX = 100
+"""Of one log group. CloudWatch may answer empty pages before those with lines."""
 LIVE = "live"
 
 
@@ -134,7 +141,8 @@ def _spans(deployed: Deployed, title: str) -> Finding:
     summaries = xray.get_trace_summaries(StartTime=deployed.now - HOUR_S, EndTime=deployed.now)["TraceSummaries"]
     if summaries:
         return ok(title, f"{len(summaries)} traces in the last hour")
-    return failed(title, "no trace in the last hour", "send requests; look for `Failed to export` in the fronts' log")
+    advice = "search the log group aws/spans: X-Ray's summaries have 1 % of the spans unless the account indexes more"
+    return warning(title, "no trace summary in the last hour", advice)
 
 
 @check("alarms arrive")
@@ -163,16 +171,22 @@ def _instances(deployed: Deployed, title: str) -> Finding:
         return failed(title, "no instance has joined the cluster", "see NoWorker in docs/operations.md")
     found = ecs.describe_container_instances(cluster=cluster, containerInstances=arns)["containerInstances"]
     active = [each["ec2InstanceId"] for each in found if each["status"] == "ACTIVE"]
-    return ok(title, f"{len(active)} of {len(found)} instances are active; `df /opt/headgate` on one shows its disk")
+    wanted = sum(pool.count.min for pool in deployed.deployment.pools.values() if pool.model is not None)
+    seen = f"{len(active)} of {len(found)} instances are active"
+    if len(active) < wanted:
+        return failed(title, f"{seen}; headgate.yaml wants {wanted}", "see NoWorker in docs/operations.md")
+    return ok(title, f"{seen}; `df /opt/headgate` on one shows its disk")
 
 
 @check("the weights are copied")
 def _weights(deployed: Deployed, title: str) -> Finding:
     if not deployed.stack.workers():
         return skipped(title, "no pool has a model")
-    lines = _lines(deployed, "WorkerLog", '"files copied"', DAY_S)
+    lines, is_whole = _lines(deployed, "WorkerLog", '"files copied"', DAY_S)
     if lines:
         return ok(title, lines[-1])
+    if not is_whole:
+        return warning(title, TOO_LONG, LOOK_YOURSELF)
     return failed(title, "no copy in the last day", "look at the log streams weights/…: a wrong URI, or no permission")
 
 
@@ -180,9 +194,11 @@ def _weights(deployed: Deployed, title: str) -> Finding:
 def _read_only(deployed: Deployed, title: str) -> Finding:
     if not deployed.stack.workers():
         return skipped(title, "no pool has a model")
-    lines = _lines(deployed, "WorkerLog", '"Read-only file system"', DAY_S)
+    lines, is_whole = _lines(deployed, "WorkerLog", '"Read-only file system"', DAY_S)
     if lines:
         return failed(title, lines[-1][:200], "a path of the image is written: give it a volume, and report it")
+    if not is_whole:
+        return warning(title, TOO_LONG, LOOK_YOURSELF)
     return ok(title, "no write to the image in the last day; `headgate doctor after` shows the slots of ready workers")
 
 
@@ -202,9 +218,11 @@ def _version(deployed: Deployed, title: str) -> Finding:
 
 @check("the policies are sufficient")
 def _policies(deployed: Deployed, title: str) -> Finding:
-    lines = _lines(deployed, "", '"AccessDenied"', HOUR_S)
+    lines, is_whole = _lines(deployed, "", "%AccessDenied%", HOUR_S)
     if lines:
         return failed(title, f"{len(lines)} refusals in the last hour: {lines[-1][:200]}", "deploy again; report it")
+    if not is_whole:
+        return warning(title, TOO_LONG, LOOK_YOURSELF)
     return ok(title, "no AccessDenied in the last hour; `headgate doctor after --fairness` uses most permissions")
 
 
@@ -216,15 +234,19 @@ def _tasks(ecs: Any, service_arn: str) -> Sequence[dict[str, Any]]:
     return found
 
 
-def _lines(deployed: Deployed, group: str, pattern: str, seconds: float) -> list[str]:
-    """Return the newest lines with the pattern in the log groups whose names contain `group`."""
-    since_ms = int((deployed.now - seconds) * 1000)
-    logs = deployed.client("logs")
-    events = [
-        event
-        for name in deployed.stack.log_groups(group)
-        for event in logs.filter_log_events(
-            logGroupName=name, filterPattern=pattern, startTime=since_ms, limit=EVENTS_MAX
-        )["events"]
-    ]
-    return [event["message"].strip() for event in sorted(events, key=lambda event: event["timestamp"])]
+def _lines(deployed: Deployed, group: str, pattern: str, seconds: float) -> tuple[list[str], bool]:
+    """Return the lines with the pattern in the log groups whose names contain `group`, the newest last, and whether all
+    pages were read. In a pattern, % matches within a longer word."""
+    since_ms, logs = int((deployed.now - seconds) * 1000), deployed.client("logs")
+    events: list[dict[str, Any]] = []
+    is_whole = True
+    for name in deployed.stack.log_groups(group):
+        pages = logs.get_paginator("filter_log_events").paginate(
+            logGroupName=name, filterPattern=pattern, startTime=since_ms
+        )
+        read = list(islice(pages, PAGES_MAX))
+        is_whole &= len(read) < PAGES_MAX
+        events += [event for page in read for event in page["events"]]
+    text = pattern.strip('%"')  # moto's search finds more than the pattern
+    found = sorted((event["timestamp"], event["message"].strip()) for event in events if text in event["message"])
+    return [line for _, line in found], is_whole

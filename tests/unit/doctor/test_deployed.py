@@ -93,6 +93,19 @@ def test_a_refusal_in_a_log_is_found(aws: None) -> None:
     assert "dynamodb:PutItem" in found.seen
 
 
+def test_a_line_after_an_empty_page_is_found(aws: None) -> None:
+    """Stubbed: moto has no empty pages before those with lines, as CloudWatch may have."""
+    logs, line = client("logs"), "AccessDeniedException: no"
+    stubber = Stubber(logs)
+    stubber.add_response("filter_log_events", {"events": [], "nextToken": "more"})
+    stubber.add_response("filter_log_events", {"events": [{"timestamp": 1, "message": line}]})
+    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {"AWS::Logs::LogGroup": ["headgate-FrontLog"]})
+    with stubber:
+        title = "the policies are sufficient"
+        found = CHECKS[title](Deployed(lambda _: logs, stack, Deployment(), RealClock().now()), title)
+    assert (found.result, line in found.seen) == (Result.FAILED, True)
+
+
 def test_metrics_and_a_confirmed_subscription(aws: None) -> None:
     looked = deployed()
     for name in ("ttft_ms", "workers_wanted"):
