@@ -13,7 +13,7 @@ class Lanes:
         self._order = order
         self._by_tier = by_tier
         self.of: dict[str, dict[str, Index]] = {}
-        """By model and tier."""
+        """By model and tier, the models in the order of their names. So a copy from a snapshot decides the same."""
 
     def update(self, queue: TenantQueue, now: float) -> None:
         """Bring the queue's entry up to date with its head and its tenant's clocks."""
@@ -40,7 +40,8 @@ class Lanes:
         tier = queue.tenant.tier if self._by_tier else ""
         lanes = self.of.get(queue.model)
         if lanes is None:
-            lanes = self.of[queue.model] = {}
+            lanes = {}
+            self.of = dict(sorted([*self.of.items(), (queue.model, lanes)]))
         index = lanes.get(tier)
         if index is None:
             index = lanes[tier] = self._order.make_index()
