@@ -124,6 +124,17 @@ class Leave(NamedTuple):
     worker: str
 
 
+class Retire(NamedTuple):
+    """Give a worker no new work, because it will be stopped when its calls have ended. It keeps these calls.
+
+    The sweep repeats this once a minute. Without a repetition the worker gets new work again after RETIRE_S
+    (shard/workers.py), so a sweep that dies takes no worker away. `is_over`: give the worker new work again, at once.
+    """
+
+    worker: str
+    is_over: bool = False
+
+
 class Present(NamedTuple):
     """Report that a process can be reached (again). Its calls get offers."""
 
@@ -178,7 +189,9 @@ class Plan(NamedTuple):
     groups: tuple[GroupPlan, ...]
 
 
-Command = Accept | Cancel | Return | End | Report | Leave | Present | Gone | Silent | Status | Tick | Saved | Plan
+Command = (
+    Accept | Cancel | Return | End | Report | Leave | Retire | Present | Gone | Silent | Status | Tick | Saved | Plan
+)
 
 
 class Waiting(NamedTuple):

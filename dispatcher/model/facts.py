@@ -47,9 +47,9 @@ class WorkerSet(NamedTuple):
     """Its measured capacity in service units a second; 0 while unknown."""
     state: str
     """"serving"; "draining"; "silent" (it sends no heartbeats; its attempts are kept); "resting" (too many of its
-    attempts failed)."""
+    attempts failed); "retiring" (it will be stopped: commands.Retire)."""
     until: float = 0.0
-    """The time at which "resting" ends."""
+    """The time at which "resting" or "retiring" ends."""
     capabilities: tuple[str, ...] = ()
     """What its engine supports, sorted: the names are in capabilities.py."""
     models: tuple[LoadableModel, ...] = ()

@@ -97,7 +97,7 @@ class Presence:
         now = self._clock.monotonic()
         self._heard_at[entry.writer.rpartition(":")[0]] = now
         for fact in entry.facts:
-            if isinstance(fact, WorkerSet) and fact.state not in ("silent", "resting"):
+            if isinstance(fact, WorkerSet) and fact.state not in ("silent", "resting", "retiring"):
                 self._heard_at[fact.worker] = now
                 self._silent_since.pop(fact.worker, None)
             elif isinstance(fact, ProcessSet) and fact.state == "present":

@@ -24,6 +24,7 @@ from dispatcher.model.commands import (
     Present,
     Refused,
     Report,
+    Retire,
     Return,
     Saved,
     Silent,
@@ -42,7 +43,7 @@ from dispatcher.shard.running import end, leave, lost_worker, returned
 from dispatcher.shard.state import State
 from dispatcher.shard.swapping import answered_with_loads, order_loads
 from dispatcher.shard.waits import expected_wait
-from dispatcher.shard.workers import report, rested, silent_worker
+from dispatcher.shard.workers import report, rested, retire, silent_worker
 
 ARRIVALS_LAST = frozenset({Accept, Status})
 DONE = Done()
@@ -113,6 +114,8 @@ def _decide(decision: Decision, command: Command) -> Outcome:
             _tick(decision)
         case Leave():
             leave(decision, command.worker)
+        case Retire():
+            retire(decision, command)
         case Silent(name, is_worker):
             silent_worker(decision, name) if is_worker else _set_process(decision, name, silent=True)
         case Present():
@@ -177,7 +180,7 @@ def _saved(decision: Decision, command: Saved) -> None:
 
 
 def _tick(decision: Decision) -> None:
-    """Drop waiting calls whose deadline has passed. Let workers serve again that have rested long enough."""
+    """Drop waiting calls whose deadline has passed. Let workers serve again whose rest or retirement has ended."""
     state = decision.state
     rested(decision)
     for call_id in state.deadlines.take_due(state.at):

@@ -18,7 +18,8 @@ from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.policies.planning.groups import LENGTH_BOUNDS, GroupFigures, GroupKey
 from dispatcher.policies.planning.slo import BATCH, INTERACTIVE, NORMAL
 from dispatcher.shard.state import State
-from dispatcher.shard.swapping import USABLE, fleet_worker
+from dispatcher.shard.swapping import fleet_worker
+from dispatcher.shard.workers import USABLE
 
 HORIZON_S = 60.0
 

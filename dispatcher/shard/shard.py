@@ -25,6 +25,7 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state import State
 from dispatcher.shard.steps import News
 from dispatcher.shard.waits import observe
+from dispatcher.shard.workers import FOR_A_TIME
 
 
 class Shard:
@@ -106,9 +107,9 @@ class Shard:
 
     def next_tick(self) -> float:
         """Return when the next Tick has something to decide, in Unix seconds: the deadline of a waiting call, or the
-        end of a worker's rest or of an order to load a model. Infinity if nothing is due."""
+        end of a worker's rest or retirement or of an order to load a model. Infinity if nothing is due."""
         workers = self.state.workers.values()
-        rests = (worker.config.until for worker in workers if worker.config.state == "resting")
+        rests = (worker.config.until for worker in workers if worker.config.state in FOR_A_TIME)
         loads = (worker.order_ends_at for worker in workers if worker.load)
         return min([self.state.deadlines.next(), *rests, *loads])
 

@@ -23,13 +23,14 @@ from dispatcher.shard.decision import Decision
 from dispatcher.shard.planned import planned_models
 from dispatcher.shard.records import Worker
 from dispatcher.shard.state import State
+from dispatcher.shard.workers import USABLE
 
 TRIGGERS = frozenset({Accept, Report, Tick, Plan})
 SWAP_MAX_S = 600.0
 """A worker does not load a model if the swap takes longer."""
+LEAVING = frozenset({"draining", "retiring"})
 DRAIN_MIN_S = 2.0
 """A drain is expected to take at least this long: the worker learns of the order from its next heartbeat."""
-USABLE = frozenset({"serving", "resting"})
 
 
 def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
@@ -105,7 +106,7 @@ def _waiting_since(state: State) -> dict[str, float]:
     Empty if no model is missing. A model is not missing if a silent worker has it, because that worker reports again or
     is lost within seconds.
     """
-    held = {each.target for each in state.workers.values() if each.load or each.config.state != "draining"}
+    held = {each.target for each in state.workers.values() if each.load or each.config.state not in LEAVING}
     missing = state.waiting_models.keys() - held
     if not missing:
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.model.commands import Attempts, Report
+from dispatcher.model.commands import Attempts, Report, Retire
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.shard.decision import Decision
@@ -12,6 +12,13 @@ from dispatcher.shard.records import Worker
 
 CHANGE = 0.1
 """A measured capacity or swap time is logged if it differs from the logged one by more than this fraction."""
+
+RETIRE_S = 180.0
+"""A worker retires for so long after each Retire: three sweeps."""
+FOR_A_TIME = frozenset({"resting", "retiring"})
+"""The states that end at a time, and not with a heartbeat."""
+USABLE = frozenset({"serving", "resting"})
+"""The states of workers that get new work, now or in some seconds."""
 
 
 def report(decision: Decision, command: Report) -> Attempts:
@@ -35,9 +42,9 @@ def report(decision: Decision, command: Report) -> Attempts:
 
 
 def rested(decision: Decision) -> None:
-    """Let workers serve again if they have rested long enough."""
+    """Let workers serve again whose rest or retirement has ended."""
     for worker in list(decision.state.workers.values()):
-        if worker.config.state == "resting" and worker.config.until <= decision.state.at:
+        if worker.config.state in FOR_A_TIME and worker.config.until <= decision.state.at:
             decision.add(worker.config._replace(state="serving", until=0.0))
 
 
@@ -48,13 +55,27 @@ def silent_worker(decision: Decision, worker_id: str) -> None:
         decision.add(worker.config._replace(state="silent", until=0.0))
 
 
+def retire(decision: Decision, command: Retire) -> None:
+    """Give a worker no new work for RETIRE_S, or give it new work again. A draining or silent worker gets none
+    anyway."""
+    worker = decision.state.workers.get(command.worker)
+    if worker is None:
+        return
+    state = worker.config.state
+    if command.is_over and state == "retiring":
+        decision.add(worker.config._replace(state="serving", until=0.0))
+    elif not command.is_over and (state in USABLE or state == "retiring"):
+        decision.add(worker.config._replace(state="retiring", until=decision.state.at + RETIRE_S))
+
+
 def _merged(old: WorkerSet, new: WorkerSet) -> WorkerSet:
-    """Return the reported worker, but keep the log's measurements if they are similar, and the worker's rest."""
+    """Return the reported worker. Keep the log's measurements if they are similar, and the worker's rest or
+    retirement."""
     if _is_near(new.service_per_s, old.service_per_s):
         new = new._replace(service_per_s=old.service_per_s)
     if _alike(old.models, new.models):
         new = new._replace(models=old.models)
-    if old.state == "resting" and new.state == "serving":
+    if old.state in FOR_A_TIME and new.state == "serving":
         new = new._replace(state=old.state, until=old.until)
     return new
 

@@ -21,6 +21,7 @@ from dispatcher.model.commands import (
     Plan,
     Present,
     Report,
+    Retire,
     Return,
     Saved,
     Silent,
@@ -174,7 +175,8 @@ class ShardMachine(RuleBasedStateMachine):
 
     @rule(
         worker=st.sampled_from(sorted(WORKERS)), lose=st.booleans(), slots=st.integers(0, 3), draining=st.booleans(),
-        kind=st.sampled_from(["report", "leave", "silent", "gone"]), capacity=st.sampled_from([0.0, 10.0, 20.0]),
+        kind=st.sampled_from(["report", "leave", "silent", "gone", "retire", "stay"]),
+        capacity=st.sampled_from([0.0, 10.0, 20.0]),
     )  # fmt: skip
     def worker_changes(self, worker: str, lose: bool, slots: int, draining: bool, kind: str, capacity: float) -> None:
         commands: dict[str, Command] = {
@@ -182,6 +184,8 @@ class ShardMachine(RuleBasedStateMachine):
             "leave": Leave(worker),
             "gone": Gone(worker, True),
             "silent": Silent(worker, True),
+            "retire": Retire(worker),
+            "stay": Retire(worker, is_over=True),
         }
         self.write([commands[kind]], lose)
 

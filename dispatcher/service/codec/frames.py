@@ -116,6 +116,7 @@ COMMANDS = RecordCodec(
         "e": commands.End,
         "w": commands.Report,
         "l": commands.Leave,
+        "x": commands.Retire,
         "p": commands.Present,
         "g": commands.Gone,
         "s": commands.Silent,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dispatcher.model.commands import Gone, Leave, Over, Silent, Tick, Waiting
+from dispatcher.model.commands import Gone, Leave, Over, Retire, Silent, Tick, Waiting
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.shard.records import FAILED_MOST, RECENT
 from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.workers import RETIRE_S
 from tests.support.gate.lone_shard import MODEL, LoneShard, report
 
 REST_S = ShardSettings().rest_s
@@ -139,3 +140,58 @@ def test_guarantees_that_the_fleet_can_keep_are_not_scaled_while_a_part_of_it_is
     shard = LoneShard(None, *reports)
     shard.call("a", rate_per_s=4000.0, burst=4000.0)
     assert shard.dispatched[-1].rate_per_s == 4000.0
+
+
+# ── Retirement ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def state(shard: LoneShard, worker: str) -> str:
+    return shard.shard.state.workers[worker].config.state
+
+
+def test_a_retiring_worker_keeps_its_calls_and_gets_no_others() -> None:
+    shard = LoneShard(None, report("a", 2), report("b", 2))
+    first = [shard.call(f"t{number}") for number in range(2)]
+    assert sorted(map(shard.worker_of, first)) == ["a", "b"]
+    shard.do(Retire("a"))
+    later = [shard.call(f"t{number}") for number in range(2, 4)]
+    assert [shard.worker_of(name) for name in later] == ["b", ""]
+    shard.do(report("a", 2))  # its heartbeats do not end the retirement
+    assert (state(shard, "a"), shard.worker_of(later[1])) == ("retiring", "")
+    shard.end(first[0])
+    shard.end(first[1])
+    assert shard.worker_of(later[1]) == "b"
+
+
+def test_a_retirement_ends_by_itself_or_by_a_command_or_is_renewed() -> None:
+    shard = LoneShard(None, report("a"), report("b"))
+    shard.do(Retire("a"))
+    assert shard.shard.next_tick() == shard.now + RETIRE_S
+    shard.do(Retire("a"), shard.now + RETIRE_S - 1)
+    shard.do(Tick(), shard.now + RETIRE_S - 1)
+    assert state(shard, "a") == "retiring"
+    waiting = [shard.call("t"), shard.call("t")]
+    assert [shard.worker_of(name) for name in waiting] == ["b", ""]
+    shard.do(Tick(), shard.now + 1)
+    assert (state(shard, "a"), shard.worker_of(waiting[1])) == ("serving", "a")
+    shard.do(Retire("b"))
+    shard.do(Retire("b", is_over=True))
+    assert state(shard, "b") == "serving"
+
+
+def test_a_draining_silent_or_unknown_worker_does_not_retire() -> None:
+    shard = LoneShard(None, report("a"), report("b"), report("c")._replace(draining=True))
+    shard.do(Silent("b", True))
+    for worker in ("b", "c", "unknown"):
+        shard.do(Retire(worker))
+        shard.do(Retire(worker, is_over=True))
+    assert [state(shard, worker) for worker in "abc"] == ["serving", "silent", "draining"]
+
+
+def test_a_retiring_worker_drains_when_it_is_stopped() -> None:
+    shard = LoneShard(None, report("a"))
+    shard.do(Retire("a"))
+    shard.do(report("a")._replace(draining=True))
+    assert state(shard, "a") == "draining"
+    shard.do(Retire("a", is_over=True))
+    assert state(shard, "a") == "draining"
