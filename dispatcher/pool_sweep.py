@@ -23,7 +23,7 @@ class PoolSweep:
         self.name = pool.name
         self._pool, self._launcher = pool, context.launcher
         self._watch = LoadWatch(context.store.log(config.shard), config.shard_settings(), context.clock)
-        self._scaling = Scaling(make_scaler(config), config.scale_settings(), context.clock)
+        self._scaling = Scaling(make_scaler(config), pool.link, config.scale_settings(), context.clock)
         self._keeper = make_log_keeper(config, context)
         self._starts = 0
 

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+
+class WorkerLoad(NamedTuple):
+    """A worker that is ready, in the sense of FleetLoad.ready."""
+
+    worker: str
+    running: int
+    """The calls that run on it."""
+    is_retiring: bool = False
+    """It gets no new work, because it will be stopped (commands.Retire)."""
+    is_last: bool = False
+    """No other ready worker has its model."""
 
 
 class FleetLoad(NamedTuple):
     """The load of a pool at one moment. Service in service units."""
 
     ready: int
-    """Workers that serve, or that rest for some seconds after failures."""
+    """Workers that serve, that rest for some seconds after failures, or that retire."""
     leaving: int
     """Workers that drain, or that sent no heartbeat for some seconds."""
     holding: int
@@ -23,6 +35,8 @@ class FleetLoad(NamedTuple):
     """Service that arrives in a second, without deferred classes."""
     service_per_s: float
     """The measured capacity of one worker in service units a second, a mean of the fleet; 0 if none is measured."""
+    workers: tuple[WorkerLoad, ...] = ()
+    """Those that are ready."""
 
 
 class ServiceCount(NamedTuple):
@@ -43,10 +57,14 @@ class ScaleReport(NamedTuple):
 class FleetScaler(Protocol):
     """The service that runs a pool's workers, and starts or stops them until their number is the desired one.
 
-    Both methods raise StoreUnavailable if the service cannot be read or changed.
+    All methods raise StoreUnavailable if the service cannot be read or changed.
     """
 
     async def count(self) -> ServiceCount: ...
+
+    async def keep(self, workers: Sequence[str]) -> None:
+        """Make sure that a smaller number, set now, stops none of these workers."""
+        ...
 
     async def set(self, workers: int) -> None:
         """Set the desired number. Return before the workers have started or stopped."""

@@ -6,6 +6,8 @@ A launch that fails is repeated by ECS, and an interrupted task is replaced, bec
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,9 +16,16 @@ from botocore.exceptions import BotoCoreError, ClientError
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.scaling import ServiceCount
 
+TASK_ID = re.compile(r"[0-9a-f]{32}")
+KEPT_MINUTES = 3
+"""ECS stops tasks within seconds of a smaller number. A protection blocks deployments, so it ends soon after."""
+TASKS_MAX = 10
+"""UpdateTaskProtection takes so many tasks at a time."""
+
 
 class EcsService:
-    """dispatcher.model.scaling.FleetScaler."""
+    """dispatcher.model.scaling.FleetScaler. A worker of the service has the id of its task as its name
+    (gpu_worker/service/task_id.py)."""
 
     def __init__(self, client: Any, cluster: str, service: str) -> None:
         self._client, self._cluster, self._service = client, cluster, service
@@ -28,6 +37,19 @@ class EcsService:
             raise StoreUnavailable(f"There is no active ECS service {self._cluster}/{self._service}.")
         running, pending = services[0]["runningCount"], services[0]["pendingCount"]
         return ServiceCount(services[0]["desiredCount"], running + pending)
+
+    async def keep(self, workers: Sequence[str]) -> None:
+        """Protect the tasks from scale-in for KEPT_MINUTES. A worker that is no task of ECS needs no protection.
+
+        Source: ECS's API reference, "UpdateTaskProtection".
+        """
+        for tasks in _in_tens([worker for worker in workers if TASK_ID.fullmatch(worker)]):
+            answer = await self._call(
+                "update_task_protection", tasks=tasks, protectionEnabled=True, expiresInMinutes=KEPT_MINUTES
+            )
+            reasons = {each["reason"] for each in answer["failures"]} - {"MISSING"}  # those have ended
+            if reasons:
+                raise StoreUnavailable(f"ECS does not protect the other workers: {', '.join(sorted(reasons))}.")
 
     async def set(self, workers: int) -> None:
         await self._call("update_service", service=self._service, desiredCount=workers)
@@ -42,3 +64,7 @@ class EcsService:
             raise StoreUnavailable(f"ECS refused {operation}: {error.response['Error']['Code']}.") from error
         except BotoCoreError as error:
             raise StoreUnavailable(f"ECS cannot be used: {type(error).__name__}.") from error
+
+
+def _in_tens(tasks: list[str]) -> list[list[str]]:
+    return [tasks[first : first + TASKS_MAX] for first in range(0, len(tasks), TASKS_MAX)]

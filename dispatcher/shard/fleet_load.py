@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 
-from dispatcher.model.scaling import FleetLoad
+from dispatcher.model.scaling import FleetLoad, WorkerLoad
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.shard.records import Worker
 from dispatcher.shard.state import State
-from dispatcher.shard.swapping import USABLE
+from dispatcher.shard.workers import USABLE
 
+READY = USABLE | {"retiring"}
 SLACK_S = 900.0
 """A deferred call may wait until it is due within this time: the longest start-up that counts (operations/scale.py).
 The lines of a batch become due one after another, so their work comes in over time."""
@@ -23,7 +24,7 @@ def fleet_load(state: State, arriving_per_s: float, now: float) -> FleetLoad:
     seconds, for the slack of deferred calls."""
     running = sum(len(worker.running) for worker in state.workers.values())
     waiting = [call for call in state.calls.values() if call.queued]
-    ready = [worker for worker in state.workers.values() if worker.config.state in USABLE]
+    ready = [worker for worker in state.workers.values() if worker.config.state in READY]
     tiers = Counter({str(tier): 0 for tier in TENANT_TIERS})
     tiers.update(call.tenant.tier for call in waiting)
     return FleetLoad(
@@ -34,6 +35,15 @@ def fleet_load(state: State, arriving_per_s: float, now: float) -> FleetLoad:
         waiting_service=sum(call.cost for call in waiting if not _has_slack(call, now)),
         arriving_per_s=arriving_per_s,
         service_per_s=_mean_per_s(ready),
+        workers=_loads(ready),
+    )
+
+
+def _loads(ready: Sequence[Worker]) -> tuple[WorkerLoad, ...]:
+    models = Counter(worker.model for worker in ready)
+    return tuple(
+        WorkerLoad(each.name, len(each.running), each.config.state == "retiring", models[each.model] == 1)
+        for each in ready
     )
 
 

@@ -2,13 +2,14 @@
 
 Work is a fluid in service units. Time goes in steps of a second, and a sweep decides once a minute, and at once when
 work arrives while the desired number is 0. The launches follow the rules of ECS: while fewer workers exist than are
-desired, one is launched for each missing one, and a launch that fails is repeated.
+desired, one is launched for each missing one, and a launch that fails is repeated. Before the number falls, a worker
+retires as in dispatcher/operations/scaling.py: it serves nothing for `drain_s`, and the next sweep lowers the number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil
 from random import Random
@@ -57,7 +58,8 @@ class Figures:
 class _Worker:
     serves_at: float
     fails: bool
-    drained_at: float | None = None
+    retired_at: float | None = None
+    """None: it gets work."""
 
 
 class Pool:
@@ -90,7 +92,10 @@ class Pool:
             self.figures.arrived += service
 
     def _ready(self, now: float) -> list[_Worker]:
-        return [each for each in self._workers if each.serves_at <= now and each.drained_at is None]
+        return [each for each in self._workers if each.serves_at <= now]
+
+    def _serving(self, now: float) -> list[_Worker]:
+        return [each for each in self._ready(now) if each.retired_at is None]
 
     def _sweep(self, now: int) -> None:
         ready = len(self._ready(now))
@@ -98,11 +103,23 @@ class Pool:
         waiting = {"standard": len(self._backlog)}
         measured = CAPACITY_PER_S if ready else 0.0
         service = sum(each for _, each in self._backlog)
-        leaving = sum(each.drained_at is not None for each in self._workers)
-        load = FleetLoad(ready, leaving, holding, waiting, service, self._rate_per_s, measured)
+        load = FleetLoad(ready, 0, holding, waiting, service, self._rate_per_s, measured)
         made = scale(self._settings, self._state, load, self.desired, len(self._workers), now)
-        self._state, self.desired = made.state, made.workers
-        self.figures.desired.append(made.workers)
+        is_set = self._may_leave(now, made.workers, is_idle=not holding)
+        self._state = made.state if is_set else replace(made.state, decided=self.desired)
+        self.desired = made.workers if is_set else self.desired
+        self.figures.desired.append(self.desired)
+
+    def _may_leave(self, now: float, wanted: int, *, is_idle: bool) -> bool:
+        """Return whether the number may be set: a worker that leaves has drained, or does not serve yet."""
+        ready = self._ready(now)
+        if wanted >= self.desired or len(ready) != self.desired:
+            for each in ready if len(ready) <= wanted else []:
+                each.retired_at = None
+            return True
+        leaver = min(ready, key=lambda each: (each.retired_at is None, -each.serves_at))
+        leaver.retired_at = now if leaver.retired_at is None else leaver.retired_at
+        return is_idle or now - leaver.retired_at >= self._world.drain_s
 
     def _start_and_end(self, now: int) -> None:
         world, random = self._world, self._random
@@ -110,18 +127,17 @@ class Pool:
             each
             for each in self._workers
             if not (each.fails and each.serves_at <= now)
-            and not (each.drained_at is not None and each.drained_at <= now)
             and not (each.serves_at <= now and random.random() < world.interrupted_per_hour / 3600)
         ]
-        staying = [each for each in self._workers if each.drained_at is None]
-        for each in sorted(staying, key=lambda worker: -worker.serves_at)[: max(0, len(staying) - self.desired)]:
-            each.drained_at = now + (world.drain_s if each.serves_at <= now else 0.0)
-        for _ in range(self.desired - len(staying)):
+        excess = max(0, len(self._workers) - self.desired)
+        self._workers.sort(key=lambda each: (each.retired_at is None, -each.serves_at))
+        del self._workers[:excess]
+        for _ in range(self.desired - len(self._workers)):
             self.figures.launches += 1
             self._workers.append(_Worker(now + random.uniform(*world.start_s), random.random() < world.fails))
 
     def _serve(self, now: int) -> None:
-        room = len(self._ready(now)) * CAPACITY_PER_S
+        room = len(self._serving(now)) * CAPACITY_PER_S
         left = room
         while left > 0 and self._backlog:
             head = self._backlog[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dispatcher.model.errors import StoreUnavailable
@@ -20,6 +21,9 @@ class CountedService:
             raise StoreUnavailable("no service")
         self.reads += 1
         return ServiceCount(self.desired, self.desired)
+
+    async def keep(self, workers: Sequence[str]) -> None:
+        """Nothing to do: no worker stops."""
 
     async def set(self, workers: int) -> None:
         self.desired = workers

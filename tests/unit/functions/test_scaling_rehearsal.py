@@ -6,7 +6,7 @@ The callers do what an SDK does: after a 503 they wait for its Retry-After and t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 
 from dispatcher.model.commands import Leave
@@ -31,6 +31,7 @@ class EcsStandIn:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._serving: list[str] = []
+        self._kept: set[str] = set()
         self._starting = self._started = self._draining = 0
         self.desired = 0
         self.history: list[int] = []
@@ -38,6 +39,9 @@ class EcsStandIn:
 
     async def count(self) -> ServiceCount:
         return ServiceCount(self.desired, self._starting + len(self._serving) + self._draining)
+
+    async def keep(self, workers: Sequence[str]) -> None:
+        self._kept = set(workers)
 
     async def set(self, workers: int) -> None:
         self.desired = workers
@@ -47,7 +51,12 @@ class EcsStandIn:
             self._spawn(self._start())
         for _ in range(len(self._serving) + self._starting - workers):
             self._draining += 1
-            self._spawn(self._stop(self._serving.pop()))
+            self._spawn(self._stop(self._unkept()))
+
+    def _unkept(self) -> str:
+        name = next(each for each in self._serving if each not in self._kept)
+        self._serving.remove(name)
+        return name
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -94,7 +103,7 @@ async def test_a_flood_at_zero_is_answered_and_the_pool_returns_to_zero(gate: Ga
     ecs = EcsStandIn(gate)
     gate.pool.waking = Waking(ecs, {"m"}, START_S, gate.clock)
     gate.shard.decide(Leave("w"))
-    sweeping = asyncio.ensure_future(sweeps(gate, Scaling(ecs, SETTINGS, gate.clock)))
+    sweeping = asyncio.ensure_future(sweeps(gate, Scaling(ecs, gate.pool.link, SETTINGS, gate.clock)))
     await asyncio.sleep(2 * SWEEP_S + FRESH_S)
     assert ecs.history == []
     tries = await asyncio.gather(*(answered(gate, 0.5 * number) for number in range(400)))
