@@ -54,6 +54,7 @@ from gpu_worker.service.server import make_app
 from gpu_worker.service.slo.watch import SloWatch
 from gpu_worker.service.spot_notice import SpotNotice
 from gpu_worker.service.swapper import Swapper
+from gpu_worker.service.task_id import task_id
 from gpu_worker.service.tiers_file import WorkerTiers
 
 IDLE_CONNECTION_S = 10
@@ -221,7 +222,7 @@ def _engine(options: argparse.Namespace, tiers: WorkerTiers, number: int) -> Eng
 def _identity(options: argparse.Namespace, facts: EngineFacts, port: int) -> Report:
     """Return the worker's heartbeat, without what changes."""
     return Report(
-        worker=options.worker_id or f"w-{RealIds().new()[:12]}",
+        worker=options.worker_id or task_id(os.environ) or f"w-{RealIds().new()[:12]}",
         url=f"http://{options.advertise or own_address(options.host)}:{port}",
         model=facts.model,
         slots=options.slots,

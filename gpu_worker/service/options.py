@@ -72,7 +72,12 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--port", type=_number(0, 65535), default=0, help="0: a free one")
     parser.add_argument("--advertise", default=None, help="host name or address by which the gate reaches this worker")
     parser.add_argument("--pool", type=_name, default=None, help="the pool that it serves; default: HEADGATE_POOL")
-    parser.add_argument("--worker-id", type=_name, default=None, help="unique in its pool; default: a new one")
+    parser.add_argument(
+        "--worker-id",
+        type=_name,
+        default=None,
+        help="unique in its pool; default: its task's id in ECS, elsewhere a new one",
+    )
     parser.add_argument("--home", type=Path, default=Path(".headgate"), help="folder for a built model and the outbox")
     outbox_help = "folder for reports that the gate has not confirmed; shared by a host's workers; default: HOME/outbox"
     parser.add_argument("--outbox", type=Path, default=None, metavar="DIR", help=outbox_help)
