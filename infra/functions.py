@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aws_cdk import Aws, Duration, RemovalPolicy, Stack
+from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
@@ -27,6 +28,7 @@ from infra.roles import (
     allow_operator_page,
     allow_result,
     allow_scaling,
+    allow_task_protection,
     allow_traces,
     function_role,
     invoker_policy,
@@ -123,11 +125,14 @@ class Functions(Construct):
         fronts = [] if self.front is None else [self.front]
         return [*fronts, self.invoke, self.result, self.execute, self.sweep, self.admin]
 
-    def allow_scaling(self, service_arns: Sequence[str]) -> None:
-        """Let the sweep set the number of workers, and those that accept a request start the first one."""
+    def allow_scaling(self, service_arns: Sequence[str], cluster: ecs.Cluster) -> None:
+        """Let the sweep set the number of workers and choose those that stay. Let those that accept a request start the
+        first one."""
         for name, role in self._roles.items():
             if name != EXECUTE.name:
                 allow_scaling(role, service_arns)
+        if service_arns:
+            allow_task_protection(self._roles[SWEEP.name], cluster)
 
     def _gate_function(self, spec: Spec, state: State, execution: ExecutionQueue) -> lambda_.Function:
         function, role = self._function(spec, self._network)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from aws_cdk import Aws, CfnElement, CfnOutput, Stack
+from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
@@ -150,6 +151,15 @@ def allow_scaling(role: iam.Role, service_arns: Sequence[str]) -> None:
     """Allow to read and set the desired count of these ECS services."""
     if service_arns:
         _allow(role, ["ecs:DescribeServices", "ecs:UpdateService"], list(service_arns))
+
+
+def allow_task_protection(role: iam.Role, cluster: ecs.Cluster) -> None:
+    """Allow to protect the tasks of a cluster from scale-in."""
+    place = f"arn:{Aws.PARTITION}:ecs:{Aws.REGION}:{Aws.ACCOUNT_ID}:task"
+    _allow(role, ["ecs:UpdateTaskProtection"], [f"{place}/{cluster.cluster_name}/*"])
+    name = Stack.of(role).get_logical_id(cast(CfnElement, cluster.node.default_child))
+    found = f"arn:<AWS::Partition>:ecs:<AWS::Region>:<AWS::AccountId>:task/<{name}>/*"
+    acknowledge(role, {f"AwsSolutions-IAM5[Resource::{found}]": "ECS gives each task a random id."})
 
 
 def _partitions(patterns: list[str]) -> Conditions:

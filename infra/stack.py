@@ -80,7 +80,7 @@ class HeadgateStack(Stack):
             environment=self._environment(),
             traces=self._traces(),
         )
-        self._functions.allow_scaling(self._service_arns())
+        self._functions.allow_scaling(self._service_arns(), self._network.cluster)
         front_log = self._functions.front_log or log_group(self, "FrontLog", deployment)
         http_errors, healthy_fronts = self._front(bundle.path, front_log)
         watched = Watched(

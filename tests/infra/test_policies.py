@@ -36,7 +36,9 @@ def findings(template: Template) -> list[str]:
                 or action.startswith("dynamodb:PartiQL")
             ):
                 found.append(f"{role}: {action}")
-        if set(actions(statement)) <= WITHOUT_RESOURCE or _are_files(statement) or _is_ecs_agent(statement):
+        if set(actions(statement)) <= WITHOUT_RESOURCE or _is_ecs_agent(statement):
+            continue
+        if _are_files(statement) or _are_tasks(statement):
             continue
         if open_ended(statement):
             found.append(f"{role}: {actions(statement)} on {open_ended(statement)}")
@@ -57,12 +59,21 @@ def _is_ecs_agent(statement: dict[str, Any]) -> bool:
 
 
 def _are_files(statement: dict[str, Any]) -> bool:
-    """Return whether the statement allows the objects of one bucket, or of one model."""
+    """Return whether the statement allows the objects of one bucket or of one model."""
+    return _are_all_in_one(statement, "s3:")
+
+
+def _are_tasks(statement: dict[str, Any]) -> bool:
+    """Return whether the statement allows to protect the tasks of one cluster."""
+    return actions(statement) == ["ecs:UpdateTaskProtection"] and _are_all_in_one(statement, "ecs:")
+
+
+def _are_all_in_one(statement: dict[str, Any], service: str) -> bool:
+    """Return whether the statement allows actions of one service on all that is in one thing."""
     (resource,) = listed(statement["Resource"]) if len(listed(statement["Resource"])) == 1 else (None,)
     last = str(resource.get("Fn::Join", ["", [""]])[1][-1]) if isinstance(resource, dict) else ""
-    return (
-        last.endswith("/*") and last.count("*") == 1 and all(action.startswith("s3:") for action in actions(statement))
-    )
+    is_all = last.endswith("/*") and last.count("*") == 1
+    return is_all and all(action.startswith(service) for action in actions(statement))
 
 
 def test_roles_name_actions_and_things(each_template: Template) -> None:

@@ -54,6 +54,7 @@ NOT_RECORDED = {
     (SWEEP, "dynamodb:UpdateItem"): APPENDS,
     (SWEEP, "dynamodb:PutItem"): APPENDS,
     (SWEEP, "sqs:SendMessage"): APPENDS,
+    (SWEEP, "ecs:UpdateTaskProtection"): "a scale-in, after a hold of ten minutes; tests/infra/test_scaling_role.py",
     (LAMBDA_FRONT, "sqs:SendMessage"): APPENDS,
     (FRONT, "s3:AbortMultipartUpload"): "an upload of more than 8 MiB that breaks off (dispatcher/files/s3.py)",
     (

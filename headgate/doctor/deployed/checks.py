@@ -203,6 +203,20 @@ def _read_only(deployed: Deployed, title: str) -> Finding:
 
 
 by_hand("a worker drains", "lower the desired count of a workers' service by one during a stream")
+
+
+@check("a worker retires")
+def _retires(deployed: Deployed, title: str) -> Finding:
+    if not deployed.stack.workers():
+        return skipped(title, "no pool has a model")
+    lines, is_whole = _lines(deployed, "SweepLog", '"does not protect"', DAY_S)
+    if lines:
+        return failed(title, lines[-1][:200], "see ScalingFails in docs/operations.md")
+    if not is_whole:
+        return warning(title, TOO_LONG, LOOK_YOURSELF)
+    return ok(title, "ECS refused no protection in the last day; `headgate top` shows a worker that retires")
+
+
 by_hand("a spot notice drains", "interrupt a spot instance with a fault injection (FIS) during requests")
 
 

@@ -50,10 +50,17 @@ def calls_of(method: str, path: str, query: str, target: str, body: bytes) -> li
     if service == "secretsmanager":
         return [Call(f"secretsmanager:{operation}", SECRET_SUFFIX.sub("", fields["SecretId"]))]
     if service == "AmazonEC2ContainerServiceV20141113":
-        services = fields["services"] if "services" in fields else [fields["service"]]
-        place = f"arn:aws:ecs:{PLACE}:service/{fields['cluster']}"
-        return [Call(f"ecs:{operation}", f"{place}/{name}") for name in services]
+        kind, names = _of_cluster(fields)
+        place = f"arn:aws:ecs:{PLACE}:{kind}/{fields['cluster']}"
+        return [Call(f"ecs:{operation}", f"{place}/{name}") for name in names]
     raise Unreadable(target)
+
+
+def _of_cluster(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return the kind and the names of what a call to ECS concerns."""
+    if "tasks" in fields:
+        return "task", fields["tasks"]
+    return "service", fields["services"] if "services" in fields else [fields["service"]]
 
 
 def _dynamodb(operation: str, fields: Mapping[str, Any]) -> Iterator[Call]:

@@ -93,6 +93,22 @@ def test_a_refusal_in_a_log_is_found(aws: None) -> None:
     assert "dynamodb:PutItem" in found.seen
 
 
+def test_a_protection_that_ecs_refuses_is_found(aws: None) -> None:
+    """Stubbed, because the stack of these tests has no workers."""
+    logs, line = client("logs"), '{"problem": "ECS does not protect the other workers: DEPLOYMENT_BLOCKED."}'
+    stubber = Stubber(logs)
+    stubber.add_response("filter_log_events", {"events": [{"timestamp": 1, "message": line}]})
+    parts = {
+        "AWS::ECS::Service": ["arn:aws:ecs:us-east-1:1:service/c/headgate-default-workers"],
+        "AWS::Logs::LogGroup": ["headgate-FunctionsSweepLog"],
+    }
+    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, parts)
+    with stubber:
+        title = "a worker retires"
+        found = CHECKS[title](Deployed(lambda _: logs, stack, Deployment(), RealClock().now()), title)
+    assert (found.result, "DEPLOYMENT_BLOCKED" in found.seen) == (Result.FAILED, True)
+
+
 def test_a_line_after_an_empty_page_is_found(aws: None) -> None:
     """Stubbed: moto has no empty pages before those with lines, as CloudWatch may have."""
     logs, line = client("logs"), "AccessDeniedException: no"
