@@ -1,4 +1,4 @@
-"""Options of `headgate local --file`: the pool of headgate.yaml, as processes of this machine.
+"""Options of `headgate local --file`: the pools of headgate.yaml, as processes of this machine.
 
 The weights of a pool are in S3, so its workers have the modelled engine here. Before a server that runs already, a
 worker forwards to it. Instances, network and domain have no meaning on one machine and are not used.
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.local.options import WORKER_BATCH_MAX, WORKER_SLOTS_MAX, WORKERS_MAX
+from headgate.local.options import WORKER_BATCH_MAX, WORKER_SLOTS_MAX, WORKERS_MAX, WorkerGroup
 
 if TYPE_CHECKING:
     from headgate.deployment.model import Deployment
-    from headgate.deployment.pool import Pool
+    from headgate.deployment.pool import Pool, Server
 
 IN_THE_FILE = ("workers", "slots", "model", "fleet", "url", "context_tokens")
 """Parameters of `headgate local` that the file replaces."""
@@ -41,36 +41,40 @@ def described_values(file: Path | None, engine: str, is_given: Callable[[str], b
 
 
 def values_of(deployment: Deployment, file: Path) -> dict[str, Any]:
-    """Return the options of a deployment with one pool. Raises ConfigurationError for several pools."""
-    if len(deployment.pools) > 1:
-        names = ", ".join(deployment.pools)
-        raise ConfigurationError(f"{file} has the pools {names}; `headgate local` runs one: use a file with one pool")
-    ((name, pool),) = deployment.pools.items()
-    variables, settings = deployment.environment(), deployment.pool_settings(name)
-    own = settings.get("slo_classes")
+    """Return the options of a deployment. Raises ConfigurationError if it has more parts than one machine takes."""
+    parts = sum(len(pool.servers) or 1 for pool in deployment.pools.values())
+    if parts > WORKERS_MAX:
+        raise ConfigurationError(
+            f"{file} needs {parts} workers for its pools and servers, and one machine takes {WORKERS_MAX}"
+        )
+    most = WORKERS_MAX // parts
+    groups = tuple(WorkerGroup(name, each) for name, pool in deployment.pools.items() for each in _groups(pool, most))
+    variables = deployment.environment()
+    settings = {name: deployment.pool_settings(name) for name in deployment.pools}
     return {
-        "pool": name,
-        **(_forwarding(pool, file) if pool.servers else _modelled(pool)),
-        "slo_classes": json.dumps(own) if own else variables.pop("HEADGATE_SLO_CLASSES", ""),
-        "variables": {**variables, "HEADGATE_POOLS": json.dumps({name: settings})},
+        "groups": groups,
+        "batches": any(each.get("slo_classes") for each in settings.values()),
+        "slo_classes": variables.pop("HEADGATE_SLO_CLASSES", ""),
+        "variables": {**variables, "HEADGATE_POOLS": json.dumps(settings)},
     }
 
 
-def _modelled(pool: Pool) -> dict[str, Any]:
+def _groups(pool: Pool, workers_max: int) -> list[dict[str, Any]]:
+    return [_forwarding(server) for server in pool.servers] or [_modelled(pool, workers_max)]
+
+
+def _modelled(pool: Pool, workers_max: int) -> dict[str, Any]:
     return {
         "engine": ENGINE,
         "model": pool.model_name or None,
-        "workers": min(WORKERS_MAX, max(1, pool.count.min)),
+        "workers": min(workers_max, max(1, pool.count.min)),
         "slots": min(WORKER_SLOTS_MAX, pool.slots),
         "batch": min(WORKER_BATCH_MAX, pool.batch),
     }
 
 
-def _forwarding(pool: Pool, file: Path) -> dict[str, Any]:
-    """Return the options of a worker before the pool's server. Raises ConfigurationError for several servers."""
-    if len(pool.servers) > 1:
-        raise ConfigurationError(f"{file} has several servers; `headgate local` has one: use a file with one server")
-    (server,) = pool.servers
+def _forwarding(server: Server) -> dict[str, Any]:
+    """Return the options of a worker before a server that runs already."""
     return {
         "engine": "openai",
         "url": server.url,

@@ -11,14 +11,17 @@ VARIABLES = ("AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 DEFAULT_ORDER, DEFAULT_POOL = "bwfq", "default"
 
 
-def lines_to_paste(addresses: Addresses, order: str, pool: str = DEFAULT_POOL) -> str:
-    """Return the lines, for the first tenant. The commands that read the log need the gate's order and pool."""
+def lines_to_paste(addresses: Addresses, order: str) -> str:
+    """Return the lines, for the first tenant. The commands that read the log need the gate's order and pools."""
     key = next(iter(addresses.api_keys.values()))
     variables = {name: CREDENTIALS[name] for name in VARIABLES}
     if order != DEFAULT_ORDER:
         variables["HEADGATE_ORDER"] = order
-    if pool != DEFAULT_POOL:
-        variables["HEADGATE_POOL"] = pool
+    if len(addresses.pools) > 1:
+        pools = {name: {"models": [model]} for name, model in addresses.pools.items()}
+        variables["HEADGATE_POOLS"] = f"'{json.dumps(pools, separators=(',', ':'))}'"
+    elif DEFAULT_POOL not in addresses.pools:
+        (variables["HEADGATE_POOL"],) = addresses.pools
     aws = " ".join(f"{name}={value}" for name, value in variables.items())
     body = json.dumps({"model": addresses.model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 32})
     return f"""

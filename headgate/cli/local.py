@@ -30,7 +30,7 @@ StopHome = Annotated[Path | None, typer.Option(help="The --home that the stack w
 def local(
     context: typer.Context,
     file: Annotated[
-        Path | None, typer.Option(help="headgate.yaml: its pool's name, model and settings, with modelled workers.")
+        Path | None, typer.Option(help="headgate.yaml: its pools, with their models and settings and modelled workers.")
     ] = None,
     port: fleet_options.Port = 8080,
     fronts: fleet_options.Fronts = 1,
@@ -91,6 +91,7 @@ def _is_given(context: typer.Context, parameter: str) -> bool:
 
 def _detach(options: StackOptions, json: bool) -> None:
     described: dict[str, object] = {
+        "--engine": options.engine,
         "--workers": None if options.fleet else options.workers,
         "--model": options.model,
         "--fleet": options.fleet,
@@ -102,7 +103,6 @@ def _detach(options: StackOptions, json: bool) -> None:
         "--port": options.port,
         "--fronts": options.fronts,
         "--aws-port": options.aws_port,
-        "--engine": options.engine,
         **({"--file": options.file.absolute()} if options.file else described),
         "--order": options.order,
         "--policy": options.policy,
@@ -144,13 +144,11 @@ def _show(addresses: Addresses, options: StackOptions, json: bool, end: str) -> 
     rows = [
         *(("OpenAI base URL", url) for url in addresses.openai_base_urls),
         ("AWS endpoint", addresses.aws_endpoint_url),
-        ("model", addresses.model),
+        *((f"model of {pool}", model) for pool, model in addresses.pools.items()),
         ("page for operators", addresses.operator_url),
         ("its token", addresses.operator_token),
         *((f"key of {tenant}", key) for tenant, key in addresses.api_keys.items()),
         *((f"{process.role}, process {process.pid}", process.url or "") for process in addresses.processes),
         ("logs", str(options.home / "logs")),
     ]
-    print_address_table(
-        "headgate local", rows, f"{lines_to_paste(addresses, options.order, options.pool)}\n{end} everything."
-    )
+    print_address_table("headgate local", rows, f"{lines_to_paste(addresses, options.order)}\n{end} everything.")

@@ -44,7 +44,8 @@ class Member:
 
 
 class Fleet:
-    """Starts and stops the processes. `environment` holds the variables of gate and machine."""
+    """Starts and stops the processes. `environment` holds the variables of gate and machine. `label` comes before the
+    names of processes and workers: so several fleets of one machine have different ones."""
 
     def __init__(
         self,
@@ -53,8 +54,10 @@ class Fleet:
         environment: Mapping[str, str],
         pool: str,
         executor_arguments: Sequence[str] = (),
+        label: str = "",
     ) -> None:
         self._options = options
+        self._label = label
         self._executor_arguments = executor_arguments
         self._children = children
         self._environment = environment
@@ -72,19 +75,25 @@ class Fleet:
     def member_of(self, child: Child) -> Member | None:
         return next((member for member in self.members if member.child is child), None)
 
-    def missing_role(self) -> str | None:
-        """Return "front" or "worker" if no such process is left, so that no request can be served; else None."""
-        return next((role for role in (FRONT, WORKER) if not self.urls(role)), None)
-
     async def start(self, ports: Sequence[int], *, executors: int = 0) -> None:
         """Start a gate beside every worker, the workers, executors, and a front on each port.
 
         Raises ChildDied, TimeoutError.
         """
-        workers = range(self._options.workers)
-        await asyncio.gather(*(self.start_gate(number) for number in workers))
+        await self.start_gates()
+        await asyncio.gather(self.start_workers(), self.start_fronts(ports, executors=executors))
+
+    async def start_gates(self) -> None:
+        """Start a gate for each worker. Raises ChildDied, TimeoutError."""
+        await asyncio.gather(*(self.start_gate(number) for number in range(self._options.workers)))
+
+    async def start_workers(self) -> None:
+        """Raises ChildDied, TimeoutError."""
+        await asyncio.gather(*(self.start_worker(number) for number in range(self._options.workers)))
+
+    async def start_fronts(self, ports: Sequence[int], *, executors: int = 0) -> None:
+        """Start executors, and a front on each port. Raises ChildDied, TimeoutError."""
         await asyncio.gather(
-            *(self.start_worker(number) for number in workers),
             *(self.start_executor(number) for number in range(executors)),
             *(self.start_front(number, port) for number, port in enumerate(ports)),
         )
@@ -136,7 +145,7 @@ class Fleet:
             "--host": INTERNAL_HOST,
             "--port": 0,
             "--pool": self._pool,
-            "--worker-id": f"w-{self._children.mark}-{number}",
+            "--worker-id": f"w-{self._children.mark}-{self._label}{number}",
             "--home": options.home,
         }
         given = [(name, str(value)) for name, value in named.items() if value is not None]
@@ -155,7 +164,9 @@ class Fleet:
             await asyncio.gather(*(member.child.stop(grace_s) for member in self.members if member.role == role))
 
     async def _spawn(self, role: str, number: int, arguments: Sequence[str]) -> Child:
-        return await self._children.spawn_python(f"{role}-{number}", arguments, environment=self._environment)
+        return await self._children.spawn_python(
+            f"{self._label}{role}-{number}", arguments, environment=self._environment
+        )
 
     async def _announced(self, role: str, number: int, arguments: Sequence[str]) -> Member:
         child = await self._spawn(role, number, arguments)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -80,6 +81,13 @@ class FleetOptions(BaseModel):
     """A folder around `home` that ends with the processes, even if they are killed."""
 
 
+class WorkerGroup(NamedTuple):
+    """Workers of one pool that are alike. `values`: the fields of FleetOptions that are their own."""
+
+    pool: str
+    values: Mapping[str, Any]
+
+
 class StackOptions(FleetOptions):
     """Options of the stand-in for AWS."""
 
@@ -88,8 +96,11 @@ class StackOptions(FleetOptions):
     tenants: dict[str, Share] = Field(default_factory=lambda: {name: Share() for name in DEMO_TENANTS})
     queue_items_max: int = Field(default=1000, ge=0)
     file: Path | None = None
-    """The headgate.yaml from which `pool` and `variables` were read; None: they have their defaults."""
-    pool: str = "default"
+    """The headgate.yaml from which `groups` and `variables` were read; None: they have their defaults."""
+    groups: tuple[WorkerGroup, ...] = (WorkerGroup("default", {}),)
+    """The workers, pool by pool."""
+    batches: bool = False
+    """Take batches also if `slo_classes` is empty, because a pool has classes of its own."""
     variables: dict[str, str] = Field(default_factory=dict)
     """Further variables of all processes: what headgate.yaml sets for the gate."""
     store: Literal["moto", "dynamodb-local"] = "moto"
@@ -137,7 +148,9 @@ class Addresses(BaseModel):
     """Of each front; the first is `openai_base_url`."""
     aws_endpoint_url: str
     model: str
-    """The name of the model that the workers serve."""
+    """The name of the first pool's model."""
+    pools: dict[str, str]
+    """The name of each pool's model."""
     api_keys: dict[str, str]
     operator_url: str
     operator_token: str

@@ -3,7 +3,7 @@
     moto                DynamoDB, SQS, CloudWatch            (`--store dynamodb-local`: DynamoDB Local for the table)
     this process        AWS endpoint: forwards to moto, runs Lambda functions (awslambdaric), polls the queue, sweeps
     front-0 …           OpenAI's API, the same app that Lambda runs behind the Web Adapter
-    gate-0 …            python -m dispatcher, one beside every worker
+    gate-0 …            python -m dispatcher, one beside every worker (of several pools: POOL-gate-0 …)
     worker-0 …          python -m gpu_worker
     executor-0          batches, if there are SLO classes; their files are in S3 (moto)
     lambda-…            awslambdaric, a process for each Lambda environment, started when it is needed
@@ -17,18 +17,18 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import load_config
-from dispatcher.executor import ONLY_BATCHES
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.monitor.picture import Picture, WorkerPicture
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import Store
 from headgate.local.aws import LocalAws, headgate_wiring
-from headgate.local.fleet import Fleet
+from headgate.local.fleets import Fleets
 from headgate.local.options import Addresses, ProcessAddress, StackOptions
 from headgate.local.ports import front_ports, usable
 from headgate.local.processes import Child, ChildDied, Children
@@ -49,12 +49,14 @@ class Stack:
             RealIds().new(), options.home / "logs", on_death=self._died, temporary=options.temporary
         )
         self._aws: LocalAws | None = None
-        self._fleet: Fleet | None = None
+        self._fleets: Fleets | None = None
         self._store: Store | None = None
-        self._follower: LogFollower | None = None
+        self._followers: dict[str, LogFollower] = {}
+        """Of each pool, in order."""
         self._clock = RealClock()
         self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._worker: WorkerPicture | None = None
+        self._workers: dict[str, WorkerPicture] = {}
+        """One of each pool, in order."""
         self._on_loss = on_loss
         self._operator_token = secrets.token_urlsafe(33)
         self._services: list[ProcessAddress] = []
@@ -62,7 +64,7 @@ class Stack:
 
     @property
     def model(self) -> str:
-        """The name of the model that the workers serve."""
+        """The name of the first pool's model."""
         return self._ready_worker().model
 
     @property
@@ -84,8 +86,8 @@ class Stack:
         if self._aws is not None:
             await self._aws.stop()
             self._aws = None
-        if self._fleet is not None:
-            await self._fleet.stop(STOP_GRACE_S)
+        if self._fleets is not None:
+            await self._fleets.stop(STOP_GRACE_S)
         await self._children.stop()
         if self._store is not None:
             await self._store.close()
@@ -96,14 +98,17 @@ class Stack:
         return await asyncio.shield(self._death)
 
     async def picture(self) -> Picture | None:
-        """Return what the log says of tenants and workers; None while the table does not answer."""
-        if self._follower is None:
+        """Return what the first pool's log says of tenants and workers; None while the table does not answer."""
+        return await self._picture_of(next(iter(self._followers.values()), None))
+
+    async def _picture_of(self, follower: LogFollower | None) -> Picture | None:
+        if follower is None:
             return None
         try:
-            await self._follower.catch_up()
+            await follower.catch_up()
         except StoreUnavailable:
             return None
-        return self._follower.picture(self._clock.now())
+        return follower.picture(self._clock.now())
 
     async def add_tenants(self, shares: Mapping[str, Share]) -> dict[str, str]:
         """Create tenants in the running stack and return the key of each."""
@@ -119,8 +124,10 @@ class Stack:
         await make_table(dynamodb_url)
         environment = _environment(options, moto_url, dynamodb_url, await make_queue(moto_url), self._operator_token)
         if options.slo_classes:
-            environment |= {"HEADGATE_SLO_CLASSES": options.slo_classes, "HEADGATE_FILES": await make_bucket(moto_url)}
-        config = load_config(environment).of_pool()
+            environment["HEADGATE_SLO_CLASSES"] = options.slo_classes
+        takes_batches = bool(options.slo_classes) or options.batches
+        if takes_batches:
+            environment["HEADGATE_FILES"] = await make_bucket(moto_url)
         self._store = table_store(dynamodb_url)
         keys = await make_tenants(self._store, options.tenants, options.queue_items_max)
         on_step("Lambda endpoint")
@@ -134,26 +141,30 @@ class Stack:
             wiring=headgate_wiring(environment, options.start_timeout_s),
         )
         aws_url = await self._aws.start()
-        on_step(f"{options.fronts} HTTP front(s), {options.workers} worker(s) with the {options.engine} engine")
-        self._fleet = Fleet(options, self._children, environment, options.pool, [ONLY_BATCHES])
-        await self._fleet.start(ports, executors=1 if options.slo_classes else 0)
-        self._follower = open_follower(self._store, config, self._clock)
+        on_step(f"{options.fronts} HTTP front(s), {_described(options)}")
+        self._fleets = Fleets(options, self._children, environment)
+        await self._fleets.start(ports, executors=1 if takes_batches else 0)
+        config = load_config(environment)
+        pools = dict.fromkeys(group.pool for group in options.groups)
+        self._followers = {pool: open_follower(self._store, config.of_pool(pool), self._clock) for pool in pools}
         await self._registered(on_step)
         on_step("warming the Lambda functions")
         await self._aws.warm(next(iter(keys.values())))
-        return self._addresses(self._fleet, aws_url, keys)
+        return self._addresses(self._fleets, aws_url, keys)
 
-    def _addresses(self, fleet: Fleet, aws_url: str, keys: dict[str, str]) -> Addresses:
-        base_urls = [f"{url}/v1" for url in fleet.urls("front")]
+    def _addresses(self, fleets: Fleets, aws_url: str, keys: dict[str, str]) -> Addresses:
+        fronts = fleets.front_urls()
+        base_urls = [f"{url}/v1" for url in fronts]
         return Addresses(
             openai_base_url=base_urls[0],
             openai_base_urls=base_urls,
             aws_endpoint_url=aws_url,
             model=self.model,
+            pools={pool: worker.model for pool, worker in self._workers.items()},
             api_keys=keys,
-            operator_url=f"{fleet.urls('front')[0]}/operator",
+            operator_url=f"{fronts[0]}/operator",
             operator_token=self._operator_token,
-            processes=[*fleet.addresses, *self._services],
+            processes=[*fleets.addresses, *self._services],
         )
 
     async def _dynamodb_url(self, moto_url: str, on_step: Step) -> str:
@@ -174,30 +185,34 @@ class Stack:
         return url
 
     async def _registered(self, on_step: Step) -> None:
-        """Wait until the log names every worker."""
+        """Wait until the logs name every worker."""
         on_step("waiting for the workers to register")
         async with asyncio.timeout(self.options.start_timeout_s):
-            while not self._death.done():
-                picture = await self.picture()
-                serving = [worker for worker in picture.workers if worker.state == "serving"] if picture else []
-                if len(serving) >= self.options.workers:
-                    self._worker = serving[0]
-                    return
-                await asyncio.sleep(REGISTERED_EVERY_S)
+            for pool, follower in self._followers.items():
+                self._workers[pool] = await self._all_serve(follower, _workers_of(self.options, pool))
+
+    async def _all_serve(self, follower: LogFollower, workers: int) -> WorkerPicture:
+        """Wait until so many workers of a pool serve, and return one. Raises ChildDied."""
+        while not self._death.done():
+            picture = await self._picture_of(follower)
+            serving = [worker for worker in picture.workers if worker.state == "serving"] if picture else []
+            if len(serving) >= workers:
+                return serving[0]
+            await asyncio.sleep(REGISTERED_EVERY_S)
         raise ChildDied(self._death.result())
 
     def _ready_worker(self) -> WorkerPicture:
-        if self._worker is None:
+        if not self._workers:
             raise RuntimeError("the stack has not started")
-        return self._worker
+        return next(iter(self._workers.values()))
 
     def _died(self, child: Child) -> None:
         line = child.ending()
-        if self._fleet is None or self._fleet.member_of(child) is None:
+        if self._fleets is None or not self._fleets.has(child):
             self._fail(line)
             return
         self._on_loss(line)
-        missing = self._fleet.missing_role()
+        missing = self._fleets.missing_role()
         if missing is not None:
             self._fail(f"no {missing} is left: {line}")
 
@@ -208,6 +223,18 @@ class Stack:
 
 def _too_slow(options: StackOptions) -> str:
     return f"a process was not ready after {options.start_timeout_s:g} s; --start-timeout gives it more time"
+
+
+def _workers_of(options: StackOptions, pool: str) -> int:
+    return sum(group.values.get("workers", options.workers) for group in options.groups if group.pool == pool)
+
+
+def _described(options: StackOptions) -> str:
+    """Return the workers of each engine in words."""
+    engines = Counter[str]()
+    for group in options.groups:
+        engines[group.values.get("engine", options.engine)] += group.values.get("workers", options.workers)
+    return ", ".join(f"{workers} worker(s) with the {engine} engine" for engine, workers in engines.items())
 
 
 def base_environment() -> dict[str, str]:
@@ -228,7 +255,6 @@ def _environment(
         "HEADGATE_STORE": "dynamodb",
         "HEADGATE_TABLE": TABLE,
         "HEADGATE_QUEUE_URL": queue_url,
-        "HEADGATE_POOL": options.pool,
         "HEADGATE_ORDER": options.order,
         "HEADGATE_WORKER_SECRET": secrets.token_urlsafe(33),
         "HEADGATE_OPERATOR_TOKEN": operator_token,

@@ -39,6 +39,7 @@ class Running:
     openai_base_urls: list[str]
     aws_endpoint_url: str
     model: str
+    pools: dict[str, str]
     api_keys: dict[str, str]
     operator_url: str
     operator_token: str

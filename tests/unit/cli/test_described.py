@@ -40,8 +40,9 @@ def pool(**fields: object) -> str:
 
 def test_the_file_decides_the_workers(tmp_path: Path) -> None:
     options = stack_options(home=tmp_path, **values(tmp_path, ONE_POOL))
-    assert (options.engine, options.model, options.pool) == ("modelled", "llama-3-8b", "chat")
-    assert (options.workers, options.slots, options.batch) == (2, 6, 4)
+    (group,) = options.groups
+    assert group.pool == "chat"
+    assert group.values == {"engine": "modelled", "model": "llama-3-8b", "workers": 2, "slots": 6, "batch": 4}
     assert json.loads(options.slo_classes)["normal"]["first_token_s"] == 60
 
 
@@ -52,18 +53,24 @@ def test_the_gate_has_the_settings_of_stack_and_pool(tmp_path: Path) -> None:
     assert config.throttling.user == 50
 
 
-def test_the_pool_s_own_classes_come_first(tmp_path: Path) -> None:
-    assert list(json.loads(values(tmp_path, pool(slo_classes=CLASSES))["slo_classes"])) == ["night"]
+def test_the_pool_s_own_classes_come_first_and_need_a_bucket(tmp_path: Path) -> None:
+    found = values(tmp_path, pool(slo_classes=CLASSES))
+    assert (found["slo_classes"], found["batches"]) == ("", True)
+    config = load_config(found["variables"]).of_pool("chat")
+    assert config.slo_classes is not None
+    assert [each.name for each in config.slo_classes.classes().ordered] == ["night"]
 
 
 @pytest.mark.parametrize(("least", "workers"), [(0, 1), (3, 3), (100, WORKERS_MAX)])
 def test_at_least_one_worker_runs_and_no_more_than_the_machine_may(tmp_path: Path, least: int, workers: int) -> None:
     found = values(tmp_path, pool(count={"min": least, "max": 100}))
-    assert stack_options(home=tmp_path, **found).workers == workers
+    (group,) = stack_options(home=tmp_path, **found).groups
+    assert group.values["workers"] == workers
 
 
 def test_a_pool_without_a_model_has_the_engine_s_own(tmp_path: Path) -> None:
-    assert stack_options(home=tmp_path, **values(tmp_path, "name: headgate")).model is None
+    (group,) = stack_options(home=tmp_path, **values(tmp_path, "name: headgate")).groups
+    assert group.values["model"] is None
 
 
 def test_without_a_file_nothing_changes() -> None:
@@ -81,10 +88,14 @@ def test_an_engine_with_weights_is_refused(tmp_path: Path) -> None:
         values(tmp_path, ONE_POOL, "engine", engine="vllm")
 
 
-def test_several_pools_are_refused_by_name(tmp_path: Path) -> None:
-    two = json.dumps({"pools": {"chat": {"model": "s3://models/a"}, "code": {"model": "s3://models/b"}}})
-    with pytest.raises(ConfigurationError, match=r"chat, code; .* use a file with one pool"):
-        values(tmp_path, two)
+def test_each_pool_has_its_workers_and_they_share_the_machine(tmp_path: Path) -> None:
+    fields = {"count": {"min": 100, "max": 100}}
+    pools = {name: {"model": f"s3://models/{name}", **fields} for name in ("chat", "code", "draft")}
+    found = values(tmp_path, json.dumps({"pools": pools}))
+    assert [(group.pool, group.values["model"], group.values["workers"]) for group in found["groups"]] == [
+        (name, name, WORKERS_MAX // 3) for name in pools
+    ]
+    assert load_config(found["variables"]).of_pool("code").models == ("code",)
 
 
 def test_a_mistake_in_the_file_names_its_field(tmp_path: Path) -> None:
@@ -97,12 +108,21 @@ SERVER = {"url": "http://127.0.0.1:8000/v1", "model": "llama", "slots": 32, "bat
 
 def test_a_pool_of_a_server_has_a_worker_that_forwards_to_it(tmp_path: Path) -> None:
     found = values(tmp_path, json.dumps({"pools": {"chat": {"servers": [SERVER]}}}))
-    options = stack_options(home=tmp_path, **found)
-    assert (options.engine, options.url, options.model) == ("openai", SERVER["url"], "llama")
-    assert (options.slots, options.batch, options.context_tokens) == (32, 8, 4096)
+    (group,) = stack_options(home=tmp_path, **found).groups
+    assert group.values == {"engine": "openai", "workers": 1, **SERVER}
     assert load_config(found["variables"]).of_pool().models == ("llama",)
 
 
-def test_several_servers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="use a file with one server"):
-        values(tmp_path, json.dumps({"pools": {"chat": {"servers": [SERVER, SERVER]}}}))
+def test_each_server_has_a_worker(tmp_path: Path) -> None:
+    servers = [{**SERVER, "url": f"http://127.0.0.1:{port}/v1"} for port in (8000, 8001)]
+    found = values(tmp_path, json.dumps({"pools": {"chat": {"servers": servers}}}))
+    assert [(group.pool, group.values["url"]) for group in found["groups"]] == [
+        ("chat", each["url"]) for each in servers
+    ]
+
+
+def test_more_servers_than_one_machine_takes_are_refused(tmp_path: Path) -> None:
+    servers = [{**SERVER, "url": f"http://127.0.0.1:{port}/v1"} for port in range(8000, 8005)]
+    pools = {"chat": {"servers": servers}, "code": {"servers": [{**each, "model": "code"} for each in servers]}}
+    with pytest.raises(ConfigurationError, match=r"needs 10 workers .* one machine takes 8"):
+        values(tmp_path, json.dumps({"pools": pools}))

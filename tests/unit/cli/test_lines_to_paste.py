@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from dispatcher.config import load_config
 from headgate.cli.lines_to_paste import lines_to_paste
 from headgate.local.options import Addresses
 
@@ -17,6 +18,7 @@ ADDRESSES = Addresses(
     openai_base_urls=["http://127.0.0.1:1/v1"],
     aws_endpoint_url="http://127.0.0.1:2",
     model="m",
+    pools={"default": "m"},
     api_keys={"quiet": "hg-1", "flood": "hg-2"},
     processes=[],
 )
@@ -45,8 +47,16 @@ def test_another_order_is_named_for_the_commands_that_read_the_log(order: str, e
 
 
 def test_the_pool_of_a_file_is_named_for_the_commands_that_read_the_log() -> None:
-    assert "HEADGATE_POOL=chat" in lines_to_paste(ADDRESSES, "bwfq", "chat")
+    chat = ADDRESSES.model_copy(update={"pools": {"chat": "m"}})
+    assert "HEADGATE_POOL=chat" in lines_to_paste(chat, "bwfq")
     assert "HEADGATE_POOL" not in lines_to_paste(ADDRESSES, "bwfq")
+
+
+def test_several_pools_are_given_to_the_commands_that_read_the_logs() -> None:
+    two = ADDRESSES.model_copy(update={"pools": {"chat": "m", "code": "n"}})
+    (line,) = [each for each in lines_to_paste(two, "bwfq").splitlines() if "HEADGATE_POOLS" in each]
+    pools = next(word for word in shlex.split(line) if word.startswith("HEADGATE_POOLS=")).partition("=")[2]
+    assert [each.pool for each in load_config({"HEADGATE_POOLS": pools}).each_pool()] == ["chat", "code"]
 
 
 def test_the_body_of_curl_is_json() -> None:

@@ -18,6 +18,7 @@ ADDRESSES = Addresses(
     openai_base_urls=["u"],
     aws_endpoint_url="a",
     model="m",
+    pools={"default": "m"},
     api_keys={},
     processes=[],
 )
