@@ -29,20 +29,21 @@ from tests.rehearsal.checks import Checks
 from tests.rehearsal.moto_stack import Created, create
 from tests.rehearsal.tasks import HERE, Service, Task
 
-POOL = "chat"
+IMAGE = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/worker@sha256:{'a' * 64}"
 DEPLOYMENT = {
     "pools": {
-        POOL: {
-            "model": "s3://models/chat/",
-            "image": f"123456789012.dkr.ecr.{REGION}.amazonaws.com/worker@sha256:{'a' * 64}",
+        name: {
+            "model": f"s3://models/{name}/",
+            "image": IMAGE,
             "slots": 8,
             "batch": 4,
-            "count": {"min": 1, "max": 2},
+            "count": {"min": 1, "max": most},
         }
+        for name, most in {"chat": 2, "code": 1}.items()
     },
     "slo_classes": {"interactive": {"first_token_s": 20}, "batch": {"first_token_s": 3600, "deferred": True}},
 }
-"""As headgate.yaml: a small fleet, with a deferred class for batches."""
+"""As headgate.yaml: two small pools, with a deferred class for batches."""
 
 
 def main() -> int:
@@ -89,17 +90,21 @@ async def _rehearse(template: dict[str, Any], home: Path) -> int:
         front = Task("front", home / "front", children, local)
         await front.start(created.front, {"front": port})
         ecs = session().client("ecs", endpoint_url=moto_url)
-        service = Service(ecs, *created.service, created.worker)
-        following = asyncio.create_task(service.run(home, children, local))
-        checks = Checks(f"http://{HERE}:{port}/v1", _client(aws_url), _administrator(aws_url, created), say)
+        services = [Service(ecs, pool, workers) for pool, workers in created.workers.items()]
+        following = [asyncio.create_task(service.run(home, children, local)) for service in services]
+        file = home / "headgate.yaml"
+        file.write_text(json.dumps(DEPLOYMENT))
+        checks = Checks(f"http://{HERE}:{port}/v1", _client(aws_url), _administrator(aws_url, created), file, say)
         checking = asyncio.create_task(checks.run(_token(moto_url, created)))
-        await asyncio.wait({following, checking}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (checking, following):
+        await asyncio.wait({*following, checking}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (checking, *following):
             if task.done():
                 task.result()
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        say(f"desired counts of the workers' service: {', '.join(map(str, service.desired))}")
+        for each in following:
+            each.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+        for service in services:
+            say(f"desired counts of the pool {service.pool}: {', '.join(map(str, service.desired))}")
         say("the rehearsal passed")
         return 0
     except Exception as error:
@@ -127,7 +132,7 @@ def _client(aws_url: str) -> Any:
 
 def _administrator(aws_url: str, created: Created) -> dict[str, str]:
     """Return the variables of an administrator's machine."""
-    own = {"HEADGATE_TABLE": created.outputs["TableName"], "HEADGATE_POOL": POOL}
+    own = {"HEADGATE_TABLE": created.outputs["TableName"], "HEADGATE_POOLS": created.pools}
     own["HEADGATE_ADMIN_FUNCTION"] = "headgate-admin"
     return {**base_environment(), **CREDENTIALS, **own, "AWS_ENDPOINT_URL": aws_url, "PYTHONPATH": str(Path.cwd())}
 

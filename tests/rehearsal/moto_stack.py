@@ -34,6 +34,14 @@ class Container(NamedTuple):
     environment: dict[str, str]
 
 
+class WorkersOf(NamedTuple):
+    """A pool's ECS service, and the containers of its task."""
+
+    cluster: str
+    service: str
+    containers: list[Container]
+
+
 class Created(NamedTuple):
     """What the stack consists of. `left_out`: logical ids that moto could not create, by type."""
 
@@ -42,9 +50,10 @@ class Created(NamedTuple):
     outputs: dict[str, str]
     wiring: Wiring
     front: list[Container]
-    worker: list[Container]
-    service: tuple[str, str]
-    """Cluster and name of the workers' ECS service."""
+    workers: dict[str, WorkersOf]
+    """By pool."""
+    pools: str
+    """HEADGATE_POOLS of all processes."""
 
 
 def create(session: boto3.Session, endpoint_url: str, template: Template) -> Created:
@@ -62,19 +71,24 @@ def create(session: boto3.Session, endpoint_url: str, template: Template) -> Cre
     if stack["StackStatus"] != "CREATE_COMPLETE":
         raise RuntimeError(f"moto: {stack['StackStatus']}: {stack.get('StackStatusReason')}")
     outputs = {each["OutputKey"]: each["OutputValue"] for each in stack["Outputs"]}
-    tasks = {task[0].name: task for task in _tasks(client("ecs"))}
-    pools = json.loads(next(iter(tasks["front"])).environment["HEADGATE_POOLS"])
-    (pool,) = pools.values()
-    service = pool["ecs_service"].split("/")
+    tasks = list(_tasks(client("ecs")))
+    (front,) = (task for task in tasks if task[0].name == "front")
+    pools = front[0].environment["HEADGATE_POOLS"]
     return Created(
         len(template["Resources"]),
         left_out,
         outputs,
         _wiring(client("lambda"), client("events"), client("sqs")),
-        tasks["front"],
-        tasks["weights"],
-        (service[0], service[1]),
+        front,
+        {pool: _workers(pool, settings, tasks) for pool, settings in json.loads(pools).items()},
+        pools,
     )
+
+
+def _workers(pool: str, settings: Mapping[str, Any], tasks: list[list[Container]]) -> WorkersOf:
+    of_pool = [task for task in tasks if task[0].name == "weights" and task[1].environment["HEADGATE_POOL"] == pool]
+    cluster, _, service = settings["ecs_service"].partition("/")
+    return WorkersOf(cluster, service, of_pool[0])
 
 
 def _creatable() -> set[str]:

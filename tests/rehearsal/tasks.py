@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.local.processes import Child, Children
-from tests.rehearsal.moto_stack import Container
+from tests.rehearsal.moto_stack import Container, WorkersOf
 
 POLL_S = 1.0
 READY_S = 120.0
@@ -63,10 +63,10 @@ def _local_command(command: Sequence[str], home: Path, port: int) -> list[str]:
 
 
 class Service:
-    """The workers' service: it starts and stops tasks until their number is the desired count in moto."""
+    """The workers' service of a pool: it starts and stops tasks until their number is the desired count in moto."""
 
-    def __init__(self, ecs: Any, cluster: str, name: str, containers: Sequence[Container]) -> None:
-        self._ecs, self._cluster, self._name, self._containers = ecs, cluster, name, containers
+    def __init__(self, ecs: Any, pool: str, workers: WorkersOf) -> None:
+        self._ecs, self.pool, self._workers = ecs, pool, workers
         self.tasks: list[Task] = []
         self.desired: list[int] = []
         """The desired counts so far, without repetitions."""
@@ -79,9 +79,10 @@ class Service:
             if not self.desired or self.desired[-1] != wanted:
                 self.desired.append(wanted)
             if len(self.tasks) < wanted:
-                task = Task(f"worker-{number}", home / f"worker-{number}", children, local)
+                name = f"{self.pool}-{number}"
+                task = Task(name, home / name, children, local)
                 number += 1
-                await task.start(self._containers)
+                await task.start(self._workers.containers)
                 self.tasks.append(task)
             elif len(self.tasks) > wanted:
                 await self.tasks.pop().stop()
@@ -89,6 +90,6 @@ class Service:
                 await asyncio.sleep(POLL_S)
 
     def _desired(self) -> int:
-        describe = partial(self._ecs.describe_services, cluster=self._cluster, services=[self._name])
+        describe = partial(self._ecs.describe_services, cluster=self._workers.cluster, services=[self._workers.service])
         (found,) = describe()["services"]
         return int(found["desiredCount"])
