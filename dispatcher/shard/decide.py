@@ -180,7 +180,7 @@ def _saved(decision: Decision, command: Saved) -> None:
 
 
 def _tick(decision: Decision) -> None:
-    """Drop waiting calls whose deadline has passed. Let workers serve again whose rest or retirement has ended."""
+    """Drop waiting calls whose deadline has passed. Let workers serve again after their rest or retirement."""
     state = decision.state
     rested(decision)
     for call_id in state.deadlines.take_due(state.at):

@@ -42,7 +42,7 @@ def report(decision: Decision, command: Report) -> Attempts:
 
 
 def rested(decision: Decision) -> None:
-    """Let workers serve again whose rest or retirement has ended."""
+    """Let workers serve again after their rest or retirement."""
     for worker in list(decision.state.workers.values()):
         if worker.config.state in FOR_A_TIME and worker.config.until <= decision.state.at:
             decision.add(worker.config._replace(state="serving", until=0.0))

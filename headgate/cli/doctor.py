@@ -86,8 +86,9 @@ def deployed(
     """Go through what only AWS can show (docs/operations.md), on a deployed stack. Nothing is changed."""
     from headgate.deployment.loading import load
     from headgate.doctor.account import Account
-    from headgate.doctor.deployed.checks import Deployed, run_checks
+    from headgate.doctor.deployed.checks import run_checks
     from headgate.doctor.deployed.record import as_markdown
+    from headgate.doctor.deployed.stack import Deployed
 
     deployment = load(file, name)
     account = Account(region or deployment.region)

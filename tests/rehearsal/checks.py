@@ -17,7 +17,10 @@ import openai
 MODELS = ("chat", "code")
 """Of both pools, which have the same names."""
 MODEL, *_ = MODELS
-SEEN_IN_MOTO = {"the stack is created", "the policies are sufficient", "a worker retires"}
+SEEN_IN_MOTO = {
+    *("the stack is created", "a gate process leads", "an administrator is named"),
+    *("a worker retires", "the policies are sufficient"),
+}
 """Rows of `headgate doctor deployed` that moto can show. It starts no task, instance or health check."""
 COMMAND_S = 300.0
 BATCH_S = 120.0

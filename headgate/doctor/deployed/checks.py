@@ -7,15 +7,14 @@ and says what to try.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from headgate.deployment.model import Deployment
 from headgate.doctor.account import reason
-from headgate.doctor.deployed.stack import Client, DeployedStack
+from headgate.doctor.deployed.service_checks import administrator_is_named, gate_leads, operator_page
+from headgate.doctor.deployed.stack import Deployed
 from headgate.doctor.finding import Finding, failed, ok, skipped, warning
 
 OUTPUTS = {
@@ -28,16 +27,6 @@ LOOK_YOURSELF = "search it in CloudWatch Logs Insights"
 PAGES_MAX = 100
 """Of one log group. CloudWatch may answer empty pages before those with lines."""
 LIVE = "live"
-
-
-@dataclass(frozen=True, slots=True)
-class Deployed:
-    """What a check looks at. `now`: Unix seconds."""
-
-    client: Client
-    stack: DeployedStack
-    deployment: Deployment
-    now: float
 
 
 Run = Callable[[Deployed, str], Finding]
@@ -114,9 +103,9 @@ def _fronts(deployed: Deployed, title: str) -> Finding:
     return failed(title, f"{seen}; headgate.yaml wants {wanted}", "see NoFront in docs/operations.md")
 
 
-by_hand("a gate process leads", "`HEADGATE_TABLE=… headgate doctor after`, which names the leader of each pool")
-by_hand("the operator's page", "open /operator of the front's address from within the VPC, with the secret's token")
-by_hand("an administrator is named", "create and delete a tenant with HEADGATE_ADMIN_FUNCTION, then `tenants audit`")
+CHECKS["a gate process leads"] = gate_leads
+CHECKS["the operator's page"] = operator_page
+CHECKS["an administrator is named"] = administrator_is_named
 by_hand("a stream survives a deployment", "deploy a change during a request of 200 s")
 
 
@@ -194,12 +183,9 @@ def _weights(deployed: Deployed, title: str) -> Finding:
 def _read_only(deployed: Deployed, title: str) -> Finding:
     if not deployed.stack.workers():
         return skipped(title, "no pool has a model")
-    lines, is_whole = _lines(deployed, "WorkerLog", '"Read-only file system"', DAY_S)
-    if lines:
-        return failed(title, lines[-1][:200], "a path of the image is written: give it a volume, and report it")
-    if not is_whole:
-        return warning(title, TOO_LONG, LOOK_YOURSELF)
-    return ok(title, "no write to the image in the last day; `headgate doctor after` shows the slots of ready workers")
+    seen = "no write to the image in the last day; `headgate doctor after` shows the slots of ready workers"
+    advice = "a path of the image is written: give it a volume, and report it"
+    return _absent(ok(title, seen), deployed, ("WorkerLog", '"Read-only file system"', DAY_S), advice)
 
 
 by_hand("a worker drains", "lower the desired count of a workers' service by one during a stream")
@@ -209,12 +195,9 @@ by_hand("a worker drains", "lower the desired count of a workers' service by one
 def _retires(deployed: Deployed, title: str) -> Finding:
     if not deployed.stack.workers():
         return skipped(title, "no pool has a model")
-    lines, is_whole = _lines(deployed, "SweepLog", '"does not protect"', DAY_S)
-    if lines:
-        return failed(title, lines[-1][:200], "see ScalingFails in docs/operations.md")
-    if not is_whole:
-        return warning(title, TOO_LONG, LOOK_YOURSELF)
-    return ok(title, "ECS refused no protection in the last day; `headgate top` shows a worker that retires")
+    seen = "ECS refused no protection in the last day; `headgate top` shows a worker that retires"
+    advice = "see ScalingFails in docs/operations.md"
+    return _absent(ok(title, seen), deployed, ("SweepLog", '"does not protect"', DAY_S), advice)
 
 
 by_hand("a spot notice drains", "interrupt a spot instance with a fault injection (FIS) during requests")
@@ -232,12 +215,16 @@ def _version(deployed: Deployed, title: str) -> Finding:
 
 @check("the policies are sufficient")
 def _policies(deployed: Deployed, title: str) -> Finding:
-    lines, is_whole = _lines(deployed, "", "%AccessDenied%", HOUR_S)
+    seen = "no AccessDenied in the last hour; `headgate doctor after --fairness` uses most permissions"
+    return _absent(ok(title, seen), deployed, ("", "%AccessDenied%", HOUR_S), "deploy again; report it")
+
+
+def _absent(good: Finding, deployed: Deployed, search: tuple[str, str, float], advice: str) -> Finding:
+    """Return `good` if no line is found. `search`: what _lines takes."""
+    lines, is_whole = _lines(deployed, *search)
     if lines:
-        return failed(title, f"{len(lines)} refusals in the last hour: {lines[-1][:200]}", "deploy again; report it")
-    if not is_whole:
-        return warning(title, TOO_LONG, LOOK_YOURSELF)
-    return ok(title, "no AccessDenied in the last hour; `headgate doctor after --fairness` uses most permissions")
+        return failed(good.check, f"{len(lines)} lines, the last: {lines[-1][:200]}", advice)
+    return good if is_whole else warning(good.check, TOO_LONG, LOOK_YOURSELF)
 
 
 def _tasks(ecs: Any, service_arn: str) -> Sequence[dict[str, Any]]:

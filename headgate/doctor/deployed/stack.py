@@ -8,6 +8,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from headgate.deployment.model import Deployment
+
 Client = Callable[[str], Any]
 """Makes an SDK client of the stack's region, by the name of the service."""
 
@@ -31,6 +33,16 @@ class DeployedStack:
     def workers(self) -> list[str]:
         """Return the ARNs of the workers' services."""
         return [arn for arn in self.of_type("AWS::ECS::Service") if arn.endswith("-workers")]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """What a check looks at. `now`: Unix seconds."""
+
+    client: Client
+    stack: DeployedStack
+    deployment: Deployment
+    now: float
 
 
 def read_stack(client: Client, name: str) -> DeployedStack | None:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import boto3
+import httpx
 import pytest
 from botocore.stub import Stubber
 from moto import mock_aws
 
-from dispatcher.bootstrap import RealClock
+from dispatcher.bootstrap import RealClock, real_random
+from dispatcher.config import load_config
+from dispatcher.model.audit import AuditRecord
+from dispatcher.model.facts import Entry, OrderSet
+from dispatcher.model.tenants import Tenant
+from dispatcher.shard.codec import encode_entry
+from dispatcher.stores.dynamodb.store import DynamoStore, create_table
 from headgate.deployment.model import Deployment
-from headgate.doctor.deployed.checks import CHECKS, OUTPUTS, Deployed, run_checks
+from headgate.doctor.deployed.checks import CHECKS, OUTPUTS, run_checks
 from headgate.doctor.deployed.record import as_markdown
-from headgate.doctor.deployed.stack import DeployedStack, read_stack
+from headgate.doctor.deployed.stack import Deployed, DeployedStack, read_stack
 from headgate.doctor.finding import Finding, Result, ok
 from tests.unit.cli.command import headgate
 
@@ -107,6 +116,59 @@ def test_a_protection_that_ecs_refuses_is_found(aws: None) -> None:
         title = "a worker retires"
         found = CHECKS[title](Deployed(lambda _: logs, stack, Deployment(), RealClock().now()), title)
     assert (found.result, "DEPLOYMENT_BLOCKED" in found.seen) == (Result.FAILED, True)
+
+
+def test_the_log_s_leader_and_the_audit_s_actors_are_read(aws: None) -> None:
+    create_table(client("dynamodb"), "records")
+    looked = deployed()
+    outputs = {**looked.stack.outputs, "TableName": "records"}
+    looked = replace(looked, stack=replace(looked.stack, outputs=outputs))
+    leads, named = "a gate process leads", "an administrator is named"
+    assert CHECKS[leads](looked, leads).result is Result.FAILED, "the log is empty"
+    assert CHECKS[named](looked, named).result is Result.SKIPPED
+
+    asyncio.run(_write(looked.now))
+    assert CHECKS[leads](looked, leads).seen == "default: 10.0.0.1:8090"
+    found = CHECKS[named](looked, named)
+    assert (found.result, "alice" in found.seen) == (Result.FAILED, True), "a name that is no ARN"
+
+
+async def _write(now: float) -> None:
+    """Write an entry with a leader, and a tenant whose creator is no identity of AWS."""
+    store = DynamoStore(client("dynamodb"), "records", clock=RealClock(), random=real_random())
+    log = store.log(load_config({}).shard)
+    await log.append(0, encode_entry(Entry(0, now, "p:1", "10.0.0.1:8090", 1, (OrderSet("bwfq"),))))
+    record = AuditRecord("1", now, "alice", "tenant.create", "acme", None, {})
+    await store.put_tenant(Tenant("acme"), expected_version=None, audit=record)
+    await store.close()
+
+
+def test_a_table_that_cannot_be_read_is_a_warning(aws: None) -> None:
+    found = by_title(run_checks(deployed()))
+    for title in ("a gate process leads", "an administrator is named"):
+        assert found[title].result is Result.WARNING
+
+
+@pytest.mark.parametrize(("status", "result"), [(200, Result.OK), (401, Result.FAILED), (None, Result.SKIPPED)])
+def test_the_page_is_opened_with_the_secret_s_token(
+    aws: None, monkeypatch: pytest.MonkeyPatch, status: int | None, result: Result
+) -> None:
+    """Stubbed: the front's answer. None: it cannot be reached."""
+    secret = client("secretsmanager").create_secret(Name="token", SecretString="t" * 40)["ARN"]
+    asked: list[tuple[str, str]] = []
+
+    def get(url: str, headers: dict[str, str], timeout: float) -> httpx.Response:
+        asked.append((url, headers["authorization"]))
+        if status is None:
+            raise httpx.ConnectError("no route")
+        return httpx.Response(status)
+
+    monkeypatch.setattr(httpx, "get", get)
+    looked = deployed()
+    outputs = {"OperatorToken": secret, "OpenAiBaseUrl": "https://llm.example.com/v1"}
+    looked = replace(looked, stack=replace(looked.stack, outputs=outputs))
+    assert CHECKS["the operator's page"](looked, "page").result is result
+    assert asked == [("https://llm.example.com/operator", f"Bearer {'t' * 40}")]
 
 
 def test_a_line_after_an_empty_page_is_found(aws: None) -> None:
