@@ -62,8 +62,8 @@ class FleetScaler(Protocol):
 
     async def count(self) -> ServiceCount: ...
 
-    async def keep(self, workers: Sequence[str]) -> None:
-        """Make sure that a smaller number, set now, stops none of these workers."""
+    async def keep(self, workers: Sequence[str], leaver: str = "") -> None:
+        """Make sure that a smaller number, set now, stops none of these workers, and may stop `leaver` at once."""
         ...
 
     async def set(self, workers: int) -> None:

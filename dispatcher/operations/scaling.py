@@ -63,7 +63,8 @@ class Scaling:
             await self._link.do(Retire(leaver.worker))
             return False
         if workers < desired:
-            await scaler.keep([each.worker for each in load.workers if each is not leaver])
+            staying = [each.worker for each in load.workers if each is not leaver]
+            await scaler.keep(staying, "" if leaver is None else leaver.worker)
         await scaler.set(workers)
         return True
 

@@ -38,18 +38,22 @@ class EcsService:
         running, pending = services[0]["runningCount"], services[0]["pendingCount"]
         return ServiceCount(services[0]["desiredCount"], running + pending)
 
-    async def keep(self, workers: Sequence[str]) -> None:
-        """Protect the tasks from scale-in for KEPT_MINUTES. A worker that is no task of ECS needs no protection.
+    async def keep(self, workers: Sequence[str], leaver: str = "") -> None:
+        """Protect the tasks from scale-in for KEPT_MINUTES. End the leaver's protection, which it may have from the
+        last scale-in. A worker that is no task of ECS needs no protection.
 
         Source: ECS's API reference, "UpdateTaskProtection".
         """
-        for tasks in _in_tens([worker for worker in workers if TASK_ID.fullmatch(worker)]):
-            answer = await self._call(
-                "update_task_protection", tasks=tasks, protectionEnabled=True, expiresInMinutes=KEPT_MINUTES
-            )
-            reasons = {each["reason"] for each in answer["failures"]} - {"MISSING"}  # those have ended
-            if reasons:
-                raise StoreUnavailable(f"ECS does not protect the other workers: {', '.join(sorted(reasons))}.")
+        for tasks in _in_tens(_tasks(workers)):
+            await self._protect(tasks, protectionEnabled=True, expiresInMinutes=KEPT_MINUTES)
+        if leaving := _tasks([leaver]):
+            await self._protect(leaving, protectionEnabled=False)
+
+    async def _protect(self, tasks: list[str], **protection: Any) -> None:
+        answer = await self._call("update_task_protection", tasks=tasks, **protection)
+        reasons = {each["reason"] for each in answer["failures"]} - {"MISSING"}  # those have ended
+        if reasons:
+            raise StoreUnavailable(f"ECS does not protect the other workers: {', '.join(sorted(reasons))}.")
 
     async def set(self, workers: int) -> None:
         await self._call("update_service", service=self._service, desiredCount=workers)
@@ -64,6 +68,10 @@ class EcsService:
             raise StoreUnavailable(f"ECS refused {operation}: {error.response['Error']['Code']}.") from error
         except BotoCoreError as error:
             raise StoreUnavailable(f"ECS cannot be used: {type(error).__name__}.") from error
+
+
+def _tasks(workers: Sequence[str]) -> list[str]:
+    return [worker for worker in workers if TASK_ID.fullmatch(worker)]
 
 
 def _in_tens(tasks: list[str]) -> list[list[str]]:

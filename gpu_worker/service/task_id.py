@@ -24,10 +24,11 @@ def task_id(environment: Mapping[str, str]) -> str:
     address = environment.get(METADATA)
     if not address:
         return ""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach this address
     problem = ""
     for _ in range(TRIES):
         try:
-            with urllib.request.urlopen(f"{address}/task", timeout=ANSWER_S) as answer:  # noqa: S310
+            with direct.open(f"{address}/task", timeout=ANSWER_S) as answer:
                 return str(json.load(answer)["TaskARN"]).rpartition("/")[2]
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = type(error).__name__

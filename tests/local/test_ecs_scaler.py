@@ -85,6 +85,15 @@ async def test_tasks_are_protected_in_tens_and_other_workers_are_left_out() -> N
     assert all(each.items() >= given.items() for each in client.asked)
 
 
+async def test_the_leaver_s_protection_of_the_last_scale_in_ends() -> None:
+    client = Protecting()
+    await EcsService(client, "pool", "workers").keep(TASKS[1:3], TASKS[0])
+    assert [(each["tasks"], each["protectionEnabled"]) for each in client.asked] == [
+        (TASKS[1:3], True),
+        (TASKS[:1], False),
+    ]
+
+
 async def test_a_protection_that_is_refused_is_an_error() -> None:
     client = Protecting([{"reason": "DEPLOYMENT_BLOCKED", "arn": TASKS[0]}])
     with pytest.raises(StoreUnavailable, match="does not protect the other workers: DEPLOYMENT_BLOCKED"):

@@ -53,7 +53,7 @@ class Service:
     async def count(self) -> ServiceCount:
         return ServiceCount(self.desired, len(self.fleet.urls(WORKER)))
 
-    async def keep(self, workers: Sequence[str]) -> None:
+    async def keep(self, workers: Sequence[str], leaver: str = "") -> None:
         self.kept.append(set(workers))
 
     async def set(self, workers: int) -> None:

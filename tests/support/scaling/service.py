@@ -22,7 +22,7 @@ class CountedService:
         self.reads += 1
         return ServiceCount(self.desired, self.desired)
 
-    async def keep(self, workers: Sequence[str]) -> None:
+    async def keep(self, workers: Sequence[str], leaver: str = "") -> None:
         """Nothing to do: no worker stops."""
 
     async def set(self, workers: int) -> None:

@@ -40,7 +40,7 @@ class EcsStandIn:
     async def count(self) -> ServiceCount:
         return ServiceCount(self.desired, self._starting + len(self._serving) + self._draining)
 
-    async def keep(self, workers: Sequence[str]) -> None:
+    async def keep(self, workers: Sequence[str], leaver: str = "") -> None:
         self._kept = set(workers)
 
     async def set(self, workers: int) -> None:

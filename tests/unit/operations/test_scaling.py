@@ -32,16 +32,18 @@ class Service:
     fails: set[str] = field(default_factory=set)
     sets: list[int] = field(default_factory=list)
     kept: list[list[str]] = field(default_factory=list)
+    leavers: list[str] = field(default_factory=list)
 
     async def count(self) -> ServiceCount:
         if "count" in self.fails:
             raise StoreUnavailable("no count")
         return ServiceCount(self.desired, self.desired)
 
-    async def keep(self, workers: Sequence[str]) -> None:
+    async def keep(self, workers: Sequence[str], leaver: str = "") -> None:
         if "keep" in self.fails:
             raise StoreUnavailable("no protection")
         self.kept.append(sorted(workers))
+        self.leavers.append(leaver)
 
     async def set(self, workers: int) -> None:
         if "set" in self.fails:
@@ -133,7 +135,7 @@ async def test_the_worker_with_the_fewest_calls_retires_and_is_stopped_when_they
     await scaling.sweep(serving(WorkerLoad("a", 1), WorkerLoad("b", 1), WorkerLoad("c", 2, is_retiring=True)))
     assert (link.sent, service.sets) == ([Retire("c"), Retire("c")], []), "the one that retires goes on"
     assert await scaling.sweep(serving(*others, WorkerLoad("c", 0, is_retiring=True))) == ScaleReport(2)
-    assert (service.kept, service.sets) == ([["a", "b"]], [2])
+    assert (service.kept, service.leavers, service.sets) == ([["a", "b"]], ["c"], [2])
 
 
 async def test_a_worker_without_calls_is_stopped_at_once() -> None:
@@ -174,7 +176,7 @@ async def test_a_worker_that_the_service_is_stopping_keeps_retiring() -> None:
 async def test_while_a_worker_starts_all_that_serve_are_kept() -> None:
     service = Service(3)
     await scaling_of(service, StillClock(), AT_ONCE).sweep(serving(WorkerLoad("a", 0), WorkerLoad("b", 1)))
-    assert (service.kept, service.sets) == ([["a", "b"]], [2])
+    assert (service.kept, service.leavers, service.sets) == ([["a", "b"]], [""], [2])
 
 
 async def test_without_protection_the_number_is_not_lowered() -> None:
