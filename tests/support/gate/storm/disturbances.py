@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
 
+from dispatcher.model.commands import Command, Retire
+from dispatcher.model.errors import StoreUnavailable
 from dispatcher.policies.clocks import Share
+from dispatcher.service.link.link import Link
 from tests.support.gate.storm.nodes import Node
 from tests.support.gate.storm.world import World
 
@@ -45,6 +49,7 @@ class Disturbances:
             (weather.tears, self._tear),
             (weather.tenant_changes, self._change_tenant),
             (1.0 if weather.expiry else 0.0, self._expire),
+            (weather.retires, self._retire),
         ]
         for number, (rate, act) in enumerate(kinds):
             if rate:
@@ -223,6 +228,19 @@ class Disturbances:
         new = replace(old, share=share, queue_items_max=random.choice([1, 4, 8]), version=old.version + 1)
         world.tenants[name] = new
         world.store.data.tenants.put(new, old.version)
+
+    async def _retire(self) -> None:
+        """Let a worker retire or serve again, as the sweep does. The sender of the command may die meanwhile."""
+        random, fronts = self._random, [front for front in self._world.fronts if front.is_up]
+        if fronts:
+            front = random.choice(fronts)
+            command = Retire(random.choice(self._world.workers).name, is_over=random.random() < 0.3)
+            front.spawn(_sent(front.link, command))
+
+
+async def _sent(link: Link, command: Command) -> None:
+    with suppress(StoreUnavailable):
+        await link.do(command)
 
 
 EXPIRED_AFTER_S = 7.0

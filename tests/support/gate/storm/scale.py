@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from dispatcher.policies.planning import residency
 from dispatcher.service import follower, gate_process, planning, replica, snapshots
+from dispatcher.shard import workers
 from dispatcher.stores.memory import log as memory_log
 
 SCALED = [
@@ -23,6 +24,7 @@ SCALED = [
     (memory_log, "CUT_AFTER_S", 10.0),
     (residency, "RESIDENCY_S", 1.0),
     (planning, "SWEEP_S", 3.0),
+    (workers, "RETIRE_S", 5.0),
 ]
 
 

@@ -15,6 +15,8 @@ SWAPPING = 0.2
 """In so many seeds workers can load several models."""
 PLANNED = 0.5
 """In so many of these the leader plans."""
+RETIRING = 0.2
+"""In so many seeds workers retire."""
 MILD = 0.25
 """In so many seeds only processes die: store, network and clocks work, so the bounds of liveness hold all the time."""
 
@@ -75,6 +77,8 @@ class Weather:
     planned: bool = False
     """The workers report a throughput from the start, so that the leader plans."""
     """What each worker can load. With more than one, calls are for any of them, and workers swap."""
+    retires: float = 0.0
+    """Rate of commands that a worker retires, or serves again."""
     freezes: float = 0.0
     """Chance that a process stops in the middle of an append, for longer than an entry lives."""
 
@@ -128,7 +132,13 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
         engine_fails=chance(0.3),
         duplicates=chance(0.3),
     )
-    return _with_models(weather if mild else _long_silences(weather, random))
+    return _with_retirements(_with_models(weather if mild else _long_silences(weather, random)))
+
+
+def _with_retirements(weather: Weather) -> Weather:
+    """Return the weather, in some seeds with workers that retire. Other random numbers stay as they are."""
+    random = Random(f"retires {weather.seed}")
+    return replace(weather, retires=0.1 + 0.5 * random.random()) if random.random() < RETIRING else weather
 
 
 def _with_models(weather: Weather) -> Weather:

@@ -130,6 +130,8 @@ class Liveness:
         known = self._world.log.reference.state.workers.get(worker.name)
         if known is not None and known.load:
             return False
+        if known is not None and known.config.state == "retiring":
+            return False
         return known is None or known.config.state == "silent" or len(known.running) < known.config.slots
 
     def _held_slots(self) -> Iterator[tuple[str, str, float]]:
