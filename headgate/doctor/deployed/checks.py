@@ -6,13 +6,14 @@ and says what to try.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from headgate.doctor.account import reason
+from headgate.doctor.deployed.pool_checks import pools_have_workers, tasks_of
 from headgate.doctor.deployed.service_checks import administrator_is_named, gate_leads, operator_page
 from headgate.doctor.deployed.stack import Deployed
 from headgate.doctor.finding import Finding, failed, ok, skipped, warning
@@ -24,6 +25,8 @@ OUTPUTS = {
 DAY_S, HOUR_S = 86_400, 3_600
 TOO_LONG = "the log was too long to read to its end"
 LOOK_YOURSELF = "search it in CloudWatch Logs Insights"
+ALARMS_MAX = 100
+"""DescribeAlarms takes so many names."""
 PAGES_MAX = 100
 """Of one log group. CloudWatch may answer empty pages before those with lines."""
 LIVE = "live"
@@ -75,7 +78,7 @@ def _architecture(deployed: Deployed, title: str) -> Finding:
     fronts = [arn for arn in deployed.stack.of_type("AWS::ECS::Service") if arn.endswith("-front")]
     if not fronts:
         return skipped(title, "the front is a function")
-    tasks = _tasks(deployed.client("ecs"), fronts[0])
+    tasks = tasks_of(deployed.client("ecs"), fronts[0])
     found = {
         attribute["value"]
         for task in tasks
@@ -149,6 +152,27 @@ def _alarms(deployed: Deployed, title: str) -> Finding:
     )
 
 
+@check("each alarm has its metric")
+def _alarm_metrics(deployed: Deployed, title: str) -> Finding:
+    names = deployed.stack.of_type("AWS::CloudWatch::Alarm")
+    if not names:
+        return failed(title, "the stack has no alarm", "deploy again with this version")
+    pages = (
+        deployed.client("cloudwatch")
+        .get_paginator("describe_alarms")
+        .paginate(AlarmNames=names[:ALARMS_MAX], AlarmTypes=["MetricAlarm"])
+    )
+    states = {alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]}
+    without = sorted(name for name, state in states.items() if state == "INSUFFICIENT_DATA")
+    rings = sorted(name for name, state in states.items() if state == "ALARM")
+    if without:
+        advice = "the alarm cannot ring: send some requests, and look for its metric in CloudWatch after ten minutes"
+        return failed(title, f"no data for {', '.join(without)}", advice)
+    if rings:
+        return warning(title, f"in alarm: {', '.join(rings)}", "each alarm has its steps in docs/operations.md")
+    return ok(title, f"{len(states)} alarms have data, and none rings")
+
+
 @check("an instance joins, and has its disk")
 def _instances(deployed: Deployed, title: str) -> Finding:
     if not deployed.stack.workers():
@@ -165,6 +189,9 @@ def _instances(deployed: Deployed, title: str) -> Finding:
     if len(active) < wanted:
         return failed(title, f"{seen}; headgate.yaml wants {wanted}", "see NoWorker in docs/operations.md")
     return ok(title, f"{seen}; `df /opt/headgate` on one shows its disk")
+
+
+CHECKS["each pool has its workers"] = pools_have_workers
 
 
 @check("the weights are copied")
@@ -225,14 +252,6 @@ def _absent(good: Finding, deployed: Deployed, search: tuple[str, str, float], a
     if lines:
         return failed(good.check, f"{len(lines)} lines, the last: {lines[-1][:200]}", advice)
     return good if is_whole else warning(good.check, TOO_LONG, LOOK_YOURSELF)
-
-
-def _tasks(ecs: Any, service_arn: str) -> Sequence[dict[str, Any]]:
-    """Return the running tasks of a service."""
-    _, cluster, name = service_arn.rsplit(":", 1)[-1].split("/")
-    arns = ecs.list_tasks(cluster=cluster, serviceName=name)["taskArns"]
-    found: Sequence[dict[str, Any]] = ecs.describe_tasks(cluster=cluster, tasks=arns)["tasks"] if arns else []
-    return found
 
 
 def _lines(deployed: Deployed, group: str, pattern: str, seconds: float) -> tuple[list[str], bool]:

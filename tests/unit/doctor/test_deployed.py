@@ -171,6 +171,55 @@ def test_the_page_is_opened_with_the_secret_s_token(
     assert asked == [("https://llm.example.com/operator", f"Bearer {'t' * 40}")]
 
 
+@pytest.mark.parametrize(
+    ("states", "result", "seen"),
+    [
+        (["OK", "OK"], Result.OK, "2 alarms have data"),
+        (["OK", "ALARM"], Result.WARNING, "in alarm: a1"),
+        (["INSUFFICIENT_DATA", "ALARM"], Result.FAILED, "no data for a0"),
+    ],
+)
+def test_alarms_without_a_metric_are_named(aws: None, states: list[str], result: Result, seen: str) -> None:
+    """Stubbed: moto never evaluates an alarm."""
+    cloudwatch, names = client("cloudwatch"), [f"a{number}" for number in range(len(states))]
+    alarms = [{"AlarmName": name, "StateValue": state} for name, state in zip(names, states, strict=True)]
+    stubber = Stubber(cloudwatch)
+    stubber.add_response("describe_alarms", {"MetricAlarms": alarms})
+    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {"AWS::CloudWatch::Alarm": names})
+    with stubber:
+        title = "each alarm has its metric"
+        found = CHECKS[title](Deployed(lambda _: cloudwatch, stack, Deployment(), RealClock().now()), title)
+    assert (found.result, seen in found.seen) == (result, True)
+
+
+@pytest.mark.parametrize(
+    ("running", "rollout", "digests", "problem"),
+    [
+        (2, "COMPLETED", ["sha256:a", "sha256:a"], ""),
+        (1, "COMPLETED", ["sha256:a"], "headgate-chat-workers: 1 of 2 tasks run"),
+        (2, "IN_PROGRESS", ["sha256:a", "sha256:a"], "a deployment is IN_PROGRESS"),
+        (2, "COMPLETED", ["sha256:a", "sha256:b"], "different images: sha256:a, sha256:b"),
+    ],
+)
+def test_the_workers_of_each_pool(aws: None, running: int, rollout: str, digests: list[str], problem: str) -> None:
+    """Stubbed: moto starts no task."""
+    arn, ecs = "arn:aws:ecs:us-east-1:1:service/c/headgate-chat-workers", client("ecs")
+    service = {"serviceName": "headgate-chat-workers", "serviceArn": arn, "runningCount": running, "desiredCount": 2}
+    tasks = [{"containers": [{"name": "worker", "imageDigest": digest}]} for digest in digests]
+    stubber = Stubber(ecs)
+    stubber.add_response("describe_services", {"services": [{**service, "deployments": [{"rolloutState": rollout}]}]})
+    stubber.add_response("list_tasks", {"taskArns": [f"t{number}" for number in range(len(tasks))]})
+    stubber.add_response("describe_tasks", {"tasks": tasks})
+    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {"AWS::ECS::Service": [arn]})
+    pools = {"pools": {"chat": {"model": "s3://models/chat/", "count": {"min": 2, "max": 3}}}}
+    with stubber:
+        title = "each pool has its workers"
+        looked = Deployed(lambda _: ecs, stack, Deployment.model_validate(pools), RealClock().now())
+        found = CHECKS[title](looked, title)
+    assert (found.result is Result.OK) is (problem == "")
+    assert problem in found.seen
+
+
 def test_a_line_after_an_empty_page_is_found(aws: None) -> None:
     """Stubbed: moto has no empty pages before those with lines, as CloudWatch may have."""
     logs, line = client("logs"), "AccessDeniedException: no"
