@@ -99,7 +99,8 @@ class HeadgateStack(Stack):
         table = self._state.table.table_name
         token = self._state.operator_token.secret_name
         CfnOutput(self, "OperatorToken", value=token, description="The secret with the token of the page /operator")
-        CfnOutput(self, "TableName", value=table, description="HEADGATE_TABLE for the command line")
+        CfnOutput(self, "TableName", value=table, description="The table of tenants, calls and logs")
+        CfnOutput(self, "OperatorShell", value=self._shell(), description="Paste into a shell for headgate's commands")
 
     def _environment(self) -> dict[str, str]:
         """Return the variables of every process of the gate (dispatcher/config.py)."""
@@ -113,6 +114,14 @@ class HeadgateStack(Stack):
             "POWERTOOLS_LOG_LEVEL": "INFO",
             **self._deployment.environment(),
         }
+
+    def _shell(self) -> str:
+        """Return the variables of an operator's shell: the table, the pools with their models, and the function
+        of administrators."""
+        settings = {name: self._deployment.pool_settings(name) for name in self._deployment.pools}
+        pools = {name: {key: each[key] for key in ("models",) if key in each} for name, each in settings.items()}
+        administer = f"HEADGATE_ADMIN_FUNCTION={self.stack_name}-admin"
+        return f"export HEADGATE_TABLE={self._state.table.table_name} HEADGATE_POOLS='{json.dumps(pools)}' {administer}"
 
     def _traces(self) -> dict[str, str]:
         """Return the variables by which a process sends its spans to X-Ray itself (dispatcher/otlp); none without

@@ -38,7 +38,7 @@ def physical_names(template: Template) -> Iterator[str]:
 
 
 def test_the_outputs_have_the_names_of_the_documentation(template: Template, fleet_template: Template) -> None:
-    documented = {"OpenAiBaseUrl", "TableName", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId"}
+    documented = {"OpenAiBaseUrl", "TableName", "OperatorShell", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId"}
     documented |= {"InvokerPolicy", "AdministratorPolicy"}
     assert set(template["Outputs"]) == documented | {"WorkersDefault"}
     assert set(fleet_template["Outputs"]) == documented | {"WorkersDefault"}

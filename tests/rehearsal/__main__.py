@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sys
 import tempfile
 from contextlib import suppress
@@ -131,9 +132,9 @@ def _client(aws_url: str) -> Any:
 
 
 def _administrator(aws_url: str, created: Created) -> dict[str, str]:
-    """Return the variables of an administrator's machine."""
-    own = {"HEADGATE_TABLE": created.outputs["TableName"], "HEADGATE_POOLS": created.pools}
-    own["HEADGATE_ADMIN_FUNCTION"] = "headgate-admin"
+    """Return the variables of an administrator's machine, as the stack's output says."""
+    _, *words = shlex.split(created.outputs["OperatorShell"])
+    own = dict(word.split("=", 1) for word in words)
     return {**base_environment(), **CREDENTIALS, **own, "AWS_ENDPOINT_URL": aws_url, "PYTHONPATH": str(Path.cwd())}
 
 

@@ -52,8 +52,6 @@ class Created(NamedTuple):
     front: list[Container]
     workers: dict[str, WorkersOf]
     """By pool."""
-    pools: str
-    """HEADGATE_POOLS of all processes."""
 
 
 def create(session: boto3.Session, endpoint_url: str, template: Template) -> Created:
@@ -81,7 +79,6 @@ def create(session: boto3.Session, endpoint_url: str, template: Template) -> Cre
         _wiring(client("lambda"), client("events"), client("sqs")),
         front,
         {pool: _workers(pool, settings, tasks) for pool, settings in json.loads(pools).items()},
-        pools,
     )
 
 

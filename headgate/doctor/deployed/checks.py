@@ -19,7 +19,7 @@ from headgate.doctor.deployed.stack import Deployed
 from headgate.doctor.finding import Finding, failed, ok, skipped, warning
 
 OUTPUTS = {
-    *("OpenAiBaseUrl", "TableName", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId"),
+    *("OpenAiBaseUrl", "TableName", "OperatorShell", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId"),
     *("InvokerPolicy", "AdministratorPolicy"),
 }
 DAY_S, HOUR_S = 86_400, 3_600
