@@ -37,12 +37,21 @@ CHECKS: dict[str, Run] = {}
 """By the row's title."""
 
 
-def check(title: str) -> Callable[[Run], Run]:
+def check(title: str, *, of_workers: bool = False) -> Callable[[Run], Run]:
+    """Register a row's check. `of_workers`: without a pool with a model there is nothing to check."""
+
     def registered(run: Run) -> Run:
-        CHECKS[title] = run
+        CHECKS[title] = _if_workers(run) if of_workers else run
         return run
 
     return registered
+
+
+def _if_workers(run: Run) -> Run:
+    def checked(deployed: Deployed, title: str) -> Finding:
+        return run(deployed, title) if deployed.stack.workers() else skipped(title, "no pool has a model")
+
+    return checked
 
 
 def run_checks(deployed: Deployed) -> list[Finding]:
@@ -106,9 +115,9 @@ def _fronts(deployed: Deployed, title: str) -> Finding:
     return failed(title, f"{seen}; headgate.yaml wants {wanted}", "see NoFront in docs/operations.md")
 
 
-CHECKS["a gate process leads"] = gate_leads
-CHECKS["the operator's page"] = operator_page
-CHECKS["an administrator is named"] = administrator_is_named
+check("a gate process leads")(gate_leads)
+check("the operator's page")(operator_page)
+check("an administrator is named")(administrator_is_named)
 by_hand("a stream survives a deployment", "deploy a change during a request of 200 s")
 
 
@@ -157,12 +166,10 @@ def _alarm_metrics(deployed: Deployed, title: str) -> Finding:
     names = deployed.stack.of_type("AWS::CloudWatch::Alarm")
     if not names:
         return failed(title, "the stack has no alarm", "deploy again with this version")
-    pages = (
-        deployed.client("cloudwatch")
-        .get_paginator("describe_alarms")
-        .paginate(AlarmNames=names[:ALARMS_MAX], AlarmTypes=["MetricAlarm"])
-    )
-    states = {alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]}
+    describe = deployed.client("cloudwatch").describe_alarms
+    parts = (names[first : first + ALARMS_MAX] for first in range(0, len(names), ALARMS_MAX))
+    found = [alarm for part in parts for alarm in describe(AlarmNames=part, MaxRecords=ALARMS_MAX)["MetricAlarms"]]
+    states = {alarm["AlarmName"]: alarm["StateValue"] for alarm in found}
     without = sorted(name for name, state in states.items() if state == "INSUFFICIENT_DATA")
     rings = sorted(name for name, state in states.items() if state == "ALARM")
     if without:
@@ -173,10 +180,8 @@ def _alarm_metrics(deployed: Deployed, title: str) -> Finding:
     return ok(title, f"{len(states)} alarms have data, and none rings")
 
 
-@check("an instance joins, and has its disk")
+@check("an instance joins, and has its disk", of_workers=True)
 def _instances(deployed: Deployed, title: str) -> Finding:
-    if not deployed.stack.workers():
-        return skipped(title, "no pool has a model")
     ecs = deployed.client("ecs")
     (cluster, *_) = deployed.stack.of_type("AWS::ECS::Cluster")
     arns = ecs.list_container_instances(cluster=cluster)["containerInstanceArns"]
@@ -191,13 +196,11 @@ def _instances(deployed: Deployed, title: str) -> Finding:
     return ok(title, f"{seen}; `df /opt/headgate` on one shows its disk")
 
 
-CHECKS["each pool has its workers"] = pools_have_workers
+check("each pool has its workers", of_workers=True)(pools_have_workers)
 
 
-@check("the weights are copied")
+@check("the weights are copied", of_workers=True)
 def _weights(deployed: Deployed, title: str) -> Finding:
-    if not deployed.stack.workers():
-        return skipped(title, "no pool has a model")
     lines, is_whole = _lines(deployed, "WorkerLog", '"files copied"', DAY_S)
     if lines:
         return ok(title, lines[-1])
@@ -206,10 +209,8 @@ def _weights(deployed: Deployed, title: str) -> Finding:
     return failed(title, "no copy in the last day", "look at the log streams weights/…: a wrong URI, or no permission")
 
 
-@check("a worker is ready, with a read-only image")
+@check("a worker is ready, with a read-only image", of_workers=True)
 def _read_only(deployed: Deployed, title: str) -> Finding:
-    if not deployed.stack.workers():
-        return skipped(title, "no pool has a model")
     seen = "no write to the image in the last day; `headgate doctor after` shows the slots of ready workers"
     advice = "a path of the image is written: give it a volume, and report it"
     return _absent(ok(title, seen), deployed, ("WorkerLog", '"Read-only file system"', DAY_S), advice)
@@ -218,10 +219,8 @@ def _read_only(deployed: Deployed, title: str) -> Finding:
 by_hand("a worker drains", "lower the desired count of a workers' service by one during a stream")
 
 
-@check("a worker retires")
+@check("a worker retires", of_workers=True)
 def _retires(deployed: Deployed, title: str) -> Finding:
-    if not deployed.stack.workers():
-        return skipped(title, "no pool has a model")
     seen = "ECS refused no protection in the last day; `headgate top` shows a worker that retires"
     advice = "see ScalingFails in docs/operations.md"
     return _absent(ok(title, seen), deployed, ("SweepLog", '"does not protect"', DAY_S), advice)

@@ -7,7 +7,7 @@ from typing import Any
 
 from headgate.deployment.pool import Pool
 from headgate.doctor.deployed.stack import Deployed
-from headgate.doctor.finding import Finding, failed, ok, skipped
+from headgate.doctor.finding import Finding, failed, ok
 
 DONE = "COMPLETED"
 WORKER = "worker"
@@ -15,10 +15,8 @@ WORKER = "worker"
 
 def pools_have_workers(deployed: Deployed, title: str) -> Finding:
     """Whether each pool's service has its tasks, of the last deployment and with one image."""
-    ecs, arns = deployed.client("ecs"), deployed.stack.workers()
-    if not arns:
-        return skipped(title, "no pool has a model")
-    found = [service for arn in arns for service in _services(ecs, arn)]
+    ecs = deployed.client("ecs")
+    found = [service for arn in deployed.stack.workers() for service in _services(ecs, arn)]
     problems = [problem for service in found for problem in _problems(deployed, ecs, service)]
     if problems:
         return failed(title, "; ".join(problems), "see NoWorker in docs/operations.md, and the service's events")

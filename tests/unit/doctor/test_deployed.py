@@ -192,6 +192,19 @@ def test_alarms_without_a_metric_are_named(aws: None, states: list[str], result:
     assert (found.result, seen in found.seen) == (result, True)
 
 
+def test_more_alarms_than_one_request_takes_are_all_read(aws: None) -> None:
+    cloudwatch, names = client("cloudwatch"), [f"a{number:03}" for number in range(150)]
+    stubber = Stubber(cloudwatch)
+    for part, state in ((names[:100], "OK"), (names[100:], "INSUFFICIENT_DATA")):
+        alarms = [{"AlarmName": name, "StateValue": state} for name in part]
+        stubber.add_response("describe_alarms", {"MetricAlarms": alarms}, {"AlarmNames": part, "MaxRecords": 100})
+    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {"AWS::CloudWatch::Alarm": names})
+    with stubber:
+        title = "each alarm has its metric"
+        found = CHECKS[title](Deployed(lambda _: cloudwatch, stack, Deployment(), RealClock().now()), title)
+    assert (found.result, "a149" in found.seen) == (Result.FAILED, True)
+
+
 @pytest.mark.parametrize(
     ("running", "rollout", "digests", "problem"),
     [
