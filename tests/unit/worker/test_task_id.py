@@ -45,6 +45,8 @@ def endpoint(status: int, body: bytes) -> Iterator[tuple[str, list[str]]]:
 
 def test_the_id_is_the_last_part_of_the_tasks_arn_and_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     with endpoint(200, json.dumps({"Cluster": "default", "TaskARN": ARN}).encode()) as (address, asked):
         assert task_id({METADATA: address}) == ID
     assert asked == ["/v4/container/task"]
