@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
+from dispatcher.metrics_namespace import SERVICE, metrics_namespace
 from dispatcher.model.pool_delays import PoolDelays
 from dispatcher.model.scaling import FleetLoad, ScaleReport
 from dispatcher.model.tracing import trace_id_of
 from dispatcher.operations.following import Following
 
-SERVICE = "headgate"
-
 logger = Logger(service=SERVICE, log_uncaught_exceptions=False)
-metrics = Metrics(namespace=SERVICE, service=SERVICE)
+metrics = Metrics(namespace=metrics_namespace(), service=SERVICE)
 
 
 def log_ended(
@@ -68,7 +67,7 @@ def publish_scaling(pool: str, report: ScaleReport) -> None:
 
 def _publish(dimensions: Mapping[str, str], values: Mapping[str, float], unit: MetricUnit = MetricUnit.Count) -> None:
     """Write one record in CloudWatch's embedded metric format."""
-    record = EphemeralMetrics(namespace=SERVICE, service=SERVICE)
+    record = EphemeralMetrics(namespace=metrics_namespace(), service=SERVICE)
     for name, value in dimensions.items():
         record.add_dimension(name=name, value=value)
     for name, number in values.items():

@@ -7,7 +7,7 @@ from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from infra.watched import FIVE_MINUTES, MINUTE, TIERS, Watched, WatchedPool, own_metric, table_metric, total
+from infra.watched import FIVE_MINUTES, MINUTE, TIERS, OwnMetrics, Watched, WatchedPool, table_metric, total
 
 RUNBOOKS = "docs/operations.md"
 BACKLOG_AGE_MAX_S = 300
@@ -29,8 +29,8 @@ def add_alarms(scope: Construct, watched: Watched, topic: sns.Topic) -> None:
     _watch_http(alarms, watched)
     for pool in watched.pools:
         of_pool = _Alarms(Construct(scope, pool.name), topic, pool.name)
-        _watch_requests(of_pool, pool)
-        _watch_workers(of_pool, pool)
+        _watch_requests(of_pool, pool, watched.own)
+        _watch_workers(of_pool, pool, watched.own)
 
 
 def _watch_sweep(alarms: _Alarms, watched: Watched) -> None:
@@ -60,20 +60,20 @@ def _watch_http(alarms: _Alarms, watched: Watched) -> None:
     alarms.above("TableThrottled", throttled, 10, "DynamoDB throttles: requests are refused.")
 
 
-def _watch_requests(alarms: _Alarms, pool: WatchedPool) -> None:
-    overdue = own_metric("overdue_s", "Maximum", pool=pool.name)
+def _watch_requests(alarms: _Alarms, pool: WatchedPool, own: OwnMetrics) -> None:
+    overdue = own.metric("overdue_s", "Maximum", pool=pool.name)
     alarms.above("LogStands", overdue, OVERDUE_MAX_S, "A decision is due and the log does not have it.", periods=2)
-    failed = _failed_percent(pool.name)
+    failed = _failed_percent(own, pool.name)
     alarms.above("RequestsFail", failed, FAILED_MAX_PERCENT, "Accepted requests fail, whole or in a stream.")
-    waits = [own_metric("oldest_wait_s", "Maximum", pool=pool.name, tier=tier) for tier in TIERS]
+    waits = [own.metric("oldest_wait_s", "Maximum", pool=pool.name, tier=tier) for tier in TIERS]
     oldest = total("oldest wait (s)", waits, prefix="w", combined="MAX", period=MINUTE)
     alarms.above("WaitsLong", oldest, pool.deadline_s / 2, "A request has waited for half of its time.", periods=3)
 
 
-def _failed_percent(pool: str) -> cloudwatch.MathExpression:
+def _failed_percent(own: OwnMetrics, pool: str) -> cloudwatch.MathExpression:
     """Return the failed part of the requests that ended in five minutes, in percent; 0 below FAILED_MIN failures."""
-    failures = [own_metric("failed", "Sum", period=FIVE_MINUTES, pool=pool, tier=tier) for tier in TIERS]
-    ends = [own_metric("failed", "SampleCount", period=FIVE_MINUTES, pool=pool, tier=tier) for tier in TIERS]
+    failures = [own.metric("failed", "Sum", period=FIVE_MINUTES, pool=pool, tier=tier) for tier in TIERS]
+    ends = [own.metric("failed", "SampleCount", period=FIVE_MINUTES, pool=pool, tier=tier) for tier in TIERS]
     return cloudwatch.MathExpression(
         expression=f"IF(failed >= {FAILED_MIN}, 100 * failed / ended, 0)",
         using_metrics={"failed": total("failed", failures, prefix="f"), "ended": total("ended", ends, prefix="e")},
@@ -82,25 +82,25 @@ def _failed_percent(pool: str) -> cloudwatch.MathExpression:
     )
 
 
-def _watch_workers(alarms: _Alarms, pool: WatchedPool) -> None:
+def _watch_workers(alarms: _Alarms, pool: WatchedPool, own: OwnMetrics) -> None:
     if pool.workers is not None:
         alarms.below("NoWorker", pool.workers, 1, "No worker runs: every request is refused.")
     if not pool.has_fleet:
         return
-    problem = own_metric("scaling_failed", "Maximum", pool=pool.name)
+    problem = own.metric("scaling_failed", "Maximum", pool=pool.name)
     alarms.above("ScalingFails", problem, 0, "The number of workers cannot be read or set.", periods=3)
     missing = cloudwatch.MathExpression(
         expression="wanted - running",
         using_metrics={
-            "wanted": own_metric("workers_wanted", "Minimum", pool=pool.name),
-            "running": own_metric("workers_running", "Maximum", pool=pool.name),
+            "wanted": own.metric("workers_wanted", "Minimum", pool=pool.name),
+            "running": own.metric("workers_running", "Maximum", pool=pool.name),
         },
         label="workers missing",
         period=MINUTE,
     )
     meaning = f"Fewer workers serve than the load needs, for {MISSING_MINUTES} minutes."
     alarms.above("WorkersMissing", missing, 0, meaning, periods=MISSING_MINUTES)
-    restarts = own_metric("engine_restarts", "Sum", period=FIVE_MINUTES, pool=pool.name, model=pool.model)
+    restarts = own.metric("engine_restarts", "Sum", period=FIVE_MINUTES, pool=pool.name, model=pool.model)
     alarms.above("EnginesFail", restarts, 0, "An engine fails again and again, and is started again.", periods=3)
 
 

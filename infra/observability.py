@@ -14,7 +14,7 @@ from constructs import Construct
 
 from headgate.deployment.model import Deployment
 from infra.alarms import add_alarms
-from infra.watched import MINUTE, NAMESPACE, Watched, own_metric, table_metric
+from infra.watched import MINUTE, OwnMetrics, Watched, table_metric
 
 TENANTS = [
     'filter message = "invocation ended"',
@@ -58,10 +58,11 @@ class Observability(Construct):
 
     def _dashboard(self, watched: Watched) -> None:
         board = cloudwatch.Dashboard(self, "Dashboard", default_interval=Duration.hours(3))
+        own = watched.own
         board.add_widgets(
-            _by_tier("First token, P99 by tier (ms)", "ttft_ms", "p99"),
-            _by_tier("Output tokens by tier", "output_tokens", "Sum"),
-            _by_tier("Queued by tier", "queued", "Sum"),
+            _by_tier(own, "First token, P99 by tier (ms)", "ttft_ms", "p99"),
+            _by_tier(own, "Output tokens by tier", "output_tokens", "Sum"),
+            _by_tier(own, "Queued by tier", "queued", "Sum"),
         )
         board.add_widgets(
             cloudwatch.LogQueryWidget(
@@ -69,18 +70,18 @@ class Observability(Construct):
             )
         )
         board.add_widgets(
-            _by_model("Engines: requests of a worker, mean", ("engine_running", "engine_waiting"), "Average"),
-            _by_model("First token at the worker, P50 (ms)", ("worker_ttft_ms",), "p50"),
-            _by_model("First token at the worker, P99 (ms)", ("worker_ttft_ms",), "p99"),
+            _by_model(own, "Engines: requests of a worker, mean", ("engine_running", "engine_waiting"), "Average"),
+            _by_model(own, "First token at the worker, P50 (ms)", ("worker_ttft_ms",), "p50"),
+            _by_model(own, "First token at the worker, P99 (ms)", ("worker_ttft_ms",), "p99"),
         )
         board.add_widgets(
-            _by_model("Output tokens per second", ("output_tokens_generated",), "Sum", per_second=True),
-            _by_model("KV cache in use, largest (%)", ("kv_use",), "Maximum"),
-            _by_model("Preempted, shed, late and failed", DISTURBED, "Sum"),
+            _by_model(own, "Output tokens per second", ("output_tokens_generated",), "Sum", per_second=True),
+            _by_model(own, "KV cache in use, largest (%)", ("kv_use",), "Maximum"),
+            _by_model(own, "Preempted, shed, late and failed", DISTURBED, "Sum"),
         )
         board.add_widgets(
-            _graph("Sweep", [own_metric("ticks")]),
-            _graph("Detached executions", [own_metric("executed"), own_metric("executed_already")]),
+            _graph("Sweep", [own.metric("ticks")]),
+            _graph("Detached executions", [own.metric("executed"), own.metric("executed_already")]),
             _graph("Queue", [watched.queue.metric_approximate_number_of_messages_visible(period=MINUTE)]),
         )
         board.add_widgets(
@@ -115,17 +116,17 @@ def _allow_alarms(topic: sns.Topic) -> None:
     )
 
 
-def _by_tier(title: str, metric: str, statistic: str) -> cloudwatch.GraphWidget:
+def _by_tier(own: OwnMetrics, title: str, metric: str, statistic: str) -> cloudwatch.GraphWidget:
     """Draw a line for each pool and tier. It is a search, so that new ones appear without a change."""
-    return _found(title, f"SEARCH('{{{NAMESPACE},pool,service,tier}} MetricName=\"{metric}\"', '{statistic}', 60)")
+    return _found(title, f"SEARCH('{{{own.namespace},pool,service,tier}} MetricName=\"{metric}\"', '{statistic}', 60)")
 
 
 def _by_model(
-    title: str, metrics: Sequence[str], statistic: str, *, per_second: bool = False
+    own: OwnMetrics, title: str, metrics: Sequence[str], statistic: str, *, per_second: bool = False
 ) -> cloudwatch.GraphWidget:
     """Draw a line for each of the workers' metrics, pool and model, by searches."""
     searches = [
-        f"SEARCH('{{{NAMESPACE},model,pool,service}} MetricName=\"{name}\"', '{statistic}', 60)" for name in metrics
+        f"SEARCH('{{{own.namespace},model,pool,service}} MetricName=\"{name}\"', '{statistic}', 60)" for name in metrics
     ]
     return _found(title, *(f"{search} / 60" if per_second else search for search in searches))
 

@@ -37,7 +37,7 @@ from infra.roles import (
 )
 from infra.server_workers import ServerWorkers
 from infra.state import State
-from infra.watched import FIVE_MINUTES, Watched, WatchedPool
+from infra.watched import FIVE_MINUTES, SERVICE, OwnMetrics, Watched, WatchedPool
 
 
 class HeadgateStack(Stack):
@@ -84,6 +84,7 @@ class HeadgateStack(Stack):
         front_log = self._functions.front_log or log_group(self, "FrontLog", deployment)
         http_errors, healthy_fronts = self._front(bundle.path, front_log)
         watched = Watched(
+            own=OwnMetrics(deployment.name),
             http_errors=http_errors,
             healthy_fronts=healthy_fronts,
             pools=[self._pool(name, pool, root) for name, pool in deployment.pools.items()],
@@ -109,8 +110,8 @@ class HeadgateStack(Stack):
             "HEADGATE_QUEUE_URL": self._execution.queue.queue_url,
             "HEADGATE_WORKER_SECRET_ARN": self._state.worker_secret.secret_arn,
             "HEADGATE_POOLS": json.dumps({name: self._pool_settings(name) for name in self._deployment.pools}),
-            "POWERTOOLS_SERVICE_NAME": "headgate",
-            "POWERTOOLS_METRICS_NAMESPACE": "headgate",
+            "POWERTOOLS_SERVICE_NAME": SERVICE,
+            "POWERTOOLS_METRICS_NAMESPACE": self._deployment.name,
             "POWERTOOLS_LOG_LEVEL": "INFO",
             **self._deployment.environment(),
         }

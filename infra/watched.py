@@ -12,12 +12,39 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 
-NAMESPACE = "headgate"
-"""Namespace of the metrics that functions and workers write with Powertools (functions/observability.py,
-gpu_worker/service/metric_lines.py)."""
+SERVICE = "headgate"
+"""The dimension `service` of every metric (dispatcher/metrics_namespace.py)."""
 TIERS = ("premium", "standard", "background")
 """Of tenants, in the metrics."""
 MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
+
+
+@dataclass(frozen=True)
+class OwnMetrics:
+    """The metrics that functions and workers write with Powertools (functions/observability.py,
+    gpu_worker/service/metric_lines.py). `namespace`: the stack's name, so that two stacks do not mix theirs."""
+
+    namespace: str
+
+    def metric(
+        self,
+        name: str,
+        statistic: str = "Sum",
+        *,
+        period: Duration = MINUTE,
+        pool: str = "",
+        tier: str = "",
+        model: str = "",
+    ) -> cloudwatch.Metric:
+        """Return a metric. Its dimensions are those that are given."""
+        dimensions = {"pool": pool, "tier": tier, "model": model, "service": SERVICE}
+        return cloudwatch.Metric(
+            namespace=self.namespace,
+            metric_name=name,
+            dimensions_map={name: value for name, value in dimensions.items() if value},
+            statistic=statistic,
+            period=period,
+        )
 
 
 @dataclass(frozen=True)
@@ -38,6 +65,7 @@ class WatchedPool:
 class Watched:
     """The resources that the alarms and the dashboard watch."""
 
+    own: OwnMetrics
     http_errors: cloudwatch.IMetric
     """The answers with 5xx of the HTTP interface, in five minutes."""
     healthy_fronts: cloudwatch.IMetric | None
@@ -51,26 +79,6 @@ class Watched:
     table: dynamodb.Table
     log: logs.LogGroup
     """Of the fronts, with a line for each invocation."""
-
-
-def own_metric(
-    name: str,
-    statistic: str = "Sum",
-    *,
-    period: Duration = MINUTE,
-    pool: str = "",
-    tier: str = "",
-    model: str = "",
-) -> cloudwatch.Metric:
-    """Return a metric of headgate's own. Its dimensions are those that are given."""
-    dimensions = {"pool": pool, "tier": tier, "model": model, "service": NAMESPACE}
-    return cloudwatch.Metric(
-        namespace=NAMESPACE,
-        metric_name=name,
-        dimensions_map={name: value for name, value in dimensions.items() if value},
-        statistic=statistic,
-        period=period,
-    )
 
 
 def table_metric(table: dynamodb.Table, name: str) -> cloudwatch.MathExpression:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
+from dispatcher.metrics_namespace import SERVICE, metrics_namespace
 from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
 from dispatcher.operations.submit import Accepted
 from dispatcher.ports import Clock
-from functions.observability import SERVICE, log_ended
+from functions.observability import log_ended
 
 
 class Observed:
@@ -49,7 +50,7 @@ class Observed:
             ttft_ms=self._ttft_ms,
             duration_ms=self._elapsed_ms(),
         )
-        metrics = EphemeralMetrics(namespace=SERVICE, service=SERVICE)
+        metrics = EphemeralMetrics(namespace=metrics_namespace(), service=SERVICE)
         metrics.add_dimension(name="pool", value=self._following.call.pool)
         metrics.add_dimension(name="tier", value=self._following.call.tenant.tier.value)
         metrics.add_metric(name=f"outcome_{outcome}", unit=MetricUnit.Count, value=1)

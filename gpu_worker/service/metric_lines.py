@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
+from dispatcher.metrics_namespace import SERVICE, metrics_namespace
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import EngineStats
 from gpu_worker.engines.swap_counts import SwapCounts
 from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.service.executions import Executions
 
-NAMESPACE = "headgate"
 VALUES_MAX = 50
 """Of one metric in a line. CloudWatch accepts 100, but at 100 Powertools writes a line by itself. A line stays below
 the 4096 bytes that a pipe takes at once, so that it is not mixed with what a child process writes."""
@@ -100,7 +100,7 @@ class _Line:
     unit: MetricUnit
 
     def print(self, *, pool: str, model: str) -> None:
-        record = EphemeralMetrics(namespace=NAMESPACE, service=NAMESPACE)
+        record = EphemeralMetrics(namespace=metrics_namespace(), service=SERVICE)
         record.add_dimension(name="pool", value=pool)
         record.add_dimension(name="model", value=model)
         for name, values in self.values.items():

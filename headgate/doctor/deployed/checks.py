@@ -123,7 +123,7 @@ by_hand("a stream survives a deployment", "deploy a change during a request of 2
 
 @check("metrics arrive from tasks")
 def _metrics(deployed: Deployed, title: str) -> Finding:
-    pages = deployed.client("cloudwatch").get_paginator("list_metrics").paginate(Namespace="headgate")
+    pages = deployed.client("cloudwatch").get_paginator("list_metrics").paginate(Namespace=deployed.stack.name)
     found = {metric["MetricName"] for page in pages for metric in page["Metrics"]}
     wanted = {"ttft_ms": "of the fronts", "workers_wanted": "of the sweep"}
     if deployed.stack.workers():

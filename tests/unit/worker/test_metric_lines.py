@@ -59,6 +59,14 @@ def values(text: str) -> dict[str, tuple[float, ...]]:
     return found
 
 
+def test_the_namespace_is_the_one_of_the_stack(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "staging")
+    lines_of(WorkerHarness(EngineWithCounts())).write()
+    assert {series.namespace for series in series_in(capsys.readouterr().out)} == {"staging"}
+
+
 def test_the_first_lines_have_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
     async def story() -> None:
         harness = WorkerHarness(EngineWithCounts())
