@@ -6,6 +6,7 @@ stack of another name beside the first one.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def make_app(deployment: Deployment, bundle: Bundle, app: App, root: Path = ROOT
 def main() -> None:
     app = App()
     try:
-        deployment = load(ROOT / str(app.node.try_get_context("file") or FILE), app.node.try_get_context("name"))
+        file = ROOT / str(app.node.try_get_context("file") or FILE)
+        deployment = load(file, app.node.try_get_context("name"), os.environ.get("CDK_DEFAULT_REGION"))
     except ConfigurationError as error:
         sys.exit(f"headgate: {error}")
     make_app(deployment, build(ROOT), app).synth()

@@ -15,7 +15,7 @@ from constructs import Construct
 
 from headgate.deployment.pool import Pool
 from infra.findings import acknowledge
-from infra.network import PRIVATE, Network
+from infra.network import Network
 
 ROOT_DISK_GB = 100
 """For the system and the image; the model lies on the instance's own disk."""
@@ -90,17 +90,16 @@ class GpuCapacity(Construct):
     def _group(self, template: ec2.LaunchTemplate) -> autoscaling.AutoScalingGroup:
         block = self._pool.capacity_block
         options: dict[str, Any] = (
-            {"mixed_instances_policy": self._mixed(template), "vpc_subnets": PRIVATE}
-            if block is None
-            else {
-                "launch_template": template,
-                "vpc_subnets": ec2.SubnetSelection(
-                    subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS, availability_zones=[block.zone]
-                ),
-            }
+            {"mixed_instances_policy": self._mixed(template)} if block is None else {"launch_template": template}
         )
         group = autoscaling.AutoScalingGroup(
-            self, "Instances", vpc=self._network.vpc, min_capacity=0, max_capacity=self._pool.count.max, **options
+            self,
+            "Instances",
+            vpc=self._network.vpc,
+            vpc_subnets=ec2.SubnetSelection(subnets=self._network.private_subnets(self._pool.own_zones)),
+            min_capacity=0,
+            max_capacity=self._pool.count.max,
+            **options,
         )
         reason = "ECS starts and ends instances as tasks need them; the alarm without workers tells of failed launches."
         volume = "The volume of the launch template is encrypted."

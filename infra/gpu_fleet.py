@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from aws_cdk import CfnOutput, Duration, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
@@ -23,7 +24,7 @@ from headgate.deployment.pool import Pool
 from infra.findings import acknowledge
 from infra.gpu_capacity import DISK, SPOT_NOTICE, WORKER_UID, GpuCapacity
 from infra.managed_capacity import ManagedCapacity
-from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network
+from infra.network import GATE_PORT, WORKER_PORT, Network
 from infra.watched import FIVE_MINUTES
 
 MODEL, HOME = "/model", "/var/lib/headgate"
@@ -179,7 +180,7 @@ class GpuFleet(Construct):
             "circuit_breaker": ecs.DeploymentCircuitBreaker(enable=True, rollback=True),
             "capacity_provider_strategies": strategies,
             "security_groups": [self._network.worker],
-            "vpc_subnets": PRIVATE,
+            "vpc_subnets": ec2.SubnetSelection(subnets=self._network.private_subnets(self._pool.own_zones)),
         }
         spread = ecs.PlacementStrategy.spread_across(ecs.BuiltInAttributes.AVAILABILITY_ZONE)
         service: ecs.BaseService = (

@@ -75,7 +75,7 @@ class ManagedCapacity(Construct):
         provider = ecs.ManagedInstancesCapacityProvider(
             self,
             title,
-            subnets=self._network.vpc.private_subnets,
+            subnets=self._network.private_subnets(self._pool.own_zones),
             security_groups=[self._group],
             capacity_option_type=option,
             ec2_instance_profile=self._profile,

@@ -83,6 +83,11 @@ class Network(Construct):
         )
         CfnOutput(Stack.of(self), "VpcId", value=self.vpc.vpc_id, description="VPC for workers: its private subnets")
 
+    def private_subnets(self, zones: Sequence[str]) -> list[ec2.ISubnet]:
+        """Return the private subnets in these zones; in all of the network without any."""
+        found = self.vpc.select_subnets(subnet_type=PRIVATE.subnet_type, availability_zones=list(zones) or None)
+        return list(found.subnets)
+
     def _group(self, title: str, description: str) -> ec2.SecurityGroup:
         return ec2.SecurityGroup(self, title, vpc=self.vpc, description=description)
 

@@ -64,7 +64,7 @@ def before(
         deployment = load(file)
         fleets = [fleet_of(pool) for pool in deployment.pools.values() if not pool.servers]
         account = Account(region or deployment.region)
-        found = account.findings(fleets, deployment.zone_count)
+        found = account.findings(fleets, deployment.zones)
         has_credentials = any(finding.check == "credentials" and finding.result is Result.OK for finding in found)
         if deployment.traces == "xray" and has_credentials:
             found.append(check_traces(account.client("xray")))

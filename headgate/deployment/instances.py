@@ -1,6 +1,6 @@
 """EC2's GPU instance types: what a worker can use of each. As of November 2026, from AWS's pages of instance types.
 
-Which region and zone offers a type changes too often for a table: `headgate doctor before` asks AWS.
+offers.py has the regions and zones of each type.
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ from headgate.workloads.described.document import read_document
 FOUND_CHARS_MAX = 40
 
 
-def load(path: Path, name: str | None = None) -> Deployment:
-    """Read and validate the file. `name` takes the place of the name in the file. Raises ConfigurationError."""
+def load(path: Path, name: str | None = None, region: str | None = None) -> Deployment:
+    """Read and validate the file. `name` takes the place of the name in the file. `region`: of the environment, for a
+    file that names none. Raises ConfigurationError."""
     document = read_document(path)
     try:
-        deployment = Deployment.model_validate(document.value)
+        deployment = Deployment.model_validate(document.value, context={"region": region})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         if first["type"] == "missing":

@@ -6,11 +6,13 @@ A field is here only if something reads it: the CDK app (infra/), `headgate doct
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from headgate.deployment import offers
 from headgate.deployment.pool import LAMBDA_S, ZONE, GateSections, Pool, Range
 
 PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
@@ -42,6 +44,8 @@ class Deployment(GateSections):
     """None: the region of AWS's own variables and files."""
     zones: Zones = 2
     """How many, or which."""
+    check_zones: bool = True
+    """Whether instance types and zones are compared with the table of AWS's offers (headgate/deployment/offers.py)."""
     nat_gateways: Annotated[int, Field(ge=1, le=6)] = 1
     front: Literal["fargate", "lambda"] = "fargate"
     front_count: Range = Range(min=2, max=8)
@@ -82,7 +86,7 @@ class Deployment(GateSections):
         return pools
 
     @model_validator(mode="after")
-    def _agrees(self) -> Deployment:
+    def _agrees(self, info: ValidationInfo) -> Deployment:
         if (self.certificate is None) != (self.domain is None):
             raise PydanticCustomError("https", "domain and certificate belong together: give both or none")
         if self.certificate is not None and self.front == "lambda":
@@ -92,6 +96,7 @@ class Deployment(GateSections):
             zones = {"zones": self.zone_count}
             raise PydanticCustomError("nat", "nat_gateways should be at most zones ({zones})", zones)
         self._check_zones()
+        self._check_offers((info.context or {}).get("region"))
         if (size := self._variables_bytes()) > VARIABLES_BYTES_MAX:
             raise PydanticCustomError(
                 "variables",
@@ -117,12 +122,26 @@ class Deployment(GateSections):
         if len(set(names)) < len(names):
             raise PydanticCustomError("zones", "zones should name each zone once")
         for name, pool in self.pools.items():
-            if pool.capacity_block is not None and pool.capacity_block.zone not in names:
+            for zone in pool.own_zones:
+                if zone not in names:
+                    raise PydanticCustomError(
+                        "pool_zone",
+                        "pools.{name} is in {zone}: name the zones of the network, with this one, such as "
+                        "zones: [{zone}, …]",
+                        {"name": name, "zone": zone},
+                    )
+
+    def _check_offers(self, region: str | None) -> None:
+        """Compare each pool's instance types and zones with the dated table. `region`: of the environment."""
+        region = self.region or region
+        pools = self.pools.items() if self.check_zones and region is not None else ()
+        for name, pool in pools:
+            found = pool.model and offers.problem(str(region), pool.instance_types, pool.own_zones or self.zones)
+            if found:
                 raise PydanticCustomError(
-                    "block_zone",
-                    "pools.{name} has a capacity block in {zone}: name the zones of the network, with this one, such "
-                    "as zones: [{zone}, …]",
-                    {"name": name, "zone": pool.capacity_block.zone},
+                    "offers",
+                    "pools.{name}: {what}{advice}, as of {day}; if AWS offers more by now, set check_zones: false",
+                    {"name": name, "what": found.what, "advice": _where(found.zones), "day": offers.as_of()},
                 )
 
     def _variables_bytes(self) -> int:
@@ -148,6 +167,10 @@ class Deployment(GateSections):
         count = pool.count
         scaling = {"workers_min": count.min, "workers_max": count.max, "scale_to_zero": count.min == 0}
         return {"models": [pool.model_name], **scaling, **given}
+
+
+def _where(zones: Sequence[str]) -> str:
+    return f"; name such zones in zones and pools: {', '.join(zones)}" if zones else ""
 
 
 def _sections(owner: GateSections) -> dict[str, Any]:

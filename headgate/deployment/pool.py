@@ -88,6 +88,8 @@ class Pool(GateSections):
     """Instead of a model: servers of one model that run already."""
     capacity: Literal["auto_scaling", "managed_instances", "capacity_block"] = "auto_scaling"
     """From where the instances come: an Auto Scaling group, ECS Managed Instances, or a capacity block of EC2."""
+    zones: Annotated[tuple[Annotated[str, Field(pattern=f"^{ZONE}$")], ...], Field(max_length=6, strict=False)] = ()
+    """Those of the network in which its instances start. Empty: in all of them."""
     capacity_block: CapacityBlock | None = None
     on_demand_base: Annotated[int, Field(ge=0, le=10_000)] = 1
     """So many instances are never spot instances."""
@@ -172,6 +174,7 @@ class Pool(GateSections):
             is_block and not self.instance_types[0].startswith(IN_BLOCKS),
             ("EC2 sells capacity blocks of p4d, p4de, p5, p5e and p5en instances only"),
         )
+        yield is_block and bool(self.zones), "a capacity block has its own zone: leave out zones"
         yield is_block and self.spot_percent > 0, "a capacity block has no spot instances: leave out spot_percent"
         yield (
             is_managed and self.spot_percent == 100 and self.on_demand_base > 0,
@@ -189,6 +192,11 @@ class Pool(GateSections):
         if self.servers:
             return self.servers[0].model
         return (self.model or "").rstrip("/").rpartition("/")[2]
+
+    @property
+    def own_zones(self) -> tuple[str, ...]:
+        """The zones in which its instances start; empty: all of the network."""
+        return self.zones if self.capacity_block is None else (self.capacity_block.zone,)
 
     def types(self) -> dict[str, InstanceType]:
         return {name: INSTANCE_TYPES[name] for name in self.instance_types}

@@ -42,12 +42,14 @@ class Fleet:
     vcpus: int
     """Of the largest of the instance types."""
     block: CapacityBlock | None = None
+    zones: Sequence[str] = ()
+    """In which its instances start; empty: in those of the network."""
 
 
 def fleet_of(pool: Pool) -> Fleet:
     """Return the fleet of a pool of headgate.yaml at its largest."""
     vcpus = max(kind.vcpus for kind in pool.types().values())
-    return Fleet(pool.instance_types, pool.count.max, pool.on_demand_max, vcpus, pool.capacity_block)
+    return Fleet(pool.instance_types, pool.count.max, pool.on_demand_max, vcpus, pool.capacity_block, pool.zones)
 
 
 class Account:
@@ -59,7 +61,7 @@ class Account:
     def client(self, service: Any) -> Any:
         return self._session.client(service, config=CLIENT)
 
-    def findings(self, fleets: Sequence[Fleet] = (), zones: int = 2) -> list[Finding]:
+    def findings(self, fleets: Sequence[Fleet] = (), zones: int | Sequence[str] = 2) -> list[Finding]:
         """Return what the checks found, in the order in which a deployment needs it."""
         region = self._session.region_name
         if region is None:
@@ -111,14 +113,14 @@ class Account:
             return failed("quota of Lambda", seen, advice)
         return ok("quota of Lambda", seen)
 
-    def _fleets(self, fleets: Sequence[Fleet], zones: int) -> list[Finding]:
+    def _fleets(self, fleets: Sequence[Fleet], zones: int | Sequence[str]) -> list[Finding]:
         return [finding for fleet in fleets for finding in self._fleet(fleet, zones)]
 
-    def _fleet(self, fleet: Fleet, zones: int) -> list[Finding]:
+    def _fleet(self, fleet: Fleet, zones: int | Sequence[str]) -> list[Finding]:
         """A capacity block needs no quota, and is in one zone."""
         if fleet.block is not None:
             return [self._reserved(fleet, fleet.block)]
-        return [self._offered(fleet, zones), *self._gpu_quotas(fleet)]
+        return [self._offered(fleet, fleet.zones or zones), *self._gpu_quotas(fleet)]
 
     def _reserved(self, fleet: Fleet, block: CapacityBlock) -> Finding:
         try:
@@ -128,8 +130,8 @@ class Account:
             return failed("capacity block", reason(error), advice)
         return judged_block(fleet, block, reservations["CapacityReservations"])
 
-    def _offered(self, fleet: Fleet, zones: int) -> Finding:
-        """Return in how many zones all of the instance types are offered."""
+    def _offered(self, fleet: Fleet, zones: int | Sequence[str]) -> Finding:
+        """Return in which zones the instance types are offered. `zones`: of the file, by name or how many."""
         wanted = sorted(fleet.instance_types)
         try:
             ec2 = self.client("ec2")
@@ -143,10 +145,14 @@ class Account:
         missing = [each for each in wanted if each not in {offer.get("InstanceType") for offer in offers}]
         if missing:
             return failed("instance types", f"not in this region: {', '.join(missing)}", "name others in headgate.yaml")
-        if len(places) < zones:
-            seen = f"{', '.join(wanted)}: in {len(places)} zones only"
-            return warning("instance types", seen, f"set `zones: {len(places)}`, or name types that more zones have")
-        return ok("instance types", f"{', '.join(wanted)}: in {len(places)} zones")
+        seen = f"{', '.join(wanted)}: in {', '.join(sorted(places))}"
+        without = [] if isinstance(zones, int) else sorted(set(zones) - places)
+        if without:
+            return failed("instance types", f"{seen}; not in {', '.join(without)}", "name other zones in headgate.yaml")
+        if isinstance(zones, int) and len(places) < zones:
+            advice = f"name the {zones} zones of the network in `zones`, and those with instances in the pool's `zones`"
+            return warning("instance types", f"{seen}, and the network has {zones} zones", advice)
+        return ok("instance types", seen)
 
     def _gpu_quotas(self, fleet: Fleet) -> list[Finding]:
         letter = fleet.instance_types[0][:1] if fleet.instance_types else ""

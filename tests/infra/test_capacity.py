@@ -63,6 +63,22 @@ def test_the_network_has_the_named_zones(block: Template) -> None:
     assert sorted({each["AvailabilityZone"] for each in of_type(block, "AWS::EC2::Subnet")}) == ZONES
 
 
+@pytest.mark.parametrize("capacity", ["auto_scaling", "managed_instances"])
+def test_a_pools_instances_start_in_its_zones(synthesise: Synthesise, capacity: str) -> None:
+    fields = {"capacity": capacity, "zones": ["us-east-2b"]}
+    made = template_in(synthesise(region="us-east-2", zones=ZONES, pools={"chat": pool(**fields)}))
+    if capacity == "auto_scaling":
+        (group,) = of_type(made, "AWS::AutoScaling::AutoScalingGroup")
+        subnets = group["VPCZoneIdentifier"]
+    else:
+        (provider,) = of_type(made, "AWS::ECS::CapacityProvider")
+        template = provider["ManagedInstancesProvider"]["InstanceLaunchTemplate"]
+        subnets = template["NetworkConfiguration"]["Subnets"]
+    assert subnets == workers(made)["NetworkConfiguration"]["AwsvpcConfiguration"]["Subnets"]
+    found = {made["Resources"][each["Ref"]]["Properties"]["AvailabilityZone"] for each in subnets}
+    assert found == {"us-east-2b"}
+
+
 def test_managed_instances_are_of_the_named_types(managed: Template) -> None:
     assert not of_type(managed, "AWS::AutoScaling::AutoScalingGroup")
     providers = [each["ManagedInstancesProvider"] for each in of_type(managed, "AWS::ECS::CapacityProvider")]

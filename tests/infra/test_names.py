@@ -73,9 +73,7 @@ def test_a_second_stack_shares_no_name_with_the_first(template: Template, synthe
     assert not set(names) & set(physical_names(template))
 
 
-def test_a_second_stack_has_its_metrics_in_a_namespace_of_its_own(
-    template: Template, synthesise: Synthesise
-) -> None:
+def test_a_second_stack_has_its_metrics_in_a_namespace_of_its_own(template: Template, synthesise: Synthesise) -> None:
     second = template_in(synthesise(name="staging"))
     namespaces = own_namespaces(template)
     assert {kind: len(found) for kind, found in namespaces.items()} == {"variable": 1, "alarm": 1, "dashboard": 1}

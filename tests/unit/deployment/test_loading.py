@@ -63,6 +63,8 @@ def test_the_committed_file_has_the_defaults() -> None:
         (f"pools: {{chat: {{{BLOCK}, instance_types: [p5.48xlarge, p5e.48xlarge]}}}}", "has one instance type"),
         (f"pools: {{chat: {{{BLOCK}, instance_types: [p5.48xlarge], spot_percent: 1}}}}", "has no spot instances"),
         (f"pools: {{chat: {{{BLOCK}, instance_types: [p5.48xlarge]}}}}", "such as zones: [us-east-2a"),
+        (f"pools: {{chat: {{{BLOCK}, instance_types: [p5.48xlarge], zones: [us-east-2a]}}}}", "has its own zone"),
+        ("zones: [us-east-1a, us-east-1b]\npools: {chat: {zones: [us-east-1c]}}", "pools.chat is in us-east-1c"),
         (
             "pools: {chat: {capacity: managed_instances, instance_types: [g6e.12xlarge], tensor_parallel: 4}}",
             "no shared memory for several GPUs",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def found(check: str, *fleets: Fleet, zones: int = 2) -> Finding:
+def found(check: str, *fleets: Fleet, zones: int | Sequence[str] = 2) -> Finding:
     return next(finding for finding in Account(REGION).findings(fleets, zones) if finding.check == check)
 
 
@@ -138,6 +139,13 @@ def test_an_instance_type_that_does_not_exist_here() -> None:
     assert finding.result is Result.FAILED
     assert "g99.huge" in finding.seen
     assert "g5.xlarge" not in finding.seen
+
+
+def test_named_zones_without_the_type_are_named() -> None:
+    fleet = Fleet(("g5.xlarge",), 1, 1, 4)
+    seen = found("instance types", fleet, zones=[f"{REGION}a", f"{REGION}z"])
+    assert (seen.result, f"not in {REGION}z" in seen.seen) == (Result.FAILED, True)
+    assert found("instance types", replace(fleet, zones=[f"{REGION}a"]), zones=[f"{REGION}z"]).result is Result.OK
 
 
 def test_too_few_zones_are_a_warning() -> None:

@@ -1,0 +1,60 @@
+"""Which zone of AWS offers which GPU instance type, from the dated table offers.json beside this file.
+
+The table is for errors before a deployment. AWS adds offers all the time, so `check_zones: false` in headgate.yaml
+turns it off, and `headgate doctor before` asks AWS itself. A region that the table does not have is not checked.
+
+AWS maps the zones' names to places for each account in its oldest regions. There the table has the zones' ids, and only
+the number of zones is checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FILE = Path(__file__).parent / "offers.json"
+
+
+class Problem(NamedTuple):
+    """What the table says against a pool. `zones`: those that offer one of its types."""
+
+    what: str
+    zones: Sequence[str]
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    table: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return table
+
+
+def as_of() -> str:
+    """Return the date of the table, as YYYY-MM-DD."""
+    return str(_table()["as_of"])
+
+
+def problem(region: str, types: Sequence[str], zones: int | Collection[str]) -> Problem | None:
+    """Return why a pool with these instance types cannot run in these zones, or in so many; None if it can."""
+    offers: Mapping[str, Sequence[str]] | None = _table()["regions"].get(region)
+    if offers is None:
+        return None
+    offered = {each for found in offers.values() for each in found}
+    missing = [each for each in types if each not in offered]
+    if missing:
+        return Problem(f"{region} has no {', '.join(missing)}; it has {', '.join(sorted(offered)) or 'none'}", ())
+    usable = [zone for zone, found in offers.items() if not set(types).isdisjoint(found)]
+    wanted = zones if isinstance(zones, int) else len(zones)
+    if not isinstance(zones, int) and _have_names(region, offers):
+        without = sorted(set(zones) - set(usable))
+        return Problem(f"{', '.join(without)} has none of {', '.join(types)}", usable) if without else None
+    if len(usable) < wanted:
+        return Problem(f"{len(usable)} of {wanted} zones of {region} have {' or '.join(types)}", usable)
+    return None
+
+
+def _have_names(region: str, offers: Mapping[str, Sequence[str]]) -> bool:
+    """Whether the table names the zones as the account does."""
+    return all(zone.startswith(region) for zone in offers)
