@@ -29,7 +29,7 @@ from headgate.doctor.finding import Finding, Result
 
 if TYPE_CHECKING:
     from headgate.doctor.account import Account
-    from headgate.doctor.deployed.stack import DeployedStack
+    from headgate.doctor.deployed.stack import DeployedStack, Traffic
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check an account before, and a service after.")
 
@@ -71,33 +71,60 @@ def before(
         _report(found, json)
 
 
-@app.command()
-def deployed(
-    file: Annotated[Path, typer.Option(help="The headgate.yaml of the stack.")] = Path("headgate.yaml"),
-    name: Annotated[str | None, typer.Option(help="The stack's name; default: that of the file.")] = None,
-    region: Annotated[
-        str | None, typer.Option(help="AWS region; default: that of the file, or AWS's own setting.")
-    ] = None,
+@dataclass(frozen=True)
+class DeployedStackOptions:
+    """The options of `deployed`."""
+
+    file: Annotated[Path, typer.Option(help="The headgate.yaml of the stack.")] = Path("headgate.yaml")
+    name: Annotated[str | None, typer.Option(help="The stack's name; default: that of the file.")] = None
+    region: Annotated[str | None, typer.Option(help="AWS region; default: that of the file, or AWS's own setting.")] = (
+        None
+    )
     record: Annotated[
         Path | None, typer.Option(help="Also write what was seen to this file, as a dated Markdown table.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Go through what only AWS can show (docs/operations.md), on a deployed stack. Nothing is changed."""
+    ] = None
+    disturb: Annotated[
+        bool,
+        typer.Option(
+            "--disturb",
+            help="Also replace fronts, stop a worker, raise an alarm and take a version back while requests run. Give "
+            "a tenant's --key; it takes up to an hour.",
+        ),
+    ] = False
+    base_url: Annotated[str | None, typer.Option(help="OpenAI base URL for --disturb; default: that of the stack.")] = (
+        None
+    )
+    key: Annotated[str | None, typer.Option(help="API key for --disturb; default: HEADGATE_API_KEY.")] = None
+    model: Annotated[str | None, typer.Option(help="Model for --disturb; default: the first one of the key.")] = None
+    json: Json = False
+
+    def traffic_to(self, stack: DeployedStack) -> Traffic | None:
+        """Return what requests to send; None without --disturb. Raises ConfigurationError."""
+        from headgate.doctor.deployed.streams import traffic_to
+
+        address = self.base_url or stack.outputs.get("OpenAiBaseUrl", "")
+        key = self.key or os.environ.get("HEADGATE_API_KEY", "")
+        return traffic_to(address, key, self.model) if self.disturb else None
+
+
+@app.command()
+@takes(DeployedStackOptions)
+def deployed(options: DeployedStackOptions) -> None:
+    """Go through what only AWS can show (docs/operations.md), on a deployed stack. Only --disturb changes anything."""
     from headgate.deployment.loading import load
     from headgate.doctor.account import Account
     from headgate.doctor.deployed.checks import run_checks
     from headgate.doctor.deployed.record import as_markdown
     from headgate.doctor.deployed.stack import Deployed
 
-    deployment = load(file, name)
-    account = Account(region or deployment.region)
+    deployment = load(options.file, options.name)
+    account = Account(options.region or deployment.region)
     now = RealClock().now()
     stack = _stack_of(account, deployment.name)
-    found = run_checks(Deployed(account.client, stack, deployment, now))
-    if record is not None:
-        record.write_text(as_markdown(stack.name, found, now), encoding="utf-8")
-    _report(found, json)
+    found = run_checks(Deployed(account.client, stack, deployment, now, options.traffic_to(stack)))
+    if options.record is not None:
+        options.record.write_text(as_markdown(stack.name, found, now), encoding="utf-8")
+    _report(found, options.json)
 
 
 def _stack_of(account: Account, name: str) -> DeployedStack:

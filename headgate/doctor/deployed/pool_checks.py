@@ -1,47 +1,43 @@
-"""The row of docs/operations.md about the workers of each pool: their number, their deployment and their images."""
+"""Rows of docs/operations.md about the instances and workers of the pools."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from headgate.deployment.pool import Pool
+from headgate.doctor.deployed.ecs_services import WORKERS, rollouts_under_way, services_of, tasks_of
 from headgate.doctor.deployed.stack import Deployed
 from headgate.doctor.finding import Finding, failed, ok
 
-DONE = "COMPLETED"
 WORKER = "worker"
+
+
+def instances_have_joined(deployed: Deployed, title: str) -> Finding:
+    """Whether as many instances are active in the cluster as the pools have workers at least."""
+    ecs = deployed.client("ecs")
+    (cluster, *_) = deployed.stack.of_type("AWS::ECS::Cluster")
+    arns = ecs.list_container_instances(cluster=cluster)["containerInstanceArns"]
+    if not arns:
+        return failed(title, "no instance has joined the cluster", "see NoWorker in docs/operations.md")
+    found = ecs.describe_container_instances(cluster=cluster, containerInstances=arns)["containerInstances"]
+    active = [each["ec2InstanceId"] for each in found if each["status"] == "ACTIVE"]
+    wanted = sum(pool.count.min for pool in deployed.deployment.pools.values() if pool.model is not None)
+    seen = f"{len(active)} of {len(found)} instances are active"
+    if len(active) < wanted:
+        return failed(title, f"{seen}; headgate.yaml wants {wanted}", "see NoWorker in docs/operations.md")
+    return ok(title, f"{seen}; `df /opt/headgate` on one shows its disk")
 
 
 def pools_have_workers(deployed: Deployed, title: str) -> Finding:
     """Whether each pool's service has its tasks, of the last deployment and with one image."""
     ecs = deployed.client("ecs")
-    found = [service for arn in deployed.stack.workers() for service in _services(ecs, arn)]
+    found = [service for arn in deployed.stack.services(WORKERS) for service in services_of(ecs, arn)]
     problems = [problem for service in found for problem in _problems(deployed, ecs, service)]
     if problems:
         return failed(title, "; ".join(problems), "see NoWorker in docs/operations.md, and the service's events")
     counts = ", ".join(f"{each['serviceName']} {each['runningCount']} of {each['desiredCount']}" for each in found)
     return ok(title, f"running tasks: {counts}")
-
-
-def tasks_of(ecs: Any, service_arn: str) -> Sequence[dict[str, Any]]:
-    """Return the running tasks of a service."""
-    cluster, name = _place(service_arn)
-    arns = ecs.list_tasks(cluster=cluster, serviceName=name)["taskArns"]
-    found: Sequence[dict[str, Any]] = ecs.describe_tasks(cluster=cluster, tasks=arns)["tasks"] if arns else []
-    return found
-
-
-def _services(ecs: Any, arn: str) -> Sequence[dict[str, Any]]:
-    cluster, name = _place(arn)
-    found: Sequence[dict[str, Any]] = ecs.describe_services(cluster=cluster, services=[name])["services"]
-    return found
-
-
-def _place(service_arn: str) -> tuple[str, str]:
-    """Return the names of cluster and service."""
-    _, cluster, name = service_arn.rsplit(":", 1)[-1].split("/")
-    return cluster, name
 
 
 def _problems(deployed: Deployed, ecs: Any, service: dict[str, Any]) -> Iterator[str]:
@@ -51,8 +47,7 @@ def _problems(deployed: Deployed, ecs: Any, service: dict[str, Any]) -> Iterator
         yield f"{name}: {running} of {desired} tasks run"
     if pool is not None and desired < pool.count.min:
         yield f"{name}: the desired count is {desired}, and headgate.yaml wants {pool.count.min}"
-    states = [each["rolloutState"] for each in service["deployments"] if each.get("rolloutState", DONE) != DONE]
-    if states:
+    if states := rollouts_under_way(service):
         yield f"{name}: a deployment is {states[0]}"
     images = {each["imageDigest"] for task in tasks_of(ecs, service["serviceArn"]) for each in _workers(task)}
     if len(images) > 1:
@@ -60,7 +55,7 @@ def _problems(deployed: Deployed, ecs: Any, service: dict[str, Any]) -> Iterator
 
 
 def _pool(deployed: Deployed, service: str) -> Pool | None:
-    names = {f"{deployed.stack.name}-{name}-workers": pool for name, pool in deployed.deployment.pools.items()}
+    names = {f"{deployed.stack.name}-{name}{WORKERS}": pool for name, pool in deployed.deployment.pools.items()}
     return names.get(service)
 
 

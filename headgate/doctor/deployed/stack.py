@@ -30,19 +30,33 @@ class DeployedStack:
         """Return the names of the stack's log groups that contain `part`."""
         return [name for name in self.of_type("AWS::Logs::LogGroup") if part in name]
 
-    def workers(self) -> list[str]:
-        """Return the ARNs of the workers' services."""
-        return [arn for arn in self.of_type("AWS::ECS::Service") if arn.endswith("-workers")]
+    def services(self, end: str) -> list[str]:
+        """Return the ARNs of the services in ECS with this end of their names."""
+        return [arn for arn in self.of_type("AWS::ECS::Service") if arn.endswith(end)]
+
+    def function(self, end: str) -> str | None:
+        """Return the function with this end of its name; None without one."""
+        return next((name for name in self.of_type("AWS::Lambda::Function") if name.endswith(end)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """As which tenant, and to which model, to send requests while parts of the stack are replaced."""
+
+    base_url: str
+    key: str
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What a check looks at. `now`: Unix seconds."""
+    """What a check looks at. `now`: Unix seconds. `traffic`: None unless the operator allowed changes."""
 
     client: Client
     stack: DeployedStack
     deployment: Deployment
     now: float
+    traffic: Traffic | None = None
 
 
 def read_stack(client: Client, name: str) -> DeployedStack | None:

@@ -14,8 +14,13 @@ class Balancer:
     """Passes bytes between callers and servers. `taken`: the connections of each server, by its port."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        self._ports = cycle([int(urlsplit(url).port or 0) for url in urls])
+        self._ports = cycle([_port(url) for url in urls])
+        self._left_out: set[int] = set()
         self.taken: Counter[int] = Counter()
+
+    def leave_out(self, url: str) -> None:
+        """Pass no further connection to this server."""
+        self._left_out.add(_port(url))
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
@@ -25,10 +30,14 @@ class Balancer:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        port = next(self._ports)
+        port = next(port for port in self._ports if port not in self._left_out)
         self.taken[port] += 1
         own_reader, own_writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(_passed(reader, own_writer), _passed(own_reader, writer))
+
+
+def _port(url: str) -> int:
+    return int(urlsplit(url).port or 0)
 
 
 async def _passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -24,7 +24,8 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.shard.codec import encode_entry
 from dispatcher.stores.dynamodb.store import DynamoStore, create_table
 from headgate.deployment.model import Deployment
-from headgate.doctor.deployed.checks import CHECKS, OUTPUTS, run_checks
+from headgate.doctor.deployed.checks import CHECKS, run_checks
+from headgate.doctor.deployed.front_checks import OUTPUTS
 from headgate.doctor.deployed.record import as_markdown
 from headgate.doctor.deployed.stack import Deployed, DeployedStack, read_stack
 from headgate.doctor.finding import Finding, Result, ok
@@ -83,6 +84,19 @@ def test_each_row_of_the_documentation_has_its_check() -> None:
     assert [row for row in rows if row not in ("what", "---")] == list(CHECKS)
 
 
+def test_each_command_of_the_rows_exists() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = page.partition("## Not yet run: what only AWS can show")[2]
+    session = boto3.Session(region_name=REGION)
+    operations = set(re.findall(r"`aws ([a-z0-9-]+) ([a-z-]+)", table))
+    assert len(operations) >= 8
+    for service, operation in operations:
+        methods = {name.replace("_", "-") for name in dir(session.client(service)) if not name.startswith("_")}
+        assert operation in methods, f"aws {service} {operation}"
+    for command in set(re.findall(r"`(?:HEADGATE_\w+=\S+ )?headgate ([a-z]+(?: [a-z]+)?)", table)):
+        assert headgate(*command.split(), "--help") == 0, command
+
+
 def test_a_new_stack(aws: None) -> None:
     found = by_title(run_checks(deployed()))
     assert found.keys() == CHECKS.keys()
@@ -91,7 +105,10 @@ def test_a_new_stack(aws: None) -> None:
     assert found["alarms arrive"].result is Result.FAILED, "nobody has subscribed"
     assert "ttft_ms (of the fronts)" in found["metrics arrive from tasks"].seen
     assert found["spans arrive"].result is Result.SKIPPED
-    assert found["a worker drains"].seen.startswith("try it: ")
+    assert found["a stream survives a deployment"].seen.startswith("`--disturb` tries it")
+    assert found["a spot notice drains"].seen.startswith("try it: ")
+    assert found["a worker drains"].seen == "no pool has a model"
+    assert found["HTTPS answers"].seen.startswith("headgate.yaml has no domain")
 
 
 def test_a_refusal_in_a_log_is_found(aws: None) -> None:

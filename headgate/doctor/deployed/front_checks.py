@@ -1,0 +1,79 @@
+"""Rows of docs/operations.md about the stack itself and its fronts: created, healthy, and reached with HTTPS."""
+
+from __future__ import annotations
+
+import httpx
+
+from headgate.doctor.deployed.ecs_services import FRONT, tasks_of
+from headgate.doctor.deployed.stack import Deployed
+from headgate.doctor.finding import Finding, failed, ok, skipped
+
+OUTPUTS = {
+    *("OpenAiBaseUrl", "TableName", "OperatorShell", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId"),
+    *("InvokerPolicy", "AdministratorPolicy"),
+}
+ISSUED = "ISSUED"
+HTTPS_S = 5.0
+
+
+def stack_is_created(deployed: Deployed, title: str) -> Finding:
+    """Whether CloudFormation has finished, and each output is there."""
+    stack = deployed.stack
+    missing = sorted(OUTPUTS - stack.outputs.keys())
+    if stack.state not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
+        return failed(title, f"its state is {stack.state}", "look at the stack's events in CloudFormation")
+    if missing:
+        return failed(title, f"no output {', '.join(missing)}", "deploy again with this version")
+    return ok(title, f"{stack.state}, {sum(map(len, stack.resources.values()))} resources")
+
+
+def image_is_for_arm64(deployed: Deployed, title: str) -> Finding:
+    """Whether the tasks of the front run on arm64."""
+    fronts = deployed.stack.services(FRONT)
+    if not fronts:
+        return skipped(title, "the front is a function")
+    tasks = tasks_of(deployed.client("ecs"), fronts[0])
+    found = {
+        attribute["value"]
+        for task in tasks
+        for attribute in task.get("attributes", [])
+        if attribute["name"] == "ecs.cpu-architecture"
+    }
+    if found == {"arm64"}:
+        return ok(title, f"{len(tasks)} tasks run on arm64")
+    return failed(
+        title, f"running tasks: {len(tasks)} on {', '.join(found) or 'nothing'}", "see NoFront in docs/operations.md"
+    )
+
+
+def fronts_are_healthy(deployed: Deployed, title: str) -> Finding:
+    """Whether the load balancer has as many healthy targets as headgate.yaml wants."""
+    groups = deployed.stack.of_type("AWS::ElasticLoadBalancingV2::TargetGroup")
+    if not groups:
+        return skipped(title, "the front is a function behind API Gateway")
+    health = deployed.client("elbv2").describe_target_health(TargetGroupArn=groups[0])["TargetHealthDescriptions"]
+    states = [each["TargetHealth"]["State"] for each in health]
+    wanted = deployed.deployment.front_count.min
+    seen = f"{states.count('healthy')} of {len(states)} targets are healthy"
+    if states.count("healthy") >= wanted:
+        return ok(title, seen)
+    return failed(title, f"{seen}; headgate.yaml wants {wanted}", "see NoFront in docs/operations.md")
+
+
+def https_answers(deployed: Deployed, title: str) -> Finding:
+    """Whether the certificate is issued, and the domain leads to the load balancer."""
+    domain, certificate = deployed.deployment.domain, deployed.deployment.certificate
+    if domain is None or certificate is None:
+        return skipped(title, "headgate.yaml has no domain: only the VPC reaches the front, with HTTP")
+    found = deployed.client("acm").describe_certificate(CertificateArn=certificate)["Certificate"]
+    if found["Status"] != ISSUED:
+        return failed(title, f"the certificate is {found['Status']}", "finish its validation in ACM")
+    address = f"https://{domain}/health"
+    try:
+        answer = httpx.get(address, timeout=HTTPS_S)
+    except httpx.TransportError as error:
+        advice = f"point {domain} to the load balancer (CNAME or alias), and name it in the certificate"
+        return failed(title, f"{address}: {error or type(error).__name__}", advice)
+    if answer.status_code != 200:
+        return failed(title, f"{address} answers {answer.status_code}", "does the domain lead to this stack?")
+    return ok(title, f"{address} answers; the certificate is valid until {found['NotAfter']:%Y-%m-%d}")

@@ -1,0 +1,199 @@
+"""Rows of `headgate doctor deployed` that one answer of AWS decides: what each judges. The answers are moto's, or are
+stubbed where moto has none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from io import BytesIO
+from typing import Any
+
+import httpx
+import pytest
+from botocore.stub import Stubber
+
+from dispatcher.bootstrap import RealClock
+from headgate.deployment.model import Deployment
+from headgate.doctor.deployed import changes, watch_checks
+from headgate.doctor.deployed.checks import CHECKS
+from headgate.doctor.deployed.stack import Deployed, DeployedStack, Traffic
+from headgate.doctor.finding import Finding, Result
+from tests.unit.doctor.test_deployed import aws as aws
+from tests.unit.doctor.test_deployed import client
+
+CERTIFICATE = "arn:aws:acm:us-east-1:123456789012:certificate/a-b"
+HTTPS: dict[str, Any] = {"domain": "llm.example.com", "certificate": CERTIFICATE}
+TRAFFIC = Traffic("http://127.0.0.1:1/v1", "key", "chat")
+
+
+def run(
+    title: str,
+    resources: Mapping[str, Sequence[str]],
+    make: Callable[[str], Any] = client,
+    traffic: Traffic | None = None,
+    outputs: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> Finding:
+    stack = DeployedStack("headgate", "CREATE_COMPLETE", outputs or {}, resources)
+    return CHECKS[title](Deployed(make, stack, Deployment.model_validate(fields), RealClock().now(), traffic), title)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "result", "seen"),
+    [
+        ("ISSUED", 200, Result.OK, "valid until 2027-01-31"),
+        ("ISSUED", 503, Result.FAILED, "answers 503"),
+        ("ISSUED", None, Result.FAILED, "no such host"),
+        ("PENDING_VALIDATION", 200, Result.FAILED, "the certificate is PENDING_VALIDATION"),
+    ],
+)
+def test_https(
+    aws: None, monkeypatch: pytest.MonkeyPatch, status: str, answer: int | None, result: Result, seen: str
+) -> None:
+    """Stubbed: the certificate's state and the domain's answer."""
+
+    def get(url: str, timeout: float) -> httpx.Response:
+        assert url == "https://llm.example.com/health"
+        if answer is None:
+            raise httpx.ConnectError("no such host")
+        return httpx.Response(answer)
+
+    monkeypatch.setattr(httpx, "get", get)
+    acm = client("acm")
+    stubber = Stubber(acm)
+    certificate = {"Status": status, "NotAfter": datetime(2027, 1, 31, tzinfo=UTC)}
+    stubber.add_response("describe_certificate", {"Certificate": certificate}, {"CertificateArn": CERTIFICATE})
+    with stubber:
+        found = run("HTTPS answers", {}, lambda _: acm, **HTTPS)
+    assert (found.result, seen in found.seen) == (result, True), found
+
+
+@pytest.mark.parametrize(
+    ("flow", "refused"),
+    [
+        ("10.0.16.9 10.0.32.7 41022 8090", "10.0.16.9 to 10.0.32.7:8090"),
+        ("10.0.16.9 10.0.32.7 8090 41022", ""),  # the late answer of a connection that has ended
+        ("8.8.4.4 10.0.32.7 41022 8090", ""),  # from the internet: refused as it should be
+        ("10.0.16.9 10.0.32.7 41022 22", ""),
+        ("- - - -", ""),  # an interval without data
+    ],
+)
+def test_refused_connections_between_processes_are_found(aws: None, flow: str, refused: str) -> None:
+    logs, name = client("logs"), "headgate-RejectedLog"
+    logs.create_log_group(logGroupName=name)
+    logs.create_log_stream(logGroupName=name, logStreamName="eni-1")
+    message = f"2 123456789012 eni-1 {flow} 6 1 40 1700000000 1700000060 REJECT OK"
+    event = {"timestamp": int(RealClock().now() * 1000) - 1000, "message": message}
+    logs.put_log_events(logGroupName=name, logStreamName="eni-1", logEvents=[event])
+    found = run("no connection is refused", {"AWS::Logs::LogGroup": [name]})
+    assert found.result is (Result.FAILED if refused else Result.OK)
+    assert refused in found.seen
+
+
+def test_a_secret_is_rotated_when_it_has_a_second_version_and_processes_read_it(aws: None) -> None:
+    secrets, title = client("secretsmanager"), "the workers' secret is rotated"
+    name = secrets.create_secret(Name="StateWorkerSecret", SecretString="a")["ARN"]
+    group = "headgate-FrontLog"
+    resources = {"AWS::SecretsManager::Secret": [name], "AWS::Logs::LogGroup": [group]}
+    client("logs").create_log_group(logGroupName=group)
+    assert run(title, resources).result is Result.SKIPPED
+    secrets.put_secret_value(SecretId=name, SecretString="a,b")
+    assert run(title, resources).result is Result.OK
+    client("logs").create_log_stream(logGroupName=group, logStreamName="front/1")
+    line = "The fleet's secrets could not be read again: ClientError."
+    event = {"timestamp": int(RealClock().now() * 1000) - 1000, "message": line}
+    client("logs").put_log_events(logGroupName=group, logStreamName="front/1", logEvents=[event])
+    found = run(title, resources)
+    assert (found.result, "ClientError" in found.seen) == (Result.FAILED, True)
+
+
+class Functions:
+    """A stand-in for Lambda: Event invocations have results, unless `lost` says that a version loses them."""
+
+    def __init__(self, versions: Sequence[str], lost: str = "") -> None:
+        self.versions, self.lost, self.live = versions, lost, versions[-1]
+        self.aliases: list[str] = []
+        self.results: set[str] = set()
+
+    def get_alias(self, **asked: str) -> dict[str, str]:
+        assert asked == {"FunctionName": "headgate-invoke", "Name": "live"}
+        return {"FunctionVersion": self.live}
+
+    def update_alias(self, **asked: str) -> None:
+        self.live = asked["FunctionVersion"]
+        self.aliases.append(self.live)
+
+    def get_paginator(self, name: str) -> Functions:
+        return self
+
+    def paginate(self, **asked: str) -> list[dict[str, Any]]:
+        return [{"Versions": [{"Version": each} for each in ("$LATEST", *self.versions)]}]
+
+    def invoke(self, **asked: Any) -> dict[str, Any]:
+        payload = json.loads(asked["Payload"])
+        if asked.get("InvocationType") == "Event" and self.live != self.lost:
+            self.results.add(payload["idempotency_key"])
+        result = {"status": "done"} if payload.get("id") in self.results else {}
+        return {"Payload": BytesIO(json.dumps(result).encode())}
+
+
+@pytest.mark.parametrize(
+    ("versions", "lost", "result", "seen", "aliases"),
+    [
+        (("9", "10"), "", Result.OK, "from version 10 to 9 and back; 10 of 10 calls", ["9", "10"]),
+        (("9", "10"), "9", Result.FAILED, "5 of 10 calls have a result", ["9", "10"]),
+        (("10",), "", Result.SKIPPED, "has one version", []),
+    ],
+)
+def test_a_version_is_taken_back_and_the_alias_returns(
+    monkeypatch: pytest.MonkeyPatch,
+    versions: Sequence[str],
+    lost: str,
+    result: Result,
+    seen: str,
+    aliases: Sequence[str],
+) -> None:
+    monkeypatch.setattr(changes, "RESULT_S", 0.0)
+    monkeypatch.setattr(changes, "POLL_S", 0.0)
+    functions, title = Functions(versions, lost), "a version is taken back"
+    resources = {"AWS::Lambda::Function": ["headgate-invoke", "headgate-result"]}
+    assert run(title, resources, lambda _: functions).result is Result.OK
+    assert functions.aliases == [], "without --disturb nothing is changed"
+    found = run(title, resources, lambda _: functions, TRAFFIC)
+    assert (found.result, seen in found.seen) == (result, True), found
+    assert functions.aliases == aliases
+
+
+@pytest.mark.parametrize(
+    ("history", "result", "seen"),
+    [
+        (["Successfully executed action arn:aws:sns:us-east-1:1:alarms"], Result.OK, "its message is sent"),
+        (["Failed to execute action arn:aws:sns:us-east-1:1:alarms. Received error: …"], Result.FAILED, "Failed to"),
+        ([], Result.FAILED, "no action in"),
+    ],
+)
+def test_an_alarm_that_is_raised_executes_its_action(
+    aws: None, monkeypatch: pytest.MonkeyPatch, history: Sequence[str], result: Result, seen: str
+) -> None:
+    """Stubbed: the history, because moto executes no action."""
+    monkeypatch.setattr(watch_checks, "HISTORY_S", 0.0)
+    cloudwatch = client("cloudwatch")
+    topic = client("sns").create_topic(Name="alarms")["TopicArn"]
+    client("sns").subscribe(TopicArn=topic, Protocol="email", Endpoint="operators@example.com")
+    stubber = Stubber(cloudwatch)
+    raised = {"AlarmName": "a", "StateValue": "ALARM", "StateReason": "a test by headgate doctor"}
+    stubber.add_response("set_alarm_state", {}, raised)
+    items = [{"AlarmName": "a", "HistoryItemType": "Action", "HistorySummary": each} for each in history]
+    stubber.add_response("describe_alarm_history", {"AlarmHistoryItems": items})
+    clients = {"cloudwatch": cloudwatch}
+    with stubber:
+        found = run(
+            "alarms arrive",
+            {"AWS::CloudWatch::Alarm": ["b", "a"]},
+            lambda service: clients.get(service) or client(service),
+            TRAFFIC,
+            {"AlarmTopic": topic},
+        )
+    assert (found.result, seen in found.seen) == (result, True), found
+    stubber.assert_no_pending_responses()
