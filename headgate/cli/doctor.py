@@ -53,18 +53,19 @@ def before(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check region, credentials, bootstrap, permission to deploy and quotas. Nothing is changed."""
+    """Check tools, region, credentials, bootstrap, permission to deploy and quotas. Nothing is changed."""
     from headgate.deployment.loading import load
     from headgate.doctor.account import Account, fleet_of
+    from headgate.doctor.machine import check_docker, check_node
     from headgate.doctor.trace_destination import check_traces
 
     if file is None:
-        _report(Account(region).findings(), json)
+        _report([check_node(), *Account(region).findings()], json)
     else:
         deployment = load(file)
         fleets = [fleet_of(pool) for pool in deployment.pools.values() if not pool.servers]
         account = Account(region or deployment.region)
-        found = account.findings(fleets, deployment.zones)
+        found = [check_node(), check_docker(deployment), *account.findings(fleets, deployment.zones)]
         has_credentials = any(finding.check == "credentials" and finding.result is Result.OK for finding in found)
         if deployment.traces == "xray" and has_credentials:
             found.append(check_traces(account.client("xray")))

@@ -17,6 +17,7 @@ from headgate.deployment.pool import CapacityBlock
 from headgate.doctor.account import BOOTSTRAP_PARAMETER, Account, Fleet, judged_block
 from headgate.doctor.finding import Finding, Result
 from tests.unit.cli.command import headgate
+from tests.unit.doctor.tools import command, engine
 
 REGION = "us-east-1"
 
@@ -152,7 +153,16 @@ def test_too_few_zones_are_a_warning() -> None:
     assert found("instance types", Fleet(("g5.xlarge",), 1, 1, 4), zones=50).result is Result.WARNING
 
 
-def test_the_command_ends_with_1_if_a_check_failed(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    command(folder, "node", "echo v22.1.0")
+    engine(folder, "28.2.2 on linux/arm64")
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_the_command_ends_with_1_if_a_check_failed(tools: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert headgate("doctor", "before", "--region", REGION) == 1
     assert "cdk bootstrap" in capsys.readouterr().out
     bootstrapped("21")
@@ -162,7 +172,7 @@ def test_the_command_ends_with_1_if_a_check_failed(capsys: pytest.CaptureFixture
 
 
 def test_the_fleet_of_the_file_is_checked(
-    tmp_path: Path, set_quota: SetQuota, capsys: pytest.CaptureFixture[str]
+    tools: None, tmp_path: Path, set_quota: SetQuota, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bootstrapped("21")
     path = tmp_path / "headgate.yaml"
