@@ -105,7 +105,7 @@ class DeployedStackOptions:
 
         address = self.base_url or stack.outputs.get("OpenAiBaseUrl", "")
         key = self.key or os.environ.get("HEADGATE_API_KEY", "")
-        return traffic_to(address, key, self.model) if self.disturb else None
+        return traffic_to(address, key, self.model, RealIds().new()) if self.disturb else None
 
 
 @app.command()

@@ -108,7 +108,7 @@ def disturbed(stack: Running, title: str, how: signal.Signals, monkeypatch: pyte
     described = DeployedStack("headgate", "CREATE_COMPLETE", {}, {"AWS::ECS::Service": [FRONT, WORKERS]})
     pools = {"pools": {"default": {"model": f"s3://models/{MODEL}/"}}}
     with listening(balancer) as address:
-        traffic = traffic_to(address, stack.api_keys["quiet"], MODEL)
+        traffic = traffic_to(address, stack.api_keys["quiet"], MODEL, "run")
         deployed = Deployed(lambda _: ecs, described, Deployment.model_validate(pools), 0.0, traffic)
         return CHECKS[title](deployed, title)
 

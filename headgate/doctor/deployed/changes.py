@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from headgate.doctor.deployed.ecs_services import FRONT, WORKERS, place_of, rollouts_under_way, services_of, tasks_of
 from headgate.doctor.deployed.stack import Deployed, Traffic
@@ -61,14 +60,15 @@ def version_is_taken_back(deployed: Deployed, title: str) -> Finding:
     before = _version_before(client, invoke, current)
     if before is None:
         return skipped(title, f"{invoke} has one version: deploy a change first")
-    sent = [_sent(client, invoke, traffic) for _ in range(EVENTS)]
+    names = [f"doctor-{traffic.run}-{number}" for number in range(2 * EVENTS)]
+    _send(client, invoke, traffic, names[:EVENTS])
     client.update_alias(FunctionName=invoke, Name=LIVE, FunctionVersion=before)
     try:
-        sent += [_sent(client, invoke, traffic) for _ in range(EVENTS)]
-        lost = _without_result(client, result, traffic, sent)
+        _send(client, invoke, traffic, names[EVENTS:])
+        lost = _without_result(client, result, traffic, names)
     finally:
         client.update_alias(FunctionName=invoke, Name=LIVE, FunctionVersion=current)
-    seen = f"{invoke}:{LIVE} went from version {current} to {before} and back; {len(sent) - len(lost)} of {len(sent)}"
+    seen = f"{invoke}:{LIVE} went from version {current} to {before} and back; {len(names) - len(lost)} of {len(names)}"
     if lost:
         return failed(title, f"{seen} calls have a result, not {lost[0]}", "look at the log of both functions")
     return ok(title, f"{seen} calls have a result")
@@ -131,13 +131,12 @@ def _version_before(client: Any, function: str, current: str) -> str | None:
     return max((str(number) for number in numbers if number < int(current)), key=int, default=None)
 
 
-def _sent(client: Any, function: str, traffic: Traffic) -> str:
-    """Send an Event invocation, and return its id."""
-    name = f"doctor-{uuid4().hex[:12]}"
-    request = {"model": traffic.model, "prompt": "hello", "max_tokens": TOKENS}
-    body = {"api_key": traffic.key, "idempotency_key": name, **request}
-    client.invoke(FunctionName=function, Qualifier=LIVE, InvocationType="Event", Payload=json.dumps(body).encode())
-    return name
+def _send(client: Any, function: str, traffic: Traffic, names: Iterable[str]) -> None:
+    """Send an Event invocation with each of these ids."""
+    for name in names:
+        request = {"model": traffic.model, "prompt": "hello", "max_tokens": TOKENS}
+        body = json.dumps({"api_key": traffic.key, "idempotency_key": name, **request})
+        client.invoke(FunctionName=function, Qualifier=LIVE, InvocationType="Event", Payload=body.encode())
 
 
 def _without_result(client: Any, function: str, traffic: Traffic, names: Iterable[str]) -> list[str]:

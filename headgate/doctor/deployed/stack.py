@@ -41,11 +41,13 @@ class DeployedStack:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """As which tenant, and to which model, to send requests while parts of the stack are replaced."""
+    """As which tenant, and to which model, to send requests while parts of the stack are replaced. `run`: a name that
+    no other run has."""
 
     base_url: str
     key: str
     model: str
+    run: str
 
 
 @dataclass(frozen=True, slots=True)

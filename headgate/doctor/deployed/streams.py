@@ -27,7 +27,7 @@ class Streamed:
     seconds: float = 0.0
 
 
-def traffic_to(base_url: str, key: str, model: str | None) -> Traffic:
+def traffic_to(base_url: str, key: str, model: str | None, run: str) -> Traffic:
     """Return the traffic to a model, by default the first one that the key may use. Raises ConfigurationError."""
     if not key:
         raise ConfigurationError("--disturb sends requests: give a tenant's key with --key, or HEADGATE_API_KEY")
@@ -37,7 +37,7 @@ def traffic_to(base_url: str, key: str, model: str | None) -> Traffic:
         raise ConfigurationError(f"{base_url} answers no request with this key: {error.message}") from None
     if not models or (model is not None and model not in models):
         raise ConfigurationError(f"the key may not use the model {model or 'of any pool'}; it may use {models}")
-    return Traffic(base_url, key, model or models[0])
+    return Traffic(base_url, key, model or models[0], run)
 
 
 def stream_during(change: Callable[[], None], traffic: Traffic) -> Streamed:

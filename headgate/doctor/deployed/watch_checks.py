@@ -61,7 +61,7 @@ def alarms_arrive(deployed: Deployed, title: str) -> Finding:
 
 def _raised(deployed: Deployed, title: str, seen: str) -> Finding:
     """Raise an alarm, which CloudWatch ends by itself, and wait until its history has the action."""
-    cloudwatch, began = deployed.client("cloudwatch"), datetime.fromtimestamp(time.time(), UTC)
+    cloudwatch, began = deployed.client("cloudwatch"), datetime.fromtimestamp(deployed.now, UTC)
     name = min(deployed.stack.of_type("AWS::CloudWatch::Alarm"))
     cloudwatch.set_alarm_state(AlarmName=name, StateValue="ALARM", StateReason="a test by headgate doctor")
     until = time.monotonic() + HISTORY_S

@@ -24,7 +24,7 @@ from tests.unit.doctor.test_deployed import client
 
 CERTIFICATE = "arn:aws:acm:us-east-1:123456789012:certificate/a-b"
 HTTPS: dict[str, Any] = {"domain": "llm.example.com", "certificate": CERTIFICATE}
-TRAFFIC = Traffic("http://127.0.0.1:1/v1", "key", "chat")
+TRAFFIC = Traffic("http://127.0.0.1:1/v1", "key", "chat", "run")
 
 
 def run(
