@@ -177,6 +177,7 @@ class GpuFleet(Construct):
             "service_name": service_name(Stack.of(self).stack_name, self._name),
             "min_healthy_percent": 50 if self._pool.count.min > 1 else 0,
             "max_healthy_percent": 100,
+            "availability_zone_rebalancing": ecs.AvailabilityZoneRebalancing.DISABLED,  # it stops workers with requests
             "circuit_breaker": ecs.DeploymentCircuitBreaker(enable=True, rollback=True),
             "capacity_provider_strategies": strategies,
             "security_groups": [self._network.worker],

@@ -150,6 +150,10 @@ def test_ecs_starts_and_drains_instances(fleet_template: Template) -> None:
     assert managed["ManagedDraining"] == managed["ManagedTerminationProtection"] == "ENABLED"
 
 
+def test_no_worker_is_stopped_to_balance_the_zones(fleet_template: Template) -> None:
+    assert service(fleet_template)["AvailabilityZoneRebalancing"] == "DISABLED"
+
+
 @pytest.mark.parametrize(("least", "healthy"), [(0, 0), (1, 0), (2, 50), (8, 50)])
 def test_a_deployment_needs_no_further_instance(synthesise: Synthesise, least: int, healthy: int) -> None:
     made = with_workers(synthesise, count={"min": least, "max": 8})
