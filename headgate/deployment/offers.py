@@ -3,8 +3,8 @@
 The table is for errors before a deployment. AWS adds offers all the time, so `check_zones: false` in headgate.yaml
 turns it off, and `headgate doctor before` asks AWS itself. A region that the table does not have is not checked.
 
-AWS maps the zones' names to places for each account in its oldest regions. There the table has the zones' ids, and only
-the number of zones is checked.
+In its oldest regions a zone of the same name is another place in each account. There the table has the zones' ids,
+and only their number is checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def as_of() -> str:
 
 
 def problem(region: str, types: Sequence[str], zones: int | Collection[str]) -> Problem | None:
-    """Return why a pool with these instance types cannot run in these zones, or in so many; None if it can."""
+    """Return why a pool with these instance types cannot run in these zones; None if it can. A number means the first
+    zones in alphabetical order, as for CloudFormation's Fn::GetAZs."""
     offers: Mapping[str, Sequence[str]] | None = _table()["regions"].get(region)
     if offers is None:
         return None
@@ -46,12 +47,13 @@ def problem(region: str, types: Sequence[str], zones: int | Collection[str]) -> 
     if missing:
         return Problem(f"{region} has no {', '.join(missing)}; it has {', '.join(sorted(offered)) or 'none'}", ())
     usable = [zone for zone, found in offers.items() if not set(types).isdisjoint(found)]
-    wanted = zones if isinstance(zones, int) else len(zones)
-    if not isinstance(zones, int) and _have_names(region, offers):
-        without = sorted(set(zones) - set(usable))
+    if _have_names(region, offers):
+        wanted = sorted(offers)[:zones] if isinstance(zones, int) else zones
+        without = sorted(set(wanted) - set(usable))
         return Problem(f"{', '.join(without)} has none of {', '.join(types)}", usable) if without else None
-    if len(usable) < wanted:
-        return Problem(f"{len(usable)} of {wanted} zones of {region} have {' or '.join(types)}", usable)
+    number = zones if isinstance(zones, int) else len(zones)
+    if len(usable) < number:
+        return Problem(f"{len(usable)} zones of {region} have {' or '.join(types)}, and {number} are wanted", usable)
     return None
 
 

@@ -120,7 +120,19 @@ class Account:
         """A capacity block needs no quota, and is in one zone."""
         if fleet.block is not None:
             return [self._reserved(fleet, fleet.block)]
-        return [self._offered(fleet, fleet.zones or zones), *self._gpu_quotas(fleet)]
+        return [self._offered(fleet, fleet.zones or self._zones(zones)), *self._gpu_quotas(fleet)]
+
+    def _zones(self, zones: int | Sequence[str]) -> Sequence[str]:
+        """Return the names of the network's zones. A number means the account's first ones, as for Fn::GetAZs; if AWS
+        does not say which, none."""
+        if not isinstance(zones, int):
+            return zones
+        try:
+            kinds = [{"Name": "zone-type", "Values": ["availability-zone"]}]
+            found = self.client("ec2").describe_availability_zones(Filters=kinds)["AvailabilityZones"]
+        except (BotoCoreError, ClientError):
+            return ()
+        return sorted(zone["ZoneName"] for zone in found)[:zones]
 
     def _reserved(self, fleet: Fleet, block: CapacityBlock) -> Finding:
         try:
@@ -130,8 +142,8 @@ class Account:
             return failed("capacity block", reason(error), advice)
         return judged_block(fleet, block, reservations["CapacityReservations"])
 
-    def _offered(self, fleet: Fleet, zones: int | Sequence[str]) -> Finding:
-        """Return in which zones the instance types are offered. `zones`: of the file, by name or how many."""
+    def _offered(self, fleet: Fleet, zones: Sequence[str]) -> Finding:
+        """Return in which zones the instance types are offered. `zones`: those in which the fleet starts."""
         wanted = sorted(fleet.instance_types)
         try:
             ec2 = self.client("ec2")
@@ -146,12 +158,10 @@ class Account:
         if missing:
             return failed("instance types", f"not in this region: {', '.join(missing)}", "name others in headgate.yaml")
         seen = f"{', '.join(wanted)}: in {', '.join(sorted(places))}"
-        without = [] if isinstance(zones, int) else sorted(set(zones) - places)
+        without = sorted(set(zones) - places)
         if without:
-            return failed("instance types", f"{seen}; not in {', '.join(without)}", "name other zones in headgate.yaml")
-        if isinstance(zones, int) and len(places) < zones:
-            advice = f"name the {zones} zones of the network in `zones`, and those with instances in the pool's `zones`"
-            return warning("instance types", f"{seen}, and the network has {zones} zones", advice)
+            advice = "name other zones in `zones`, or those with instances in the pool's `zones`"
+            return failed("instance types", f"{seen}; not in {', '.join(without)}", advice)
         return ok("instance types", seen)
 
     def _gpu_quotas(self, fleet: Fleet) -> list[Finding]:

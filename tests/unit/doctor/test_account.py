@@ -149,8 +149,12 @@ def test_named_zones_without_the_type_are_named() -> None:
     assert found("instance types", replace(fleet, zones=[f"{REGION}a"]), zones=[f"{REGION}z"]).result is Result.OK
 
 
-def test_too_few_zones_are_a_warning() -> None:
-    assert found("instance types", Fleet(("g5.xlarge",), 1, 1, 4), zones=50).result is Result.WARNING
+def test_a_number_of_zones_means_the_account_s_first_ones() -> None:
+    """g5.xlarge is in us-east-1a, b, c, d and f, as moto says."""
+    fleet = Fleet(("g5.xlarge",), 1, 1, 4)
+    assert found("instance types", fleet, zones=4).result is Result.OK
+    seen = found("instance types", fleet, zones=5)
+    assert (seen.result, f"not in {REGION}e" in seen.seen) == (Result.FAILED, True)
 
 
 @pytest.fixture
