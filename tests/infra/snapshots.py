@@ -21,6 +21,26 @@ IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/worker@sha256:{'a' * 64}"
 STACKS: dict[str, dict[str, Any]] = {
     "fargate-with-workers": {"pools": {"chat": {"model": MODEL, "image": IMAGE}}},
     "lambda": {"front": "lambda"},
+    "fargate-managed-to-zero": {
+        "pools": {
+            "chat": {"model": MODEL, "image": IMAGE, "capacity": "managed_instances", "count": {"min": 0, "max": 4}}
+        }
+    },
+    "lambda-capacity-block-to-zero": {
+        "front": "lambda",
+        "region": "us-east-2",
+        "zones": ["us-east-2a", "us-east-2c"],
+        "pools": {
+            "chat": {
+                "model": MODEL,
+                "image": IMAGE,
+                "capacity": "capacity_block",
+                "capacity_block": {"id": "cr-0123456789abcdef0", "zone": "us-east-2c"},
+                "instance_types": ["p5.48xlarge"],
+                "count": {"min": 0, "max": 2},
+            }
+        },
+    },
 }
 """The fields of headgate.yaml for each snapshot."""
 ASSET = re.compile(r"\b[0-9a-f]{64}\b|(?<=CurrentVersion[0-9A-F]{8})[0-9a-f]{32}")
