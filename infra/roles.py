@@ -50,6 +50,8 @@ WRITTEN_BY_ADMIN = ["TENANT#*", "KEY#*", "TENANTS"]
 AUDIT = ["AUDIT#*"]
 TRACES = ["xray:PutSpans", "xray:PutSpansForIndexing", "xray:PutTraceSegments"]
 """What X-Ray's OTLP endpoint checks. AWS knows no resource for them."""
+READ_BY_OPERATORS = ["LOG#*", "SNAP#*", "USAGE#*", *AUDIT]
+"""Without prompts, answers, tenants' configuration and keys."""
 READ_BY_RESULT = ["TENANT#*", "KEY#*", "INV#*", "CALL#*", "LOG#*", "SNAP#*"]
 
 
@@ -138,8 +140,25 @@ def invoker_policy(scope: Construct, construct_id: str, invoked: Sequence[lambda
     """Make a policy for `callers` that allows to invoke these functions. The output `construct_id` is its ARN."""
     arns = [function.function_arn for function in invoked]
     statement = iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=arns)
-    arn = iam.ManagedPolicy(scope, construct_id, statements=[statement]).managed_policy_arn
-    CfnOutput(Stack.of(scope), construct_id, value=arn, description=f"Attach this policy to {callers}")
+    _managed_policy(scope, construct_id, [statement], callers)
+
+
+def operator_policy(state: State, construct_id: str) -> None:
+    """Make a policy for operators: it allows to read what `headgate top`, `plan`, `usage` and `doctor` show, and the
+    token of the operator's page. The output `construct_id` is its ARN."""
+    table, token = [state.table.table_arn], [state.operator_token.secret_arn]
+    statements = [
+        iam.PolicyStatement(actions=["dynamodb:Query"], resources=table, conditions=_partitions(READ_BY_OPERATORS)),
+        iam.PolicyStatement(actions=["secretsmanager:GetSecretValue"], resources=token),
+    ]
+    _managed_policy(state, construct_id, statements, "operators")
+
+
+def _managed_policy(
+    scope: Construct, construct_id: str, statements: Sequence[iam.PolicyStatement], holders: str
+) -> None:
+    arn = iam.ManagedPolicy(scope, construct_id, statements=list(statements)).managed_policy_arn
+    CfnOutput(Stack.of(scope), construct_id, value=arn, description=f"Attach this policy to {holders}")
 
 
 def allow_operator_page(role: iam.Role, state: State) -> None:

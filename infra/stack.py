@@ -33,6 +33,7 @@ from infra.roles import (
     allow_scaling,
     allow_traces,
     allow_worker,
+    operator_policy,
     task_role,
 )
 from infra.server_workers import ServerWorkers
@@ -100,6 +101,7 @@ class HeadgateStack(Stack):
         table = self._state.table.table_name
         token = self._state.operator_token.secret_name
         CfnOutput(self, "OperatorToken", value=token, description="The secret with the token of the page /operator")
+        operator_policy(self._state, "OperatorPolicy")
         CfnOutput(self, "TableName", value=table, description="The table of tenants, calls and logs")
         CfnOutput(self, "OperatorShell", value=self._shell(), description="Paste into a shell for headgate's commands")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Template = dict[str, Any]
+MANAGED = "AWS::IAM::ManagedPolicy"
 
 
 def template_in(assembly: Path) -> Template:
@@ -43,6 +44,14 @@ def statements(template: Template) -> Iterator[tuple[str, dict[str, Any]]]:
         ):
             for statement in policy["PolicyDocument"]["Statement"]:
                 yield name, statement
+
+
+def managed_policy(template: Template, beginning: str) -> list[dict[str, Any]]:
+    """The statements of the managed policy whose logical id has this beginning."""
+    resources = template["Resources"].items()
+    (found,) = (each for name, each in resources if name.startswith(beginning) and each["Type"] == MANAGED)
+    own: list[dict[str, Any]] = found["Properties"]["PolicyDocument"]["Statement"]
+    return own
 
 
 def listed(value: Any) -> list[Any]:

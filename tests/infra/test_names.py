@@ -54,7 +54,7 @@ def own_namespaces(template: Template) -> dict[str, set[str]]:
 
 def test_the_outputs_have_the_names_of_the_documentation(template: Template, fleet_template: Template) -> None:
     documented = {"OpenAiBaseUrl", "TableName", "OperatorShell", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId"}
-    documented |= {"InvokerPolicy", "AdministratorPolicy"}
+    documented |= {"InvokerPolicy", "AdministratorPolicy", "OperatorPolicy"}
     assert set(template["Outputs"]) == documented | {"WorkersDefault"}
     assert set(fleet_template["Outputs"]) == documented | {"WorkersDefault"}
 

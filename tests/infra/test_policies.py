@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from dispatcher.stores.dynamodb import layout
-from tests.infra.templates import Template, actions, functions, listed, of_type, open_ended, role_of, statements
+from tests.infra.templates import (
+    Template,
+    actions,
+    functions,
+    listed,
+    managed_policy,
+    of_type,
+    open_ended,
+    role_of,
+    statements,
+)
 
 WITHOUT_RESOURCE = {
     *("xray:PutTraceSegments", "xray:PutTelemetryRecords", "xray:PutSpans", "xray:PutSpansForIndexing"),
@@ -163,11 +173,20 @@ def test_two_policies_for_callers_allow_to_invoke_and_nothing_else(each_template
         return f"{resources[alias['FunctionName']['Ref']]['Properties']['FunctionName']}:{alias['Name']}"
 
     invoked = []
-    for policy in of_type(each_template, "AWS::IAM::ManagedPolicy"):
-        (statement,) = policy["PolicyDocument"]["Statement"]
+    for name in ("FunctionsInvokerPolicy", "FunctionsAdministratorPolicy"):
+        (statement,) = managed_policy(each_template, name)
         assert actions(statement) == ["lambda:InvokeFunction"]
         invoked.append({invoked_by(each) for each in listed(statement["Resource"])})
+    assert len(of_type(each_template, "AWS::IAM::ManagedPolicy")) == 3, "and that of operators"
     assert sorted(invoked, key=len) == [{"headgate-admin"}, {"headgate-invoke:live", "headgate-result:live"}]
+
+
+def test_operators_read_no_prompt_and_no_key(each_template: Template) -> None:
+    table, token = managed_policy(each_template, "StateOperatorPolicy")
+    assert actions(table) == ["dynamodb:Query"]
+    assert leading_keys(table) == {"LOG#*", "SNAP#*", "USAGE#*", "AUDIT#*"}
+    assert actions(token) == ["secretsmanager:GetSecretValue"]
+    assert "StateOperatorToken" in json.dumps(token["Resource"])
 
 
 def test_no_other_function_reads_the_listing(each_template: Template) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from dispatcher.stores.dynamodb import layout
 from tests.infra.conftest import IMAGE, Synthesise
-from tests.infra.templates import Template, functions, of_type, role_of, template_in
+from tests.infra.templates import Template, functions, managed_policy, of_type, role_of, template_in
 from tests.support.iam.names import Names, policies
 from tests.support.iam.policies import LEADING_KEYS, Call, Grant, allows, unused
 from tests.support.iam.recorder import Recorder
@@ -25,6 +25,7 @@ from tests.support.iam.stack import (
     INVOKE,
     LAMBDA_FRONT,
     MODEL,
+    OPERATOR,
     POLLER,
     SWEEP,
     WORKER,
@@ -98,7 +99,7 @@ async def _recorded(front_template: Template, function_template: Template, home:
     return stack.recorder
 
 
-@pytest.fixture(scope="module", params=[*FUNCTIONS, FRONT, LAMBDA_FRONT, WORKER])
+@pytest.fixture(scope="module", params=[*FUNCTIONS, FRONT, LAMBDA_FRONT, WORKER, OPERATOR])
 def role(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -113,7 +114,10 @@ def calls(recorder: Recorder, role: str) -> set[Call]:
 def each_policy(role: str, front_template: Template, function_template: Template) -> list[Statements]:
     """The statements of the role, in each template that has it."""
     templates = {FRONT: [front_template], LAMBDA_FRONT: [function_template]}
-    return [policies(each, _role_id(each, role)) for each in templates.get(role, [front_template, function_template])]
+    found = templates.get(role, [front_template, function_template])
+    if role == OPERATOR:
+        return [Names(each).resolved(managed_policy(each, "StateOperatorPolicy")) for each in found]
+    return [policies(each, _role_id(each, role)) for each in found]
 
 
 def _role_id(template: Template, role: str) -> str:
@@ -144,7 +148,7 @@ def _all_grants(statements: Statements) -> set[Grant]:
 
 def test_every_request_was_read(recorder: Recorder) -> None:
     assert recorder.unread == []
-    assert recorder.calls.keys() == {*FUNCTIONS, FRONT, LAMBDA_FRONT, WORKER, POLLER}
+    assert recorder.calls.keys() == {*FUNCTIONS, FRONT, LAMBDA_FRONT, WORKER, OPERATOR, POLLER}
 
 
 def test_each_recorded_call_is_allowed(each_policy: list[Statements], calls: set[Call]) -> None:

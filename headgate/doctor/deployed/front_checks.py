@@ -10,7 +10,7 @@ from headgate.doctor.finding import Finding, failed, ok, skipped
 
 OUTPUTS = {
     *("OpenAiBaseUrl", "TableName", "OperatorShell", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId"),
-    *("InvokerPolicy", "AdministratorPolicy"),
+    *("InvokerPolicy", "AdministratorPolicy", "OperatorPolicy"),
 }
 ISSUED = "ISSUED"
 HTTPS_S = 5.0

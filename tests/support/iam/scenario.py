@@ -23,6 +23,7 @@ from tests.support.iam.stack import (
     LAMBDA_FRONT,
     MODEL,
     MODEL_NAME,
+    OPERATOR,
     RESULT,
     TOKEN,
     WORKER,
@@ -89,6 +90,7 @@ async def led_by_the_worker(stack: RecordedStack) -> None:
         assert (await stack.invoke(INVOKE, _payload(stack, idempotency_key="one")))["choices"]
     await detached(stack, "worker")
     await over_http(stack, LAMBDA_FRONT)
+    await operated(stack)
     await copied_model(stack)
 
 
@@ -121,6 +123,20 @@ async def detached(stack: RecordedStack, name: str) -> None:
         while "response" not in await stack.invoke(RESULT, {"api_key": stack.keys["acme"], "id": key}):
             await stack.sweep()
             await asyncio.sleep(0.5)
+
+
+async def operated(stack: RecordedStack) -> None:
+    """An operator's commands, and the token of the page."""
+    assert (await stack.operate("top", "--once"))["workers"]
+    assert (await stack.operate("plan"))["models"]
+    assert (await stack.operate("usage"))["usage"]
+    assert (await stack.operate("tenants", "audit"))["records"]
+    assert (await stack.operate("doctor", "after"))["findings"]
+    secrets = boto3.client(
+        "secretsmanager", REGION, endpoint_url=stack.url, aws_access_key_id=OPERATOR, aws_secret_access_key="any"
+    )
+    token = secrets.get_secret_value(SecretId=stack.environments[FRONT]["HEADGATE_OPERATOR_TOKEN_ARN"])
+    assert token["SecretString"] == TOKEN
 
 
 async def over_http(stack: RecordedStack, role: str) -> None:

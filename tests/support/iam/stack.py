@@ -30,10 +30,13 @@ from tests.support.hang_guard import HANG_S
 from tests.support.iam.names import Names
 from tests.support.iam.recorder import Recorder, recording_moto
 from tests.support.local.aws_client import aws_client
+from tests.support.local.stack import run_json
 
 FRONT, LAMBDA_FRONT, WORKER = "front", "lambda-front", "worker"
 INVOKE, RESULT, EXECUTE, SWEEP, ADMIN = "invoke", "result", "execute", "sweep", "admin"
 FUNCTIONS = (INVOKE, RESULT, EXECUTE, SWEEP, ADMIN)
+OPERATOR = "operator"
+"""The access key of an operator's commands."""
 POLLER = "local"
 """The access key of the local stack's event source mapping, which on AWS uses the role of its function."""
 MODEL, MODEL_NAME, MODEL_BUCKET = "s3://models/llama-3-8b/", "llama-3-8b", "models"
@@ -79,6 +82,15 @@ class RecordedStack:
     async def set_desired(self, workers: int) -> None:
         update = self._ecs.update_service
         await asyncio.to_thread(update, cluster=self.cluster, service=SERVICE, desiredCount=workers)
+
+    async def operate(self, *arguments: str) -> dict[str, Any]:
+        """Run a command of an operator, with the table and the pools of the stack."""
+        of_processes = self.environments[INVOKE]
+        shell = {name: of_processes[name] for name in ("HEADGATE_TABLE", "HEADGATE_POOLS")}
+        own = {"AWS_ENDPOINT_URL": self.url, "AWS_DEFAULT_REGION": REGION, "AWS_REGION": REGION}
+        return await asyncio.to_thread(
+            run_json, *arguments, environment={**_bare(), **shell, **own, **_access(OPERATOR)}
+        )
 
     async def kill_gate(self, role: str) -> None:
         (gate,) = [member for member in self.fleets[role].members if member.role == "gate"]
