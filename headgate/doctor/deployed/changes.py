@@ -45,7 +45,7 @@ def worker_drains(deployed: Deployed, title: str, traffic: Traffic) -> Finding:
         tasks = [task["taskArn"] for task in tasks_of(ecs, arn)]
         if len(tasks) > 1 and _serves(deployed, arn, traffic):
             return _streamed(title, traffic, partial(_stop, ecs, arn, tasks[0]), f"{tasks[0]} was stopped")
-    return skipped(title, "the model has less than two workers: name another one with --model, or raise count.min")
+    return skipped(title, "the model has fewer than two workers: name another one with --model, or raise count.min")
 
 
 def version_is_taken_back(deployed: Deployed, title: str) -> Finding:
