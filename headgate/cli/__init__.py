@@ -6,6 +6,7 @@ the verdict is inconclusive; 130 interrupted; 141 the reader of standard output 
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module, metadata
 from typing import Annotated, Any
@@ -85,6 +86,13 @@ def _top(version: Annotated[bool, typer.Option("--version", help="Show the versi
         except metadata.PackageNotFoundError:
             Console().print("unknown: headgate is not installed, this is the source tree")
         raise typer.Exit(0)
+    _pass_on_region()
+
+
+def _pass_on_region() -> None:
+    """Let boto3 know AWS_REGION, as AWS's command line reads it. By itself it reads AWS_DEFAULT_REGION only."""
+    if region := os.environ.get("AWS_REGION"):
+        os.environ["AWS_DEFAULT_REGION"] = region
 
 
 def main() -> None:

@@ -175,6 +175,17 @@ def test_the_command_ends_with_1_if_a_check_failed(tools: None, capsys: pytest.C
     assert {finding["check"] for finding in findings} >= {"region", "credentials", "bootstrap", "permission to deploy"}
 
 
+def test_the_region_of_aws_s_own_variable(
+    tools: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """boto3 itself does not read AWS_REGION."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-1")
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    headgate("doctor", "before", "--json")
+    findings = {each["check"]: each["seen"] for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert findings["region"] == "eu-west-3"
+
+
 def test_the_fleet_of_the_file_is_checked(
     tools: None, tmp_path: Path, set_quota: SetQuota, capsys: pytest.CaptureFixture[str]
 ) -> None:
