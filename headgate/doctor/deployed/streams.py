@@ -16,6 +16,8 @@ STREAMS = 4
 """At once; when one ends, the next begins."""
 TOKENS = 512
 STREAM_S = 900.0
+OWN_CONNECTION = {"Connection": "close"}
+"""Of each stream. One that is kept may be closed by its front at the moment at which the next request is sent."""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,9 @@ def stream_during(change: Callable[[], None], traffic: Traffic) -> Streamed:
 
 async def _during(change: Callable[[], None], traffic: Traffic) -> Streamed:
     seen, began, over = Streamed(), asyncio.Event(), asyncio.Event()
-    async with openai.AsyncOpenAI(base_url=traffic.base_url, api_key=traffic.key, max_retries=0) as client:
+    async with openai.AsyncOpenAI(
+        base_url=traffic.base_url, api_key=traffic.key, max_retries=0, default_headers=OWN_CONNECTION
+    ) as client:
         streams = [asyncio.create_task(_repeat(client, traffic.model, seen, began, over)) for _ in range(STREAMS)]
         first, started = asyncio.create_task(began.wait()), time.monotonic()
         try:
