@@ -19,6 +19,8 @@ STREAM_MAX = Duration.minutes(15)
 REQUESTS_PER_S, REQUESTS_BURST = 1000, 2000
 """Limits of the whole API against floods. The gate enforces the shares between tenants."""
 STAGE = "live"
+PAGES = ("health", "ready", "docs", "openapi.json")
+"""What the front answers beside its API and the operator's page (functions/http_api/app.py)."""
 
 ACKNOWLEDGED = {
     "AwsSolutions-APIG2": "The app validates and answers in OpenAI's error shape, which a gateway model cannot.",
@@ -45,9 +47,14 @@ class Api(Construct):
         integration = apigateway.LambdaIntegration(
             front, response_transfer_mode=apigateway.ResponseTransferMode.STREAM, timeout=STREAM_MAX
         )
-        self.rest_api.root.add_resource("health").add_method("GET", integration)
-        version = self.rest_api.root.add_resource("v1")
-        version.add_proxy(any_method=True, default_integration=integration)
+        root = self.rest_api.root
+        for path in PAGES:
+            root.add_resource(path).add_method("GET", integration)
+        page = root.add_resource("operator")
+        page.add_method("GET", integration)
+        for action in ("login", "logout"):
+            page.add_resource(action).add_method("POST", integration)
+        root.add_resource("v1").add_proxy(any_method=True, default_integration=integration)
         acknowledge(self.rest_api, ACKNOWLEDGED)
         self._acknowledge_log_role()
         base_url = f"{self.rest_api.url}v1"

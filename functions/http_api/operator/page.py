@@ -10,9 +10,10 @@ from dispatcher.monitor.console import ConsolePicture, Problem
 from functions.http_api.operator.elements import Child, element, written
 from functions.http_api.operator.sections import fleet_sections, summary, tenant_section, tier_section, usage_section
 from functions.http_api.operator.style import STYLE
-from functions.http_api.operator.view import PATH, View
+from functions.http_api.operator.view import HERE, PATH, View
 
-LOGIN_PATH, LOGOUT_PATH = f"{PATH}/login", f"{PATH}/logout"
+LOGIN, LOGOUT = "login", "logout"
+LOGIN_PATH, LOGOUT_PATH = f"{PATH}/{LOGIN}", f"{PATH}/{LOGOUT}"
 REFRESH_S = 10
 
 
@@ -30,15 +31,15 @@ def operator_page(picture: ConsolePicture, view: View) -> bytes:
     return _document(f"headgate: {picture.pool}", _header(picture, view), main, refreshes=view.refreshes)
 
 
-def login_page(problem: str = "") -> bytes:
-    """Return the form for the token. `problem`: why the last try failed."""
+def login_page(problem: str = "", action: str = f"{HERE}/{LOGIN}") -> bytes:
+    """Return the form for the token. `problem`: why the last try failed. `action`: relative to the form's address."""
     form = element(
         "form",
         element("label", "Operator's token", for_="token"),
         element("input", type="password", name="token", id="token", required="", autocomplete="current-password"),
         element("button", "Log in"),
         method="post",
-        action=LOGIN_PATH,
+        action=action,
     )
     said = [element("p", problem, class_="bad", role="alert")] if problem else []
     main = element("main", element("h1", "headgate"), *said, form)
@@ -64,8 +65,8 @@ def _header(picture: ConsolePicture, view: View) -> Element:
     said = f"{at}, again every {REFRESH_S} s" if view.refreshes else f"{at}, not refreshed"
     fields = replace(view, refreshes=not view.refreshes).fields(without="")
     button = element("button", "Stop" if view.refreshes else "Refresh")
-    switch = element("form", *fields, button, method="get", action=PATH)
-    logout = element("form", element("button", "Log out"), method="post", action=LOGOUT_PATH)
+    switch = element("form", *fields, button, method="get", action=HERE)
+    logout = element("form", element("button", "Log out"), method="post", action=f"{HERE}/{LOGOUT}")
     return element(
         "header", element("h1", f"headgate: {picture.pool}"), *view.links(), element("span", said), switch, logout
     )

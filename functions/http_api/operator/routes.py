@@ -12,14 +12,16 @@ from starlette.routing import Route
 from dispatcher.operator_access import OperatorAccess
 from functions.http_api.callers import api_key, context_of
 from functions.http_api.connections import read_body
-from functions.http_api.operator.page import LOGIN_PATH, LOGOUT_PATH, login_page, operator_page
+from functions.http_api.operator.page import LOGIN, LOGIN_PATH, LOGOUT_PATH, login_page, operator_page
 from functions.http_api.operator.session import COOKIE, LIVES_S, is_session, is_token, new_session
 from functions.http_api.operator.style import HEADERS
-from functions.http_api.operator.view import PATH, View
+from functions.http_api.operator.view import HERE, PATH, View
 from functions.observability import logger
 
 FORM_BYTES_MAX = 4_096
 FIND_CHARS_MAX = 64
+_BACK = f"../{HERE}"
+"""From the login and the logout. The cookie has no path, so that it belongs to the folder of these two: the page."""
 _WRONG = "This is not the operator's token of this front."
 
 
@@ -48,19 +50,21 @@ async def _login(request: Request) -> Response:
     (given, *_) = parse_qs(body.decode("utf-8", "replace")).get("token", [""])
     if not is_token(access.token, given.strip()):
         logger.warning("a wrong operator's token was sent")
-        return HTMLResponse(login_page(_WRONG), 401, headers=HEADERS)
-    response = RedirectResponse(PATH, 303, headers=HEADERS)
+        return HTMLResponse(login_page(_WRONG, LOGIN), 401, headers=HEADERS)
+    response = RedirectResponse(_BACK, 303, headers=HEADERS)
     session = new_session(access.token, context.clock.now())
     response.set_cookie(
-        COOKIE, session, max_age=LIVES_S, path=PATH, secure=_is_https(request), httponly=True, samesite="strict"
+        COOKIE, session, max_age=LIVES_S, path=None, secure=_is_https(request), httponly=True, samesite="strict"
     )  # fmt: skip
     return response
 
 
 async def _logout(request: Request) -> Response:
     _access(request)
-    response = RedirectResponse(PATH, 303, headers=HEADERS)
-    response.delete_cookie(COOKIE, path=PATH, secure=_is_https(request), httponly=True, samesite="strict")
+    response = RedirectResponse(_BACK, 303, headers=HEADERS)
+    response.set_cookie(
+        COOKIE, max_age=0, path=None, secure=_is_https(request), httponly=True, samesite="strict"
+    )  # fmt: skip
     return response
 
 

@@ -10,7 +10,7 @@ from dispatcher.monitor.hours import HOURS, TenantHours
 from dispatcher.monitor.picture import WorkerPicture
 from functions.http_api.operator.chart import hours_chart
 from functions.http_api.operator.elements import Child, element, table
-from functions.http_api.operator.view import PATH, View
+from functions.http_api.operator.view import HERE, View
 
 DASH = "–"
 GROUPS_MAX = 20
@@ -130,7 +130,7 @@ def _search(view: View) -> Element:
         *view.fields(without="find"),
         element("button", "Find"),
         method="get",
-        action=PATH,
+        action=HERE,
         role="search",
     )
 

@@ -10,6 +10,8 @@ from xml.etree.ElementTree import Element
 from functions.http_api.operator.elements import element
 
 PATH = "/operator"
+HERE = "operator"
+"""The page's address, relative to itself: API Gateway has its stage before the path, which no front knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class View:
         return [element("nav", *links, aria_label="Pools")]
 
     def _address(self, pool: str) -> str:
-        return f"{PATH}?{urlencode({**self._query(), 'pool': pool})}"
+        return f"{HERE}?{urlencode({**self._query(), 'pool': pool})}"
 
     def _query(self) -> dict[str, str]:
         """Return what differs from the page without a query."""

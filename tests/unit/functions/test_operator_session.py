@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from http.cookies import SimpleCookie
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urljoin
 
 import pytest
 from hypothesis import given
@@ -47,7 +47,7 @@ async def test_without_a_token_there_is_a_form_and_nothing_of_the_pool(pool: Log
     reply = await pool.caller(None).get("/operator")
     assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
     page = Page(reply.body.decode())
-    assert page.tags("form") == [{"method": "post", "action": "/operator/login"}]
+    assert page.tags("form") == [{"method": "post", "action": "operator/login"}]
     assert "secret-worker" not in page.text
     assert "not the operator's token" not in page.text
 
@@ -70,11 +70,28 @@ async def test_the_token_opens_no_tenants_route(pool: LoggedPool) -> None:
 
 async def test_the_form_sets_a_cookie_that_no_script_and_no_other_site_can_use(pool: LoggedPool) -> None:
     reply = await log_in(pool, f" {TOKEN}\n")
-    assert (reply.status, reply.headers["location"]) == (303, "/operator")
+    assert (reply.status, reply.headers["location"]) == (303, "../operator")
     attributes = {part.strip().lower() for part in reply.headers["set-cookie"].split(";")[1:]}
-    assert attributes == {"httponly", "samesite=strict", "path=/operator", f"max-age={LIVES_S}"}
+    assert attributes == {"httponly", "samesite=strict", f"max-age={LIVES_S}"}
     assert TOKEN not in str(reply.headers)
     assert await seen_with(pool, cookie_of(reply)) == 200
+
+
+async def test_behind_a_stage_of_api_gateway_every_address_stays_below_it(pool: LoggedPool) -> None:
+    """The browser sees a stage before each path, and the front does not."""
+    page, login = "https://x.example/live/operator", "https://x.example/live/operator/login"
+    form = (await pool.caller(None).get("/operator")).body.decode()
+    wrong = (await log_in(pool, "wrong")).body.decode()
+    shown = (await pool.caller().get("/operator")).body.decode()
+    for address, text in ((page, form), (login, wrong), (page, shown)):
+        found = {value for tag in ("form", "a") for each in Page(text).tags(tag) for value in addresses_of(each)}
+        assert found, text
+        assert {urljoin(address, each).partition("?")[0] for each in found} <= {page, login, f"{page}/logout"}
+    assert urljoin(login, (await log_in(pool, TOKEN)).headers["location"]) == page
+
+
+def addresses_of(tag: dict[str, str]) -> list[str]:
+    return [tag[name] for name in ("action", "href") if name in tag]
 
 
 async def test_behind_https_the_cookie_is_secure(pool: LoggedPool) -> None:
@@ -93,7 +110,7 @@ async def test_a_session_ends_by_time_and_with_a_new_token(pool: LoggedPool) -> 
 
 async def test_logging_out_removes_the_cookie(pool: LoggedPool) -> None:
     reply = await Call(pool.caller().app, "POST", "/operator/logout").finished()
-    assert (reply.status, reply.headers["location"], cookie_of(reply)) == (303, "/operator", "")
+    assert (reply.status, reply.headers["location"], cookie_of(reply)) == (303, "../operator", "")
     assert "Max-Age=0" in reply.headers["set-cookie"]
 
 
