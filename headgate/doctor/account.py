@@ -20,6 +20,8 @@ BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 BOOTSTRAP_MIN = 6
 """The oldest version of the bootstrap stack that can deploy an app with assets."""
 QUALIFIER = "hnb659fds"
+DEPLOYING = ("deploy", "file-publishing", "image-publishing")
+"""What the bootstrap has a role for, of `cdk deploy`."""
 EXECUTIONS_MIN = 200
 """Concurrent Lambda executions: the queue's consumer may use 100, and callers of headgate-invoke need some too."""
 LAMBDA_EXECUTIONS = ("lambda", "L-B99A9384")
@@ -91,17 +93,17 @@ class Account:
         return ok("bootstrap", f"version {value}")
 
     def _may_deploy(self) -> Finding:
-        """Assume the bootstrap's deployment role: `cdk deploy` does all its work through it."""
+        """Assume the bootstrap's roles: `cdk deploy` publishes files and images and creates the stack through them."""
         try:
             sts = self.client("sts")
-            account = sts.get_caller_identity()["Account"]
-            region = str(self._session.region_name)
-            role = f"cdk-{QUALIFIER}-deploy-role-{account}-{region}"
-            arn = f"arn:{self._session.get_partition_for_region(region)}:iam::{account}:role/{role}"
-            sts.assume_role(RoleArn=arn, RoleSessionName="headgate-doctor", DurationSeconds=900)
+            account, region = sts.get_caller_identity()["Account"], str(self._session.region_name)
+            place = f"arn:{self._session.get_partition_for_region(region)}:iam::{account}:role"
+            for work in DEPLOYING:
+                role = f"{place}/cdk-{QUALIFIER}-{work}-role-{account}-{region}"
+                sts.assume_role(RoleArn=role, RoleSessionName="headgate-doctor", DurationSeconds=900)
         except (BotoCoreError, ClientError) as error:
             return failed("permission to deploy", reason(error), "allow this principal sts:AssumeRole on cdk-* roles")
-        return ok("permission to deploy", f"may assume {role}")
+        return ok("permission to deploy", f"may assume the bootstrap's roles for {', '.join(DEPLOYING)}")
 
     def _executions(self) -> Finding:
         quota = self._quota(*LAMBDA_EXECUTIONS)
@@ -165,16 +167,21 @@ class Account:
         return ok("instance types", seen)
 
     def _gpu_quotas(self, fleet: Fleet) -> list[Finding]:
-        letter = fleet.instance_types[0][:1] if fleet.instance_types else ""
+        """Each kind of instance must have room for the whole fleet, because any of them may be all that AWS has."""
         counts = {False: fleet.on_demand_max, True: fleet.workers_max - fleet.on_demand_max}
         return [
-            self._gpu_quota(GPU_QUOTAS[letter, spot], count * fleet.vcpus, spot)
+            self._gpu_quota(letter, count * fleet.vcpus, spot)
+            for letter in sorted({name[:1] for name in fleet.instance_types})
             for spot, count in counts.items()
-            if count and (letter, spot) in GPU_QUOTAS
+            if count
         ]
 
-    def _gpu_quota(self, code: str, needed: int, spot: bool) -> Finding:
-        name = f"quota of {'spot' if spot else 'on-demand'} GPU instances"
+    def _gpu_quota(self, letter: str, needed: int, spot: bool) -> Finding:
+        name = f"quota of {'spot' if spot else 'on-demand'} GPU instances ({letter.upper()})"
+        code = GPU_QUOTAS.get((letter, spot))
+        if code is None:
+            advice = f"see that Service Quotas (EC2, the spot requests of this type) allows {needed} vCPUs"
+            return warning(name, "it is not checked: AWS has one for each generation of this type", advice)
         quota = self._quota("ec2", code, name)
         if isinstance(quota, Finding):
             return quota

@@ -127,12 +127,21 @@ def test_instance_types_and_their_quotas(set_quota: SetQuota) -> None:
     set_quota(24.0)
     fleet = Fleet(("g5.xlarge",), workers_max=8, on_demand_max=8, vcpus=4)
     assert found("instance types", fleet, zones=1).result is Result.OK
-    quota = found("quota of on-demand GPU instances", fleet)
+    quota = found("quota of on-demand GPU instances (G)", fleet)
     assert quota.result is Result.FAILED
     assert "needs 32" in quota.seen
     few = Fleet(("g5.xlarge",), workers_max=6, on_demand_max=2, vcpus=4)
-    assert found("quota of on-demand GPU instances", few).result is Result.OK
-    assert "needs 16" in found("quota of spot GPU instances", few).seen
+    assert found("quota of on-demand GPU instances (G)", few).result is Result.OK
+    assert "needs 16" in found("quota of spot GPU instances (G)", few).seen
+
+
+def test_each_kind_of_instance_has_a_quota_of_its_own(set_quota: SetQuota) -> None:
+    set_quota(24.0)
+    fleet = Fleet(("g5.xlarge", "p4d.24xlarge"), workers_max=2, on_demand_max=1, vcpus=96)
+    for kind in ("G", "P"):
+        assert found(f"quota of on-demand GPU instances ({kind})", fleet).result is Result.FAILED
+    assert found("quota of spot GPU instances (G)", fleet).result is Result.FAILED
+    assert found("quota of spot GPU instances (P)", fleet).result is Result.WARNING, "AWS has one for each generation"
 
 
 def test_an_instance_type_that_does_not_exist_here() -> None:
@@ -195,8 +204,8 @@ def test_the_fleet_of_the_file_is_checked(
     assert headgate("doctor", "before", "--file", str(path), "--json") == 1
     findings = {each["check"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
     assert findings["region"]["seen"] == "us-east-1"
-    assert findings["quota of on-demand GPU instances"]["result"] == "failed"
-    assert "1200" in findings["quota of on-demand GPU instances"]["seen"]
+    assert findings["quota of on-demand GPU instances (G)"]["result"] == "failed"
+    assert "1200" in findings["quota of on-demand GPU instances (G)"]["seen"]
     set_quota(1200.0)
     assert headgate("doctor", "before", "--file", str(path)) == 0
 
