@@ -89,6 +89,10 @@ class Deployment(GateSections):
     def _agrees(self, info: ValidationInfo) -> Deployment:
         if (self.certificate is None) != (self.domain is None):
             raise PydanticCustomError("https", "domain and certificate belong together: give both or none")
+        if self.certificate is not None and self.region not in (None, self.certificate.split(":")[3]):
+            message = "the certificate is in {place}; a load balancer needs one of its own region, {region}"
+            found = {"place": self.certificate.split(":")[3], "region": self.region}
+            raise PydanticCustomError("https", message, found)
         if self.certificate is not None and self.front == "lambda":
             message = "domain and certificate are for front: fargate; API Gateway has HTTPS at an address of its own"
             raise PydanticCustomError("https", message)

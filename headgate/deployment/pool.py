@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import PydanticCustomError
 
 from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
+from gpu_worker.engines.vllm.arguments import REFUSED
 from headgate.deployment.instances import INSTANCE_TYPES, InstanceType, near
 
 ZONE = r"[a-z]{2}(-[a-z]+)+-\d[a-z]"
@@ -18,9 +19,15 @@ URL = r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?"
 STORED_KEY = r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:\d{12}:secret:[\w/+=.@-]+"
 LAMBDA_S = 900
 """The longest time of a Lambda function, and so of an invocation."""
+SLOTS_MAX, BATCH_MAX = 1_024, 4_096
+"""Of a worker (gpu_worker/service/options.py)."""
+SET_BY_THE_STACK = ("--tensor-parallel-size", "-tp", "--model", "--served-model-name")
+"""Arguments of vLLM's server that other fields say."""
 IN_BLOCKS = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.")
 OF_SERVERS = {"servers", "deadline_s", "drain_s", "tiers", "throttling", "slo_classes"}
 """The fields of a pool of servers that run already."""
+MIXED = ("g6e.xlarge", "g6e.2xlarge", "g6e.4xlarge")
+"""With the same GPU: if one is scarce, another may be had."""
 USABLE = 0.9
 """The part of a GPU's memory that an engine uses; weights must leave room for its KV cache."""
 
@@ -59,8 +66,8 @@ class Server(Section):
     """The model's name, at the server and for tenants."""
     context_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """None: as the server says."""
-    slots: Annotated[int, Field(ge=1, le=100_000)] = 64
-    batch: Annotated[int, Field(ge=1, le=100_000)] = 16
+    slots: Annotated[int, Field(ge=1, le=SLOTS_MAX)] = 64
+    batch: Annotated[int, Field(ge=1, le=BATCH_MAX)] = 16
     """The sequences that the server computes at once."""
     api_key_secret: Annotated[str, Field(pattern=f"^{STORED_KEY}$")] | None = None
     """The secret in Secrets Manager that is the server's own API key."""
@@ -83,7 +90,8 @@ class Pool(GateSections):
     """Where the model's files are. None: the stack starts no worker."""
     image: Annotated[str, Field(pattern=f"^{IMAGE}$")] | None = None
     """The worker's image, with its digest. None: it is built from gpu_worker/Dockerfile."""
-    instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=20, strict=False)] = ("g6e.xlarge",)
+    instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=20, strict=False)] = MIXED
+    """The preferred one first. The others start when AWS has no more of it."""
     servers: Annotated[tuple[Server, ...], Field(max_length=20, strict=False)] = ()
     """Instead of a model: servers of one model that run already."""
     capacity: Literal["auto_scaling", "managed_instances", "capacity_block"] = "auto_scaling"
@@ -98,8 +106,8 @@ class Pool(GateSections):
     count: Range = Range(min=1, max=4)
     tensor_parallel: Annotated[int, Field(ge=1, le=8)] = 1
     """The GPUs that one model uses."""
-    slots: Annotated[int, Field(ge=1, le=100_000)] = 320
-    batch: Annotated[int, Field(ge=1, le=100_000)] = 256
+    slots: Annotated[int, Field(ge=1, le=SLOTS_MAX)] = 320
+    batch: Annotated[int, Field(ge=1, le=BATCH_MAX)] = 256
     engine_arguments: Annotated[tuple[str, ...], Field(max_length=100, strict=False)] = ()
     """Further arguments of vLLM's server."""
     drain_s: Annotated[int, Field(ge=1, le=LAMBDA_S)] = 300
@@ -120,6 +128,22 @@ class Pool(GateSections):
                     {"name": name[:40], "near": near(name[:40])},
                 )
         return names
+
+    @field_validator("engine_arguments")
+    @classmethod
+    def _are_for_the_engine(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        given = {word.partition("=")[0].replace("_", "-") for word in words if word.startswith("-")}
+        for name in SET_BY_THE_STACK:
+            if name in given:
+                raise PydanticCustomError(
+                    "engine_argument", "{name} is set by other fields of the pool", {"name": name}
+                )
+        for name, reason in REFUSED.items():
+            if name in given:
+                raise PydanticCustomError(
+                    "engine_argument", "{name} is refused: {reason}", {"name": name, "reason": reason}
+                )
+        return words
 
     @model_validator(mode="after")
     def _fit(self) -> Pool:

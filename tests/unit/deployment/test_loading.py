@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from dispatcher.model.errors import ConfigurationError
+from gpu_worker.service import options
 from headgate.deployment.instances import INSTANCE_TYPES
 from headgate.deployment.loading import load
 from headgate.deployment.model import Deployment
-from headgate.deployment.pool import CapacityBlock, Pool, Range, Server
+from headgate.deployment.pool import BATCH_MAX, SLOTS_MAX, CapacityBlock, Pool, Range, Server
 
 ROOT = Path(__file__).parents[3]
 BLOCK = "capacity: capacity_block, capacity_block: {id: cr-0123456789abcdef0, zone: us-east-2a}"
@@ -59,7 +60,14 @@ def test_the_committed_file_has_the_defaults() -> None:
         ("zones: a", "key 'zones': should be a valid integer"),
         ("pools: {chat: {capacity: spot}}", "should be 'auto_scaling', 'managed_instances' or 'capacity_block'"),
         ("pools: {chat: {capacity: capacity_block}}", "the field capacity_block (id, zone) belong together"),
-        (f"pools: {{chat: {{{BLOCK}}}}}", "EC2 sells capacity blocks of p4d, p4de, p5"),
+        (f"pools: {{chat: {{{BLOCK}}}}}", "has one instance type: name it alone"),
+        (f"pools: {{chat: {{{BLOCK}, instance_types: [g6e.xlarge]}}}}", "EC2 sells capacity blocks of p4d, p4de, p5"),
+        ("pools: {chat: {slots: 2000}}", "key 'pools.chat.slots': should be less than or equal to 1024"),
+        ("pools: {chat: {batch: 5000}}", "key 'pools.chat.batch': should be less than or equal to 4096"),
+        ("pools: {chat: {engine_arguments: [--host, 0.0.0.0]}}", "--host is refused: the worker reaches the server"),
+        ("pools: {chat: {engine_arguments: [--scheduler_cls=x]}}", "--scheduler-cls is refused: the worker sets"),
+        ("pools: {chat: {engine_arguments: [--tensor-parallel-size=2]}}", "--tensor-parallel-size is set by other"),
+        (f"region: eu-west-1\ndomain: a.example.com\ncertificate: {CERTIFICATE}", "the certificate is in us-east-1"),
         (f"pools: {{chat: {{{BLOCK}, instance_types: [p5.48xlarge, p5e.48xlarge]}}}}", "has one instance type"),
         (f"pools: {{chat: {{{BLOCK}, instance_types: [p5.48xlarge], spot_percent: 1}}}}", "has no spot instances"),
         (f"pools: {{chat: {{{BLOCK}, instance_types: [p5.48xlarge]}}}}", "such as zones: [us-east-2a"),
@@ -167,6 +175,10 @@ def test_the_instances_that_are_never_spot(most: int, base: int, spot_percent: i
     assert min(base, most + 1) <= pool.on_demand_max <= most + 1
     if spot_percent == 0:
         assert pool.on_demand_max == most + 1
+
+
+def test_the_limits_are_those_of_a_worker() -> None:
+    assert (SLOTS_MAX, BATCH_MAX) == (options.SLOTS_MAX, options.BATCH_MAX)
 
 
 def test_the_model_loads_without_the_cdk_and_without_aws() -> None:
