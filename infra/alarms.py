@@ -14,6 +14,8 @@ BACKLOG_AGE_MAX_S = 300
 OVERDUE_MAX_S = 60
 FAILED_MIN, FAILED_MAX_PERCENT = 5, 1
 """Requests fail if so many fail in five minutes, and if they are more than this part of all that ended."""
+STARTING_PERIODS = 4
+"""Of five minutes: for so long 503 is the right answer of a pool that had no worker and starts one."""
 MISSING_MINUTES = 20
 """Workers may be missing for so long: an instance starts and a model loads in less."""
 
@@ -53,7 +55,8 @@ def _watch_functions(alarms: _Alarms, watched: Watched) -> None:
 
 
 def _watch_http(alarms: _Alarms, watched: Watched) -> None:
-    alarms.above("HttpFails", watched.http_errors, 5, "The HTTP interface answers 5xx.")
+    periods = STARTING_PERIODS if any(pool.sleeps for pool in watched.pools) else 1
+    alarms.above("HttpFails", watched.http_errors, 5, "The HTTP interface answers 5xx.", periods=periods)
     if watched.healthy_fronts is not None:
         alarms.below("NoFront", watched.healthy_fronts, 1, "No front is healthy: no request is answered.")
     throttled = table_metric(watched.table, "ThrottledRequests")

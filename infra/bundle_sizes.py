@@ -19,6 +19,7 @@ HANDLERS = (
     "functions.result.handler",
     "functions.execute.handler",
     "functions.sweep.handler",
+    "functions.admin.handler",
 )
 RUNS, HEAVIEST = 3, 5
 LINE = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \| ( *)(\S+)")

@@ -38,6 +38,9 @@ from infra.state import State
 RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
 LONGEST = Duration.minutes(15)
 """The longest timeout that Lambda allows, and the longest deadline of an invocation (dispatcher/config.py)."""
+EVENT_AGE = Duration.hours(1)
+"""How long Lambda keeps an Event invocation. While a pool starts its first worker, an attempt may last LONGEST and find
+none; then there are two more, a minute and two minutes later."""
 LIVE = "live"
 """The alias by which tenants invoke a function, as in `headgate-invoke:live`."""
 WEB_ADAPTER_ACCOUNT, WEB_ADAPTER_LAYER = "753240598075", "LambdaAdapterLayerArm64:27"
@@ -196,7 +199,7 @@ class Functions(Construct):
         """
         title = f"{spec.name.capitalize()}Live"
         alias = lambda_.Alias(self, title, alias_name=LIVE, version=function.current_version)
-        alias.configure_async_invoke(retry_attempts=2, max_event_age=LONGEST)
+        alias.configure_async_invoke(retry_attempts=2, max_event_age=EVENT_AGE)
         return alias
 
     def _allow_invokers(self) -> None:

@@ -31,6 +31,15 @@ MODEL, HOME = "/model", "/var/lib/headgate"
 WEIGHTS_MB, GATE_MB = 2048, 1024
 SYSTEM_MB = 2048
 """Of an instance's memory, for the system and ECS's agent."""
+SERVES = (
+    "import json, sys, urllib.request as web; "
+    f"sys.exit(json.load(web.urlopen('http://127.0.0.1:{WORKER_PORT}/health', timeout=2))['status'] != 'ok')"
+)
+"""ECS's check of a worker. It fails while the model loads, so that a deployment counts the worker only when it serves.
+ECS ends a container after `start_period` and `retries` failures: 15 minutes for the load. One that ends by itself is
+replaced at once."""
+SPOT_DRAIN_S = 110
+"""A spot instance ends two minutes after its notice."""
 STOP_MARGIN_S = 60
 """Beyond the drain, until ECS kills the container."""
 METRICS_S = 60
@@ -115,7 +124,6 @@ class GpuFleet(Construct):
 
     def _worker(self, task: ecs.TaskDefinition, image: ecs.ContainerImage) -> ecs.ContainerDefinition:
         pool, memory_mb = self._pool, _memory_mb(self._pool)
-        alive = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{WORKER_PORT}/health', timeout=2)"
         container = self._container(
             task,
             "worker",
@@ -129,10 +137,11 @@ class GpuFleet(Construct):
                 init_process_enabled=True,
                 shared_memory_size=None if self._is_managed else memory_mb // 4,
             ),
-            stop_timeout=Duration.seconds(pool.drain_s + STOP_MARGIN_S),
+            stop_timeout=Duration.seconds(_drain_s(pool) + STOP_MARGIN_S),
             health_check=ecs.HealthCheck(
-                command=["CMD", "python3", "-c", alive],
-                interval=Duration.seconds(10),
+                command=["CMD", "python3", "-c", SERVES],
+                interval=Duration.seconds(60),
+                retries=10,
                 start_period=Duration.seconds(300),
             ),
         )
@@ -166,7 +175,10 @@ class GpuFleet(Construct):
     def _service(
         self, cluster: ecs.Cluster, strategies: list[ecs.CapacityProviderStrategy], task: ecs.TaskDefinition
     ) -> ecs.BaseService:
-        """Return the service. A deployment replaces half of the workers at a time, or the only one.
+        """Return the service.
+
+        A deployment keeps half of the workers, and ends an old one when a new one serves (SERVES). At the most
+        instances there is no room for new ones, and ECS ends half first. A pool of at most one is replaced with a gap.
 
         The template has no desired count: the sweep sets it, and each deployment would set it back. For Managed
         Instances CDK has no class of its own: a service with their strategies is made by that for Fargate.
@@ -175,8 +187,8 @@ class GpuFleet(Construct):
             "cluster": cluster,
             "task_definition": task,
             "service_name": service_name(Stack.of(self).stack_name, self._name),
-            "min_healthy_percent": 50 if self._pool.count.min > 1 else 0,
-            "max_healthy_percent": 100,
+            "min_healthy_percent": 50 if self._pool.count.max > 1 else 0,
+            "max_healthy_percent": 200 if self._pool.count.max > 1 else 100,
             "availability_zone_rebalancing": ecs.AvailabilityZoneRebalancing.DISABLED,  # it stops workers with requests
             "circuit_breaker": ecs.DeploymentCircuitBreaker(enable=True, rollback=True),
             "capacity_provider_strategies": strategies,
@@ -193,10 +205,16 @@ class GpuFleet(Construct):
         return service
 
 
+def _drain_s(pool: Pool) -> int:
+    """Return how long a worker drains. On Managed Instances no notice of a spot instance's end reaches it."""
+    is_cut_off = pool.capacity == "managed_instances" and pool.spot_percent > 0
+    return min(pool.drain_s, SPOT_DRAIN_S) if is_cut_off else pool.drain_s
+
+
 def _worker_arguments(pool: Pool) -> list[str]:
     own = ["-m", "gpu_worker", "--engine", "vllm", "--home", HOME, "--host", "0.0.0.0", "--port", str(WORKER_PORT)]  # noqa: S104
     own += ["--model", _model_path(pool), "--slots", str(pool.slots), "--batch", str(pool.batch)]
-    own += ["--drain-s", str(pool.drain_s), "--notice", f"{HOME}/{SPOT_NOTICE}", "--emf-s", str(METRICS_S)]
+    own += ["--drain-s", str(_drain_s(pool)), "--notice", f"{HOME}/{SPOT_NOTICE}", "--emf-s", str(METRICS_S)]
     return [*own, "--", "--tensor-parallel-size", str(pool.tensor_parallel), *pool.engine_arguments]
 
 

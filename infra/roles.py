@@ -38,11 +38,10 @@ READS = ["dynamodb:GetItem", "dynamodb:Query"]
 WRITES = ["dynamodb:PutItem", "dynamodb:UpdateItem"]
 """IAM authorizes a transaction by the actions of its parts."""
 LEADING_KEYS = "dynamodb:LeadingKeys"
-WRITTEN_BY_THE_GATE = [
-    *("LOG#*", "SNAP#*", "MAIL#*", "INV#*", "CALL#*", "RESP#*", "USAGE#*", "STATE#*"),
-    *("FILE#*", "BATCH#*", "OPEN#*"),
-]
+WRITTEN_BY_THE_GATE = ["LOG#*", "SNAP#*", "MAIL#*", "INV#*", "CALL#*", "RESP#*", "USAGE#*", "STATE#*"]
 """dispatcher/stores/dynamodb/layout.py says what each partition holds."""
+WRITTEN_FOR_BATCHES = ["FILE#*", "BATCH#*", "OPEN#*"]
+"""By fronts on Fargate: a front in Lambda has no batches."""
 WRITTEN_BY_WORKERS = ["MAIL#*", "INV#*", "USAGE#*"]
 WRITTEN_BY_WORKERS_OF_A_POOL = ["LOG#{pool}", "SNAP#{pool}", "STATE#{pool}"]
 READ_BY_THE_GATE = [*WRITTEN_BY_THE_GATE, "TENANT#*", "KEY#*"]
@@ -86,8 +85,9 @@ def allow_network(role: iam.Role) -> None:
     _allow(role, NETWORK_INTERFACES, ["*"])
 
 
-def allow_files(role: iam.Role, state: State) -> None:
-    """Allow to read, write and delete the batch API's files."""
+def allow_batches(role: iam.Role, state: State) -> None:
+    """Allow to read and write the batch API's records, and to read, write and delete its files."""
+    _allow(role, [*READS, *WRITES], [state.table.table_arn], _partitions(WRITTEN_FOR_BATCHES))
     actions = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
     _allow(role, actions, [f"{state.files.bucket_arn}/*"])
     bucket = Stack.of(role).get_logical_id(cast(CfnElement, state.files.node.default_child))

@@ -26,7 +26,7 @@ from infra.network import Network
 from infra.observability import Observability, log_group
 from infra.queue import ExecutionQueue
 from infra.roles import (
-    allow_files,
+    allow_batches,
     allow_gate,
     allow_model,
     allow_operator_page,
@@ -171,7 +171,7 @@ class HeadgateStack(Stack):
             return api.rest_api.metric_server_error(statistic="Sum", period=FIVE_MINUTES), None
         role = self._task_role("FrontRole")
         allow_gate(role, self._state, self._execution.queue)
-        allow_files(role, self._state)
+        allow_batches(role, self._state)
         allow_operator_page(role, self._state)
         allow_scaling(role, self._service_arns())
         front = Front(
@@ -227,7 +227,9 @@ class HeadgateStack(Stack):
         allow_model(role, pool.model)
         fleet = GpuFleet(self, f"{title}Fleet", **common)
         workers = fleet.missing() if pool.count.min else None
-        return WatchedPool(name, deadline_s, pool.model_name, has_fleet=True, workers=workers)
+        return WatchedPool(
+            name, deadline_s, pool.model_name, has_fleet=True, sleeps=not pool.count.min, workers=workers
+        )
 
 
 def construct_name(pool: str) -> str:

@@ -57,6 +57,8 @@ class WatchedPool:
     """The name of the model that its workers serve; empty without workers."""
     has_fleet: bool = False
     """Whether the stack runs its workers."""
+    sleeps: bool = False
+    """Whether it may have no worker; then the first request starts one, and those until it serves are answered 503."""
     workers: cloudwatch.IMetric | None = None
     """Measured only while a worker runs; None if there may be none."""
 

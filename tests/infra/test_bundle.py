@@ -15,6 +15,7 @@ import botocore
 import pytest
 
 from infra import bundle, bundle_sizes
+from tests.infra.templates import Template, functions
 
 ROOT = Path(__file__).parents[2]
 
@@ -170,3 +171,8 @@ def test_the_lock_in_the_project_is_up_to_date() -> None:
 
 def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_import_time_of_each_handler_is_printed(template: Template) -> None:
+    deployed = {str(each["Handler"]).rpartition(".")[0] for each in functions(template).values()}
+    assert set(bundle_sizes.HANDLERS) == deployed | {"functions.http_api.app"}

@@ -55,6 +55,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "three zones": {**HTTPS, "zones": 3, "nat_gateways": 3, "alarm_address": "a@example.com", "retention_days": 7},
     "longest": {
         **HTTPS,
+        "certificate": HTTPS["certificate"].replace("us-east-1", "eu-central-1"),
         "region": "eu-central-1",
         "allowed_invokers": ["arn:aws:iam::123456789012:role/t"],
         "deadline_s": 900,
@@ -160,7 +161,8 @@ def disorder(template: Template, deployment: Deployment) -> Iterator[str]:
 
 
 def _workers_disorder(template: Template, deployment: Deployment) -> Iterator[str]:
-    drains_s = {pool.drain_s for pool in deployment.pools.values() if pool.model is not None}
+    pools = [pool for pool in deployment.pools.values() if pool.model is not None]
+    drains_s = {pool.drain_s for pool in pools} | {110 for pool in pools if pool.capacity == "managed_instances"}
     for task in of_type(template, "AWS::ECS::TaskDefinition"):
         for container in task["ContainerDefinitions"]:
             command = container.get("Command", [])

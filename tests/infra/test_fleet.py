@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -70,10 +74,43 @@ def test_a_worker_has_time_to_drain(synthesise: Synthesise) -> None:
     assert containers(with_workers(synthesise, drain_s=900))["worker"]["StopTimeout"] > 900
 
 
-def test_the_health_check_is_one_that_answers_while_the_model_loads(fleet_template: Template) -> None:
+@pytest.mark.parametrize(("status", "code"), [("loading", 1), ("ok", 0), (None, 1)])
+def test_a_worker_counts_when_it_serves(fleet_template: Template, status: str | None, code: int) -> None:
+    """ECS's check, run against a server that answers as a worker does."""
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/health"
+            self.send_response(200 if status else 500)
+            self.end_headers()
+            self.wfile.write(json.dumps({"status": status}).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Write no line."""
+
+    how, *command = containers(fleet_template)["worker"]["HealthCheck"]["Command"]
+    assert how == "CMD"
+    with HTTPServer(("127.0.0.1", 0), Health) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        own = [sys.executable, *command[1:-1], command[-1].replace(":8080/", f":{server.server_port}/")]
+        ended = subprocess.run(own, capture_output=True, check=False)
+        server.shutdown()
+    assert ended.returncode == code, ended.stderr
+
+
+def test_a_large_model_has_time_to_load(fleet_template: Template) -> None:
     check = containers(fleet_template)["worker"]["HealthCheck"]
-    assert "/health" in check["Command"][-1]
-    assert check["StartPeriod"] <= 300, "ECS allows no more"
+    assert (check["StartPeriod"], check["Retries"]) == (300, 10), "ECS allows no more"
+    assert check["StartPeriod"] + check["Retries"] * check["Interval"] >= 900
+
+
+def test_a_spot_worker_on_managed_instances_drains_before_its_instance_ends(synthesise: Synthesise) -> None:
+    for spot, drain in ((0, "300"), (50, "110")):
+        made = with_workers(synthesise, capacity="managed_instances", spot_percent=spot)
+        definitions = of_type(made, "AWS::ECS::TaskDefinition")
+        commands = [one["Command"] for each in definitions for one in each["ContainerDefinitions"]]
+        (command,) = (each for each in commands if "--notice" in each)
+        assert command[command.index("--drain-s") + 1] == drain
 
 
 def test_the_gpus_of_a_model_are_reserved(synthesise: Synthesise) -> None:
@@ -154,11 +191,17 @@ def test_no_worker_is_stopped_to_balance_the_zones(fleet_template: Template) -> 
     assert service(fleet_template)["AvailabilityZoneRebalancing"] == "DISABLED"
 
 
-@pytest.mark.parametrize(("least", "healthy"), [(0, 0), (1, 0), (2, 50), (8, 50)])
-def test_a_deployment_needs_no_further_instance(synthesise: Synthesise, least: int, healthy: int) -> None:
-    made = with_workers(synthesise, count={"min": least, "max": 8})
+@pytest.mark.parametrize(
+    ("least", "most", "healthy", "together"), [(0, 1, 0, 100), (1, 1, 0, 100), (1, 4, 50, 200), (8, 8, 50, 200)]
+)
+def test_a_deployment_keeps_half_of_the_workers(
+    synthesise: Synthesise, least: int, most: int, healthy: int, together: int
+) -> None:
+    made = with_workers(synthesise, count={"min": least, "max": most})
     configuration = service(made)["DeploymentConfiguration"]
-    assert (configuration["MinimumHealthyPercent"], configuration["MaximumPercent"]) == (healthy, 100)
+    assert (configuration["MinimumHealthyPercent"], configuration["MaximumPercent"]) == (healthy, together)
+    (group,) = of_type(made, "AWS::AutoScaling::AutoScalingGroup")
+    assert group["MaxSize"] == str(most), "new and old workers together have no more instances"
 
 
 def test_a_worker_reads_its_model_and_no_key_of_a_tenant(fleet_template: Template) -> None:

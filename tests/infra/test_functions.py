@@ -6,7 +6,10 @@ import importlib
 import json
 from typing import Any
 
+from starlette.routing import Route
+
 from dispatcher.config import load_config
+from functions.http_api.app import app
 from headgate.local.aws_lambda.functions import function_specs
 from tests.infra.templates import functions, of_type
 
@@ -61,10 +64,32 @@ def test_front_streams(lambda_template: dict[str, Any]) -> None:
         assert limits.waiting_executions_max == 10
     assert front["Handler"] == "run.sh"
     methods = of_type(lambda_template, "AWS::ApiGateway::Method")
-    assert {method["HttpMethod"] for method in methods} == {"ANY", "GET"}
+    assert {method["HttpMethod"] for method in methods} == {"ANY", "GET", "POST"}
     for method in methods:
         assert method["Integration"]["ResponseTransferMode"] == "STREAM"
         assert method["Integration"]["TimeoutInMillis"] == front["Timeout"] * 1000
+
+
+def test_the_gateway_passes_on_every_route_of_the_front(lambda_template: dict[str, Any]) -> None:
+    """And no other path but those below /v1."""
+    resources = {name: each.get("Properties", {}) for name, each in lambda_template["Resources"].items()}
+
+    def path_of(reference: dict[str, Any]) -> str:
+        if "Ref" not in reference:
+            return ""  # the root
+        own = resources[reference["Ref"]]
+        return f"{path_of(own['ParentId'])}/{own['PathPart']}"
+
+    methods = of_type(lambda_template, "AWS::ApiGateway::Method")
+    passed = {(method["HttpMethod"], path_of(method["ResourceId"])) for method in methods}
+    routes = {
+        (method, route.path)
+        for route in app.routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert {path for _, path in routes if path.startswith("/v1/")}
+    assert passed == {route for route in routes if not route[1].startswith("/v1/")} | {("ANY", "/v1/{proxy+}")}
 
 
 def test_the_gateway_logs_no_prompt(lambda_template: dict[str, Any]) -> None:
@@ -114,7 +139,9 @@ def test_events_of_the_alias_wait_and_are_tried_again(template: dict[str, Any]) 
         for each in of_type(template, "AWS::Lambda::EventInvokeConfig")
         if each["Qualifier"] != "$LATEST"
     }
-    assert list(settings.values()) == [(2, 900)] * 2
+    assert list(settings.values()) == [(2, 3600)] * 2
+    attempts_s = 3 * 900 + 60 + 120
+    assert attempts_s < 3600, "an attempt that waits for a first worker takes all of its 900 s"
 
 
 def test_the_sweep_runs_each_minute(template: dict[str, Any]) -> None:
