@@ -213,6 +213,7 @@ def _drain_s(pool: Pool) -> int:
 
 def _worker_arguments(pool: Pool) -> list[str]:
     own = ["-m", "gpu_worker", "--engine", "vllm", "--home", HOME, "--host", "0.0.0.0", "--port", str(WORKER_PORT)]  # noqa: S104
+    own += pool.worker.arguments()
     own += ["--model", _model_path(pool), "--slots", str(pool.slots), "--batch", str(pool.batch)]
     own += ["--drain-s", str(_drain_s(pool)), "--notice", f"{HOME}/{SPOT_NOTICE}", "--emf-s", str(METRICS_S)]
     return [*own, "--", "--tensor-parallel-size", str(pool.tensor_parallel), *pool.engine_arguments]

@@ -37,8 +37,8 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = _Parser(prog="python -m gpu_worker", description="Serve a model as one worker of a pool.", epilog=EPILOG)
     parser.add_argument("--engine", choices=ENGINES, default="transformers")
     parser.add_argument("--policy", default="tiered:vtc", help="the engine's queue policy; tiered:POLICY has tiers")
-    tiers_help = "YAML: shares, preemption, targets, shedding"
-    parser.add_argument("--tiers", type=_tiers, default=WorkerTiers(), metavar="FILE", help=tiers_help)
+    tiers_help = "shares, preemption, targets, shedding: a YAML file, or a JSON object"
+    parser.add_argument("--tiers", type=_tiers, default=WorkerTiers(), metavar="FILE|JSON", help=tiers_help)
     model_help = (
         "a local Hugging Face model; default: a tiny one is built. With --engine openai or modelled: its name. "
         "Repeat it for a worker that swaps models: the first is loaded at the start"
@@ -176,7 +176,7 @@ def _seconds(text: str) -> float:
 
 def _tiers(text: str) -> WorkerTiers:
     try:
-        return load_tiers(Path(text))
+        return load_tiers(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -1,4 +1,5 @@
-"""The operator's settings of tiers, SLOs and shedding, from a YAML file: `--tiers FILE`. Every field is optional.
+"""The operator's settings of tiers, SLOs and shedding: `--tiers FILE` with YAML, or `--tiers '{…}'` with JSON. Every
+field is optional.
 
 queue:        # gpu_worker/policies/tiers/settings.py; needs --policy tiered:...
   shares: {premium: 0.5, standard: 0.35, background: 0.15}
@@ -129,14 +130,21 @@ class WorkerTiers(_Section):
         return Shedder(SloMonitor(SloSettings(**slo)), ShedSettings(**self.shedding.given()))
 
 
-def load_tiers(path: Path) -> WorkerTiers:
-    """Read and check the file. Raises ValueError with one line that names the field and its mistake."""
+def _text_of(path: Path) -> bytes:
+    """Raises OSError, ValueError."""
+    with path.open("rb") as file:
+        text = file.read(FILE_BYTES_MAX + 1)
+    if len(text) > FILE_BYTES_MAX:
+        raise ValueError(f"is longer than {FILE_BYTES_MAX} bytes")
+    return text
+
+
+def load_tiers(given: str) -> WorkerTiers:
+    """Read and check the file, or the JSON object. Raises ValueError with one line that names the field and its
+    mistake."""
+    path = "the settings" if given.startswith("{") else given
     try:
-        with path.open("rb") as file:
-            text = file.read(FILE_BYTES_MAX + 1)
-        if len(text) > FILE_BYTES_MAX:
-            raise ValueError(f"is longer than {FILE_BYTES_MAX} bytes")
-        read = yaml.safe_load(text)
+        read = yaml.safe_load(given if given.startswith("{") else _text_of(Path(given)))
         tiers = WorkerTiers.model_validate({} if read is None else read)
         tier_settings(tiers.for_queue() or {})
         tiers.shedder()

@@ -63,7 +63,8 @@ def _shape_at(loc: tuple[int | str, ...]) -> Any:
 def _shape_below(shape: Any, key: str) -> Any:
     """Return the model or mapping to which `key` leads in a shape; None for a plain value."""
     if get_origin(shape) is dict:
-        return get_args(shape)[1]
+        value = get_args(shape)[1]
+        return value if _is_shape(value) else None
     field = shape.model_fields.get(key)
     annotations = (field.annotation, *get_args(field.annotation)) if field else ()
     return next((_opened(each) for each in annotations if _is_shape(each)), None)
@@ -82,5 +83,5 @@ def _opened(shape: Any) -> Any:
 def _fields(shape: Any) -> str:
     """Return the names of the fields, a model's own ones first."""
     if get_origin(shape) is dict:
-        return "names to mappings"
+        return "names to values"
     return ", ".join(sorted(shape.model_fields, key=lambda name: name not in shape.__annotations__))

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
 from gpu_worker.engines.vllm.arguments import REFUSED
 from headgate.deployment.instances import INSTANCE_TYPES, InstanceType, near
+from headgate.deployment.worker import WorkerSettings
 
 ZONE = r"[a-z]{2}(-[a-z]+)+-\d[a-z]"
 MODEL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+/?"
@@ -110,6 +111,7 @@ class Pool(GateSections):
     batch: Annotated[int, Field(ge=1, le=BATCH_MAX)] = 256
     engine_arguments: Annotated[tuple[str, ...], Field(max_length=100, strict=False)] = ()
     """Further arguments of vLLM's server."""
+    worker: WorkerSettings = WorkerSettings()
     drain_s: Annotated[int, Field(ge=1, le=LAMBDA_S)] = 300
     """A worker that ends lets its requests run for so long."""
     weights_gb: Annotated[float, Field(gt=0, le=10_000)] | None = None
@@ -162,6 +164,13 @@ class Pool(GateSections):
                     {"weights": f"{self.weights_gb:g}", "gpus": self.tensor_parallel, "name": name,
                      "usable": f"{usable_gb:.0f}"},
                 )  # fmt: skip
+            room_gib = kind.memory_gb / 2
+            if self.worker.swap_gib > room_gib:
+                raise PydanticCustomError(
+                    "swap",
+                    "worker.swap_gib of {wanted} does not fit beside the engine into {name}: at most {room}",
+                    {"wanted": f"{self.worker.swap_gib:g}", "name": name, "room": f"{room_gib:g}"},
+                )
         return self
 
     @model_validator(mode="after")

@@ -98,6 +98,16 @@ def test_a_worker_counts_when_it_serves(fleet_template: Template, status: str | 
     assert ended.returncode == code, ended.stderr
 
 
+def test_the_settings_of_the_engine_s_tiers_reach_the_worker(synthesise: Synthesise) -> None:
+    tiers = {"queue": {"shares": {"premium": 0.6}}, "slo": {"targets": {"premium": {"ttft_s": 0.2}}}}
+    made = with_workers(synthesise, worker={"swap_gib": 8, "tiers": tiers})
+    words = containers(made)["worker"]["Command"]
+    found = parse_options(words[words.index("gpu_worker") + 1 :])
+    assert (found.policy, found.swap_gib) == ("tiered:vtc", 8.0)
+    assert found.tiers.for_queue() == {"shares": {"premium": 0.6}}
+    assert found.tiers.slo.targets["premium"].ttft_s == 0.2
+
+
 def test_a_large_model_has_time_to_load(fleet_template: Template) -> None:
     check = containers(fleet_template)["worker"]["HealthCheck"]
     assert (check["StartPeriod"], check["Retries"]) == (300, 10), "ECS allows no more"

@@ -21,6 +21,7 @@ from headgate.deployment.instances import INSTANCE_TYPES
 from headgate.deployment.loading import load
 from headgate.deployment.model import Deployment
 from headgate.deployment.pool import BATCH_MAX, SLOTS_MAX, CapacityBlock, Pool, Range, Server
+from headgate.deployment.worker import WorkerSettings
 
 ROOT = Path(__file__).parents[3]
 BLOCK = "capacity: capacity_block, capacity_block: {id: cr-0123456789abcdef0, zone: us-east-2a}"
@@ -62,6 +63,11 @@ def test_the_committed_file_has_the_defaults() -> None:
         ("pools: {chat: {capacity: capacity_block}}", "the field capacity_block (id, zone) belong together"),
         (f"pools: {{chat: {{{BLOCK}}}}}", "has one instance type: name it alone"),
         (f"pools: {{chat: {{{BLOCK}, instance_types: [g6e.xlarge]}}}}", "EC2 sells capacity blocks of p4d, p4de, p5"),
+        ("pools: {chat: {worker: {policy: lottery}}}", "lottery"),
+        ("pools: {chat: {worker: {policy: vtc, tiers: {queue: {aging_max: 1}}}}}", "has no tiers to set"),
+        ("pools: {chat: {worker: {tiers: {queue: {shares: {premium: 2}}}}}}", "less than or equal to 1"),
+        ("pools: {chat: {worker: {tiers: {queue: {share: 1}}}}}", "there are shares, share_slack"),
+        ("pools: {chat: {worker: {swap_gib: 17}}}", "does not fit beside the engine into g6e.xlarge: at most 16"),
         ("pools: {chat: {slots: 2000}}", "key 'pools.chat.slots': should be less than or equal to 1024"),
         ("pools: {chat: {batch: 5000}}", "key 'pools.chat.batch': should be less than or equal to 4096"),
         ("pools: {chat: {engine_arguments: [--host, 0.0.0.0]}}", "--host is refused: the worker reaches the server"),
@@ -90,7 +96,7 @@ def test_the_committed_file_has_the_defaults() -> None:
         ("pools: {a: {servers: [{url: 'http://a/v1'}]}}", "key 'pools.a.servers[0].model': is missing"),
         ("pools: {Chat: {}}", "key 'pools.Chat'"),
         ("pools: {}", "at least 1 item"),
-        ("pools: [chat]", "should be a mapping of names to mappings"),
+        ("pools: [chat]", "should be a mapping of names to values"),
         ("pools: {chat: 3}", "should be a mapping of model, image"),
         ("pools: {a: {model: 's3://one/llama/'}, b: {model: 's3://two/llama'}}", "b has the model llama, which a has"),
         ("front_count: {min: 3, max: 2}", "min (3) should not be above max"),
@@ -108,7 +114,7 @@ def test_the_committed_file_has_the_defaults() -> None:
         ("alarm_address: me", "key 'alarm_address'"),
         ("allowed_invokers: ['*']", "allowed_invokers"),
         ("throttling: {user: 0, app: 1}", "key 'throttling.user': should be greater than or equal to 1"),
-        ("slo_classes: [chat]", "should be a mapping of names to mappings"),
+        ("slo_classes: [chat]", "should be a mapping of names to values"),
         ("slo_classes: {chat: {first_token_s: 20, late: 1}}", "there are first_token_s, deferred"),
         ("[]", "should be a mapping of name"),
         ("", "is empty"),
@@ -198,6 +204,7 @@ def test_every_field_is_on_the_page() -> None:
         "pools": Pool,
         "pools.capacity_block": CapacityBlock,
         "pools.servers": Server,
+        "pools.worker": WorkerSettings,
     }
     expected = {*Deployment.model_fields} | {
         f"{name}.{field}" for name, model in nested.items() for field in model.model_fields

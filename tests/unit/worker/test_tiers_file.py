@@ -50,7 +50,7 @@ shedding:
 def loaded(tmp_path: Path, text: str) -> WorkerTiers:
     path = tmp_path / "tiers.yaml"
     path.write_text(text)
-    return load_tiers(path)
+    return load_tiers(str(path))
 
 
 def test_every_setting_can_be_set(tmp_path: Path) -> None:
@@ -132,6 +132,12 @@ def test_a_file_too_long_or_too_deep_is_refused_and_not_cut(tmp_path: Path) -> N
     long.write_text("queue: {preemption: false}\n" + "#" * FILE_BYTES_MAX)
     deep.write_text("[" * 5000)
     with pytest.raises(ValueError, match="longer than"):
-        load_tiers(long)
+        load_tiers(str(long))
     with pytest.raises(ValueError, match=r"nested too deeply|no YAML"):
-        load_tiers(deep)
+        load_tiers(str(deep))
+
+
+def test_a_json_object_takes_the_place_of_a_file() -> None:
+    assert load_tiers('{"queue": {"premium_reserve": 0.25}}').for_queue() == {"premium_reserve": 0.25}
+    with pytest.raises(ValueError, match=r"the settings: queue.premium_reserve: "):
+        load_tiers('{"queue": {"premium_reserve": 2}}')
