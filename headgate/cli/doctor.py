@@ -88,8 +88,8 @@ class DeployedStackOptions:
         bool,
         typer.Option(
             "--disturb",
-            help="Also replace fronts, stop a worker, raise an alarm and take a version back while requests run. Give "
-            "a tenant's --key; it takes up to an hour.",
+            help="Also replace fronts and workers, stop a worker, raise an alarm and take a version back while "
+            "requests run. Give a tenant's --key; it takes up to two hours.",
         ),
     ] = False
     base_url: Annotated[str | None, typer.Option(help="OpenAI base URL for --disturb; default: that of the stack.")] = (

@@ -29,6 +29,7 @@ MODEL = "headgate-modelled"
 CLUSTER = "arn:aws:ecs:us-east-1:123456789012:service/headgate"
 FRONT, WORKERS = f"{CLUSTER}/headgate-front", f"{CLUSTER}/headgate-default-workers"
 SURVIVES, DRAINS = "a stream survives a deployment", "a worker drains"
+REPLACED = "workers are replaced without a gap"
 
 
 class Ecs:
@@ -40,7 +41,11 @@ class Ecs:
         self._pid: int | None = None
 
     def update_service(self, **asked: Any) -> None:
-        assert asked == {"cluster": "headgate", "service": "headgate-front", "forceNewDeployment": True}
+        assert asked == {"cluster": "headgate", "service": asked["service"], "forceNewDeployment": True}
+        if asked["service"] == "headgate-default-workers":
+            self._end("worker")
+            return
+        assert asked["service"] == "headgate-front"
         if self._how is signal.SIGTERM:
             self._balancer.leave_out(
                 self._stack.of_role("front")[0]["url"]
@@ -113,14 +118,14 @@ def disturbed(stack: Running, title: str, how: signal.Signals, monkeypatch: pyte
         return CHECKS[title](deployed, title)
 
 
-@pytest.mark.parametrize("title", [SURVIVES, DRAINS])
+@pytest.mark.parametrize("title", [SURVIVES, DRAINS, REPLACED])
 def test_streams_end_whole_while_a_process_is_replaced(
     stack: Running, title: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = disturbed(stack, title, signal.SIGTERM, monkeypatch)
     assert found.result is Result.OK, found
     assert "streams ended whole" in found.seen
-    if title == DRAINS:
+    if title != SURVIVES:
         eventually(lambda: stack.top()["workers"], lambda workers: len(workers) == 1)
 
 

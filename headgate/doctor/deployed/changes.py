@@ -19,6 +19,7 @@ from headgate.doctor.finding import Finding, failed, ok, skipped
 SETTLED_S, POLL_S = 1_800.0, 5.0
 """For how long a service may take to have its tasks again, and how often it is looked at."""
 RESULT_S = 120.0
+TOO_FEW = "the model has fewer than two workers: name another one with --model, or raise count.min"
 LIVE = "live"
 EVENTS = 5
 TOKENS = 16
@@ -29,13 +30,8 @@ def stream_survives_a_deployment(deployed: Deployed, title: str, traffic: Traffi
     fronts = deployed.stack.services(FRONT)
     if not fronts:
         return skipped(title, "the front is a function, which no deployment stops")
-    ecs, (cluster, name) = deployed.client("ecs"), place_of(fronts[0])
-
-    def deploy() -> None:
-        ecs.update_service(cluster=cluster, service=name, forceNewDeployment=True)
-        _until_settled(ecs, fronts[0])
-
-    return _streamed(title, traffic, deploy, f"the tasks of {name} were replaced")
+    ecs, (_, name) = deployed.client("ecs"), place_of(fronts[0])
+    return _streamed(title, traffic, partial(_deploy, ecs, fronts[0]), f"the tasks of {name} were replaced")
 
 
 def worker_drains(deployed: Deployed, title: str, traffic: Traffic) -> Finding:
@@ -45,7 +41,17 @@ def worker_drains(deployed: Deployed, title: str, traffic: Traffic) -> Finding:
         tasks = [task["taskArn"] for task in tasks_of(ecs, arn)]
         if len(tasks) > 1 and _serves(deployed, arn, traffic):
             return _streamed(title, traffic, partial(_stop, ecs, arn, tasks[0]), f"{tasks[0]} was stopped")
-    return skipped(title, "the model has fewer than two workers: name another one with --model, or raise count.min")
+    return skipped(title, TOO_FEW)
+
+
+def workers_are_replaced_without_a_gap(deployed: Deployed, title: str, traffic: Traffic) -> Finding:
+    """Replace all workers of the model while answers are streamed."""
+    ecs = deployed.client("ecs")
+    for arn in deployed.stack.services(WORKERS):
+        if _serves(deployed, arn, traffic) and len(tasks_of(ecs, arn)) > 1:
+            _, name = place_of(arn)
+            return _streamed(title, traffic, partial(_deploy, ecs, arn), f"the workers of {name} were replaced")
+    return skipped(title, TOO_FEW)
 
 
 def version_is_taken_back(deployed: Deployed, title: str) -> Finding:
@@ -90,6 +96,13 @@ def _serves(deployed: Deployed, service_arn: str, traffic: Traffic) -> bool:
     _, name = place_of(service_arn)
     pools = {f"{deployed.stack.name}-{pool}{WORKERS}": each for pool, each in deployed.deployment.pools.items()}
     return name in pools and pools[name].model_name == traffic.model
+
+
+def _deploy(ecs: Any, service_arn: str) -> None:
+    """Replace all tasks of the service, and return when it has new ones. Raises TimeoutError."""
+    cluster, name = place_of(service_arn)
+    ecs.update_service(cluster=cluster, service=name, forceNewDeployment=True)
+    _until_settled(ecs, service_arn)
 
 
 def _stop(ecs: Any, service_arn: str, task_arn: str) -> None:

@@ -10,10 +10,16 @@ from collections.abc import Callable, Mapping
 from botocore.exceptions import BotoCoreError, ClientError
 
 from headgate.doctor.account import reason
-from headgate.doctor.deployed.changes import stream_survives_a_deployment, version_is_taken_back, worker_drains
+from headgate.doctor.deployed.changes import (
+    stream_survives_a_deployment,
+    version_is_taken_back,
+    worker_drains,
+    workers_are_replaced_without_a_gap,
+)
 from headgate.doctor.deployed.ecs_services import WORKERS
 from headgate.doctor.deployed.front_checks import (
     fronts_are_healthy,
+    function_answers,
     https_answers,
     image_is_for_arm64,
     stack_is_created,
@@ -62,9 +68,13 @@ def _by_hand(what: str) -> Run:
 
 CHECKS: Mapping[str, Run] = {
     "the stack is created": stack_is_created,
+    "a failed creation leaves nothing": _by_hand(
+        "create a second stack, -c name=try, with an image that does not exist"
+    ),
     "the image is built for arm64": image_is_for_arm64,
     "fronts are healthy": fronts_are_healthy,
     "HTTPS answers": https_answers,
+    "a front in Lambda answers": function_answers,
     "a gate process leads": gate_leads,
     "the operator's page": operator_page,
     "an administrator is named": administrator_is_named,
@@ -76,12 +86,18 @@ CHECKS: Mapping[str, Run] = {
     "alarms arrive": alarms_arrive,
     "each alarm has its metric": alarms_have_metrics,
     "an instance joins, and has its disk": _of_workers(instances_have_joined),
-    "each pool has its workers": _of_workers(pools_have_workers),
+    "each pool has its workers": pools_have_workers,
     "no connection is refused": no_connection_is_refused,
     "the weights are copied": _of_workers(weights_are_copied),
     "a worker is ready, with a read-only image": _of_workers(image_is_read_only),
     "a worker drains": _of_workers(_disturbing(worker_drains, "stop a worker's task during a stream")),
+    "workers are replaced without a gap": _of_workers(
+        _disturbing(
+            workers_are_replaced_without_a_gap, "`aws ecs update-service --force-new-deployment` during requests"
+        )
+    ),
     "a worker retires": _of_workers(protections_are_taken),
+    "a pool wakes from zero": _of_workers(_by_hand("a request to a pool with count.min 0 that is idle for an hour")),
     "a spot notice drains": _by_hand("interrupt a spot instance with a fault injection (FIS) during requests"),
     "the workers' secret is rotated": secret_is_rotated,
     "a version is taken back": version_is_taken_back,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-FRONT, WORKERS = "-front", "-workers"
-"""The ends of the services' names."""
+FRONT, WORKERS, BEFORE_SERVERS = "-front", "-workers", r"-server-\d+"
+"""The ends of the services' names: fronts, workers of a pool, and a worker before a server that runs already."""
 DONE = "COMPLETED"
 
 

@@ -60,6 +60,22 @@ def fronts_are_healthy(deployed: Deployed, title: str) -> Finding:
     return failed(title, f"{seen}; headgate.yaml wants {wanted}", "see NoFront in docs/operations.md")
 
 
+def function_answers(deployed: Deployed, title: str) -> Finding:
+    """Whether a front in Lambda answers through API Gateway and the web adapter."""
+    if deployed.deployment.front != "lambda":
+        return skipped(title, "the front is a task")
+    base_url = deployed.stack.outputs.get("OpenAiBaseUrl", "")
+    address = f"{base_url.removesuffix('/v1')}/health"
+    try:
+        answer = httpx.get(address, timeout=HTTPS_S)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        return failed(title, f"{address}: {error or type(error).__name__}", "see HttpFails in docs/operations.md")
+    if answer.status_code != 200:
+        advice = "look at the log of headgate-front: its layer (the web adapter) may be missing in this region"
+        return failed(title, f"{address} answers {answer.status_code}", advice)
+    return ok(title, f"{address} answers; a stream, and an answer of 285 s that ends with 504, are yours to try")
+
+
 def https_answers(deployed: Deployed, title: str) -> Finding:
     """Whether the certificate is issued, and the domain leads to the load balancer."""
     domain, certificate = deployed.deployment.domain, deployed.deployment.certificate

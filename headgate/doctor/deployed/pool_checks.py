@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from headgate.deployment.pool import Pool
-from headgate.doctor.deployed.ecs_services import WORKERS, rollouts_under_way, services_of, tasks_of
+from headgate.doctor.deployed.ecs_services import BEFORE_SERVERS, WORKERS, rollouts_under_way, services_of, tasks_of
 from headgate.doctor.deployed.stack import Deployed
-from headgate.doctor.finding import Finding, failed, ok
+from headgate.doctor.finding import Finding, failed, ok, skipped
 
 WORKER = "worker"
 
@@ -30,9 +30,12 @@ def instances_have_joined(deployed: Deployed, title: str) -> Finding:
 
 
 def pools_have_workers(deployed: Deployed, title: str) -> Finding:
-    """Whether each pool's service has its tasks, of the last deployment and with one image."""
+    """Whether each service of workers has its tasks, of the last deployment and with one image."""
+    arns = [*deployed.stack.services(WORKERS), *deployed.stack.services(BEFORE_SERVERS)]
+    if not arns:
+        return skipped(title, "no pool has a model or servers")
     ecs = deployed.client("ecs")
-    found = [service for arn in deployed.stack.services(WORKERS) for service in services_of(ecs, arn)]
+    found = [service for arn in arns for service in services_of(ecs, arn)]
     problems = [problem for service in found for problem in _problems(deployed, ecs, service)]
     if problems:
         return failed(title, "; ".join(problems), "see NoWorker in docs/operations.md, and the service's events")

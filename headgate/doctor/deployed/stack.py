@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +32,8 @@ class DeployedStack:
         return [name for name in self.of_type("AWS::Logs::LogGroup") if part in name]
 
     def services(self, end: str) -> list[str]:
-        """Return the ARNs of the services in ECS with this end of their names."""
-        return [arn for arn in self.of_type("AWS::ECS::Service") if arn.endswith(end)]
+        """Return the ARNs of the services in ECS with this end of their names, a regular expression."""
+        return [arn for arn in self.of_type("AWS::ECS::Service") if re.search(f"{end}$", arn)]
 
     def function(self, end: str) -> str | None:
         """Return the function with this end of its name; None without one."""

@@ -70,6 +70,44 @@ def test_https(
 
 
 @pytest.mark.parametrize(
+    ("front", "answer", "result"),
+    [
+        ("lambda", 200, Result.OK),
+        ("lambda", 403, Result.FAILED),
+        ("lambda", None, Result.FAILED),
+        ("fargate", 200, None),
+    ],
+)
+def test_a_front_in_lambda(
+    aws: None, monkeypatch: pytest.MonkeyPatch, front: str, answer: int | None, result: Result | None
+) -> None:
+    """Stubbed: the answer of API Gateway."""
+
+    def get(url: str, timeout: float) -> httpx.Response:
+        assert url == "https://x.execute-api.example/live/health"
+        if answer is None:
+            raise httpx.ConnectError("no such host")
+        return httpx.Response(answer)
+
+    monkeypatch.setattr(httpx, "get", get)
+    outputs = {"OpenAiBaseUrl": "https://x.execute-api.example/live/v1"}
+    found = run("a front in Lambda answers", {}, outputs=outputs, front=front)
+    assert found.result is (result or Result.SKIPPED)
+
+
+def test_workers_before_servers_are_looked_at(aws: None) -> None:
+    """Stubbed: moto starts no task."""
+    ecs, arn = client("ecs"), "arn:aws:ecs:us-east-1:123456789012:service/c/headgate-chat-server-0"
+    described = {"serviceName": "headgate-chat-server-0", "serviceArn": arn, "runningCount": 0, "desiredCount": 1}
+    stubber = Stubber(ecs)
+    stubber.add_response("describe_services", {"services": [{**described, "deployments": []}]})
+    stubber.add_response("list_tasks", {"taskArns": []})
+    with stubber:
+        found = run("each pool has its workers", {"AWS::ECS::Service": [arn]}, lambda _: ecs)
+    assert (found.result, "headgate-chat-server-0: 0 of 1 tasks run" in found.seen) == (Result.FAILED, True)
+
+
+@pytest.mark.parametrize(
     ("flow", "refused"),
     [
         ("10.0.16.9 10.0.32.7 41022 8090", "10.0.16.9 to 10.0.32.7:8090"),
