@@ -43,6 +43,8 @@ PRICES = {
     "alarms and dashboard": 1.0,
     "secrets (secret)": 0.40,
     "data to the internet (GB)": 0.09,
+    "data between zones (GB)": 0.02,
+    "public IPv4 addresses (hour)": 0.005,
 }
 """Dollars of a unit."""
 
@@ -73,6 +75,12 @@ WORKER_METRICS = 16
 WORKER_DISK_GB = 200.0
 BYTES_OF_A_TOKEN = 250.0
 """Of an answer's stream: one event of a chat's chunk."""
+BETWEEN_ZONES = 0.5
+"""The part of the streams that a worker sends to a front in the other of two zones. (A load balancer's is free.)"""
+ADDRESSES = 3
+"""One of the NAT gateway, two of a load balancer that faces the internet."""
+SWEEP_GB_S = 0.5
+"""Of a sweep: a second of 512 MB."""
 LCU_CONNECTIONS, LCU_NEW_PER_S = 3_000.0, 25.0
 FRONT_LAMBDA_GB = 1.0
 
@@ -136,6 +144,9 @@ def _quantities(of: Installation) -> Iterator[tuple[str, float]]:
     units = max(open_streams / LCU_CONNECTIONS, of.invocations_per_s / LCU_NEW_PER_S, gigabytes / HOURS)
     yield "load balancer (LCU hour)", units * HOURS
     yield "data to the internet (GB)", gigabytes
+    yield "data between zones (GB)", gigabytes * BETWEEN_ZONES
+    yield "public IPv4 addresses (hour)", ADDRESSES * HOURS
+    yield "Lambda, arm64 (GB second)", MINUTES * SWEEP_GB_S
     log_gb = (invocations * _log_bytes() + of.workers * MINUTES * MEASURED["metric bytes of a worker and minute"]) / 1e9
     yield "NAT gateway (hour)", HOURS
     yield "NAT gateway (GB)", log_gb

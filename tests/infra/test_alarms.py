@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.monthly_cost import ALARM_METRICS
 from dispatcher.model.pool_delays import PoolDelays
 from dispatcher.model.scaling import FleetLoad, ScaleReport
 from dispatcher.policies.tiers import TENANT_TIERS
@@ -155,6 +156,13 @@ def test_each_metric_of_an_alarm_is_published_with_its_dimensions(
     requests = {("failed", dimensions) for name, dimensions in published if name == "waiting"}
     """tests/unit/functions/test_handlers.py sees that each request publishes it."""
     assert own_metrics(fleet_template) - published == requests
+
+
+def test_the_bill_counts_each_metric_of_an_alarm(fleet_template: Template) -> None:
+    """CloudWatch bills each metric that an alarm reads (docs/cost.md)."""
+    alarms = named(fleet_template, "AWS::CloudWatch::Alarm").values()
+    counts = [sum("MetricStat" in each for each in alarm.get("Metrics", [])) or 1 for alarm in alarms]
+    assert sum(counts) == ALARM_METRICS
 
 
 def test_the_dashboard_finds_tenants_in_the_log_and_not_in_metrics(each_template: Template) -> None:
