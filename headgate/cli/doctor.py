@@ -58,6 +58,7 @@ def before(
     from headgate.doctor.account import Account, fleet_of
     from headgate.doctor.machine import check_docker, check_node
     from headgate.doctor.trace_destination import check_traces
+    from headgate.doctor.weights import check_weights
 
     if file is None:
         _report([check_node(), *Account(region).findings()], json)
@@ -67,6 +68,9 @@ def before(
         account = Account(region or deployment.region)
         found = [check_node(), check_docker(deployment), *account.findings(fleets, deployment.zones)]
         has_credentials = any(finding.check == "credentials" and finding.result is Result.OK for finding in found)
+        models = {name: pool for name, pool in deployment.pools.items() if pool.model is not None}
+        if has_credentials:
+            found += [check_weights(account.client("s3"), name, pool) for name, pool in models.items()]
         if deployment.traces == "xray" and has_credentials:
             found.append(check_traces(account.client("xray")))
         _report(found, json)
