@@ -18,6 +18,7 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
 from headgate.deployment.model import Deployment
+from infra import partitions
 from infra.network import PRIVATE, Network
 from infra.observability import log_group
 from infra.queue import ExecutionQueue
@@ -74,6 +75,15 @@ EXECUTE = Spec("execute", "functions.execute.handler.handler", LONGEST, 512, rec
 SWEEP = Spec("sweep", "functions.sweep.handler.handler", Duration.minutes(1), 512)
 ADMIN = Spec("admin", "functions.admin.handler.handler", Duration.seconds(30), 512)
 FRONT = Spec("front", "run.sh", LONGEST, 1024)
+
+
+BESIDE_THE_GATE = {
+    INVOKE.name: (partitions.ACCEPTED,),
+    EXECUTE.name: (partitions.EXECUTED,),
+    SWEEP.name: (),
+    FRONT.name: (partitions.ACCEPTED, partitions.HTTP),
+}
+"""What these functions do with the table beside what each process does that may decide."""
 
 
 class Functions(Construct):
@@ -139,7 +149,7 @@ class Functions(Construct):
 
     def _gate_function(self, spec: Spec, state: State, execution: ExecutionQueue) -> lambda_.Function:
         function, role = self._function(spec, self._network)
-        allow_gate(role, state, execution.queue)
+        allow_gate(role, state, execution.queue, *BESIDE_THE_GATE[spec.name])
         allow_network(role)
         for name, value in self._traces.items():
             function.add_environment(name, value)

@@ -1,9 +1,8 @@
 """What each function may do: each has a role of its own, with named actions on named resources. No role allows Scan.
 
-The gate's processes (fronts, and the functions invoke, execute and sweep) read the table; write the log, its snapshots
-and projections, mailboxes, invocations, responses, batches and records of files; and start detached executions. A front
-on Fargate also has the bucket of files. `headgate-result` only reads. `headgate-admin` alone writes tenants, API keys
-and audit records, and may delete no audit record.
+partitions.py says what each may do with the table. The processes that may decide (fronts, workers' tasks, and the
+functions invoke, execute and sweep) also start detached executions, and a front on Fargate has the bucket of files.
+`headgate-result` only reads. `headgate-admin` alone writes tenants, API keys and audit records.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from infra import partitions
 from infra.findings import acknowledge
 from infra.state import State
 
@@ -34,24 +34,8 @@ NETWORK_INTERFACES = [
     ),
     *("ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"),
 ]
-READS = ["dynamodb:GetItem", "dynamodb:Query"]
-WRITES = ["dynamodb:PutItem", "dynamodb:UpdateItem"]
-"""IAM authorizes a transaction by the actions of its parts."""
-LEADING_KEYS = "dynamodb:LeadingKeys"
-WRITTEN_BY_THE_GATE = ["LOG#*", "SNAP#*", "MAIL#*", "INV#*", "CALL#*", "RESP#*", "USAGE#*", "STATE#*"]
-"""dispatcher/stores/dynamodb/layout.py says what each partition holds."""
-WRITTEN_FOR_BATCHES = ["FILE#*", "BATCH#*", "OPEN#*"]
-"""By fronts on Fargate: a front in Lambda has no batches."""
-WRITTEN_BY_WORKERS = ["MAIL#*", "INV#*", "USAGE#*"]
-WRITTEN_BY_WORKERS_OF_A_POOL = ["LOG#{pool}", "SNAP#{pool}", "STATE#{pool}"]
-READ_BY_THE_GATE = [*WRITTEN_BY_THE_GATE, "TENANT#*", "KEY#*"]
-WRITTEN_BY_ADMIN = ["TENANT#*", "KEY#*", "TENANTS"]
-AUDIT = ["AUDIT#*"]
 TRACES = ["xray:PutSpans", "xray:PutSpansForIndexing", "xray:PutTraceSegments"]
 """What X-Ray's OTLP endpoint checks. AWS knows no resource for them."""
-READ_BY_OPERATORS = ["LOG#*", "SNAP#*", "USAGE#*", *AUDIT]
-"""Without prompts, answers, tenants' configuration and keys."""
-READ_BY_RESULT = ["TENANT#*", "KEY#*", "INV#*", "CALL#*", "LOG#*", "SNAP#*"]
 
 
 def function_role(
@@ -87,7 +71,7 @@ def allow_network(role: iam.Role) -> None:
 
 def allow_batches(role: iam.Role, state: State) -> None:
     """Allow to read and write the batch API's records, and to read, write and delete its files."""
-    _allow(role, [*READS, *WRITES], [state.table.table_arn], _partitions(WRITTEN_FOR_BATCHES))
+    _allow_partitions(role, state, partitions.BATCHES)
     actions = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
     _allow(role, actions, [f"{state.files.bucket_arn}/*"])
     bucket = Stack.of(role).get_logical_id(cast(CfnElement, state.files.node.default_child))
@@ -96,19 +80,18 @@ def allow_batches(role: iam.Role, state: State) -> None:
     acknowledge(role, {rule: reason})
 
 
-def allow_gate(role: iam.Role, state: State, queue: sqs.Queue) -> None:
-    """Allow what the gate does: append to the log, keep invocations and answers, start executions."""
-    _allow(role, READS, [state.table.table_arn], _partitions(READ_BY_THE_GATE))
-    _allow(role, WRITES, [state.table.table_arn], _partitions(WRITTEN_BY_THE_GATE))
+def allow_gate(role: iam.Role, state: State, queue: sqs.Queue, *own: partitions.Partitions) -> None:
+    """Allow what each process that may decide does: append to the logs, keep answers, start executions. `own`: what the
+    process does beside this."""
+    logs_of_all = partitions.of_pool(partitions.LOGS, "*")
+    _allow_partitions(role, state, logs_of_all, partitions.ANSWERS, *own)
     _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
 
 
 def allow_worker(role: iam.Role, state: State, queue: sqs.Queue, pool: str) -> None:
     """Allow what a worker and the gate process beside it do: append to their pool's log, keep answers, and start
     executions. They know tenants from the log, and read no configuration and no key."""
-    written = [*(each.format(pool=pool) for each in WRITTEN_BY_WORKERS_OF_A_POOL), *WRITTEN_BY_WORKERS]
-    _allow(role, READS, [state.table.table_arn], _partitions(written))
-    _allow(role, WRITES, [state.table.table_arn], _partitions(written))
+    _allow_partitions(role, state, partitions.of_pool(partitions.LOGS, pool), partitions.ANSWERS)
     _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
 
 
@@ -125,15 +108,12 @@ def allow_model(role: iam.Role, model: str) -> None:
 
 def allow_result(role: iam.Role, state: State) -> None:
     """Allow to look up an API key, its tenant, an invocation of that tenant, and what the log says of it."""
-    _allow(role, READS, [state.table.table_arn], _partitions(READ_BY_RESULT))
+    _allow_partitions(role, state, partitions.RESULTS)
 
 
 def allow_admin(role: iam.Role, state: State) -> None:
     """Allow to read, write and delete tenants and keys, and to read and add audit records."""
-    table = [state.table.table_arn]
-    _allow(role, READS, table, _partitions([*WRITTEN_BY_ADMIN, *AUDIT]))
-    _allow(role, ["dynamodb:PutItem"], table, _partitions([*WRITTEN_BY_ADMIN, *AUDIT]))
-    _allow(role, ["dynamodb:DeleteItem"], table, _partitions(WRITTEN_BY_ADMIN))
+    _allow_partitions(role, state, partitions.ADMINISTERED)
 
 
 def invoker_policy(scope: Construct, construct_id: str, invoked: Sequence[lambda_.IFunction], callers: str) -> None:
@@ -146,9 +126,9 @@ def invoker_policy(scope: Construct, construct_id: str, invoked: Sequence[lambda
 def operator_policy(state: State, construct_id: str) -> None:
     """Make a policy for operators: it allows to read what `headgate top`, `plan`, `usage` and `doctor` show, and the
     token of the operator's page. The output `construct_id` is its ARN."""
-    table, token = [state.table.table_arn], [state.operator_token.secret_arn]
+    token = [state.operator_token.secret_arn]
     statements = [
-        iam.PolicyStatement(actions=["dynamodb:Query"], resources=table, conditions=_partitions(READ_BY_OPERATORS)),
+        *partitions.statements(state, partitions.OPERATED),
         iam.PolicyStatement(actions=["secretsmanager:GetSecretValue"], resources=token),
     ]
     _managed_policy(state, construct_id, statements, "operators")
@@ -181,12 +161,9 @@ def allow_task_protection(role: iam.Role, cluster: ecs.Cluster) -> None:
     acknowledge(role, {f"AwsSolutions-IAM5[Resource::{found}]": "ECS gives each task a random id."})
 
 
-def _partitions(patterns: list[str]) -> Conditions:
-    """Return the condition that a request names partition keys, and that all of them have these patterns.
-
-    `ForAllValues` alone also holds for a request that names no key.
-    """
-    return {"ForAllValues:StringLike": {LEADING_KEYS: patterns}, "Null": {LEADING_KEYS: "false"}}
+def _allow_partitions(role: iam.Role, state: State, *granted: partitions.Partitions) -> None:
+    for statement in partitions.statements(state, *granted):
+        role.add_to_policy(statement)
 
 
 def _allow(role: iam.Role, actions: list[str], resources: list[str], conditions: Conditions | None = None) -> None:

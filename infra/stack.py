@@ -17,6 +17,7 @@ from constructs import Construct
 
 from headgate.deployment.model import Deployment
 from headgate.deployment.pool import Pool
+from infra import partitions
 from infra.api import Api
 from infra.bundle import Bundle
 from infra.front import Front
@@ -170,7 +171,7 @@ class HeadgateStack(Stack):
             api = Api(self, "Api", front=self._functions.front, deployment=self._deployment)
             return api.rest_api.metric_server_error(statistic="Sum", period=FIVE_MINUTES), None
         role = self._task_role("FrontRole")
-        allow_gate(role, self._state, self._execution.queue)
+        allow_gate(role, self._state, self._execution.queue, partitions.ACCEPTED, partitions.HTTP)
         allow_batches(role, self._state)
         allow_operator_page(role, self._state)
         allow_scaling(role, self._service_arns())

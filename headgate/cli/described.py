@@ -1,7 +1,8 @@
 """Options of `headgate local --file`: the pools of headgate.yaml, as processes of this machine.
 
 The weights of a pool are in S3, so its workers have the modelled engine here. Before a server that runs already, a
-worker forwards to it. Instances, network and domain have no meaning on one machine and are not used.
+worker forwards to it. Instances, network and domain have no meaning on one machine and are not used, nor are the
+settings of vLLM's queue (`worker`).
 """
 
 from __future__ import annotations

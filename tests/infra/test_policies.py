@@ -156,8 +156,8 @@ def test_the_admin_function_deletes_no_audit_record_and_touches_nothing_else(eac
                 by_action.setdefault(action, set()).update(leading_keys(each))
     configuration = {"TENANT#*", "KEY#*", "TENANTS"}
     assert by_action == {
-        "dynamodb:GetItem": configuration | {"AUDIT#*"},
-        "dynamodb:Query": configuration | {"AUDIT#*"},
+        "dynamodb:GetItem": {"TENANT#*", "KEY#*"},
+        "dynamodb:Query": {"TENANT#*", "TENANTS", "AUDIT#*"},
         "dynamodb:PutItem": configuration | {"AUDIT#*"},
         "dynamodb:DeleteItem": configuration,
     }

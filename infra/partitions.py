@@ -1,0 +1,66 @@
+"""Which role may do what with which partition of the table. dispatcher/stores/dynamodb/layout.py says what each holds.
+
+The letters are the store's operations on a partition: G GetItem, Q Query, P PutItem, U UpdateItem, D DeleteItem. IAM
+authorizes a transaction by the operations of its parts. tests/infra/test_partitions.py compares the letters
+of all roles with what the store does, and tests/infra/test_recorded_calls.py those of a role with what it did.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from aws_cdk import aws_iam as iam
+
+from infra.state import State
+
+Partitions = Mapping[str, str]
+"""The letters of each pattern of partition keys."""
+OPERATIONS = {"G": "GetItem", "Q": "Query", "P": "PutItem", "U": "UpdateItem", "D": "DeleteItem"}
+LEADING_KEYS = "dynamodb:LeadingKeys"
+LOGS: Partitions = {"LOG#{pool}": "QP", "SNAP#{pool}": "QP", "STATE#{pool}": "P", "USAGE#*": "P", "MAIL#*": "QP"}
+"""Of each process that may decide: it follows and writes the log, its snapshots and projections, and mailboxes."""
+ANSWERS: Partitions = {"INV#*": "GU"}
+"""Of each process that writes the log: an end keeps the answer of a durable call."""
+ACCEPTED: Partitions = {"TENANT#*": "G", "KEY#*": "G", "CALL#*": "GP", "INV#*": "P"}
+"""Of each process that takes requests of tenants."""
+EXECUTED: Partitions = {"TENANT#*": "G"}
+HTTP: Partitions = {"RESP#*": "QPU", "USAGE#*": "Q"}
+"""Of fronts, beside ACCEPTED: kept responses and GET /v1/usage."""
+BATCHES: Partitions = {"FILE#*": "GQP", "BATCH#*": "GQP", "OPEN#*": "QP"}
+"""Of fronts on Fargate: a front in Lambda has no batches."""
+RESULTS: Partitions = {"TENANT#*": "G", "KEY#*": "G", "CALL#*": "G", "INV#*": "G", "LOG#*": "Q", "SNAP#*": "Q"}
+ADMINISTERED: Partitions = {"TENANT#*": "GQPD", "KEY#*": "GPD", "TENANTS": "QPD", "AUDIT#*": "QP"}
+"""No role deletes an audit record."""
+OPERATED: Partitions = {"LOG#*": "Q", "SNAP#*": "Q", "USAGE#*": "Q", "AUDIT#*": "Q"}
+"""Without prompts, answers, tenants' configuration and keys."""
+
+
+def of_pool(partitions: Partitions, pool: str) -> Partitions:
+    """Return the partitions of one pool, or of all with `*`."""
+    return {key.format(pool=pool): letters for key, letters in partitions.items()}
+
+
+def statements(state: State, *granted: Partitions) -> Iterator[iam.PolicyStatement]:
+    """Yield the statements that allow all of this: one for each group of partitions with the same operations."""
+    letters: dict[str, set[str]] = defaultdict(set)
+    for partitions in granted:
+        for key, own in partitions.items():
+            letters[key].update(own)
+    keys: dict[str, list[str]] = defaultdict(list)
+    for key, own_letters in letters.items():
+        keys["".join(letter for letter in OPERATIONS if letter in own_letters)].append(key)
+    for together, patterns in keys.items():
+        yield iam.PolicyStatement(
+            actions=[f"dynamodb:{OPERATIONS[letter]}" for letter in together],
+            resources=[state.table.table_arn],
+            conditions=_only(patterns),
+        )
+
+
+def _only(patterns: list[str]) -> dict[str, dict[str, list[str] | str]]:
+    """Return the condition that a request names partition keys, and that all of them have these patterns.
+
+    `ForAllValues` alone also holds for a request that names no key.
+    """
+    return {"ForAllValues:StringLike": {LEADING_KEYS: patterns}, "Null": {LEADING_KEYS: "false"}}
