@@ -64,15 +64,10 @@ def function_answers(deployed: Deployed, title: str) -> Finding:
     """Whether a front in Lambda answers through API Gateway and the web adapter."""
     if deployed.deployment.front != "lambda":
         return skipped(title, "the front is a task")
-    base_url = deployed.stack.outputs.get("OpenAiBaseUrl", "")
-    address = f"{base_url.removesuffix('/v1')}/health"
-    try:
-        answer = httpx.get(address, timeout=HTTPS_S)
-    except (httpx.TransportError, httpx.InvalidURL) as error:
-        return failed(title, f"{address}: {error or type(error).__name__}", "see HttpFails in docs/operations.md")
-    if answer.status_code != 200:
+    address = f"{deployed.stack.outputs.get('OpenAiBaseUrl', '').removesuffix('/v1')}/health"
+    if problem := _problem_at(address):
         advice = "look at the log of headgate-front: its layer (the web adapter) may be missing in this region"
-        return failed(title, f"{address} answers {answer.status_code}", advice)
+        return failed(title, problem, advice)
     return ok(title, f"{address} answers; a stream, and an answer of 285 s that ends with 504, are yours to try")
 
 
@@ -85,11 +80,17 @@ def https_answers(deployed: Deployed, title: str) -> Finding:
     if found["Status"] != ISSUED:
         return failed(title, f"the certificate is {found['Status']}", "finish its validation in ACM")
     address = f"https://{domain}/health"
+    if problem := _problem_at(address):
+        return failed(
+            title, problem, f"point {domain} to the load balancer (CNAME or alias), and name it in the certificate"
+        )
+    return ok(title, f"{address} answers; the certificate is valid until {found['NotAfter']:%Y-%m-%d}")
+
+
+def _problem_at(address: str) -> str:
+    """Return why the address does not answer with 200; empty if it does."""
     try:
         answer = httpx.get(address, timeout=HTTPS_S)
-    except httpx.TransportError as error:
-        advice = f"point {domain} to the load balancer (CNAME or alias), and name it in the certificate"
-        return failed(title, f"{address}: {error or type(error).__name__}", advice)
-    if answer.status_code != 200:
-        return failed(title, f"{address} answers {answer.status_code}", "does the domain lead to this stack?")
-    return ok(title, f"{address} answers; the certificate is valid until {found['NotAfter']:%Y-%m-%d}")
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        return f"{address}: {error or type(error).__name__}"
+    return "" if answer.status_code == 200 else f"{address} answers {answer.status_code}"

@@ -39,6 +39,18 @@ def run(
     return CHECKS[title](Deployed(make, stack, Deployment.model_validate(fields), RealClock().now(), traffic), title)
 
 
+def play(monkeypatch: pytest.MonkeyPatch, address: str, answer: int | None) -> None:
+    """Let the address answer with this status. None: it cannot be reached."""
+
+    def get(url: str, timeout: float) -> httpx.Response:
+        assert url == address
+        if answer is None:
+            raise httpx.ConnectError("no such host")
+        return httpx.Response(answer)
+
+    monkeypatch.setattr(httpx, "get", get)
+
+
 @pytest.mark.parametrize(
     ("status", "answer", "result", "seen"),
     [
@@ -52,14 +64,7 @@ def test_https(
     aws: None, monkeypatch: pytest.MonkeyPatch, status: str, answer: int | None, result: Result, seen: str
 ) -> None:
     """Stubbed: the certificate's state and the domain's answer."""
-
-    def get(url: str, timeout: float) -> httpx.Response:
-        assert url == "https://llm.example.com/health"
-        if answer is None:
-            raise httpx.ConnectError("no such host")
-        return httpx.Response(answer)
-
-    monkeypatch.setattr(httpx, "get", get)
+    play(monkeypatch, "https://llm.example.com/health", answer)
     acm = client("acm")
     stubber = Stubber(acm)
     certificate = {"Status": status, "NotAfter": datetime(2027, 1, 31, tzinfo=UTC)}
@@ -82,14 +87,7 @@ def test_a_front_in_lambda(
     aws: None, monkeypatch: pytest.MonkeyPatch, front: str, answer: int | None, result: Result | None
 ) -> None:
     """Stubbed: the answer of API Gateway."""
-
-    def get(url: str, timeout: float) -> httpx.Response:
-        assert url == "https://x.execute-api.example/live/health"
-        if answer is None:
-            raise httpx.ConnectError("no such host")
-        return httpx.Response(answer)
-
-    monkeypatch.setattr(httpx, "get", get)
+    play(monkeypatch, "https://x.execute-api.example/live/health", answer)
     outputs = {"OpenAiBaseUrl": "https://x.execute-api.example/live/v1"}
     found = run("a front in Lambda answers", {}, outputs=outputs, front=front)
     assert found.result is (result or Result.SKIPPED)
