@@ -102,10 +102,10 @@ def links(page: Page) -> list[str]:
 async def test_the_page_shows_one_pool_and_leads_to_the_others(pools: TwoPools) -> None:
     first = await page(pools.gate)
     assert "headgate: chat" in first.text
-    assert links(first) == ["/operator?pool=chat", "/operator?pool=code"]
+    assert links(first) == ["operator?pool=chat", "operator?pool=code"]
     second = await page(pools.gate, "pool=code&find=acme&refresh=off")
     assert "headgate: code" in second.text
-    assert links(second)[0] == "/operator?pool=chat&find=acme&refresh=off"
+    assert links(second)[0] == "operator?pool=chat&find=acme&refresh=off"
     hidden = [each["name"] for tag, each in second.elements if tag == "input" and each["type"] == "hidden"]
     assert hidden == ["pool", "find", "pool", "refresh"], "of the refresh switch, and of the search"
     assert "headgate: chat" in (await page(pools.gate, "pool=none")).text
