@@ -41,8 +41,8 @@ class Fleet:
     instance_types: Sequence[str]
     workers_max: int
     on_demand_max: int
-    vcpus: int
-    """Of the largest of the instance types."""
+    vcpus: Mapping[str, tuple[int, int]]
+    """Of the smallest and the largest instance type, by the types' first letter."""
     block: CapacityBlock | None = None
     zones: Sequence[str] = ()
     """In which its instances start; empty: in those of the network."""
@@ -50,7 +50,10 @@ class Fleet:
 
 def fleet_of(pool: Pool) -> Fleet:
     """Return the fleet of a pool of headgate.yaml at its largest."""
-    vcpus = max(kind.vcpus for kind in pool.types().values())
+    by_letter: dict[str, list[int]] = {}
+    for name, kind in pool.types().items():
+        by_letter.setdefault(name[:1], []).append(kind.vcpus)
+    vcpus = {letter: (min(found), max(found)) for letter, found in by_letter.items()}
     return Fleet(pool.instance_types, pool.count.max, pool.on_demand_max, vcpus, pool.capacity_block, pool.zones)
 
 
@@ -122,18 +125,15 @@ class Account:
         """A capacity block needs no quota, and is in one zone."""
         if fleet.block is not None:
             return [self._reserved(fleet, fleet.block)]
-        return [self._offered(fleet, fleet.zones or self._zones(zones)), *self._gpu_quotas(fleet)]
+        return [self._offered(fleet, fleet.zones or zones), *self._gpu_quotas(fleet)]
 
     def _zones(self, zones: int | Sequence[str]) -> Sequence[str]:
-        """Return the names of the network's zones. A number means the account's first ones, as for Fn::GetAZs; if AWS
-        does not say which, none."""
+        """Return the names of zones. A number means the account's first ones, as for Fn::GetAZs. Raises BotoCoreError,
+        ClientError."""
         if not isinstance(zones, int):
             return zones
-        try:
-            kinds = [{"Name": "zone-type", "Values": ["availability-zone"]}]
-            found = self.client("ec2").describe_availability_zones(Filters=kinds)["AvailabilityZones"]
-        except (BotoCoreError, ClientError):
-            return ()
+        kinds = [{"Name": "zone-type", "Values": ["availability-zone"]}]
+        found = self.client("ec2").describe_availability_zones(Filters=kinds)["AvailabilityZones"]
         return sorted(zone["ZoneName"] for zone in found)[:zones]
 
     def _reserved(self, fleet: Fleet, block: CapacityBlock) -> Finding:
@@ -144,8 +144,8 @@ class Account:
             return failed("capacity block", reason(error), advice)
         return judged_block(fleet, block, reservations["CapacityReservations"])
 
-    def _offered(self, fleet: Fleet, zones: Sequence[str]) -> Finding:
-        """Return in which zones the instance types are offered. `zones`: those in which the fleet starts."""
+    def _offered(self, fleet: Fleet, zones: int | Sequence[str]) -> Finding:
+        """Return in which zones the instance types are offered. `zones`: those in which the fleet starts, or how many."""
         wanted = sorted(fleet.instance_types)
         try:
             ec2 = self.client("ec2")
@@ -153,14 +153,16 @@ class Account:
                 LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": wanted}]
             )
             offers = [offer for page in pages for offer in page["InstanceTypeOfferings"]]
+            used = self._zones(zones)
         except (BotoCoreError, ClientError) as error:
-            return warning("instance types", reason(error), "allow ec2:DescribeInstanceTypeOfferings")
+            advice = "allow ec2:DescribeInstanceTypeOfferings and ec2:DescribeAvailabilityZones"
+            return warning("instance types", reason(error), advice)
         places = {offer.get("Location", "") for offer in offers}
         missing = [each for each in wanted if each not in {offer.get("InstanceType") for offer in offers}]
         if missing:
             return failed("instance types", f"not in this region: {', '.join(missing)}", "name others in headgate.yaml")
         seen = f"{', '.join(wanted)}: in {', '.join(sorted(places))}"
-        without = sorted(set(zones) - places)
+        without = sorted(set(used) - places)
         if without:
             advice = "name other zones in `zones`, or those with instances in the pool's `zones`"
             return failed("instance types", f"{seen}; not in {', '.join(without)}", advice)
@@ -170,13 +172,14 @@ class Account:
         """Each kind of instance must have room for the whole fleet, because any of them may be all that AWS has."""
         counts = {False: fleet.on_demand_max, True: fleet.workers_max - fleet.on_demand_max}
         return [
-            self._gpu_quota(letter, count * fleet.vcpus, spot)
-            for letter in sorted({name[:1] for name in fleet.instance_types})
+            self._gpu_quota(letter, count * least, count * most, spot)
+            for letter, (least, most) in sorted(fleet.vcpus.items())
             for spot, count in counts.items()
             if count
         ]
 
-    def _gpu_quota(self, letter: str, needed: int, spot: bool) -> Finding:
+    def _gpu_quota(self, letter: str, least: int, needed: int, spot: bool) -> Finding:
+        """`least`, `needed`: the vCPUs of the whole fleet with the smallest and with the largest of the types."""
         name = f"quota of {'spot' if spot else 'on-demand'} GPU instances ({letter.upper()})"
         code = GPU_QUOTAS.get((letter, spot))
         if code is None:
@@ -185,9 +188,12 @@ class Account:
         quota = self._quota("ec2", code, name)
         if isinstance(quota, Finding):
             return quota
-        if quota < needed:
-            advice = f"ask for {needed} vCPUs (Service Quotas, EC2, {code}): this may take days"
+        advice = f"ask for {needed} vCPUs (Service Quotas, EC2, {code}): this may take days"
+        if quota < least:
             return failed(name, f"{quota:,.0f} vCPUs, and the largest fleet needs {needed}", advice)
+        if quota < needed:
+            seen = f"{quota:,.0f} vCPUs: enough for the smallest of the instance types, and the largest needs {needed}"
+            return warning(name, seen, advice)
         return ok(name, f"{quota:,.0f} vCPUs; the largest fleet needs {needed}")
 
     def _quota(self, service: str, code: str, name: str = "quota of Lambda") -> float | Finding:

@@ -13,13 +13,14 @@ import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from headgate.deployment.pool import CapacityBlock
-from headgate.doctor.account import BOOTSTRAP_PARAMETER, Account, Fleet, judged_block
+from headgate.deployment.pool import CapacityBlock, Pool, Range
+from headgate.doctor.account import BOOTSTRAP_PARAMETER, Account, Fleet, fleet_of, judged_block
 from headgate.doctor.finding import Finding, Result
 from tests.unit.cli.command import headgate
 from tests.unit.doctor.tools import command, engine
 
 REGION = "us-east-1"
+XLARGE = {"g": (4, 4)}
 
 
 @pytest.fixture(autouse=True)
@@ -125,34 +126,55 @@ def test_the_quota_of_lambda(set_quota: SetQuota, own: float | None, default: fl
 
 def test_instance_types_and_their_quotas(set_quota: SetQuota) -> None:
     set_quota(24.0)
-    fleet = Fleet(("g5.xlarge",), workers_max=8, on_demand_max=8, vcpus=4)
+    fleet = Fleet(("g5.xlarge",), workers_max=8, on_demand_max=8, vcpus=XLARGE)
     assert found("instance types", fleet, zones=1).result is Result.OK
     quota = found("quota of on-demand GPU instances (G)", fleet)
     assert quota.result is Result.FAILED
     assert "needs 32" in quota.seen
-    few = Fleet(("g5.xlarge",), workers_max=6, on_demand_max=2, vcpus=4)
+    few = Fleet(("g5.xlarge",), workers_max=6, on_demand_max=2, vcpus=XLARGE)
     assert found("quota of on-demand GPU instances (G)", few).result is Result.OK
     assert "needs 16" in found("quota of spot GPU instances (G)", few).seen
 
 
 def test_each_kind_of_instance_has_a_quota_of_its_own(set_quota: SetQuota) -> None:
     set_quota(24.0)
-    fleet = Fleet(("g5.xlarge", "p4d.24xlarge"), workers_max=2, on_demand_max=1, vcpus=96)
-    for kind in ("G", "P"):
-        assert found(f"quota of on-demand GPU instances ({kind})", fleet).result is Result.FAILED
+    fleet = Fleet(("g5.xlarge", "p4d.24xlarge"), workers_max=9, on_demand_max=1, vcpus={**XLARGE, "p": (96, 96)})
+    assert found("quota of on-demand GPU instances (G)", fleet).result is Result.OK
+    assert found("quota of on-demand GPU instances (P)", fleet).result is Result.FAILED
     assert found("quota of spot GPU instances (G)", fleet).result is Result.FAILED
     assert found("quota of spot GPU instances (P)", fleet).result is Result.WARNING, "AWS has one for each generation"
 
 
+@pytest.mark.parametrize(
+    ("quota", "result"), [(15.0, Result.FAILED), (16.0, Result.WARNING), (63.0, Result.WARNING), (64.0, Result.OK)]
+)
+def test_a_quota_for_the_smallest_of_mixed_types_is_a_warning(
+    set_quota: SetQuota, quota: float, result: Result
+) -> None:
+    set_quota(quota)
+    mixed = fleet_of(Pool(count=Range(min=1, max=4)))
+    assert mixed.vcpus == {"g": (4, 16)}
+    assert found("quota of on-demand GPU instances (G)", mixed).result is result
+
+
+def test_zones_that_aws_does_not_say_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Account, zones: object) -> None:
+        raise ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "DescribeAvailabilityZones")
+
+    monkeypatch.setattr(Account, "_zones", refused)
+    seen = found("instance types", Fleet(("g5.xlarge",), 1, 1, XLARGE))
+    assert (seen.result, "DescribeAvailabilityZones" in seen.advice) == (Result.WARNING, True)
+
+
 def test_an_instance_type_that_does_not_exist_here() -> None:
-    finding = found("instance types", Fleet(("g99.huge", "g5.xlarge"), 1, 1, 4))
+    finding = found("instance types", Fleet(("g99.huge", "g5.xlarge"), 1, 1, XLARGE))
     assert finding.result is Result.FAILED
     assert "g99.huge" in finding.seen
     assert "g5.xlarge" not in finding.seen
 
 
 def test_named_zones_without_the_type_are_named() -> None:
-    fleet = Fleet(("g5.xlarge",), 1, 1, 4)
+    fleet = Fleet(("g5.xlarge",), 1, 1, XLARGE)
     seen = found("instance types", fleet, zones=[f"{REGION}a", f"{REGION}z"])
     assert (seen.result, f"not in {REGION}z" in seen.seen) == (Result.FAILED, True)
     assert found("instance types", replace(fleet, zones=[f"{REGION}a"]), zones=[f"{REGION}z"]).result is Result.OK
@@ -160,7 +182,7 @@ def test_named_zones_without_the_type_are_named() -> None:
 
 def test_a_number_of_zones_means_the_account_s_first_ones() -> None:
     """g5.xlarge is in us-east-1a, b, c, d and f, as moto says."""
-    fleet = Fleet(("g5.xlarge",), 1, 1, 4)
+    fleet = Fleet(("g5.xlarge",), 1, 1, XLARGE)
     assert found("instance types", fleet, zones=4).result is Result.OK
     seen = found("instance types", fleet, zones=5)
     assert (seen.result, f"not in {REGION}e" in seen.seen) == (Result.FAILED, True)
@@ -237,11 +259,11 @@ RESERVATION: dict[str, Any] = {
     ],
 )
 def test_a_capacity_block_is_compared_with_the_file(changed: dict[str, Any], words: str) -> None:
-    fleet = Fleet(("p5.48xlarge",), workers_max=2, on_demand_max=2, vcpus=192, block=BLOCK)
+    fleet = Fleet(("p5.48xlarge",), workers_max=2, on_demand_max=2, vcpus={"p": (192, 192)}, block=BLOCK)
     found = judged_block(fleet, BLOCK, [{**RESERVATION, **changed}])
     assert (found.result, words in found.advice) == (Result.FAILED if changed else Result.OK, True)
 
 
 def test_a_capacity_block_that_does_not_exist() -> None:
-    fleet = Fleet(("p5.48xlarge",), workers_max=2, on_demand_max=2, vcpus=192, block=BLOCK)
+    fleet = Fleet(("p5.48xlarge",), workers_max=2, on_demand_max=2, vcpus={"p": (192, 192)}, block=BLOCK)
     assert judged_block(fleet, BLOCK, []).result is Result.FAILED
