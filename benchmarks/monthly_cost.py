@@ -80,7 +80,7 @@ BETWEEN_ZONES = 0.5
 ADDRESSES = 3
 """One of the NAT gateway, two of a load balancer that faces the internet."""
 SWEEP_GB_S = 0.5
-"""Of a sweep: a second of 512 MB."""
+"""Of a sweep: a second of 512 MB, which is assumed and not measured on Lambda."""
 LCU_CONNECTIONS, LCU_NEW_PER_S = 3_000.0, 25.0
 FRONT_LAMBDA_GB = 1.0
 

@@ -89,9 +89,10 @@ class Deployment(GateSections):
     def _agrees(self, info: ValidationInfo) -> Deployment:
         if (self.certificate is None) != (self.domain is None):
             raise PydanticCustomError("https", "domain and certificate belong together: give both or none")
-        if self.certificate is not None and self.region not in (None, self.certificate.split(":")[3]):
+        region = self.region or (info.context or {}).get("region")
+        if self.certificate is not None and region not in (None, self.certificate.split(":")[3]):
             message = "the certificate is in {place}; a load balancer needs one of its own region, {region}"
-            found = {"place": self.certificate.split(":")[3], "region": self.region}
+            found = {"place": self.certificate.split(":")[3], "region": region}
             raise PydanticCustomError("https", message, found)
         if self.certificate is not None and self.front == "lambda":
             message = "domain and certificate are for front: fargate; API Gateway has HTTPS at an address of its own"
@@ -100,7 +101,7 @@ class Deployment(GateSections):
             zones = {"zones": self.zone_count}
             raise PydanticCustomError("nat", "nat_gateways should be at most zones ({zones})", zones)
         self._check_zones()
-        self._check_offers((info.context or {}).get("region"))
+        self._check_offers(region)
         if (size := self._variables_bytes()) > VARIABLES_BYTES_MAX:
             raise PydanticCustomError(
                 "variables",
@@ -136,8 +137,7 @@ class Deployment(GateSections):
                     )
 
     def _check_offers(self, region: str | None) -> None:
-        """Compare each pool's instance types and zones with the dated table. `region`: of the environment."""
-        region = self.region or region
+        """Compare each pool's instance types and zones with the dated table."""
         pools = self.pools.items() if self.check_zones and region is not None else ()
         for name, pool in pools:
             found = pool.model and offers.problem(str(region), pool.instance_types, pool.own_zones or self.zones)

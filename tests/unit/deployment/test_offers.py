@@ -77,6 +77,13 @@ def test_the_region_of_the_environment_counts_if_the_file_has_none(tmp_path: Pat
     assert refused(tmp_path, f"region: us-east-2\n{file}", "eu-west-1") == ""
 
 
+def test_a_certificate_of_another_region_than_the_environment_s_is_refused(tmp_path: Path) -> None:
+    file = "domain: a.example.com\ncertificate: arn:aws:acm:us-east-1:123456789012:certificate/a"
+    assert refused(tmp_path, file) == ""
+    assert refused(tmp_path, file, "us-east-1") == ""
+    assert "needs one of its own region, eu-west-1" in refused(tmp_path, file, "eu-west-1")
+
+
 def test_one_type_of_several_is_enough_for_a_zone() -> None:
     zones = ["eu-north-1a", "eu-north-1b", "eu-north-1c"]
     assert problem("eu-north-1", ["g6.xlarge", "g5.xlarge"], zones) is None
