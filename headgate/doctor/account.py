@@ -145,7 +145,7 @@ class Account:
         return judged_block(fleet, block, reservations["CapacityReservations"])
 
     def _offered(self, fleet: Fleet, zones: int | Sequence[str]) -> Finding:
-        """Return in which zones the instance types are offered. `zones`: those in which the fleet starts, or how many."""
+        """Return in which zones the instance types are offered. `zones`: those in which it starts, or how many."""
         wanted = sorted(fleet.instance_types)
         try:
             ec2 = self.client("ec2")
