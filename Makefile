@@ -35,6 +35,7 @@ CLIENTS ?=
 EVIDENCE_ARGS ?=
 STORM_SEEDS ?= 0:10000
 TEST_PROCESSES ?= 2
+SLOWEST ?= 0
 CONSTRAINTS_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -91,7 +92,7 @@ test: $(STAMPS)/install ## all tests, and how much of the code they run (PYTEST_
 	run() { \
 		local status=0 name=$$1; shift; \
 		$(if $(PYTEST_ARGS),$(BIN)/python,$(COVERAGE) build/coverage-$$name.json) \
-			-m pytest -q "$$@" $(QUIET) $(PYTEST_ARGS) || status=$$?; \
+			-m pytest -q "$$@" $(QUIET) --slowest $(SLOWEST) $(PYTEST_ARGS) || status=$$?; \
 		if [ $$status = 5 ] && [ -n '$(PYTEST_ARGS)' ]; then status=0; fi; \
 		if [ $$status != 0 ]; then failed=1; fi; \
 	}; \

@@ -6,3 +6,5 @@ from hypothesis import HealthCheck, settings
 # health check that compares the time of the generation with a bound.
 settings.register_profile("headgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headgate")
+
+pytest_plugins = ["tests.support.suite_seconds"]
