@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
@@ -50,7 +50,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     report.user_properties.append((_CPU_S, item.stash.get(_measured_s, 0.0)))
     return report
@@ -62,7 +62,8 @@ class _Seconds:
         self._by_test: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._by_test[report.nodeid] += sum(value for name, value in report.user_properties if name == _CPU_S)
+        properties: dict[str, Any] = dict(report.user_properties)
+        self._by_test[report.nodeid] += properties.get(_CPU_S, 0.0)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         by_folder: dict[str, list[float]] = defaultdict(list)
