@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -78,10 +79,10 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
             name: list(allocator.block_table.get(request_id, ()))
             for name, allocator in self.cache.cache_allocators.items()
         }
-        copy = _Copy(self._on_cuda, request_id)
+        copy = self._begin_copy(request_id)
         if not self._offload_to_cpu([state], {request_id: tables}):
             return False
-        copy.end()
+        copy.timer.end()
         self.cache.free_blocks(request_id, no_cache=True)
         self._timing.append(copy)
         self._predicted_s[request_id] = eviction.predicted_s
@@ -95,12 +96,12 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
     def restore_scheduled_requests(self, requests_in_batch: list[Any]) -> None:
         """Copy blocks back, and time it. The library calls this before each step."""
         back = [future.state for future in requests_in_batch if future.state.is_cpu_offloaded]
-        copies = [_Copy(self._on_cuda, state.request_id, share=1 / len(back)) for state in back]
+        copies = [self._begin_copy(state.request_id, share=1 / len(back)) for state in back]
         for state in back:
             self._counts.swapped_in_bytes += self._bytes_of(self._request_id_to_cpu_blocks[state.request_id])
         super().restore_scheduled_requests(requests_in_batch)
         for copy in copies:
-            copy.end()
+            copy.timer.end()
             self._counts.resumed += 1
         self._timing.extend(copies)
         for copy in copies:
@@ -149,6 +150,10 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
 
         return partial(self._offload_to_cpu, [idle], {"": tables}), back
 
+    def _begin_copy(self, request_id: str, share: float = 1.0) -> _Copy:
+        timer = _StreamTimer(self._compute_stream) if self._on_cuda else _HostTimer()
+        return _Copy(request_id, timer, share)
+
     def _make_pool(self, sectors: int) -> None:
         cache = self.cache
         self._cpu_tensor = torch.empty(sectors * cache.bytes_per_sector, dtype=torch.uint8, pin_memory=self._on_cuda)
@@ -163,29 +168,49 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
         )
 
 
-class _Copy:
-    """Times the work that is put on the stream until `end`; on a GPU it does not wait for that work."""
+class _HostTimer:
+    """Times copies that have ended when the call returns."""
 
-    def __init__(self, on_cuda: bool, request_id: str, share: float = 1.0) -> None:
-        self.request_id = request_id
-        self.last = False
-        self._share = share
-        self._events: list[Any] = [_event() for _ in range(2)] if on_cuda else []
+    def __init__(self) -> None:
         self._began_s = time.perf_counter()
         self._duration_s = 0.0
-        if self._events:
-            self._events[0].record()
 
     def end(self) -> None:
         self._duration_s = time.perf_counter() - self._began_s
-        if self._events:
-            self._events[1].record()
+
+    def seconds(self) -> float | None:
+        return self._duration_s
+
+
+class _StreamTimer:
+    """Times the work that is put on `stream` until `end`, without waiting for it. The library copies on the stream that
+    computes, which is not the current one of the thread: there, two events would have nothing between them."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._began, self._ended = _event(), _event()
+        self._began.record(stream)
+
+    def end(self) -> None:
+        self._ended.record(self._stream)
+
+    def seconds(self) -> float | None:
+        return float(self._began.elapsed_time(self._ended)) * 1e-3 if self._ended.query() else None
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A copy of one request's blocks. `share`: its part of what the timer measures. `last`: it brings them back."""
+
+    request_id: str
+    timer: _HostTimer | _StreamTimer
+    share: float = 1.0
+    last: bool = False
 
     def seconds(self) -> float | None:
         """Return the time of the copy; None while it runs."""
-        if not self._events:
-            return self._duration_s * self._share
-        return self._events[0].elapsed_time(self._events[1]) * 1e-3 * self._share if self._events[1].query() else None
+        seconds = self.timer.seconds()
+        return None if seconds is None else seconds * self.share
 
 
 def _event() -> Any:
