@@ -1,6 +1,7 @@
 """`python -m gpu_worker`: engine, HTTP server, outbox and agent as one service.
 
-Prints one JSON line, `{"url", "worker"}`, when it serves and the gate knows it. Logs JSON lines on standard error.
+Prints one JSON line, `{"url", "worker", "engine"}`, when it serves and the gate knows it; `engine` describes the device
+and the sizes that the engine chose. Logs JSON lines on standard error.
 SIGTERM drains the worker and ends it with exit code 0. Exit code 2 and one line on standard error: it cannot be
 started. Exit code 1: a part of it ended by itself.
 """
@@ -47,7 +48,7 @@ from gpu_worker.service.agent import Agent, AgentSettings
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.logs import log_json
 from gpu_worker.service.opening import Opening
-from gpu_worker.service.options import GB, modelled_options, parse_options, server_options
+from gpu_worker.service.options import GB, modelled_options, parse_options, server_options, transformers_options
 from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.outbox_journal import Journal
 from gpu_worker.service.server import make_app
@@ -141,7 +142,8 @@ async def _serve(
     server: _Server, serving: asyncio.Task[None], agent: Agent, engine: SupervisedEngine, notice: SpotNotice | None
 ) -> int:
     await agent.join()
-    sys.stdout.write(json.dumps({"url": agent.identity.url, "worker": agent.identity.worker}) + "\n")
+    announcement = {"url": agent.identity.url, "worker": agent.identity.worker, "engine": engine.facts.description}
+    sys.stdout.write(json.dumps(announcement) + "\n")
     sys.stdout.flush()
     announced = asyncio.Event() if notice is None else notice.announced
     stopping = asyncio.create_task(_stop_requested(serving, engine.hopeless, announced))
@@ -215,6 +217,7 @@ def _engine(options: argparse.Namespace, tiers: WorkerTiers, number: int) -> Eng
         server=server_options(options, os.environ),
         arguments=options.arguments,
         modelled=modelled_options(options, number),
+        transformers=transformers_options(options),
         sleep_level=options.sleep_level if options.sleep_memory_gb and len(options.models) > 1 else 0,
     )
 

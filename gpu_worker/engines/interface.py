@@ -133,12 +133,14 @@ class RefusedByPolicy(EngineError):
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """Facts of a model for the fleet. `model`: its name for tenants. `bytes_per_token`: mean over English text.
-    `capabilities`: what the engine supports (dispatcher/model/capabilities.py)."""
+    `capabilities`: what the engine supports (dispatcher/model/capabilities.py). `description`: for people, the device
+    and the sizes that the engine chose at its start; empty if it chose none."""
 
     model: str
     context_tokens: int
     bytes_per_token: float
     capabilities: frozenset[str] = TEXT
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from gpu_worker.engines.interface import Engine
 from gpu_worker.policies.configured import make_queue
 
 ENGINES = ("transformers", "modelled", "vllm", "openai")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 HANG_S = {"openai": 300.0}
 """How long an engine may make no progress, by kind: a server elsewhere may be busy with a long prompt."""
 HANG_USUAL_S = 60.0
@@ -33,12 +34,14 @@ def make_engine(
     server: Mapping[str, Any] | None = None,
     arguments: Sequence[str] = (),
     modelled: Mapping[str, Any] | None = None,
+    transformers: Mapping[str, Any] | None = None,
     sleep_level: int = 0,
 ) -> Engine:
     """Make an engine, not started. `batch`: sequences in a batch at most. `home`: folder for a built model. `tiers`:
     fields of TierSettings as plain values, for a policy with tiers. `swap_bytes`: host memory for swapped KV, for
     engines that swap. `server`: fields of the openai engine's ServerOptions. `arguments`: of vLLM's server.
     `modelled`: times and memory of the modelled engine (`load_s`, `sleep_bytes`, `wake_s`).
+    `transformers`: sizes of the transformers engine (`kv_tokens`, `step_tokens`), and its `dtype`, one of DTYPES.
     `sleep_level`: of vLLM's server (vllm/sleep.py); 0: it cannot sleep.
 
     Raises EngineUnavailable; ValueError for an unknown policy; FileNotFoundError for a model that does not exist.
@@ -55,8 +58,10 @@ def make_engine(
         except ImportError as error:
             needed = f"the transformers engine needs torch and transformers ({error.name} is missing)"
             raise EngineUnavailable(f"{needed}: pip install 'headgate[transformers]'") from None
-        shape = TransformersShape(batch=batch, swap_bytes=swap_bytes, calibrate=True)
-        return TransformersEngine.load(queue, model=model, home=home, shape=shape)
+        sizes = dict(transformers or {})
+        dtype = sizes.pop("dtype", DTYPES[0])
+        shape = TransformersShape(batch=batch, swap_bytes=swap_bytes, calibrate=True, **sizes)
+        return TransformersEngine.load(queue, model=model, home=home, shape=shape, dtype=dtype)
     if kind == "vllm":
         if find_spec("vllm") is None:
             raise EngineUnavailable(

@@ -282,10 +282,11 @@ class SupervisedEngine:
         self.changed.set()
 
     def _check_facts(self) -> None:
-        """Raises RuntimeError if the engine now has another model, which the gate does not know of."""
+        """Raises RuntimeError if the engine cannot serve what the gate was told: another model, or a shorter context.
+        An engine that measures its memory may find more of it than the one before."""
         before, now = self.facts, self._engine.facts
-        if (now.model, now.context_tokens) != (before.model, before.context_tokens):
-            raise RuntimeError("the engine has another model or context length than before")
+        if now.model != before.model or now.context_tokens < before.context_tokens:
+            raise RuntimeError("the engine has another model or a shorter context than before")
 
     def _count_restart(self) -> None:
         """Raises RuntimeError if there were too many restarts."""

@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dispatcher.model.capabilities import Capability
-from gpu_worker.engines.registry import ENGINES
+from gpu_worker.engines.registry import DTYPES, ENGINES
 from gpu_worker.service.agent import AgentSettings
 from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
 
 SLOTS_MAX = 1024
 BATCH_MAX = 4096
 MEMORY_MAX = 99_999
-CONTEXT_MAX = 100_000_000
+CONTEXT_MAX = KV_TOKENS_MAX = 100_000_000
+KV_TOKENS_MIN = 64
+STEP_TOKENS_MAX = 1_000_000
 SLEEPING_ENGINES = ("vllm", "modelled")
 SLEEPING = " or ".join(SLEEPING_ENGINES)
 GB = 1_000_000_000
 KEY_VARIABLE = "ENGINE_API_KEY"
 """The environment variable with the API key of the engine's server: a command line is no place for a secret."""
 EPILOG = "With --engine vllm, all arguments after -- are those of vLLM's own server: -- --tensor-parallel-size 4"
+TRANSFORMERS_OPTIONS = ("kv_tokens", "step_tokens", "dtype")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -61,6 +64,7 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=_number(1, BATCH_MAX), default=4, help=batch_help)
     swap_help = "GiB of host memory for swapped KV; 0: an evicted request is computed again"
     _add_server_options(parser)
+    _add_transformers_options(parser)
     parser.add_argument("--swap-gib", type=_gib, default=0.0, metavar="GIB", help=swap_help)
     drain_help = "at SIGTERM, running requests may end for so long; whoever sends SIGKILL must wait longer"
     parser.add_argument("--drain-s", type=_seconds, default=AgentSettings().drain_s, metavar="SECONDS", help=drain_help)
@@ -99,6 +103,10 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--sleep-memory-gb is for --engine {SLEEPING}: --engine {options.engine} cannot sleep")
     if options.sleep_level == 2 and (options.engine != "vllm" or not options.sleep_memory_gb):
         parser.error("--sleep-level 2 is for --engine vllm with --sleep-memory-gb")
+    for name in TRANSFORMERS_OPTIONS:
+        if getattr(options, name) is not None and options.engine != "transformers":
+            hint = "; vLLM's own arguments follow --" if options.engine == "vllm" else ""
+            parser.error(f"--{name.replace('_', '-')} is for --engine transformers, not {options.engine}{hint}")
     if len(options.models) > 1 and options.engine == "openai":
         parser.error("--engine openai serves one model: its server has its own swaps. Name one with --model")
     options.outbox = options.outbox or options.home / "outbox"
@@ -120,6 +128,24 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--context-tokens", type=_number(1, CONTEXT_MAX), default=None, metavar="N", help=context_help)
     names_help = f"what the server supports, of {', '.join(Capability)}; default: by the kind of server"
     server.add_argument("--capabilities", type=_capabilities, default=None, metavar="NAMES", help=names_help)
+
+
+def _add_transformers_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("--engine transformers", "The start prints the sizes in use.")
+    kv_help = "tokens of the KV cache; default: what the GPU can hold, on a CPU 8192"
+    group.add_argument(
+        "--kv-tokens", type=_number(KV_TOKENS_MIN, KV_TOKENS_MAX), default=None, metavar="N", help=kv_help
+    )
+    step_help = "tokens of a step at most: longer prompts are computed in pieces; default: 2048 on a GPU, 512 on a CPU"
+    group.add_argument("--step-tokens", type=_number(1, STEP_TOKENS_MAX), default=None, metavar="N", help=step_help)
+    dtype_help = "type of weights and cache; default: auto, on a GPU the model's own or bfloat16, on a CPU float32"
+    group.add_argument("--dtype", choices=DTYPES, default=None, help=dtype_help)
+
+
+def transformers_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the sizes and the type of the transformers engine that were given, as make_engine takes them."""
+    given = {name: getattr(options, name) for name in TRANSFORMERS_OPTIONS}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def server_options(options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:

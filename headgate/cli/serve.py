@@ -32,6 +32,15 @@ def serve(
     slots: fleet_options.Slots = 8,
     batch: Annotated[int | None, typer.Option(help="Sequences in the engine's batch; fewer than --slots.")] = None,
     swap_gib: Annotated[float, typer.Option(help="GiB of host memory for swapped KV.")] = 0.0,
+    kv_tokens: Annotated[
+        int | None, typer.Option(help="With --engine transformers: tokens of KV; default: what the device can hold.")
+    ] = None,
+    step_tokens: Annotated[
+        int | None, typer.Option(help="With --engine transformers: tokens of a step; longer prompts come in pieces.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="With --engine transformers: auto, float32, bfloat16 or float16.")
+    ] = None,
     sleep_memory_gb: Annotated[
         float, typer.Option(help="GB of host memory for each worker's sleeping models; 0: they are stopped instead.")
     ] = 0.0,
@@ -63,6 +72,7 @@ def serve(
         **{
             "port": port, "host": host, "engine": engine, "model": model, "url": url,
             "context_tokens": context_tokens, "slots": slots, "batch": batch, "swap_gib": swap_gib,
+            "kv_tokens": kv_tokens, "step_tokens": step_tokens, "dtype": dtype,
             "sleep_memory_gb": sleep_memory_gb, "sleep_level": sleep_level, "worker_tiers": worker_tiers,
             "workers": workers, "fronts": fronts, "order": order, "policy": policy,
             "home": data, "tenants": tenants, "start_timeout_s": start_timeout, "engine_arguments": context.obj or (),

@@ -31,13 +31,15 @@ WILDCARDS = {"0.0.0.0": INTERNAL_HOST, "::": "[::1]"}  # noqa: S104 (compared, n
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A process of the fleet. `port` is that of a front, and 0 for any other process."""
+    """A process of the fleet. `port` is that of a front, and 0 for any other process. `engine`: what a worker says of
+    its engine's device and sizes."""
 
     role: str
     number: int
     url: str | None
     child: Child
     port: int = 0
+    engine: str = ""
 
     def address(self) -> ProcessAddress:
         return ProcessAddress(role=self.role, pid=self.child.pid, url=self.url)
@@ -137,6 +139,9 @@ class Fleet:
             "--slots": options.slots if swapping is None else swapping.slots,
             "--batch": options.batch,
             "--swap-gib": options.swap_gib or None,
+            "--kv-tokens": options.kv_tokens,
+            "--step-tokens": options.step_tokens,
+            "--dtype": options.dtype,
             "--sleep-memory-gb": options.sleep_memory_gb or None,
             "--sleep-level": options.sleep_level if options.sleep_level != 1 else None,
             "--tiers": options.worker_tiers,
@@ -172,7 +177,8 @@ class Fleet:
         child = await self._spawn(role, number, arguments)
         async with _ended_if_late(child):
             announcement = await child.announcement(self._options.start_timeout_s)
-        return self._joined(Member(role, number, announcement.get("url"), child))
+        engine = announcement.get("engine", "")
+        return self._joined(Member(role, number, announcement.get("url"), child, engine=engine))
 
     def _alive(self) -> list[Member]:
         alive = [member for member in self.members if member.child.returncode is None]

@@ -60,6 +60,12 @@ class FleetOptions(BaseModel):
     """Sequences in the engine's batch at most; None: the worker's default."""
     swap_gib: float = Field(default=0.0, ge=0, le=99_999)
     """GiB of host memory for swapped KV; 0: an evicted request is computed again."""
+    kv_tokens: int | None = Field(default=None, ge=64, le=100_000_000)
+    """Tokens of the transformers engine's KV cache; None: what the device can hold."""
+    step_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Tokens of a step of the transformers engine at most; None: by the device."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None
+    """Type of the transformers engine's weights and cache; None: auto."""
     sleep_memory_gb: float = Field(default=0.0, ge=0, le=99_999)
     """GB of host memory for a worker's sleeping models; 0: none sleeps."""
     sleep_level: Literal[1, 2] = 1
@@ -120,6 +126,10 @@ def validated(kind: type[Options], **values: object) -> Options:
         raise ConfigurationError(f"{option}: {finding['msg']}") from None
     if options.engine_arguments and options.engine != "vllm":
         raise ConfigurationError(f"Arguments after -- are for vLLM's server: --engine {options.engine} takes none.")
+    for name in ("kv_tokens", "step_tokens", "dtype"):
+        if getattr(options, name) is not None and options.engine != "transformers":
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigurationError(f"{option} is for --engine transformers, and the engine is {options.engine}.")
     return options
 
 

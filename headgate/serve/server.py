@@ -115,6 +115,8 @@ class Server:
         await self._fleet.start(ports, executors=1)
         for member in self._fleet.members:
             self._restarts.started(member.child.name, self._clock.monotonic())
+            if member.engine:
+                on_step(f"{member.child.name} on {member.engine}")
         model = await self._registered(follower, on_step)
         # Keys are created last, because they are shown only once, and a start that fails does not show them.
         keys = await create_missing(self._store, file.wanted() if file is not None else ())

@@ -36,7 +36,7 @@ from gpu_worker.engines.interface import (
     Started,
 )
 from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
-from gpu_worker.engines.models.tiny import model_folder
+from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME, model_folder
 from gpu_worker.engines.models.tokenizing import Tokenizing
 from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.engines.text import StopMatcher
@@ -44,12 +44,13 @@ from gpu_worker.engines.tool_calls import ToolCallParser
 from gpu_worker.engines.transformers.batch import PolicyRouter
 from gpu_worker.engines.transformers.logprob_forms import LogprobForms
 from gpu_worker.engines.transformers.logprob_recorder import LogprobRecorder
-from gpu_worker.engines.transformers.manager import TransformersShape as TransformersShape
 from gpu_worker.engines.transformers.manager import make_manager, make_ready, run_engine_thread
 from gpu_worker.engines.transformers.offered_tools import offered_tools
 from gpu_worker.engines.transformers.sampling_fields import Sampling, min_tokens_of, sampling_of
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
 from gpu_worker.engines.transformers.sequences import Answer, Sequence
+from gpu_worker.engines.transformers.sizes import AUTO, choose_dtype, describe_sizes
+from gpu_worker.engines.transformers.sizes import TransformersShape as TransformersShape
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.preemption.admission import Admission
 from gpu_worker.policies.scheduling_stats import SchedulingGauges
@@ -69,9 +70,10 @@ class TransformersEngine:
         self._admission = Admission(policy)
         self._model = model
         self._text = Tokenizing(tokenizer)
-        self._shape = shape
+        self._shape = shape = shape.fitted_to(model.device.type)
         config = model.config.get_text_config()
-        context = min(getattr(config, "max_position_embeddings", shape.kv_tokens), shape.kv_tokens)
+        self._context_max: int = getattr(config, "max_position_embeddings", None) or 0
+        context = self._context_tokens(shape.kv_tokens)
         self._facts = replace(self._text.facts(name, context), capabilities=_capabilities(self._text))
         self._vocabulary = int(config.vocab_size)
         self._end_tokens = _end_tokens(model, tokenizer)
@@ -91,8 +93,12 @@ class TransformersEngine:
         shape: TransformersShape | None = None,
         weights_seed: int = 0,
         device: str | None = None,
+        dtype: str = AUTO,
     ) -> TransformersEngine:
-        """Load `model`, as models/tiny.py's `model_folder` finds it. Raises what that raises."""
+        """Load `model`, as models/tiny.py's `model_folder` finds it. Raises what that raises.
+
+        `dtype`: as sizes.py's `choose_dtype` takes it.
+        """
         shape = shape or TransformersShape()
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
@@ -102,7 +108,7 @@ class TransformersEngine:
             torch.set_num_threads(shape.threads)
         loaded = AutoModelForCausalLM.from_pretrained(
             folder,
-            dtype=torch.float32 if device == "cpu" else "auto",
+            dtype=choose_dtype(dtype, device, is_built=name == BUILT_MODEL_NAME),
             attn_implementation="sdpa",
             local_files_only=True,
         )
@@ -142,6 +148,7 @@ class TransformersEngine:
         self._manager = manager = make_manager(self._model, self._end_tokens, self._shape, self._router)
         await asyncio.to_thread(make_ready, manager, self._shape, self._router)
         self._scheduler = scheduler = manager.batch_processor.scheduler
+        self._facts = self._sized_facts(scheduler)
         manager.background_thread_status.clear()
         # Not manager.start(): its thread is not a daemon, and a worker that fails must not wait for it.
         thread = threading.Thread(
@@ -161,6 +168,17 @@ class TransformersEngine:
         self._router.stopping = True
         self._manager._wake_up_loop.set()
         await asyncio.to_thread(self._manager.stop, block=True, timeout=10.0, hard_stop=True)
+
+    def _context_tokens(self, kv_tokens: int) -> int:
+        """Return what model and cache can take; 0 while neither is known."""
+        return min((limit for limit in (self._context_max, kv_tokens) if limit), default=0)
+
+    def _sized_facts(self, scheduler: PolicyScheduler) -> EngineFacts:
+        """Return the facts with the cache's true size, which is known once it is allocated."""
+        kv_tokens = self._shape.kv_tokens or scheduler.blocks_total * scheduler.tokens_per_block
+        step_tokens = self._shape.step_tokens
+        sizes = describe_sizes(self._model, scheduler.cache, kv_tokens=kv_tokens, step_tokens=step_tokens)
+        return replace(self._facts, context_tokens=self._context_tokens(kv_tokens), description=sizes)
 
     def _gauges(self, scheduler: PolicyScheduler) -> SchedulingGauges:
         held, swap = scheduler.held(), scheduler.swap

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
@@ -15,33 +15,22 @@ from gpu_worker.engines.transformers.batch import PolicyRouter
 from gpu_worker.engines.transformers.row_processors import EndTokens, Filters, LogitBias, Penalties
 from gpu_worker.engines.transformers.sampling import PerRequestNoise, PerRequestTemperature
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
+from gpu_worker.engines.transformers.sizes import MEMORY_SHARE, TransformersShape
 from gpu_worker.engines.transformers.swap import HostSwap
-
-
-@dataclass(frozen=True, slots=True)
-class TransformersShape:
-    """`batch`: sequences in a batch at most. `kv_tokens`: size of the cache. `step_tokens`: tokens of a step at most;
-    longer prompts are prefilled in pieces. `threads`: of torch, on a CPU. `swap_bytes`: host memory for swapped KV.
-    `calibrate`: measure prompts, tokens and copies at the start."""
-
-    batch: int = 4
-    kv_tokens: int = 8192
-    block_tokens: int = 16
-    step_tokens: int = 512
-    threads: int = 1
-    swap_bytes: int = 0
-    calibrate: bool = False
 
 
 def make_manager(
     model: Any, end_tokens: frozenset[int], shape: TransformersShape, router: PolicyRouter
 ) -> ContinuousBatchingManager:
+    """Make the manager. CUDA graphs are off: our sampling decides row by row in Python, and a graph would repeat the
+    decisions of the batch that it was captured from."""
     name = _name(router)
     SCHEDULER_MAPPING[name] = partial(PolicyScheduler, router)
     config = ContinuousBatchingConfig(
         scheduler_type=name,
         page_size=shape.block_tokens,
-        num_blocks=-(-shape.kv_tokens // shape.block_tokens),
+        num_blocks=-(-shape.kv_tokens // shape.block_tokens) if shape.kv_tokens else None,
+        max_memory_percent=MEMORY_SHARE,
         max_batch_tokens=shape.step_tokens,
         max_requests_per_batch=shape.batch,
         safety_margin=0.0,
@@ -66,8 +55,15 @@ def _name(router: PolicyRouter) -> str:
 
 
 def make_ready(manager: ContinuousBatchingManager, shape: TransformersShape, router: PolicyRouter) -> None:
-    """Allocate the cache, and the host memory for swapped KV."""
-    manager.warmup()
+    """Allocate the cache, and the host memory for swapped KV. Raises MemoryError with what to change."""
+    try:
+        manager.warmup()
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        sizes = f"{shape.kv_tokens:,} tokens of KV" if shape.kv_tokens else "the KV cache"
+        raise MemoryError(
+            f"{sizes} and steps of {shape.step_tokens:,} tokens do not fit into the memory: choose a smaller --kv-tokens "
+            f"or --step-tokens ({error})"
+        ) from None
     processor = manager.batch_processor
     if shape.swap_bytes:
         processor.scheduler.swap = HostSwap(processor, shape.swap_bytes, router.counts)

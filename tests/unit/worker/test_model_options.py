@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_worker.service.options import modelled_options, parse_options
+from gpu_worker.service.options import modelled_options, parse_options, transformers_options
 
 
 def test_without_a_model_there_is_one_without_a_name() -> None:
@@ -26,6 +26,12 @@ def test_modelled_models_sleep_as_they_are_described() -> None:
     assert modelled_options(options, 1) == {"load_s": 0.0, "wake_s": 1.0, "sleep_bytes": 16_500_000_000}
 
 
+def test_only_the_sizes_that_are_named_reach_the_transformers_engine() -> None:
+    assert transformers_options(parse_options([])) == {}
+    options = parse_options(["--kv-tokens", "100000", "--step-tokens", "2048", "--dtype", "bfloat16"])
+    assert transformers_options(options) == {"kv_tokens": 100_000, "step_tokens": 2048, "dtype": "bfloat16"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -40,6 +46,14 @@ def test_modelled_models_sleep_as_they_are_described() -> None:
         ("--engine vllm --sleep-level 2", "with --sleep-memory-gb"),
         ("--engine vllm --sleep-memory-gb 8 --sleep-level 3", "invalid choice: 3"),
         ("--engine modelled --load-s inf", "is not a number of seconds"),
+        ("--engine modelled --kv-tokens 4096", "--kv-tokens is for --engine transformers, not modelled"),
+        (
+            "--engine vllm --dtype float16",
+            "--dtype is for --engine transformers, not vllm; vLLM's own arguments follow --",
+        ),
+        ("--engine transformers --dtype float8", "invalid choice: 'float8'"),
+        ("--engine transformers --step-tokens 0", "whole number from 1 to"),
+        ("--engine transformers --kv-tokens 1e6", "whole number from 64 to"),
     ],
 )
 def test_mistakes_are_one_line(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

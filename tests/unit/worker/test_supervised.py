@@ -14,6 +14,7 @@ from gpu_worker.engines.interface import (
     Engine,
     EngineError,
     EngineEvent,
+    EngineFacts,
     EngineRequest,
     EngineStats,
     Finished,
@@ -254,6 +255,26 @@ def test_there_is_an_end_to_it(fault: str, stop_hangs: bool) -> None:
         assert (await outcome(engine, asked()))[1] == "engine_restarted"
         if not stop_hangs:
             await engine.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize(("context", "serves"), [(1000, True), (1500, True), (999, False)])
+def test_a_new_engine_may_find_more_memory_but_not_less(context: int, serves: bool) -> None:
+    """The gate sends requests of the length that was announced."""
+
+    async def story() -> None:
+        clock = LoopClock()
+        facts = [EngineFacts("m", 1000, 1.0), EngineFacts("m", context, 1.0)]
+        made = (Mortal(fault=fault, facts=facts[at]) for at, fault in enumerate(("dies", "none")))
+        engine = SupervisedEngine(lambda: next(made), clock, hang_s=5.0, apart=at_once)
+        await engine.start()
+        await outcome(engine, asked())
+        while engine.restarts == 0 and not engine.hopeless.is_set():
+            await clock.sleep(0.1)
+        assert engine.hopeless.is_set() is not serves
+        assert engine.facts == facts[0]
+        await engine.stop()
 
     run(story())
 
