@@ -39,6 +39,9 @@ SLOWEST ?= 0
 CONSTRAINTS_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start hundreds of Python processes. Without files of bytecode each would compile all its modules again, and
+# pytest would rewrite every test again.
+unexport PYTHONDONTWRITEBYTECODE
 # jsii prints a long warning for a Node version that it still supports.
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION ?= 18,20
 

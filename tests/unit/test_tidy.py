@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ class Source:
     path: str
     text: str
 
-    @property
+    @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
 
@@ -143,7 +144,12 @@ def _findings(rule: Rule, sources: list[Source]) -> list[str]:
     return [f"{source.path}: {finding}" for source in sources for finding in rule(source)]
 
 
-def _sources() -> Iterator[Source]:
+@cache
+def _sources() -> tuple[Source, ...]:
+    return tuple(_read_sources())
+
+
+def _read_sources() -> Iterator[Source]:
     for folder in sorted(path for path in ROOT.iterdir() if not path.name.startswith(".") or path.name == ".ci"):
         files = sorted(folder.rglob("*")) if folder.is_dir() else [folder]
         for path in files:
