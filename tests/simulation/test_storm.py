@@ -13,13 +13,13 @@ import pytest
 from tests.support.gate.storm.simulation import run
 from tests.support.gate.storm.weather import draw
 
-SEEDS = 4_000
-"""A seed takes 0.085 s of one core, so these take about three minutes of two. `make storm` has more of them, and
+SEEDS = 400
+"""A seed takes 0.085 s of one core. `make storm` has 25 times as many, for a change of the gate; and
 benchmarks/results/gate_storm.md the record of many more:
 `python -m tests.support.gate.storm --seeds A:B --processes 2 --results FILE`.
 """
-PARTS = 20
-EIGHT_FRONTS = 200
+PARTS = 10
+EIGHT_FRONTS = 40
 DIGESTS = "import sys; from tests.simulation.test_storm import digests; print(digests(int(sys.argv[1])))"
 
 
