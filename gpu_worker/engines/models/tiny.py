@@ -1,10 +1,8 @@
 """A tiny Llama with random weights, for demos and tests: real tokens, real attention, nothing to download.
 
 It has two layers of width 128 (or more: as random, only slower) and a byte-level BPE vocabulary trained on a paragraph
-of our own. The weights come from a fixed seed, so the same seed generates the same text everywhere. Random weights
-would generate unprintable tokens, so the model has a bias against them: channel 0 of every embedding is a constant that
-survives to the last norm, and the head's weight on it makes tokens unlikely that are not printable text by themselves
-(single bytes, special tokens, the end of text). Therefore max_tokens decides the length.
+of our own. The weights come from a fixed seed, so the same seed generates the same text everywhere. Its tokens are
+printable (random_llama.py), and max_tokens decides the length.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
+from gpu_worker.engines.models.random_llama import LlamaShape, build_llama
 from gpu_worker.engines.models.tiny_text import CHAT_TEMPLATE, TRAINING_TEXT
 
 BUILT_MODEL_NAME = "headgate-tiny"
@@ -28,14 +26,6 @@ HEAD_WIDTH = 32
 VOCABULARY_MAX = 768
 CONTEXT_TOKENS = 2048
 SPECIAL = ("<|begin|>", "<|end|>", "<|pad|>")
-_BIAS_CHANNEL = 0
-_BIAS = 2.0
-"""The constant in the embeddings' channel 0."""
-_DEVIATION = 0.2
-"""Standard deviation of all other weights, at width 128."""
-_HEAD_SCALE = 0.6
-"""Makes the distribution of the next token about as flat as a real model's: some tens of likely ones."""
-_UNLIKELY = -20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +42,11 @@ class TinySize:
         if found is None or int(found[2]) % HEAD_WIDTH:
             raise ValueError(f"{text!r} should be random:LAYERSxWIDTH, the width a multiple of {HEAD_WIDTH}")
         return cls(int(found[1]), int(found[2]))
+
+    @property
+    def shape(self) -> LlamaShape:
+        heads = self.width // HEAD_WIDTH
+        return LlamaShape(self.layers, self.width, HEAD_WIDTH, heads, heads, 2 * self.width, CONTEXT_TOKENS)
 
 
 def model_folder(model: str | None, home: Path, *, weights_seed: int = 0) -> tuple[Path, str]:
@@ -84,7 +79,7 @@ def ensure_tiny_model(home: Path, size: TinySize, *, weights_seed: int = 0) -> P
 def build_tiny_model(folder: Path, size: TinySize, *, weights_seed: int = 0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
-    model = build_llama(tokenizer, size, weights_seed)
+    model = build_llama(tokenizer, size.shape, weights_seed)
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
 
@@ -111,40 +106,3 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         chat_template=CHAT_TEMPLATE,
     )
-
-
-def build_llama(tokenizer: PreTrainedTokenizerFast, size: TinySize, weights_seed: int) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=size.width,
-        intermediate_size=2 * size.width,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.width // HEAD_WIDTH,
-        num_key_value_heads=size.width // HEAD_WIDTH,
-        max_position_embeddings=CONTEXT_TOKENS,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        tie_word_embeddings=False,
-    )
-    model = LlamaForCausalLM(config).eval()
-    generator = torch.Generator().manual_seed(weights_seed)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if not name.endswith("norm.weight"):
-                weight.normal_(0.0, _DEVIATION * (128 / size.width) ** 0.5, generator=generator)
-        model.model.embed_tokens.weight[:, _BIAS_CHANNEL] = _BIAS
-        for layer in model.model.layers:  # nothing else may write to the channel
-            layer.self_attn.o_proj.weight[_BIAS_CHANNEL] = 0.0
-            layer.mlp.down_proj.weight[_BIAS_CHANNEL] = 0.0
-        model.lm_head.weight *= _HEAD_SCALE
-        model.lm_head.weight[:, _BIAS_CHANNEL] = 0.0
-        for token in unprintable_tokens(tokenizer):
-            model.lm_head.weight[token, _BIAS_CHANNEL] = _UNLIKELY * size.layers
-    return model
-
-
-def unprintable_tokens(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Return the tokens that are not printable ASCII text by themselves."""
-    texts = (tokenizer.decode([token], skip_special_tokens=True) for token in range(len(tokenizer)))
-    return [token for token, text in enumerate(texts) if not (text and text.isascii() and text.isprintable())]

@@ -1,0 +1,124 @@
+"""A Llama with random weights, of any size, on any device: real attention and nothing to download.
+
+Random weights would generate unprintable tokens, so the model has a bias against them: channel 0 of every embedding is
+a constant that survives to the last norm, and the head's weight on it makes tokens unlikely that are not printable text
+by themselves (single bytes, special tokens, the end of text). Therefore max_tokens decides the length.
+
+`peak` makes the most likely token stand out, for comparisons in a number format with few digits: there the shape of a
+batch decides between nearly equal logits. Every token has a fixed successor. SUCCESSOR_CHANNELS channels of the
+embeddings hold a random code of the token, no layer writes to them, and the head adds `peak` standard deviations to the
+successor's logit. The context still decides some of the tokens: with peak 4.5 and 600 printable tokens, about a tenth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+SUCCESSOR_CHANNELS = 256
+"""At most a quarter of the width."""
+_BIAS_CHANNEL = 0
+_BIAS = 2.0
+"""The constant in the embeddings' channel 0, and the size of the numbers in a token's code."""
+_DEVIATION = 0.2
+"""Standard deviation of all other weights, at width 128."""
+_HEAD_SCALE = 0.6
+"""Makes the distribution of the next token about as flat as a real model's: some tens of likely ones."""
+_UNLIKELY = -20.0
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaShape:
+    """`heads` query heads share `kv_heads` heads of keys and values, each `head_width` wide. `vocabulary`: tokens, at
+    least the tokenizer's; 0 for as many. `peak`: standard deviations by which the logit of a token's successor stands
+    out."""
+
+    layers: int
+    width: int
+    head_width: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    context_tokens: int
+    vocabulary: int = 0
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    peak: float = 0.0
+
+
+def build_llama(tokenizer: PreTrainedTokenizerFast, shape: LlamaShape, weights_seed: int) -> LlamaForCausalLM:
+    """Build the model directly on its device. The same seed gives the same weights on the same kind of device."""
+    with torch.device(shape.device):
+        model = LlamaForCausalLM._from_config(_config(tokenizer, shape), dtype=shape.dtype).eval()
+    generator = torch.Generator(shape.device).manual_seed(weights_seed)
+    deviation = _DEVIATION * (128 / shape.width) ** 0.5
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if not name.endswith("norm.weight"):
+                weight.normal_(0.0, deviation, generator=generator)
+        head = model.lm_head.weight
+        model.model.embed_tokens.weight[:, _BIAS_CHANNEL] = _BIAS
+        _protect(model, slice(_BIAS_CHANNEL, _BIAS_CHANNEL + 1))
+        head *= _HEAD_SCALE
+        head[:, _BIAS_CHANNEL] = 0.0
+        unlikely = [*unprintable_tokens(tokenizer), *range(len(tokenizer), model.config.vocab_size)]
+        if shape.peak:
+            logit_deviation = _HEAD_SCALE * deviation * shape.width**0.5
+            _add_successors(model, unlikely, shape.peak * logit_deviation, generator)
+        head[torch.tensor(unlikely, device=head.device), _BIAS_CHANNEL] = _UNLIKELY * shape.layers
+    return model
+
+
+def unprintable_tokens(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """Return the tokens that are not printable ASCII text by themselves."""
+    texts = (tokenizer.decode([token], skip_special_tokens=True) for token in range(len(tokenizer)))
+    return [token for token, text in enumerate(texts) if not (text and text.isascii() and text.isprintable())]
+
+
+def _config(tokenizer: PreTrainedTokenizerFast, shape: LlamaShape) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=shape.vocabulary or len(tokenizer),
+        hidden_size=shape.width,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_width,
+        max_position_embeddings=shape.context_tokens,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=False,
+    )
+
+
+def _protect(model: Any, channels: slice) -> None:
+    """Let no layer write to these channels."""
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight[channels] = 0.0
+        layer.mlp.down_proj.weight[channels] = 0.0
+
+
+def _add_successors(model: Any, unlikely: list[int], logit: float, generator: torch.Generator) -> None:
+    """Give each token a successor among the likely tokens, and add about `logit` to the successor's logit."""
+    embeddings, head = model.model.embed_tokens.weight, model.lm_head.weight
+    tokens, width = embeddings.shape
+    count = min(SUCCESSOR_CHANNELS, width // 4)
+    channels = slice(_BIAS_CHANNEL + 1, _BIAS_CHANNEL + 1 + count)
+    likely = torch.tensor(sorted(set(range(tokens)) - set(unlikely)), device=head.device)
+    order = torch.randperm(len(likely), generator=generator, device=head.device)
+    successor = likely[order[torch.arange(tokens, device=head.device) % len(likely)]]
+    coin = torch.randint(2, (tokens, count), generator=generator, device=head.device)
+    code = (2 * coin - 1).to(head.dtype)
+    embeddings[:, channels] = _BIAS * code
+    _protect(model, channels)
+    sample = likely[: min(len(likely), 64)].unsqueeze(0)
+    # The last norm divides the constant channel by the size of the hidden state, as it divides the code.
+    code_size = model.model(sample, use_cache=False).last_hidden_state[..., _BIAS_CHANNEL].float().mean().item()
+    predecessor = torch.zeros_like(successor)
+    predecessor[successor[likely]] = likely
+    head[:, channels] = 0.0
+    head[likely, channels] = code[predecessor[likely]] * (logit / (count * code_size))
