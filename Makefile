@@ -33,6 +33,11 @@ BENCH_ARGS ?=
 PYTEST_ARGS ?=
 CLIENTS ?=
 EVIDENCE_ARGS ?=
+GPU_ARGS ?=
+# Empty: python3 if its torch sees a GPU, else .venv's.
+GPU_PYTHON ?=
+GPU_WHEELS := build/gpu-wheels
+GPU_SITE := build/gpu-site
 STORM_SEEDS ?= 0:10000
 TEST_PROCESSES ?= 2
 SLOWEST ?= 0
@@ -52,7 +57,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo test test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers evidence synth rehearse bundle constraints dynamodb-local clean
+.PHONY: help quickstart install demo test test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence synth rehearse bundle constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -145,6 +150,29 @@ bench: $(STAMPS)/install ## print figures with their baselines (BENCH_ARGS="adde
 
 bench-peers: $(STAMPS)/install .peers/.litellm .peers/.portkey ## headgate beside LiteLLM's proxy and Portkey's gateway (0.7 GB)
 	@$(BIN)/python -m benchmarks.added_latency --stores "" $(BENCH_ARGS)
+
+# On the day a GPU is at hand there may be no network. The machine has Python 3.11 or later, torch and some transformers;
+# the pinned version comes from build/gpu-wheels, if it is there, into a folder that comes first on Python's path.
+gpu: ## one run of everything that needs a GPU, nine minutes; without a GPU a check of its script (GPU_ARGS="--seconds 300")
+	@python="$(GPU_PYTHON)"; \
+	if [ -z "$$python" ]; then \
+		if python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then python=python3; \
+		else $(MAKE) install; python=$(BIN)/python; fi; \
+	fi; \
+	if [ -d $(GPU_WHEELS) ]; then \
+		rm -rf $(GPU_SITE); \
+		$$python -m pip install -qq --no-index --no-deps --no-compile --target $(GPU_SITE) $(GPU_WHEELS)/*.whl; \
+		export PYTHONPATH="$(GPU_SITE)$${PYTHONPATH:+:$$PYTHONPATH}"; \
+	fi; \
+	$$python -m benchmarks.gpu_once $(GPU_ARGS)
+
+# The pin has few requirements beyond those of earlier releases. A machine with torch 2.11 and transformers 5.17 has them.
+gpu-wheels: $(STAMPS)/venv ## download what `make gpu` needs on a machine without a network (13 MB)
+	@rm -rf $(GPU_WHEELS)
+	@pin=$$(sed -n 's/^ *"\(transformers==[0-9.]*\)".*/\1/p' pyproject.toml); \
+	$(PIP) download -qq --no-deps --only-binary :all: --dest $(GPU_WHEELS) "$$pin"
+	@size=$$(du -sm $(GPU_WHEELS) | cut -f 1); echo "$(GPU_WHEELS): $$size MiB"; \
+	if [ "$$size" -ge 60 ]; then echo "$(GPU_WHEELS) should be below 60 MiB" >&2; exit 1; fi
 
 evidence: $(STAMPS)/install ## run every experiment again and write docs/evidence.md (EVIDENCE_ARGS="--check --out DIR")
 	@$(BIN)/headgate reproduce $(EVIDENCE_ARGS)

@@ -30,9 +30,10 @@ from typing import Any
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.generation import Generation
-from gpu_worker.engines.interface import EngineRequest, Finished, Token
+from gpu_worker.engines.interface import EngineRequest, Token
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.costs import Calibration, Strategy
+from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingStats
 
 MODELS = ("random:2x128", "random:8x256")
 LENGTHS = (32, 64, 128, 256, 512, 1024, 1536)
@@ -113,6 +114,8 @@ async def measured(model: str, step_tokens: int, lengths: tuple[int, ...], times
 
 
 GREEDY = Generation("", None, 0.0, None, (), {})
+VICTIM_TOKENS = 256
+"""Output of a victim at most; it is aborted when the cost of its preemption is known."""
 
 
 async def preempted(engine: Any, true: Calibration, length: int, strategy: Strategy, name: str) -> tuple[float, float]:
@@ -121,25 +124,32 @@ async def preempted(engine: Any, true: Calibration, length: int, strategy: Strat
     forced = replace(true, copy_out_bytes_per_s=rate, copy_in_bytes_per_s=rate, copy_base_s=0.0)
     engine._admission.calibration = forced
     before = engine.stats().counts
-    victim = EngineRequest(f"victim-{name}", "batch", {}, 64, tier=Tier.BACKGROUND)
-    _, evicted = engine._enter(victim, [7 + (place * 31 + length) % 200 for place in range(length - 2)], GREEDY)
-    while not isinstance(event := await evicted.events.get(), Token) or event.output_tokens < 2:
-        pass
+    victim = EngineRequest(f"victim-{name}", "batch", {}, VICTIM_TOKENS, tier=Tier.BACKGROUND)
     premium = EngineRequest(f"premium-{name}", "paying", {}, 2, tier=Tier.PREMIUM)
-    _, urgent = engine._enter(premium, [9, 10, 11], GREEDY)
-    for sequence in (urgent, evicted):
-        while not isinstance(await sequence.events.get(), Finished):
-            pass
+    prompt = [7 + (place * 31 + length) % 200 for place in range(length - 2)]
+    with engine._entered(victim, prompt, GREEDY) as evicted:
+        async for event in evicted.events:
+            if isinstance(event, Token) and event.output_tokens >= 2:
+                break
+        with engine._entered(premium, [9, 10, 11], GREEDY) as urgent:
+            async for _ in urgent.events:
+                pass
+        async for _ in evicted.events:
+            if _observed(engine.stats().counts, strategy).measured > _observed(before, strategy).measured:
+                break
     after = engine.stats().counts
     if after.preemptions[strategy, Tier.BACKGROUND] != before.preemptions[strategy, Tier.BACKGROUND] + 1:
         raise RuntimeError(f"{name} was not evicted by {strategy}")
-    earlier_s = before.costs[strategy].measured_s if strategy in before.costs else 0.0
-    seconds = after.costs[strategy].measured_s - earlier_s
+    seconds = _observed(after, strategy).measured_s - _observed(before, strategy).measured_s
     if strategy is Strategy.RECOMPUTE:
         tokens = after.recomputed_tokens - before.recomputed_tokens
         return true.prefill_s(tokens), seconds
     tokens = round((after.swapped_out_bytes - before.swapped_out_bytes) / true.kv_bytes_per_token)
     return true.swap_out_s(tokens) + true.swap_in_s(tokens), seconds
+
+
+def _observed(counts: SchedulingStats, strategy: Strategy) -> ObservedCosts:
+    return counts.costs.get(strategy, ObservedCosts())
 
 
 def row(true: Calibration, length: int, seen: list[list[tuple[float, float]]]) -> dict[str, Any]:
