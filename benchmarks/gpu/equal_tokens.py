@@ -1,11 +1,11 @@
 """Part 2: the tokens of requests that run together equal those of the model's `generate`, which runs them one by one.
 
-Both are greedy. In bfloat16 the shape of a batch changes the last digit of a logit, so that one of two nearly equal
+Both are greedy. In bfloat16 the shape of a batch changes the last digits of a logit, so that one of two nearly equal
 logits can win in one shape and the other in the other. A different token is such a rounding tie if, in the reference's
-own run, its logit is below the highest by at most twice the rounding. The rounding is the larger of two figures: the
+own run, its logit is below the highest by at most the rounding. The rounding is the larger of two figures: twice the
 distance of neighbouring numbers of the format at the highest logit, and the largest difference between the logits of
-`generate` and those of one pass over the same tokens, among the TOP most likely tokens. Any other difference is a
-failure. After a different token the two runs have different contexts, so only the first difference counts.
+`generate` and those of one pass over the same tokens, among the TOP most likely tokens of each place. Any other
+difference is a failure. After a different token the two runs have different contexts, so only the first one counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ TOP = 8
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One request. `position`: of the first different token; None if all are equal. `below`: the logit of the engine's
-    token there, below the reference's highest. `spacing`, `noise`: the two figures of the rounding."""
+    token there, below the reference's highest. `spacing`: of the numbers there. `noise`: the largest difference of two
+    ways to compute the same logits."""
 
     prompt: int
     tokens: int
@@ -39,10 +40,14 @@ class Comparison:
     noise: float = 0.0
 
     @property
+    def rounding(self) -> float:
+        return max(2 * self.spacing, self.noise)
+
+    @property
     def verdict(self) -> str:
         if self.position is None:
             return "equal"
-        return "rounding tie" if self.below <= 2 * max(self.spacing, self.noise) else "different"
+        return "rounding tie" if self.below <= self.rounding else "different"
 
 
 async def compare_tokens(bench: Bench, report: Report) -> None:
@@ -137,5 +142,6 @@ def count_followers(outputs: Any) -> tuple[int, int]:
 
 def comparison_line(found: Comparison) -> str:
     where = "-" if found.position is None else str(found.position)
-    size = max(found.spacing, found.noise)
-    return f"{found.prompt:>7} {found.tokens:>7} {where:>17} {found.below:>9.4f} {size:>9.4f}  {found.verdict}"
+    return (
+        f"{found.prompt:>7} {found.tokens:>7} {where:>17} {found.below:>9.4f} {found.rounding:>9.4f}  {found.verdict}"
+    )

@@ -2,8 +2,8 @@
 
 All requests are sent at once, in the order A-B-C-D-D-C-B-A, so that a machine that becomes slower or faster affects all
 alike. Each run has an engine of its own with the same model, cache, batch and steps. A is the library's own manager
-with its own scheduler and router. In B, C and D our logits processors run too (temperature and noise for each row), although
-all requests are greedy. The clients are in this process, and every token is sent to them.
+with its own scheduler and router. In B, C and D our logits processors run too (temperature and noise for each row),
+although all requests are greedy. The clients are in this process, and every token is sent to them.
 """
 
 from __future__ import annotations

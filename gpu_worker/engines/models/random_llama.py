@@ -5,9 +5,10 @@ a constant that survives to the last norm, and the head's weight on it makes tok
 by themselves (single bytes, special tokens, the end of text). Therefore max_tokens decides the length.
 
 `peak` makes the most likely token stand out, for comparisons in a number format with few digits: there the shape of a
-batch decides between nearly equal logits. Every token has a fixed successor. SUCCESSOR_CHANNELS channels of the
-embeddings hold a random code of the token, no layer writes to them, and the head adds `peak` standard deviations to the
-successor's logit. The context still decides some of the tokens: with peak 4.5 and 600 printable tokens, about a tenth.
+batch decides between nearly equal logits. Every printable token has a fixed successor. SUCCESSOR_CHANNELS channels of
+the embeddings hold a random code of the token, no layer writes to them, and the head adds `peak` standard deviations to
+the successor's logit. The context still decides some of the tokens: with peak 4.5 and 600 printable tokens, about a
+tenth.
 """
 
 from __future__ import annotations
@@ -103,14 +104,13 @@ def _protect(model: Any, channels: slice) -> None:
 
 
 def _add_successors(model: Any, unlikely: list[int], logit: float, generator: torch.Generator) -> None:
-    """Give each token a successor among the likely tokens, and add about `logit` to the successor's logit."""
+    """Give each likely token another one as its successor, and add about `logit` to the successor's logit."""
     embeddings, head = model.model.embed_tokens.weight, model.lm_head.weight
     tokens, width = embeddings.shape
     count = min(SUCCESSOR_CHANNELS, width // 4)
     channels = slice(_BIAS_CHANNEL + 1, _BIAS_CHANNEL + 1 + count)
     likely = torch.tensor(sorted(set(range(tokens)) - set(unlikely)), device=head.device)
-    order = torch.randperm(len(likely), generator=generator, device=head.device)
-    successor = likely[order[torch.arange(tokens, device=head.device) % len(likely)]]
+    predecessor = likely[torch.randperm(len(likely), generator=generator, device=head.device)]
     coin = torch.randint(2, (tokens, count), generator=generator, device=head.device)
     code = (2 * coin - 1).to(head.dtype)
     embeddings[:, channels] = _BIAS * code
@@ -118,7 +118,5 @@ def _add_successors(model: Any, unlikely: list[int], logit: float, generator: to
     sample = likely[: min(len(likely), 64)].unsqueeze(0)
     # The last norm divides the constant channel by the size of the hidden state, as it divides the code.
     code_size = model.model(sample, use_cache=False).last_hidden_state[..., _BIAS_CHANNEL].float().mean().item()
-    predecessor = torch.zeros_like(successor)
-    predecessor[successor[likely]] = likely
     head[:, channels] = 0.0
-    head[likely, channels] = code[predecessor[likely]] * (logit / (count * code_size))
+    head[likely, channels] = code[predecessor] * (logit / (count * code_size))
