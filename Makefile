@@ -79,6 +79,7 @@ These tests do not cover:
   make rehearse    the synthesised stack in moto, with real processes that have its settings
   make storm       10,000 seeds of the gate under faults; 400 were in these tests
   make evidence    every claim of docs/evidence.md, from its experiments run again
+  make gpu         one run of what needs a GPU, or a check of its script without one
   make bench       the figures in docs/figures.md and benchmarks/results
   make demo        both tenants on the real engine, and the verdict on their latencies
 `make dynamodb-local` adds Amazon's DynamoDB Local to the stores that the conformance tests use.
@@ -152,7 +153,8 @@ bench-peers: $(STAMPS)/install .peers/.litellm .peers/.portkey ## headgate besid
 	@$(BIN)/python -m benchmarks.added_latency --stores "" $(BENCH_ARGS)
 
 # On the day a GPU is at hand there may be no network. The machine has Python 3.11 or later, torch and some transformers;
-# the pinned version comes from build/gpu-wheels, if it is there, into a folder that comes first on Python's path.
+# the pinned version comes from build/gpu-wheels, if it is there, into a folder that comes first on Python's path. A wheel
+# of pure Python needs only to be unpacked where there is no pip.
 gpu: ## one run of everything that needs a GPU, nine minutes; without a GPU a check of its script (GPU_ARGS="--seconds 300")
 	@python="$(GPU_PYTHON)"; \
 	if [ -z "$$python" ]; then \
@@ -161,7 +163,8 @@ gpu: ## one run of everything that needs a GPU, nine minutes; without a GPU a ch
 	fi; \
 	if [ -d $(GPU_WHEELS) ]; then \
 		rm -rf $(GPU_SITE); \
-		$$python -m pip install -qq --no-index --no-deps --no-compile --target $(GPU_SITE) $(GPU_WHEELS)/*.whl; \
+		$$python -m pip install -qq --no-index --no-deps --no-compile --target $(GPU_SITE) $(GPU_WHEELS)/*.whl \
+		|| for wheel in $(GPU_WHEELS)/*.whl; do $$python -m zipfile -e $$wheel $(GPU_SITE); done; \
 		export PYTHONPATH="$(GPU_SITE)$${PYTHONPATH:+:$$PYTHONPATH}"; \
 	fi; \
 	$$python -m benchmarks.gpu_once $(GPU_ARGS)

@@ -44,12 +44,12 @@ class Entry:
 
 
 PARTS = {
-    "card": Entry("1. the card", 25.0, "card:measure_card"),
-    "tokens": Entry("2. the engine's tokens beside those of generate", 60.0, "equal_tokens:compare_tokens"),
-    "throughput": Entry("3. throughput beside transformers' own scheduler", 140.0, "throughput:measure_throughput"),
-    "quiet": Entry("4. a quiet tenant's first token in a flood", 150.0, "first_token:compare_quiet_tenant"),
+    "card": Entry("1. the card", 15.0, "card:measure_card"),
+    "tokens": Entry("2. the engine's tokens beside those of generate", 45.0, "equal_tokens:compare_tokens"),
+    "throughput": Entry("3. throughput beside transformers' own scheduler", 130.0, "throughput:measure_throughput"),
+    "quiet": Entry("4. a quiet tenant's first token in a flood", 145.0, "first_token:compare_quiet_tenant"),
     "premium": Entry(
-        "5. a premium tenant's first token beside long background prompts", 80.0, "first_token:compare_premium_tenant"
+        "5. a premium tenant's first token beside long background prompts", 110.0, "first_token:compare_premium_tenant"
     ),
     "victims": Entry("6. swap and recompute of a victim", 85.0, "victim_costs:measure_victims"),
 }

@@ -150,7 +150,7 @@ async def run_engine(
         raise _find_cause(error, engine) from error
     finally:
         await engine.stop()
-        del engine
+        engine._manager = engine._scheduler = engine._router = None  # the caller may keep the engine, not its cache
         bench.free()
 
 
