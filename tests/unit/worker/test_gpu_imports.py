@@ -86,6 +86,5 @@ def test_the_run_imports_torch_transformers_and_what_they_require() -> None:
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("module", ["boto3", "headgate.demo"])
-def test_another_package_is_not_found(module: str) -> None:
-    assert "ModuleNotFoundError" in import_alone([module]).stderr
+def test_another_package_is_not_found() -> None:
+    assert "No module named 'boto3'" in import_alone(["boto3"]).stderr
