@@ -3,14 +3,15 @@
 All requests are sent at once, in the order A-B-C-D-D-C-B-A, so that a machine that becomes slower or faster affects all
 alike. Each run has an engine of its own with the same model, cache, batch and steps. A is the library's own manager
 with its own scheduler and router. In B, C and D our logits processors run too (temperature and noise for each row),
-although all requests are greedy. The clients are in this process, and every token is sent to them.
+although all requests are greedy. The clients are in this process, and every token is sent to them. No run uses CUDA
+graphs: our sampling decides row by row in Python (gpu_worker/engines/transformers/manager.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from random import Random
 from statistics import mean
 from typing import Any
@@ -23,8 +24,6 @@ from gpu_worker.engines.transformers.engine import TransformersEngine, Transform
 STOCK = "transformers"
 POLICIES = ("fcfs", "vtc", "tiered:vtc")
 TENANTS = 4
-CUDA_GRAPHS = "cuda_graphs"
-"""A field of the engine's shape, where the engine has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,6 @@ async def measure_throughput(bench: Bench, report: Report) -> None:
     for name, found in means.items():
         report.say(table_line(name, found, found.tokens_per_s / means[STOCK].tokens_per_s))
     report.record("ratios", {name: each.tokens_per_s / means[STOCK].tokens_per_s for name, each in means.items()})
-    if bench.on_cuda and has_cuda_graphs():
-        await try_cuda_graphs(bench, planned, means[STOCK], report)
 
 
 async def warm_up(bench: Bench, planned: list[Planned]) -> tuple[Any, frozenset[int]]:
@@ -116,23 +113,6 @@ async def generate_all(engine: TransformersEngine, planned: list[Planned]) -> in
 
     work = (generate(each, f"tenant-{number % TENANTS}") for number, each in enumerate(planned))
     return sum(await asyncio.gather(*work))
-
-
-async def try_cuda_graphs(bench: Bench, planned: list[Planned], stock: Throughput, report: Report) -> None:
-    """Run once with CUDA graphs. Where they do not work, the row says so, and the part goes on."""
-    shape = replace(bench.shape, **dict.fromkeys([CUDA_GRAPHS], True))
-    try:
-        found = await run_ours_once(bench, POLICIES[0], shape, planned)
-    except Exception as error:
-        report.record("cuda_graphs", {"error": f"{type(error).__name__}: {error}"})
-        report.say(f"fcfs with CUDA graphs: failed, {type(error).__name__}: {error}")
-        return
-    report.record("cuda_graphs", asdict(found))
-    report.say(table_line("fcfs, CUDA graphs", found, found.tokens_per_s / stock.tokens_per_s))
-
-
-def has_cuda_graphs() -> bool:
-    return any(field.name == CUDA_GRAPHS for field in fields(TransformersShape))
 
 
 def throughput_of(tokens: int, requests: int, seconds: float, meter: StepMeter) -> Throughput:
