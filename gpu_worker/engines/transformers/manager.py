@@ -60,10 +60,8 @@ def make_ready(manager: ContinuousBatchingManager, shape: TransformersShape, rou
         manager.warmup()
     except (MemoryError, torch.OutOfMemoryError) as error:
         sizes = f"{shape.kv_tokens:,} tokens of KV" if shape.kv_tokens else "the KV cache"
-        raise MemoryError(
-            f"{sizes} and steps of {shape.step_tokens:,} tokens do not fit into the memory: choose a smaller --kv-tokens "
-            f"or --step-tokens ({error})"
-        ) from None
+        advice = "do not fit into the memory: choose a smaller --kv-tokens or --step-tokens"
+        raise MemoryError(f"{sizes} and steps of {shape.step_tokens:,} tokens {advice} ({error})") from None
     processor = manager.batch_processor
     if shape.swap_bytes:
         processor.scheduler.swap = HostSwap(processor, shape.swap_bytes, router.counts)
