@@ -41,6 +41,7 @@ GPU_SITE := build/gpu-site
 STORM_SEEDS ?= 0:10000
 TEST_PROCESSES ?= 2
 SLOWEST ?= 0
+MEASURE ?=
 CONSTRAINTS_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -57,7 +58,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo test test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence synth rehearse bundle constraints dynamodb-local clean
+.PHONY: help quickstart install demo test test-deep coverage test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence synth rehearse bundle constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -77,6 +78,7 @@ These tests do not cover:
   make test-clients  OpenAI clients, agents and load tools, unmodified (installs 1 GB; CLIENTS=all 4 GB)
   make synth       the CDK app: tests/infra and infra/
   make rehearse    the synthesised stack in moto, with real processes that have its settings
+  make test-deep   the long ones of these tests to their full depth
   make storm       10,000 seeds of the gate under faults; 400 were in these tests
   make evidence    every claim of docs/evidence.md, from its experiments run again
   make gpu         one run of what needs a GPU, or a check of its script without one
@@ -94,20 +96,28 @@ QUIET := -W "ignore:Module already imported so cannot be rewritten:pytest.Pytest
 PRINT_COVERAGE := import json; summary = json.load(open("build/coverage.json"))["summary"]; \
 	print("coverage: {:.1f} % of the lines in $(COVERED)".format(summary["percent_covered"]))
 
+coverage: ## all tests, and how much of the code they run (not in CI)
+	@$(MAKE) test MEASURE=1
+
+# With every test to its full depth (tests/support/depth.py).
+test-deep: ## all tests, the long ones to their full depth: an hour of CPU (not in CI)
+	@HEADGATE_TESTS=deep $(MAKE) test SLOWEST=20
+
 # Tests that start processes or compute for long run one at a time: two stacks or two engines would slow each other down.
-# pytest's status 5 (no test selected) is no failure if PYTEST_ARGS selects, and a selection has no coverage.
-test: $(STAMPS)/install ## all tests, and how much of the code they run (PYTEST_ARGS="-k name" selects)
-	@failed=0; mkdir -p build; rm -f build/coverage*.json; \
+# pytest's status 5 (no test selected) is no failure if PYTEST_ARGS selects.
+test: $(STAMPS)/install ## all tests (PYTEST_ARGS="-k name" selects; SLOWEST=100 prints what takes long)
+	@failed=0; mkdir -p build; rm -f build/coverage*.json build/tests-*; \
 	run() { \
 		local status=0 name=$$1; shift; \
-		$(if $(PYTEST_ARGS),$(BIN)/python,$(COVERAGE) build/coverage-$$name.json) \
+		$(if $(MEASURE),$(COVERAGE) build/coverage-$$name.json,$(BIN)/python) \
 			-m pytest -q "$$@" $(QUIET) --slowest $(SLOWEST) $(PYTEST_ARGS) || status=$$?; \
 		if [ $$status = 5 ] && [ -n '$(PYTEST_ARGS)' ]; then status=0; fi; \
 		if [ $$status != 0 ]; then failed=1; fi; \
+		touch build/tests-$$name; \
 	}; \
 	run parallel -n $(TEST_PROCESSES) --dist loadscope -m "not stack and not engine"; \
 	run serial -m "stack or engine"; \
-	if [ -z '$(PYTEST_ARGS)' ]; then \
+	if [ -n '$(MEASURE)' ]; then \
 		{ $(COVERAGE) build/coverage.json --merge build/coverage-parallel.json build/coverage-serial.json >/dev/null \
 			&& $(BIN)/python -c '$(PRINT_COVERAGE)'; } || echo "coverage: unknown, because a test run did not end"; \
 	fi; \

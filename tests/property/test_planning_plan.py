@@ -10,6 +10,7 @@ from dispatcher.policies.planning.claims import TenantBacklog
 from dispatcher.policies.planning.fleet import FleetWorker
 from dispatcher.policies.planning.plan import make_plan
 from dispatcher.policies.planning.residency import held_s
+from tests.support.depth import at_depth
 from tests.support.planning.fleets import NOW, PER_S, backlog, group
 
 MODELS = "abcd"
@@ -83,7 +84,7 @@ def _others(worker: FleetWorker) -> set[float]:
     return {seconds for model, seconds in worker.swap_s.items() if model != worker.loaded}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=at_depth(50, 150), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(work=backlogs(), workers=fleets(), model=st.sampled_from(MODELS))
 def test_deferred_work_with_slack_changes_no_worker_that_has_work(
     work: list[TenantBacklog], workers: list[FleetWorker], model: str

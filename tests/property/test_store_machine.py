@@ -18,6 +18,7 @@ from dispatcher.ports import Store
 from dispatcher.stores.memory.store import MemoryStore
 from dispatcher.stores.sqlite.store import SqliteStore
 from tests.conformance.store_world import START, FakeClock, answer, invocation, kept_response, tenant_row, usage_row
+from tests.support.depth import at_depth
 
 shards = st.sampled_from(["s", "t"])
 positions = st.integers(0, 6)
@@ -160,4 +161,4 @@ async def _outcome(call: Awaitable[Any]) -> Any:
 
 
 TestStores = StoreMachine.TestCase
-TestStores.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestStores.settings = settings(max_examples=at_depth(40, 100), stateful_step_count=50, deadline=None)

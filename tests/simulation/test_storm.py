@@ -10,16 +10,17 @@ import sys
 
 import pytest
 
+from tests.support.depth import at_depth
 from tests.support.gate.storm.simulation import run
 from tests.support.gate.storm.weather import draw
 
-SEEDS = 400
-"""A seed takes 0.085 s of one core. `make storm` has 25 times as many, for a change of the gate; and
+SEEDS = at_depth(400, 4_000)
+"""A seed takes 0.085 s of one core. `make storm` has 10,000, for a change of the gate; and
 benchmarks/results/gate_storm.md the record of many more:
 `python -m tests.support.gate.storm --seeds A:B --processes 2 --results FILE`.
 """
 PARTS = 10
-EIGHT_FRONTS = 40
+EIGHT_FRONTS = at_depth(40, 200)
 DIGESTS = "import sys; from tests.simulation.test_storm import digests; print(digests(int(sys.argv[1])))"
 
 

@@ -10,6 +10,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.preemption.costs import UNCALIBRATED, Calibration
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.tiers.settings import TierSettings
+from tests.support.depth import at_depth
 from tests.support.queue.block_model import CALIBRATION, BlockModel, Machine
 from tests.support.queue.plan_rules import plan_is_right
 
@@ -110,4 +111,4 @@ class TierMachine(RuleBasedStateMachine):
 
 
 TestTierMachine = TierMachine.TestCase
-TestTierMachine.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
+TestTierMachine.settings = settings(max_examples=at_depth(100, 400), stateful_step_count=40, deadline=None)

@@ -1,4 +1,4 @@
-"""No livelock: 10,000 random schedules, each run until no request is left, with every rule checked on the way."""
+"""No livelock: random schedules, each run until no request is left, with every rule checked on the way."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ import pytest
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.tiers.settings import SHARES, TierSettings
+from tests.support.depth import at_depth
 from tests.support.queue.block_model import BlockModel, Machine
 from tests.support.queue.plan_rules import plan_is_right
 
-SCHEDULES, PARTS = 10_000, 4
+SCHEDULES, PARTS = at_depth(1_250, 10_000), at_depth(1, 4)
 STEP_S = 0.5
 """On the model's clock. Waiting for a few steps is worth a rank."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_request_ends_in_ten_thousand_schedules(part: int) -> None:
-    """2,500 schedules in each part. Each step with a request generates at least one token, and none is lost. So after
+def test_every_request_ends_in_each_schedule(part: int) -> None:
+    """Each step with a request generates at least one token, and none is lost. So after
     the last arrival there are at most as many steps as tokens, plus one for each undone admission."""
     seen: Counter[str] = Counter()
     for seed in range(part, SCHEDULES, PARTS):
         seen.update(live_through(Random(seed)))
     assert seen["schedules"] == SCHEDULES // PARTS
     ends = ("finished", "expired", "dropped", "exhausted", "aborted")
-    assert min(seen[end] for end in ends) > 10, "every kind of end occurs"
-    assert min(seen["evicted"], seen["native"]) > 1_000, "blocks were scarce"
+    assert min(seen[end] for end in ends) > 5, "every kind of end occurs"
+    assert min(seen["evicted"], seen["native"]) > 500, "blocks were scarce"
 
 
 def live_through(random: Random) -> Counter[str]:

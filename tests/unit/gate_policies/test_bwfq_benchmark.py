@@ -14,6 +14,11 @@ EXPECTED = list(product([10, 50], ["order", "fcfs", "bwfq"]))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(
+        bwfq_decision.gc, "collect", lambda: 0
+    )  # of all that other tests have loaded; it steadies figures only
+    monkeypatch.setattr(bwfq_decision, "MEMORY_TENANTS", 500)
+    monkeypatch.setattr(bwfq_decision, "ROUNDS", 5)
     monkeypatch.setattr(sys, "argv", ["bwfq_decision", *arguments])
     return bwfq_decision.main()
 

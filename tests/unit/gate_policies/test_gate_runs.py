@@ -18,6 +18,7 @@ from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.policies.percentiles import percentile
 from headgate.simulator.gates.cluster import Change, ClusterRun, run_cluster
 from headgate.simulator.gates.shard_gate import CostGate
+from tests.support.depth import at_depth
 from tests.support.gate.poisson_source import Source
 from tests.support.gate.unfair import Favourite
 from tests.support.shares import check_shares, max_min_shares
@@ -27,7 +28,7 @@ CAPACITY = 10.0
 FLOOD = 2 * CAPACITY
 LEAD_MAX = 60.0
 
-seeds = pytest.mark.parametrize("seed", [1, 2])
+seeds = pytest.mark.parametrize("seed", range(1, 1 + at_depth(1, 2)))
 
 
 def played(

@@ -15,6 +15,7 @@ from gpu_worker.service.execution import Abort
 from gpu_worker.service.executions import ALIVE, RETURN_S, Refusal
 from gpu_worker.service.outbox import PENDING_MAX
 from headgate.simulator.virtual_time import START, run
+from tests.support.depth import at_depth
 from tests.support.worker.harness import SLOTS, WorkerHarness, order
 
 
@@ -123,7 +124,7 @@ Step = tuple[str, int, float]
         max_size=25,
     )
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=at_depth(50, 150))
 def test_slots_are_never_exceeded_and_each_attempt_is_reported_once(steps: list[Step]) -> None:
     async def story() -> None:
         harness = WorkerHarness()
