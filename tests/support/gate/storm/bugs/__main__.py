@@ -27,8 +27,10 @@ def main() -> int:
 def first_seed(name: str) -> int | None:
     """Return the seed of found.py if it still finds the bug, else the first that does; None without one."""
     known = [FOUND[name]] if name in FOUND else []
-    bug = BUGS[name].planted()
-    return next((seed for seed in (*known, *range(SEEDS)) if run(draw(seed), bug=bug).violations), None)
+    for seed in (*known, *range(SEEDS)):
+        if run(draw(seed), bug=BUGS[name].planted()).violations:
+            return seed
+    return None
 
 
 if __name__ == "__main__":
