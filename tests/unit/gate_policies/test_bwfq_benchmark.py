@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from itertools import product
@@ -14,9 +15,7 @@ EXPECTED = list(product([10, 50], ["order", "fcfs", "bwfq"]))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(
-        bwfq_decision.gc, "collect", lambda: 0
-    )  # of all that other tests have loaded; it steadies figures only
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # it steadies figures, and takes long beside other tests
     monkeypatch.setattr(bwfq_decision, "MEMORY_TENANTS", 500)
     monkeypatch.setattr(bwfq_decision, "ROUNDS", 5)
     monkeypatch.setattr(sys, "argv", ["bwfq_decision", *arguments])

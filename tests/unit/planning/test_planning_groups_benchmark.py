@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 
@@ -13,9 +14,7 @@ from benchmarks import planning_groups
 def test_json_has_a_row_for_each_size(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(planning_groups, "REQUESTS", 200)
     monkeypatch.setattr(planning_groups, "ROUNDS", 1)
-    monkeypatch.setattr(
-        planning_groups.gc, "collect", lambda: 0
-    )  # of all that other tests have loaded; it steadies figures only
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # it steadies figures, and takes long beside other tests
     monkeypatch.setattr(sys, "argv", ["planning_groups", "--sizes", "2", "20", "--json"])
     assert planning_groups.main() == 0
     rows = json.loads(capsys.readouterr().out)["rows"]

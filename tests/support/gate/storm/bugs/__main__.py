@@ -6,6 +6,7 @@ Run it after a change of the gate: a seed that does not find its bug any more co
 from __future__ import annotations
 
 import multiprocessing
+from itertools import chain
 
 from tests.support.gate.storm.bugs import BUGS
 from tests.support.gate.storm.bugs.found import FOUND
@@ -26,8 +27,7 @@ def main() -> int:
 
 def first_seed(name: str) -> int | None:
     """Return the seed of found.py if it still finds the bug, else the first that does; None without one."""
-    known = [FOUND[name]] if name in FOUND else []
-    for seed in (*known, *range(SEEDS)):
+    for seed in chain(filter(None, [FOUND.get(name)]), range(SEEDS)):
         if run(draw(seed), bug=BUGS[name].planted()).violations:
             return seed
     return None
