@@ -103,13 +103,14 @@ class Event:
     current = Stream("current")
 
     def record(self, stream: Stream | None = None) -> None:
-        on = stream or self.current
-        self.at = len(on.work)
+        self.on = stream or self.current
+        self.at = len(self.on.work)
 
     def query(self) -> bool:
         return True
 
     def elapsed_time(self, later: Event) -> float:
+        assert self.on is later.on, "two streams have no common order"
         return float(later.at - self.at)
 
 
