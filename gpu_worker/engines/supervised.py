@@ -282,8 +282,10 @@ class SupervisedEngine:
         self.changed.set()
 
     def _check_facts(self) -> None:
-        """Raises RuntimeError if the engine cannot serve what the gate was told: another model, or a shorter context.
-        An engine that measures its memory may find more of it than the one before."""
+        """Raises RuntimeError if the engine has another model, or a shorter context, than the gate expects.
+
+        An engine that measures its memory may find more of it than the one before.
+        """
         before, now = self.facts, self._engine.facts
         if now.model != before.model or now.context_tokens < before.context_tokens:
             raise RuntimeError("the engine has another model or a shorter context than before")

@@ -15,7 +15,7 @@ CUDA_STEP_TOKENS = 2048
 """A step's attention mask has a row for each of its tokens, and a column for each token of the cache."""
 MEMORY_SHARE = 0.8
 """Part of the GPU memory left by the model that the library plans with: cache, masks, activations. The rest is for our
-sampling, whose tensors have the size of the vocabulary, and for fragmentation."""
+sampling, with tensors of the vocabulary's size, and for fragmentation."""
 
 
 @dataclass(frozen=True, slots=True)
