@@ -29,8 +29,8 @@ def test_every_request_ends_in_each_schedule(part: int) -> None:
         seen.update(live_through(Random(seed)))
     assert seen["schedules"] == SCHEDULES // PARTS
     ends = ("finished", "expired", "dropped", "exhausted", "aborted")
-    assert min(seen[end] for end in ends) > 5, "every kind of end occurs"
-    assert min(seen["evicted"], seen["native"]) > 500, "blocks were scarce"
+    assert min(seen[end] for end in ends) > at_depth(5, 10), "every kind of end occurs"
+    assert min(seen["evicted"], seen["native"]) > at_depth(500, 1_000), "blocks were scarce"
 
 
 def live_through(random: Random) -> Counter[str]:
