@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def wrong_transformers() -> str | None:
     """Return what is wrong with the installed transformers: one sentence that says what to do."""
-    pinned = pinned_version()
+    pinned = read_pin()
     try:
         found = version("transformers")
     except PackageNotFoundError:
@@ -100,7 +100,7 @@ def wrong_transformers() -> str | None:
     )
 
 
-def pinned_version() -> str:
+def read_pin() -> str:
     """Return the version of transformers that pyproject.toml pins."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     pins = project["optional-dependencies"]["transformers"]

@@ -124,7 +124,7 @@ def run_parts(
 def _run_part(part: Part, report: Report, limit_s: float) -> tuple[Outcome, str]:
     """Return how the part ended, and why unless it is done."""
     try:
-        asyncio.run(_limited(part, report, limit_s))
+        asyncio.run(_run_limited(part, report, limit_s))
     except _Cut:
         return Outcome.CUT, f"after its {limit_s:.0f} s"
     except WrongResult as wrong:
@@ -141,7 +141,7 @@ class _Cut(Exception):
     pass
 
 
-async def _limited(part: Part, report: Report, limit_s: float) -> None:
+async def _run_limited(part: Part, report: Report, limit_s: float) -> None:
     try:
         async with asyncio.timeout(limit_s) as limit:
             await part.work(report)

@@ -16,14 +16,14 @@ pytestmark = needs_torch
 def test_what_is_not_named_follows_the_device() -> None:
     from gpu_worker.engines.transformers.sizes import TransformersShape
 
-    assert (TransformersShape().fitted_to("cpu").kv_tokens, TransformersShape().fitted_to("cpu").step_tokens) == (
+    assert (TransformersShape().fit_to("cpu").kv_tokens, TransformersShape().fit_to("cpu").step_tokens) == (
         8192,
         512,
     )
-    on_card = TransformersShape().fitted_to("cuda")
+    on_card = TransformersShape().fit_to("cuda")
     assert (on_card.kv_tokens, on_card.step_tokens) == (0, 2048)  # 0: the library measures what is free
     named = TransformersShape(kv_tokens=100, step_tokens=7)
-    assert named.fitted_to("cpu") == named.fitted_to("cuda") == named
+    assert named.fit_to("cpu") == named.fit_to("cuda") == named
 
 
 def test_the_default_dtype_follows_device_and_model(monkeypatch: pytest.MonkeyPatch) -> None:

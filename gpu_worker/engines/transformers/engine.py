@@ -70,7 +70,7 @@ class TransformersEngine:
         self._admission = Admission(policy)
         self._model = model
         self._text = Tokenizing(tokenizer)
-        self._shape = shape = shape.fitted_to(model.device.type)
+        self._shape = shape = shape.fit_to(model.device.type)
         config = model.config.get_text_config()
         self._context_max: int = getattr(config, "max_position_embeddings", None) or 0
         context = self._context_tokens(shape.kv_tokens)
@@ -148,7 +148,7 @@ class TransformersEngine:
         self._manager = manager = make_manager(self._model, self._end_tokens, self._shape, self._router)
         await asyncio.to_thread(make_ready, manager, self._shape, self._router)
         self._scheduler = scheduler = manager.batch_processor.scheduler
-        self._facts = self._sized_facts(scheduler)
+        self._facts = self._measure_facts(scheduler)
         manager.background_thread_status.clear()
         # Not manager.start(): its thread is not a daemon, and a worker that fails must not wait for it.
         thread = threading.Thread(
@@ -173,7 +173,7 @@ class TransformersEngine:
         """Return what model and cache can take; 0 while neither is known."""
         return min((limit for limit in (self._context_max, kv_tokens) if limit), default=0)
 
-    def _sized_facts(self, scheduler: PolicyScheduler) -> EngineFacts:
+    def _measure_facts(self, scheduler: PolicyScheduler) -> EngineFacts:
         """Return the facts with the cache's true size, which is known once it is allocated."""
         kv_tokens = self._shape.kv_tokens or scheduler.blocks_total * scheduler.tokens_per_block
         step_tokens = self._shape.step_tokens

@@ -33,7 +33,7 @@ class TransformersShape:
     swap_bytes: int = 0
     calibrate: bool = False
 
-    def fitted_to(self, device_type: str) -> TransformersShape:
+    def fit_to(self, device_type: str) -> TransformersShape:
         """Return the shape with the device's sizes. `kv_tokens` stays 0 on a GPU, where the library measures."""
         on_cpu = device_type == "cpu"
         return replace(

@@ -187,11 +187,11 @@ def test_another_transformers_is_refused_in_one_sentence(
     sentence = capsys.readouterr().err
     assert sentence.count("\n") == 1
     assert "make gpu-wheels" in sentence
-    assert gpu_once.pinned_version() in sentence
+    assert gpu_once.read_pin() in sentence
 
 
 def test_the_pinned_version_is_no_reason_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_once, "version", lambda _name: gpu_once.pinned_version())
+    monkeypatch.setattr(gpu_once, "version", lambda _name: gpu_once.read_pin())
     assert gpu_once.wrong_transformers() is None
 
 
