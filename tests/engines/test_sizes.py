@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,6 +39,22 @@ def test_the_default_dtype_follows_device_and_model(monkeypatch: pytest.MonkeyPa
         assert choose_dtype("auto", "cuda", is_built=True) == expected
     for name in DTYPES[1:]:
         assert choose_dtype(name, "cpu", is_built=True) == getattr(torch, name)
+
+
+@pytest.mark.parametrize(("device", "is_on"), [("cuda", False), ("cpu", True)])
+def test_an_engine_on_a_gpu_makes_no_attention_plans(monkeypatch: pytest.MonkeyPatch, device: str, is_on: bool) -> None:
+    import torch
+
+    from gpu_worker.engines.transformers.manager import make_ready
+    from gpu_worker.engines.transformers.sizes import TransformersShape
+
+    seen: list[bool] = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", seen.append)
+    manager: Any = SimpleNamespace(
+        model=SimpleNamespace(device=torch.device(device)), warmup=lambda: seen.append(True), batch_processor=None
+    )
+    make_ready(manager, TransformersShape(), SimpleNamespace(counts=None))  # type: ignore[arg-type]
+    assert seen == ([True] if is_on else [False, True])  # before the warm-up
 
 
 async def test_named_sizes_reach_the_cache_and_are_described(home: Path) -> None:
