@@ -12,14 +12,20 @@ BODY_BYTES_MAX = 1_000_000
 DEPTH_MAX = 64
 """A JSON schema of a tool is nested four levels deep in a body, and has two levels for each level of its data."""
 
+BOM = "\ufeff"
+"""Some editors and libraries write it before a text."""
+
 
 def parse_object(raw: bytes | str, *, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
-    """Return the JSON object in `raw`. Raises InvalidRequest (400) or RequestTooLarge (413)."""
-    data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw
-    if len(data) > bytes_max:
-        raise RequestTooLarge(f"The request body has {len(data)} bytes; at most {bytes_max} are accepted.")
+    """Return the JSON object in `raw`. A byte order mark before it is ignored (RFC 8259, section 8.1).
+
+    Raises InvalidRequest (400) or RequestTooLarge (413).
+    """
+    size_bytes = len(raw.encode("utf-8", "surrogatepass")) if isinstance(raw, str) else len(raw)
+    if size_bytes > bytes_max:
+        raise RequestTooLarge(f"The request body has {size_bytes} bytes; at most {bytes_max} are accepted.")
     try:
-        text = data.decode("utf-8")
+        text = (raw if isinstance(raw, str) else raw.decode("utf-8")).removeprefix(BOM)
     except UnicodeDecodeError:
         raise InvalidRequest("The request body is not UTF-8.", code="invalid_json") from None
     if not text.strip():

@@ -9,6 +9,7 @@ a tenant, and ends whole answers before the gateway does. HEADGATE_FRONT=lambda 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from dispatcher.model.commands import Outcome, Waiting
 from dispatcher.model.errors import DeadlineExceeded, Refused
@@ -40,7 +41,7 @@ def check_place(front: FrozenFront | None, outcome: Outcome, waiting_max: int) -
     """Raise Refused if a front in Lambda would wait behind more than `waiting_max` requests of the tenant."""
     if front is None or not isinstance(outcome, Waiting) or outcome.position <= waiting_max:
         return
-    wait_s = RETRY_AFTER_S if outcome.wait_s is None else max(RETRY_AFTER_S, outcome.wait_s)
+    wait_s = RETRY_AFTER_S if outcome.wait_s is None else float(ceil(max(RETRY_AFTER_S, outcome.wait_s)))
     message = (
         f"{outcome.position - 1} requests of this tenant wait before this one. A front in Lambda waits at place "
         f"{waiting_max} at most (limit `waiting_executions`). Try again in about {wait_s:.0f} s."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from math import inf
+from math import ceil, inf
 
 from dispatcher.model.errors import NoWorker, StoreUnavailable
 from dispatcher.model.scaling import FleetScaler
@@ -46,7 +46,7 @@ class Waking:
                 await self._check()
         if self._started_at is None:
             return NoWorker("The pool has no worker, and none could be started.")
-        rest_s = max(LATE_S, self._start_s - (self._clock.monotonic() - self._started_at))
+        rest_s = float(ceil(max(LATE_S, self._start_s - (self._clock.monotonic() - self._started_at))))
         error = NoWorker(f"A worker for this model is starting. Try again in about {rest_s:.0f} s.")
         error.retry_after_s = rest_s
         return error

@@ -30,11 +30,13 @@ from functions.http_api.cors import ConfiguredCors
 from functions.http_api.files import ROUTES as FILES
 from functions.http_api.forms import ChatForm
 from functions.http_api.frozen import FinishedBeforeLastByte
+from functions.http_api.heads import NamedRequests, UnambiguousHeads
 from functions.http_api.hints import hint
 from functions.http_api.models import get_model, list_models
 from functions.http_api.openapi.routes import ROUTES as DOCUMENTATION
 from functions.http_api.operator.routes import ROUTES as OPERATOR
 from functions.http_api.readiness import health, ready
+from functions.http_api.refusals import ID_HEADER, error_response, request_id
 from functions.http_api.responses import ROUTES as RESPONSES
 from functions.http_api.usage import usage
 from functions.observability import logger
@@ -65,12 +67,11 @@ async def tenant_usage(request: Request) -> Response:
     return JSONResponse(await usage(context, tenant.name, request.query_params))
 
 
-async def _answered(_: Request, error: Exception) -> Response:
+async def _answered(request: Request, error: Exception) -> Response:
     assert isinstance(error, AnsweredError)  # noqa: S101 - registered for nothing else
     if isinstance(error, ServiceError):
-        logger.warning("request failed", extra={"code": error.code})
-    after = {} if error.retry_after_s is None else {"retry-after": str(max(1, round(error.retry_after_s)))}
-    return JSONResponse(error.body(), error.status, headers=after)
+        logger.warning("request failed", extra={"code": error.code, "request_id": request_id(request.scope)})
+    return error_response(error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -86,9 +87,13 @@ async def _gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=499)  # never sent: the caller has disconnected
 
 
-async def _unexpected(_: Request, error: Exception) -> Response:
-    logger.error("unexpected error", extra={"kind": type(error).__name__})
-    return JSONResponse(ServiceError("The server had an error.", "internal_error").body(), 500)
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """Answer 500. Starlette calls this outside of all middleware."""
+    name = request_id(request.scope)
+    logger.error("unexpected error", extra={"kind": type(error).__name__, "request_id": name})
+    response = error_response(ServiceError("The server had an error.", "internal_error"))
+    response.headers[ID_HEADER] = name
+    return response
 
 
 def make_app(
@@ -126,8 +131,10 @@ def make_app(
         Route("/health", health, methods=["GET"]),
         Route("/ready", ready, methods=["GET"]),
     ]
-    middleware = [Middleware(ConfiguredCors), Middleware(BoundedConnections), Middleware(FinishedBeforeLastByte)]
+    kinds = (NamedRequests, ConfiguredCors, UnambiguousHeads, BoundedConnections, FinishedBeforeLastByte)
+    middleware = [Middleware(kind) for kind in kinds]  # the first is the outermost
     made = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
+    made.router.redirect_slashes = False
     made.state.operator = None
     return made
 

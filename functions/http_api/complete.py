@@ -14,6 +14,7 @@ from functions.http_api.callers import context_of, idempotency_key
 from functions.http_api.connections import hold_key, read_body
 from functions.http_api.dropped import name_dropped
 from functions.http_api.forms import FormMaker
+from functions.http_api.refusals import name_request
 from functions.http_api.replies import replay, respond, respond_streaming
 
 
@@ -41,6 +42,7 @@ async def _answer(request: Request, tenant: Tenant, asked: TenantRequest, key: s
     submitted = await submit(
         context, Submission(tenant, asked, key, traceparent=request.headers.get("traceparent", ""))
     )
+    name_request(request.scope, submitted.invocation.id if isinstance(submitted, Known) else submitted.call.id)
     try:
         following = submitted.following
         if following is not None:

@@ -14,10 +14,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dispatcher.model.errors import EncodedRequest, Refused, RequestTooLarge, SlowRequest
+from dispatcher.model.errors import Refused, RequestTooLarge, SlowRequest
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import RETRY_AFTER_S
 from dispatcher.strict_json import BODY_BYTES_MAX
+from functions.http_api.heads import check_encoding
+from functions.http_api.refusals import error_response
 from functions.observability import logger
 
 UNBOUNDED = ("/health", "/ready")
@@ -61,7 +63,7 @@ class _BoundedSend:
 
 
 class BoundedConnections:
-    """ASGI middleware. Only CORS is outside of it, so that a request holds its limits until its answer is sent."""
+    """ASGI middleware. A request holds its limits until its answer is sent: only CORS and heads are outside of it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -109,8 +111,7 @@ def hold_key(request: Request, context: Context, tenant: str, key: str) -> None:
 
 async def read_body(request: Request, within_s: float, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """Read the body, up to `bytes_max`. Raises EncodedRequest, RequestTooLarge, SlowRequest, ClientDisconnect."""
-    if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
-        raise EncodedRequest(encoding)
+    check_encoding(request.headers)
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > bytes_max:
         raise RequestTooLarge(f"The request body has {declared[:20]} bytes; at most {bytes_max} are accepted.")
@@ -131,5 +132,4 @@ def _busy() -> JSONResponse:
         "This server has as many open requests as it can hold (limit `process_requests`). "
         f"Try again in about {RETRY_AFTER_S:g} s."
     )
-    error = Refused(message, "process_requests", RETRY_AFTER_S)
-    return JSONResponse(error.body(), error.status, headers={"retry-after": str(round(RETRY_AFTER_S))})
+    return error_response(Refused(message, "process_requests", RETRY_AFTER_S))

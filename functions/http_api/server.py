@@ -12,11 +12,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import resource
 from math import ceil
 
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from dispatcher.bootstrap import RealIds
+from dispatcher.model.errors import InvalidRequest
+from functions.http_api.refusals import ID_HEADER
 
 IDLE_S = 10.0
 
@@ -35,6 +40,17 @@ class BoundedHeads(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_timer.cancel()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a head that is no HTTP, in OpenAI's shape and with an id, and close the connection."""
+        error = InvalidRequest(f"The request is not valid HTTP/1.1: {msg}", code="invalid_http")
+        body = json.dumps(error.body()).encode()
+        head = (
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            f"content-length: {len(body)}\r\n{ID_HEADER}: {RealIds().new()}\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
 
     def _check_head(self) -> None:
         """Close the connection if no request is being answered and none began since the last check."""

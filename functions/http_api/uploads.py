@@ -11,7 +11,8 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from dispatcher.model.errors import EncodedRequest, InvalidRequest, RequestTooLarge, SlowRequest
+from dispatcher.model.errors import InvalidRequest, RequestTooLarge, SlowRequest
+from functions.http_api.heads import check_encoding
 
 UPLOAD_S = 600.0
 """The longest time for a file to arrive."""
@@ -35,8 +36,7 @@ class Upload(NamedTuple):
 @asynccontextmanager
 async def uploaded(request: Request, bytes_max: int) -> AsyncGenerator[Upload, None]:
     """Yield the form's file. Raises InvalidRequest, EncodedRequest, RequestTooLarge, SlowRequest, ClientDisconnect."""
-    if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
-        raise EncodedRequest(encoding)
+    check_encoding(request.headers)
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise InvalidRequest("Send a multipart form with `file` and `purpose`.", "file")
     parser = MultiPartParser(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ class Call:
         method: str,
         path: str,
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str | Sequence[str]] | None = None,
         body: bytes = b"",
         query: str = "",
         spec_version: str = "2.3",
@@ -77,7 +77,11 @@ class Call:
             "raw_path": path.encode(),
             "query_string": query.encode(),
             "root_path": "",
-            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()],
+            "headers": [
+                (name.lower().encode(), each.encode("latin-1"))
+                for name, value in (headers or {}).items()
+                for each in ([value] if isinstance(value, str) else value)
+            ],
             "server": ("gate", 80),
             "client": ("caller", 1),
         }
@@ -126,7 +130,7 @@ class Caller:
         raw: bytes | None = None,
         query: str = "",
         spec_version: str = "2.3",
-        **headers: str,
+        **headers: str | Sequence[str],
     ) -> Call:
         sent = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}

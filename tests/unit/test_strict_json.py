@@ -15,17 +15,28 @@ from dispatcher.strict_json import BODY_BYTES_MAX, DEPTH_MAX, parse_object
 
 
 class TestStrictJson:
-    @pytest.mark.parametrize("raw", [b"", b" \r\n", ""])
+    @pytest.mark.parametrize("raw", [b"", b" \r\n", "", b"\xef\xbb\xbf"])
     def test_an_empty_body_is_named(self, raw: bytes | str) -> None:
         with pytest.raises(InvalidRequest, match="is empty") as caught:
             parse_object(raw)
         assert caught.value.code == "invalid_json"
+
+    @pytest.mark.parametrize("raw", [b'\xef\xbb\xbf{"a": 1}', '\ufeff{"a": 1}', b'\xef\xbb\xbf \r\n{"a": 1}'])
+    def test_a_byte_order_mark_before_the_object_is_ignored(self, raw: bytes | str) -> None:
+        assert parse_object(raw) == {"a": 1}
+
+    def test_a_byte_order_mark_within_a_text_is_kept(self) -> None:
+        assert parse_object('\ufeff{"a": "\ufeff"}'.encode()) == {"a": "\ufeff"}
 
     @pytest.mark.parametrize(
         "raw",
         [
             b"",
             b"{",
+            b'\xef\xbb\xbf\xef\xbb\xbf{"a": 1}',
+            b'\xef\xbb{"a": 1}',
+            '{"a": 1}'.encode("utf-16"),
+            '{"a": "\ud800"}',
             b"[1]",
             b'"x"',
             b"\xff\xfe",
@@ -39,7 +50,7 @@ class TestStrictJson:
             b'{"a": ' + b"9" * 10_000 + b"}",
         ],
     )
-    def test_refused(self, raw: bytes) -> None:
+    def test_refused(self, raw: bytes | str) -> None:
         with pytest.raises(InvalidRequest) as caught:
             parse_object(raw)
         assert (caught.value.status, caught.value.code) == (400, "invalid_json")

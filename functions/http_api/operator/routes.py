@@ -68,6 +68,11 @@ async def _logout(request: Request) -> Response:
     return response
 
 
+async def _without_slash(_: Request) -> Response:
+    """Redirect to the page by a relative path, which keeps the scheme and the host that the browser used."""
+    return RedirectResponse(_BACK, 308, headers=HEADERS)
+
+
 def _access(request: Request) -> OperatorAccess:
     """Return what the page is read with. Raises HTTPException if this front has no operator's token."""
     access: OperatorAccess | None = request.app.state.operator
@@ -90,6 +95,7 @@ def _is_https(request: Request) -> bool:
 
 ROUTES = [
     Route(PATH, _page, methods=["GET"]),
+    Route(f"{PATH}/", _without_slash, methods=["GET"]),
     Route(LOGIN_PATH, _login, methods=["POST"]),
     Route(LOGOUT_PATH, _logout, methods=["POST"]),
 ]

@@ -134,6 +134,19 @@ async def test_what_is_kept_is_bounded_in_bytes_not_in_escapes(gate: Gate) -> No
     assert answered["choices"][0]["text"] == "xxx"
 
 
+@pytest.mark.parametrize(("letter", "count"), [("я", 174_000), ("语", 116_000), ("🙂", 87_000)])
+async def test_a_payload_is_bounded_in_its_own_bytes_not_in_escapes(gate: Gate, letter: str, count: int) -> None:
+    assert len(json.dumps(letter * count)) > 2 * len((letter * count).encode())
+    answered = await invoked(gate, payload(gate, prompt=letter * count))
+    assert answered["choices"][0]["text"] == "xxx"
+
+
+async def test_the_bound_of_a_payload_names_its_own_bytes(gate: Gate) -> None:
+    refused = await invoked(gate, payload(gate, prompt="语" * 180_000))
+    assert (refused["status"], refused["error"]["code"]) == (413, "request_too_large")
+    assert "350000" in refused["error"]["message"]  # what is kept, and not the 1 MB of a body, which it does not reach
+
+
 async def test_neither_form(gate: Gate) -> None:
     refused = await invoked(gate, {"api_key": gate.keys["a"], "model": "m"})
     assert (refused["status"], refused["error"]["param"]) == (400, "messages")

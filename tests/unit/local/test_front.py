@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -46,8 +47,9 @@ class Connection(asyncio.Transport):
         return self.is_closed
 
     def close(self) -> None:
-        self.is_closed = True
-        self.protocol.connection_lost(None)
+        if not self.is_closed:
+            self.is_closed = True
+            self.protocol.connection_lost(None)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
@@ -56,6 +58,19 @@ class Connection(asyncio.Transport):
         return None
 
     resume_reading = pause_reading
+
+
+def test_what_is_no_http_is_refused_in_openais_shape_with_an_id() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.send(b"GET / HTTP/1.1\r\nhost: x\r\nno header\r\n\r\n")
+        head, body = connection.received.split(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b"\r\nx-request-id: " in head
+        assert json.loads(body)["error"]["code"] == "invalid_http"
+        assert connection.is_closed
+
+    run(scenario())
 
 
 def test_a_silent_connection_is_closed() -> None:
