@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, model_validator
 from pydantic_core import PydanticCustomError
 
-from dispatcher.model.tenants import Tenant
+from dispatcher.model.tenants import Tenant, check_model_name
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.throttling import WINDOW_S, Limits
@@ -27,6 +27,7 @@ TenantTier = Literal["premium", "standard", "background"]
 Service = Annotated[float, Field(ge=0, le=SERVICE_MAX)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 Limit = Annotated[int, Field(ge=1, le=COUNT_MAX)]
+ModelName = Annotated[str, AfterValidator(check_model_name)]
 
 
 class Section(BaseModel):
@@ -48,7 +49,7 @@ class TenantSection(Section):
     """The most requests of the tenant that may wait; 0: a request that cannot be dispatched at once is refused."""
     max_tokens: Limit | None = None
     """The highest `max_tokens` that a request may have."""
-    models: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+    models: Annotated[tuple[ModelName, ...], Field(min_length=1, strict=False)] | None = None
     """The models that the tenant may use. Missing: all models."""
     slo_class: str | None = None
     """The SLO class of the tenant's requests; a request may name a laxer one. Missing: the usual class."""

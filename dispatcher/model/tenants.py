@@ -39,3 +39,10 @@ class KeyRecord:
     """Unix seconds. While one key replaces another, it shows which of the two is newer."""
     slo_class: str = ""
     """The SLO class of requests with this key. Empty: that of the tenant."""
+
+
+def check_model_name(name: str) -> str:
+    """Return a model's name. Raises ValueError for one that no model can have."""
+    if not name.strip() or not name.isprintable() or name != name.strip():
+        raise ValueError(f"a model's name has visible characters and no spaces around it, not {name[:80]!r}")
+    return name

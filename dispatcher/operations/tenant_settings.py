@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.tenants import Tenant
+from dispatcher.model.tenants import Tenant, check_model_name
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 
@@ -30,10 +30,11 @@ def settings_of(tenant: Tenant) -> dict[str, Any]:
 
 
 def with_settings(tenant: Tenant, settings: Mapping[str, Any]) -> Tenant:
-    """Return the tenant with these settings; the others stay. Raises ConfigurationError for invalid numbers."""
+    """Return the tenant with these settings; the others stay. Raises ConfigurationError for invalid ones."""
     merged = {**settings_of(tenant), **settings}
     try:
         share = Share(merged["weight"], merged["rate_per_s"], merged["burst"])
+        models = None if merged["models"] is None else tuple(map(check_model_name, merged["models"]))
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     return replace(
@@ -42,7 +43,7 @@ def with_settings(tenant: Tenant, settings: Mapping[str, Any]) -> Tenant:
         tier=Tier(merged["tier"]),
         queue_items_max=merged["queue_max"],
         max_tokens_max=merged["max_tokens"],
-        models=None if merged["models"] is None else tuple(merged["models"]),
+        models=models,
         slo_class=merged["slo_class"],
     )
 

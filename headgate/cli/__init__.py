@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
+from headgate.local.proxies import bypass_proxies
+
 COMMANDS = {
     "serve": ("headgate.cli.serve", "Serve OpenAI's API from this machine with fair shares, without AWS."),
     "demo": ("headgate.cli.demo", "Show the effect: play one workload without headgate's policies and with them."),
@@ -97,5 +99,8 @@ def _pass_on_region() -> None:
 
 def main() -> None:
     from headgate.cli.exits import exit_code
+    from headgate.cli.output import guard_output
 
+    guard_output()
+    bypass_proxies(os.environ)
     sys.exit(exit_code(lambda: typer.main.get_command(app)(standalone_mode=False, prog_name="headgate")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ from pydantic import BaseModel
 
 
 def print_json_line(addresses: BaseModel) -> None:
-    sys.stdout.write(addresses.model_dump_json() + "\n")
+    sys.stdout.write(json.dumps(addresses.model_dump(mode="json")) + "\n")  # in ASCII, whatever a name has
     sys.stdout.flush()
 
 

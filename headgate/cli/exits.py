@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable
 
 import typer
 
 from dispatcher.model.errors import AnsweredError, ConfigurationError
+from headgate.cli.output import OutputLost, drop_output
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -32,26 +32,35 @@ USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ 
 def exit_code(run: Callable[[], object]) -> int:
     """Run a command and return its exit code.
 
-    Bad input prints one line on standard error and gives 2. For a defect of headgate the traceback is shown.
+    Bad input prints one line on standard error and gives 2, and so does output that cannot be written. For a defect of
+    headgate the traceback is shown.
     """
     for name in ("dispatcher", "headgate.store"):  # the error line below is the only message
         logging.getLogger(name).addHandler(logging.NullHandler())
     try:
-        code = run()
+        code = _exit_code(run)
         sys.stdout.flush()
+    except OutputLost as lost:
+        drop_output()
+        return PIPE_CLOSED if lost.is_closed else _bad_input(str(lost))
+    return code
+
+
+def _exit_code(run: Callable[[], object]) -> int:
+    try:
+        code = run()
     except typer.Exit as ended:
         return ended.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except (ConfigurationError, AnsweredError) as error:
         return _bad_input(str(error))
-    except ModuleNotFoundError as error:
+    except ImportError as error:
+        if "socksio" in str(error):  # raised by httpx, whatever the client is for
+            return _bad_input("a proxy of the environment (ALL_PROXY) is a SOCKS proxy: pip install 'httpx[socks]'")
         if error.name not in EXTRAS:
             raise
         return _bad_input(f"this needs the package {error.name}: pip install 'headgate[{EXTRAS[error.name]}]'")
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is still buffered
-        return PIPE_CLOSED
     except OSError as error:
         if error.filename is None:  # not about a file that the user named
             raise

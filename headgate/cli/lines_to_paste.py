@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 from headgate.local.options import Addresses
 from headgate.local.seed import CREDENTIALS
@@ -11,8 +12,8 @@ VARIABLES = ("AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 DEFAULT_ORDER, DEFAULT_POOL = "bwfq", "default"
 
 
-def lines_to_paste(addresses: Addresses, order: str) -> str:
-    """Return the lines, for the first tenant. The commands that read the log need the gate's order and pools."""
+def lines_to_paste(addresses: Addresses, order: str, slo_classes: str = "") -> str:
+    """Return the lines, for the first tenant. The commands need the gate's order, pools and SLO classes."""
     key = next(iter(addresses.api_keys.values()))
     variables = {name: CREDENTIALS[name] for name in VARIABLES}
     if order != DEFAULT_ORDER:
@@ -22,6 +23,8 @@ def lines_to_paste(addresses: Addresses, order: str) -> str:
         variables["HEADGATE_POOLS"] = f"'{json.dumps(pools, separators=(',', ':'))}'"
     elif DEFAULT_POOL not in addresses.pools:
         (variables["HEADGATE_POOL"],) = addresses.pools
+    if slo_classes:
+        variables["HEADGATE_SLO_CLASSES"] = shlex.quote(slo_classes)
     aws = " ".join(f"{name}={value}" for name, value in variables.items())
     body = json.dumps({"model": addresses.model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 32})
     return f"""

@@ -151,4 +151,6 @@ def _show(addresses: Addresses, options: StackOptions, json: bool, end: str) -> 
         *((f"{process.role}, process {process.pid}", process.url or "") for process in addresses.processes),
         ("logs", str(options.home / "logs")),
     ]
-    print_address_table("headgate local", rows, f"{lines_to_paste(addresses, options.order)}\n{end} everything.")
+    print_address_table(
+        "headgate local", rows, f"{lines_to_paste(addresses, options.order, options.slo_classes)}\n{end} everything."
+    )

@@ -6,16 +6,16 @@ import json as json_module
 import re
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.config import Config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import KeyRecord
-from headgate.cli.admins import with_admin
+from headgate.cli.admins import admin_function, with_admin
 from headgate.cli.gate_store import Data, gate_config
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -51,7 +51,7 @@ def rotate_key(
     Requests with the key have its SLO class, if it has one, otherwise the tenant's.
     """
     lives_s = None if expires_in is None else seconds_of(expires_in)
-    check_class(gate_config(data), slo_class)
+    check_class(data, slo_class)
     key = with_admin(data, lambda admin: admin.rotate_key(name, slo_class or "", lives_s=lives_s))
     shown_as({"tenant": name, "api_key": key}, json, f"{name}: {key}")
 
@@ -73,14 +73,20 @@ def seconds_of(text: str) -> float:
     return lives_s
 
 
-def check_class(config: Config, name: str | None) -> None:
-    """Raises ConfigurationError for a class that this process's configuration lacks (HEADGATE_SLO_CLASSES).
-
-    A process without classes checks nothing: the gate's processes may have a configuration of their own.
-    """
-    known = config.slo_class_names
-    if name and known and name not in known:
-        raise ConfigurationError(f"--slo-class: there is no class {name!r}; there are: {', '.join(known)}")
+def check_class(data: Path | None, name: str | None) -> None:
+    """Raises ConfigurationError for a class that the configuration lacks (HEADGATE_SLO_CLASSES). An empty name is the
+    usual class. headgate-admin checks the class with the configuration of its stack."""
+    if not name or admin_function(data):
+        return
+    known = gate_config(data).slo_class_names
+    if name in known:
+        return
+    if known:
+        raise ConfigurationError(f"--slo-class: there is no class {name[:80]!r}; there are: {', '.join(known)}")
+    raise ConfigurationError(
+        f"--slo-class: there is no class {name[:80]!r}: no classes are configured. "
+        "Set HEADGATE_SLO_CLASSES as the gate's processes have it"
+    )
 
 
 def shown_as(shown: dict[str, Any], json: bool, text: str) -> None:

@@ -22,7 +22,7 @@ from dispatcher.operations.tenants import TenantAdmin
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.ports import Store
 from headgate.cli.admins import admin_function, with_admin
-from headgate.cli.gate_store import Data, gate_config, with_store
+from headgate.cli.gate_store import Data, with_store
 from headgate.cli.one_object import takes
 from headgate.cli.overbooked import warn_if_overbooked
 from headgate.cli.tenant_apply import apply
@@ -70,7 +70,7 @@ class Settings:
             raise ConfigurationError(f"--tier: {self.tier!r} is no tier; use {', '.join(TENANT_TIERS)}")
         if (self.queue_max or 0) < 0 or (self.max_tokens or 0) < 0:
             raise ConfigurationError("--queue-max and --max-tokens must be 0 or more")
-        check_class(gate_config(self.data), self.slo_class)
+        check_class(self.data, self.slo_class)
         settings = {
             "weight": self.weight,
             "rate_per_s": self.rate,
@@ -78,7 +78,7 @@ class Settings:
             "tier": self.tier,
             "queue_max": self.queue_max,
             "max_tokens": self.max_tokens,
-            "models": self.model or None,
+            "models": self.model or None,  # the option is a list, also if it was not given
             "slo_class": self.slo_class,
         }
         return {name: value for name, value in settings.items() if value is not None}
@@ -141,8 +141,13 @@ def show(name: Name, data: Data = None, json: Json = False) -> None:
 @takes(Settings)
 def set_(settings: Settings) -> None:
     """Change the given settings. They apply everywhere within a minute."""
-
-    tenant = with_admin(settings.data, lambda admin: admin.change(settings.name, settings.given()))
+    given = settings.given()
+    if not given:
+        raise ConfigurationError(
+            f"{settings.name}: nothing to change: give a setting, for example --weight 2; "
+            "`headgate tenants set --help` lists them"
+        )
+    tenant = with_admin(settings.data, lambda admin: admin.change(settings.name, given))
     shown_as(_as_json(tenant), settings.json, f"{settings.name}: changed")
     warn_if_overbooked(settings.data)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from botocore.config import Config as BotoConfig
-from openai import APIError, AsyncOpenAI
+from openai import APIError, AsyncOpenAI, DefaultAsyncHttpxClient
 
 from headgate.demo.measure import Sample
 from headgate.local.seed import session
@@ -125,7 +125,10 @@ class Player:
             sample.error = str(answer.get("error", {}).get("code") or answer.get("errorType") or "unknown")
 
     def _openai(self, key: str) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, timeout=REQUEST_TIMEOUT_S)
+        http = DefaultAsyncHttpxClient(trust_env=self.aws_url is None)  # the local stack needs no proxy
+        return AsyncOpenAI(
+            base_url=self.base_url, api_key=key, max_retries=0, timeout=REQUEST_TIMEOUT_S, http_client=http
+        )
 
     def _lambda(self) -> LambdaClient:
         config = BotoConfig(

@@ -64,4 +64,4 @@ async def _until_it_answers(child: Child, url: str, timeout_s: float) -> None:
                 return
             except httpx.TransportError:
                 await asyncio.sleep(0.1)
-    raise ChildDied(f"DynamoDB Local ended with status {child.returncode}: {child.log_tail()}")
+    raise child.early_end()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import httpx
 
 from headgate.local.options import SMALL_MODEL, FleetOptions, ProcessAddress
-from headgate.local.processes import Child, ChildDied, Children
+from headgate.local.processes import Child, Children
 
 FRONT, EXECUTOR, WORKER, GATE = "front", "executor", "worker", "gate"
 STOP_ORDER = (FRONT, EXECUTOR, WORKER, GATE)
@@ -73,6 +73,11 @@ class Fleet:
     def urls(self, role: str) -> list[str]:
         """Return the addresses of the processes of a role that are alive, in order."""
         return [member.url or "" for member in self._alive() if member.role == role]
+
+    def reasons(self, role: str) -> str:
+        """Return the last sentence of each process of a role, with the process's name; empty if none says anything."""
+        said = [(member.child.name, member.child.reason()) for member in self.members if member.role == role]
+        return "; ".join(f"{name}: {sentence}" for name, sentence in said if sentence)
 
     def member_of(self, child: Child) -> Member | None:
         return next((member for member in self.members if member.child is child), None)
@@ -192,14 +197,25 @@ class Fleet:
 
     async def _answering(self, url: str, child: Child) -> None:
         """Wait until the URL answers. Raises ChildDied, TimeoutError."""
-        async with httpx.AsyncClient(trust_env=False) as client, asyncio.timeout(self._options.start_timeout_s):
-            while child.returncode is None:
-                try:
-                    if (await client.get(url)).is_success:
-                        return
-                except httpx.TransportError:
-                    await asyncio.sleep(ANSWER_EVERY_S)
-        raise ChildDied(f"{child.name} ended with status {child.returncode} before it was ready: {child.log_tail()}")
+        timeout_s = self._options.start_timeout_s
+        try:
+            async with httpx.AsyncClient(trust_env=False) as client, asyncio.timeout(timeout_s):
+                while child.returncode is None:
+                    try:
+                        if (await client.get(url)).is_success:
+                            return
+                    except httpx.TransportError:
+                        await asyncio.sleep(ANSWER_EVERY_S)
+        except TimeoutError:
+            raise TimeoutError(child.lateness(timeout_s)) from None
+        await child.announcement(timeout_s)  # raises ChildDied, with all of its output in the log
+        raise child.early_end()
+
+
+def not_registered(timeout_s: float, reasons: str) -> str:
+    """Return a line about workers that serve but did not register. `reasons`: what they say themselves."""
+    told = f": {reasons}" if reasons else ""
+    return f"not all workers were in the log after {timeout_s:g} s (--start-timeout gives them more time){told}"
 
 
 @asynccontextmanager

@@ -38,6 +38,9 @@ class Fleets:
     def has(self, child: Child) -> bool:
         return any(fleet.member_of(child) is not None for fleet in self._all)
 
+    def reasons(self, role: str) -> str:
+        return "; ".join(filter(None, (fleet.reasons(role) for fleet in self._all)))
+
     def missing_role(self) -> str | None:
         """Return "front" or "worker" if no such process is left, so that no request can be served; else None."""
         return next((role for role in (FRONT, WORKER) if not any(fleet.urls(role) for fleet in self._all)), None)

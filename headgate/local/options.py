@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Share
@@ -23,6 +23,15 @@ LOG_BYTES_MAX = 16 * 1024 * 1024
 """A longer log of a process is moved to `<name>.log.1`, in place of the one before."""
 
 
+def _visible(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError(f"give it visible characters, not {text[:80]!r}")
+    return text
+
+
+Visible = Annotated[str, AfterValidator(_visible)]
+
+
 class SwappingWorker(NamedTuple):
     """A worker of several models. `models`: by name, the loaded one first, each with the seconds that loading it
     takes."""
@@ -37,13 +46,13 @@ class FleetOptions(BaseModel):
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
     engine: Literal["transformers", "modelled", "vllm", "openai"] = "transformers"
-    url: str | None = None
+    url: Visible | None = None
     """URL of the OpenAI-compatible server to which the openai engine forwards."""
     context_tokens: int | None = Field(default=None, ge=1)
     """Context length of that server's model; None: the server reports it."""
     engine_arguments: tuple[str, ...] = ()
     """Arguments of vLLM's own server, for the vllm engine."""
-    model: str | None = None
+    model: Visible | None = None
     """Folder of a Hugging Face model; None: a small model with random weights, built on this machine (SMALL_MODEL). For
     the openai engine: the model's name at its server; None: the server's only model."""
     fleet: Path | None = None
@@ -123,7 +132,7 @@ def validated(kind: type[Options], **values: object) -> Options:
     except ValidationError as error:
         finding = error.errors(include_url=False)[0]
         option = "--" + ".".join(str(part).removesuffix("_s") for part in finding["loc"]).replace("_", "-")
-        raise ConfigurationError(f"{option}: {finding['msg']}") from None
+        raise ConfigurationError(f"{option}: {finding['msg'].removeprefix('Value error, ')}") from None
     if options.engine_arguments and options.engine != "vllm":
         raise ConfigurationError(f"Arguments after -- are for vLLM's server: --engine {options.engine} takes none.")
     for name in ("kv_tokens", "step_tokens", "dtype"):

@@ -27,10 +27,11 @@ ANNOUNCEMENT_BYTES_MAX = 65536
 LOG_TAIL_CHARS = 2000
 REASON_CHARS_MAX = 300
 LOG_CHECKED_EVERY_S = 10.0
+SERIOUS = ("WARNING", "ERROR", "CRITICAL")
 
 
 class ChildDied(Exception):
-    """A child ended before it was ready. The message has the end of its log."""
+    """A child ended before it was ready. The message has the reason that its log gives."""
 
 
 class Child:
@@ -60,9 +61,13 @@ class Child:
         return self._stopping
 
     async def announcement(self, timeout_s: float) -> dict[str, Any]:
-        """Wait for the first JSON object that the child prints on a line. Raises ChildDied, TimeoutError."""
-        async with asyncio.timeout(timeout_s):
-            return await asyncio.shield(self._announced)
+        """Wait for the first JSON object that the child prints on a line. Raises ChildDied, and TimeoutError with what
+        the child says itself."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(self._announced)
+        except TimeoutError:
+            raise TimeoutError(self.lateness(timeout_s)) from None
 
     async def wait(self) -> int:
         return await self._process.wait()
@@ -95,9 +100,24 @@ class Child:
 
         If it ended by itself with an error, the line contains the last line of its output, which has the reason.
         """
-        lines = self.log_tail().splitlines() if (self.returncode or 0) > 0 else []
-        reason = f" ({lines[-1][:REASON_CHARS_MAX]})" if lines else ""
-        return f"{self.name} ended with status {self.returncode}{reason}; its log is {self.log_path}"
+        reason = self.reason() if (self.returncode or 0) > 0 else ""
+        told = f" ({reason})" if reason else ""
+        return f"{self.name} ended with status {self.returncode}{told}; its log is {self.log_path}"
+
+    def reason(self) -> str:
+        """Return the last sentence of this child's output; empty if there is none."""
+        return last_sentence(self.log_tail())
+
+    def early_end(self) -> ChildDied:
+        """Return the error of a child that ended before it was ready: one line with the reason."""
+        reason = self.reason() or f"its log is {self.log_path}"
+        return ChildDied(f"{self.name} ended with status {self.returncode} before it was ready: {reason}")
+
+    def lateness(self, timeout_s: float) -> str:
+        """Return a line for a child that was not ready in time: what it says itself, if it says anything."""
+        reason = self.reason()
+        told = f": {reason}" if reason else f"; its log is {self.log_path}"
+        return f"{self.name} was not ready after {timeout_s:g} s (--start-timeout gives it more time){told}"
 
     def _kill_group(self) -> None:
         try:
@@ -137,9 +157,7 @@ class Child:
         copying.cancel()
         await asyncio.gather(copying, bounding, return_exceptions=True)
         if not self._announced.done():
-            self._announced.set_exception(
-                ChildDied(f"{self.name} ended with status {self.returncode} before it was ready: {self.log_tail()}")
-            )
+            self._announced.set_exception(self.early_end())
 
     def _read_announcement(self, lines: Sequence[bytes]) -> None:
         for line in lines:
@@ -147,6 +165,22 @@ class Child:
             if announcement is not None:
                 self._announced.set_result(announcement)
                 return
+
+
+def last_sentence(output: str) -> str:
+    """Return the last line that says something, with its control characters as spaces; empty if no line does.
+
+    Of a line of a log in JSON, it is the message, if it is a warning or worse. The frames of a traceback are indented.
+    """
+    for line in reversed(output.splitlines()):
+        logged = _json_object(line.encode())
+        if logged is not None:
+            line = str(logged.get("message", "")) if logged.get("level") in SERIOUS else ""
+        elif line[:1].isspace():
+            continue
+        if sentence := " ".join("".join(each if each.isprintable() else " " for each in line).split()):
+            return sentence[:REASON_CHARS_MAX]
+    return ""
 
 
 def _json_object(line: bytes) -> dict[str, Any] | None:

@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import boto3
+import botocore.session
+from botocore.config import Config
 
 from dispatcher.bootstrap import RealClock, RealIds, real_random
 from dispatcher.model.tenant_store import TenantStore
@@ -33,8 +35,11 @@ CREDENTIALS = {
 
 
 def session() -> boto3.Session:
-    """Make a boto3 session for clients of the local stack in this process."""
+    """Make a boto3 session for clients of the local stack in this process. They use no proxy."""
+    core = botocore.session.Session()
+    core.set_default_client_config(Config(proxies={}))
     return boto3.Session(
+        botocore_session=core,
         aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
         region_name=REGION,

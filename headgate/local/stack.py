@@ -28,10 +28,12 @@ from dispatcher.monitor.picture import Picture, WorkerPicture
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import Store
 from headgate.local.aws import LocalAws, headgate_wiring
+from headgate.local.fleet import WORKER, not_registered
 from headgate.local.fleets import Fleets
 from headgate.local.options import Addresses, ProcessAddress, StackOptions
 from headgate.local.ports import front_ports, usable
 from headgate.local.processes import Child, ChildDied, Children
+from headgate.local.proxies import bypass_proxies
 from headgate.local.seed import CREDENTIALS, TABLE, make_bucket, make_queue, make_table, make_tenants, table_store
 
 STOP_GRACE_S = 3.0
@@ -187,9 +189,13 @@ class Stack:
     async def _registered(self, on_step: Step) -> None:
         """Wait until the logs name every worker."""
         on_step("waiting for the workers to register")
-        async with asyncio.timeout(self.options.start_timeout_s):
-            for pool, follower in self._followers.items():
-                self._workers[pool] = await self._all_serve(follower, _workers_of(self.options, pool))
+        try:
+            async with asyncio.timeout(self.options.start_timeout_s):
+                for pool, follower in self._followers.items():
+                    self._workers[pool] = await self._all_serve(follower, _workers_of(self.options, pool))
+        except TimeoutError:
+            reasons = "" if self._fleets is None else self._fleets.reasons(WORKER)
+            raise TimeoutError(not_registered(self.options.start_timeout_s, reasons)) from None
 
     async def _all_serve(self, follower: LogFollower, workers: int) -> WorkerPicture:
         """Wait until so many workers of a pool serve, and return one. Raises ChildDied."""
@@ -240,6 +246,7 @@ def _described(options: StackOptions) -> str:
 def base_environment() -> dict[str, str]:
     """Return this process's environment without variables that could lead a child to a real AWS account."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADGATE_"))}
+    bypass_proxies(own)
     return {**own, **CREDENTIALS, "PYTHONUNBUFFERED": "1"}
 
 

@@ -20,7 +20,7 @@ from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, LogError, LogNewer, StoreUnavailable
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.ports import Store
-from headgate.local.fleet import FRONT, WORKER, Fleet, Member
+from headgate.local.fleet import FRONT, WORKER, Fleet, Member, not_registered
 from headgate.local.ports import front_ports
 from headgate.local.processes import Child, ChildDied, Children
 from headgate.serve.disk import DiskWatch
@@ -70,8 +70,7 @@ class Server:
         try:
             return await self._start(ports, file, on_step)
         except (ChildDied, TimeoutError) as error:
-            limit = f"a process was not ready after {self.options.start_timeout_s:g} s; --start-timeout gives more"
-            raise ConfigurationError(f"headgate did not start: {str(error) or limit}") from None
+            raise ConfigurationError(f"headgate did not start: {error}") from None
         except LogNewer as error:
             raise ConfigurationError(
                 f"the log in {self.options.home} was written by a newer headgate: {error}. Nothing was changed"
@@ -135,14 +134,18 @@ class Server:
         """Wait until the log contains every worker of this start, and return their model."""
         assert self._fleet is not None  # noqa: S101 - set by the caller
         on_step("waiting for the workers to register")
-        async with asyncio.timeout(self.options.start_timeout_s):
-            while True:
-                await follower.catch_up()
-                urls = set(self._fleet.urls(WORKER))  # a worker that died meanwhile comes back at another address
-                workers = [each for each in follower.picture(self._clock.now()).workers if each.url in urls]
-                if len(workers) == self.options.workers:
-                    return workers[0].model
-                await self._clock.sleep(REGISTERED_EVERY_S)
+        try:
+            async with asyncio.timeout(self.options.start_timeout_s):
+                while True:
+                    await follower.catch_up()
+                    urls = set(self._fleet.urls(WORKER))  # a worker that died meanwhile comes back at another address
+                    workers = [each for each in follower.picture(self._clock.now()).workers if each.url in urls]
+                    if len(workers) == self.options.workers:
+                        return workers[0].model
+                    await self._clock.sleep(REGISTERED_EVERY_S)
+        except TimeoutError:
+            reasons = self._fleet.reasons(WORKER)
+            raise TimeoutError(not_registered(self.options.start_timeout_s, reasons)) from None
 
     def _died(self, child: Child) -> None:
         """Report that a process died, and start it again. Before it is ready, the code that starts it does this."""

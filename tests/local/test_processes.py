@@ -52,6 +52,46 @@ async def test_announces_itself_and_logs(children: Children) -> None:
     assert "to err" in log
 
 
+SENTENCE = "gpu_worker: the model has no tokenizer"
+SAYS = f"import sys; print({SENTENCE!r}, file=sys.stderr, flush=True);"
+
+
+@pytest.mark.parametrize(
+    ("output", "sentence"),
+    [
+        ("", ""),
+        ("\n \n", ""),
+        ("one\ntwo\n", "two"),
+        ('gpu_worker: no model\n{"level": "INFO", "message": "Shutting down"}\n', "gpu_worker: no model"),
+        ('{"level": "WARNING", "message": "still waiting for the server"}\n', "still waiting for the server"),
+        ('{"level": "ERROR"}\n', ""),
+        ("Traceback (most recent call last):\n  File x\n    a = 1\nValueError: no\n    ^^^\n", "ValueError: no"),
+        ("a\x1b[31m red\tline\x00\r\n", "a [31m red line"),
+        ("[1, 2]\n", "[1, 2]"),
+        ("x" * 1000, "x" * 300),
+    ],
+)
+def test_the_last_sentence_of_a_log(output: str, sentence: str) -> None:
+    assert processes.last_sentence(output) == sentence
+
+
+async def test_an_end_before_the_announcement_says_the_one_sentence_of_the_child(children: Children) -> None:
+    chatter = 'print(\'{"level": "INFO", "message": "Started"}\');'
+    child = await children.spawn("one", python(f"{SAYS} {chatter} raise SystemExit(2)"), environment={})
+    with pytest.raises(ChildDied) as caught:
+        await child.announcement(HANG_S)
+    assert str(caught.value) == f"one ended with status 2 before it was ready: {SENTENCE}"
+
+
+async def test_a_child_that_ends_slowly_is_late_with_its_own_sentence(children: Children) -> None:
+    child = await children.spawn("one", python(f"{SAYS} {FOREVER}"), environment={})
+    async with asyncio.timeout(HANG_S):
+        while not child.reason():
+            await asyncio.sleep(0.01)
+    with pytest.raises(TimeoutError, match=r"one was not ready after 0\.001 s .*: " + SENTENCE):
+        await child.announcement(0.001)
+
+
 async def test_an_end_before_the_announcement_carries_the_log(children: Children) -> None:
     child = await children.spawn("one", python("raise SystemExit('no model there')"), environment={})
     with pytest.raises(ChildDied, match=r"(?s)one ended with status 1.*no model there"):

@@ -14,6 +14,7 @@ import typer
 from dispatcher.model.errors import ConfigurationError
 from headgate.cli.exits import INTERRUPTED, PIPE_CLOSED, exit_code
 from headgate.local.options import FleetOptions
+from headgate.local.proxies import bypass_proxies
 from tests.support.hang_guard import HANG_S
 from tests.unit.cli.command import headgate as in_process
 
@@ -123,11 +124,119 @@ def test_a_trace_too_short_is_refused_before_anything_starts(tmp_path: Path) -> 
 def test_a_reader_that_has_seen_enough() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    code = "import sys, headgate.cli.exits as e; sys.exit(e.exit_code(lambda: sys.stdout.write('x' * 100_000)))"
+    code = (
+        "import sys, headgate.cli.exits as e, headgate.cli.output as o; o.guard_output();"
+        "sys.exit(e.exit_code(lambda: sys.stdout.write('x' * 100_000)))"
+    )
     command = [sys.executable, "-c", code]
     ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=HANG_S, check=False)
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (PIPE_CLOSED, b"")
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no full device")
+@pytest.mark.parametrize("arguments", [("--help",), ("reproduce", "--list")])
+def test_a_full_disk_is_one_sentence(arguments: tuple[str, ...]) -> None:
+    with FULL.open("wb") as full:
+        ended = _headgate_to(full.fileno(), *arguments)
+    assert (ended.returncode, ended.stderr.decode()) == (
+        2, "headgate: standard output cannot be written: No space left on device\n",
+    )  # fmt: skip
+
+
+def test_a_closed_standard_output_is_one_sentence() -> None:
+    close = 'import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, "-m", "headgate.cli", "--version"])'
+    command = [sys.executable, "-c", close]
+    ended = subprocess.run(command, stderr=subprocess.PIPE, cwd=ROOT, timeout=HANG_S, check=False)
+    assert (ended.returncode, ended.stderr.decode()) == (
+        2, "headgate: standard output cannot be written: Bad file descriptor\n",
+    )  # fmt: skip
+
+
+def test_help_for_a_reader_that_has_seen_enough() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = _headgate_to(writing, "--help")
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (PIPE_CLOSED, b"")
+
+
+def test_a_message_that_cannot_be_written_changes_no_exit_code() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "headgate.cli", "bogus"]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=writing, cwd=ROOT, timeout=HANG_S, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+
+
+@pytest.mark.parametrize(
+    ("written", "seen"),
+    [("'caf\\xe9 \\u2026'", b"caf\\xe9 \\u2026"), ("'\\udcff'", b"\\udcff"), ("'a' * 200_000", b"a" * 200_000)],
+)
+def test_characters_that_the_output_lacks_are_escapes(written: str, seen: bytes) -> None:
+    code = f"import sys, headgate.cli.output as o; o.guard_output(); sys.stdout.write({written})"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, cwd=ROOT, timeout=HANG_S, check=False, env=environment
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, seen, b"")
+
+
+def test_a_proxy_that_needs_another_package_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    missing = ImportError("Using SOCKS proxy, but the 'socksio' package is not installed.")
+    assert exit_code(_fault(missing)) == 2
+    assert "ALL_PROXY" in capsys.readouterr().err
+    with pytest.raises(ImportError, match="something else"):
+        exit_code(_fault(ImportError("something else")))
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts"),
+    [
+        ({}, "localhost,127.0.0.1,::1"),
+        ({"NO_PROXY": "a.example, 127.0.0.1"}, "a.example,127.0.0.1,localhost,::1"),
+        ({"no_proxy": "b.example", "NO_PROXY": "a.example"}, "b.example,a.example,localhost,127.0.0.1,::1"),
+    ],
+)
+def test_this_machine_is_reached_without_a_proxy(given: dict[str, str], hosts: str) -> None:
+    environment = {"HTTP_PROXY": "http://proxy:1", **given}
+    bypass_proxies(environment)
+    assert environment == {"HTTP_PROXY": "http://proxy:1", "NO_PROXY": hosts, "no_proxy": hosts}
+
+
+def _headgate_to(output: int, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "headgate.cli", *arguments]
+    return subprocess.run(command, stdout=output, stderr=subprocess.PIPE, cwd=ROOT, timeout=HANG_S, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("local", "--model", ""), "--model"),
+        (("serve", "--model", " \t"), "--model"),
+        (("serve", "--model", "a\x1b[2Jb"), "--model"),
+        (("serve", "--engine", "openai", "--url", ""), "--url"),
+        (("tenants", "create", "a", "--slo-class", "nope"), "there is no class 'nope'"),
+        (("tenants", "create", "a", "--slo-class", " "), "there is no class ' '"),
+        (("tenants", "rotate-key", "a", "--slo-class", "nope"), "HEADGATE_SLO_CLASSES"),
+        (("tenants", "create", "a", "--model", ""), "model's name"),
+        (("tenants", "create", "a", "--model", "m\n"), "model's name"),
+        (("tenants", "set", "a"), "a: nothing to change"),
+    ],
+)
+def test_names_that_nothing_has_are_refused(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.delenv("HEADGATE_SLO_CLASSES", raising=False)
+    assert in_process(*arguments) == 2
+    written = capsys.readouterr()
+    assert message in written.err
+    assert (written.out, written.err.count("\n")) == ("", 1)
 
 
 def _fault(error: BaseException) -> Callable[[], object]:
