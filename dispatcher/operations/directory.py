@@ -1,8 +1,8 @@
 """Finds the tenant of an API key, and caches it for at most a minute. Nothing but a verified key selects a tenant.
 
-Lookups that find no key are limited to LimitSettings.unknown_keys_per_s. So a caller that guesses keys cannot overload
-the table, and cannot push known keys out of the cache. A lookup that finds a key does not count, because a new process
-must be able to find the keys of all its tenants at once.
+Lookups that find no key are limited (lookup_budget.py). So a caller that guesses keys cannot overload the table, lock
+out a tenant that this process has not seen, or push known keys out of the cache. A lookup that finds a key does not
+count, because a new process must be able to find the keys of all its tenants at once.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import math
 from collections import OrderedDict
 from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from dispatcher.model.errors import InvalidRequest, Refused, Unauthorized
+from dispatcher.model.errors import InvalidRequest, Unauthorized
 from dispatcher.model.tenant_store import TenantStore
 from dispatcher.model.tenants import KeyRecord, Tenant
-from dispatcher.operations.limits import LimitSettings, TokenBucket
+from dispatcher.operations.limits import LimitSettings
+from dispatcher.operations.lookup_budget import Lookup, LookupBudget
 from dispatcher.ports import Clock
 
 CACHE_S = 60.0
@@ -68,10 +68,10 @@ class Directory:
         self._tenants: _Cache[Tenant | None] = _Cache()
         self._reading: dict[str, asyncio.Task[KeyRecord | None]] = {}
         """The lookups that are under way, by the key's prefix."""
-        self._lookups = TokenBucket(limits.unknown_keys_per_s, limits.unknown_keys_burst, clock)
+        self._lookups = LookupBudget(limits, clock)
 
-    async def tenant_of(self, api_key: str | None) -> Tenant:
-        """Return the tenant of this key, with the SLO class of the key if it has one.
+    async def tenant_of(self, api_key: str | None, address: str = "") -> Tenant:
+        """Return the tenant of this key, with the SLO class of the key if it has one. `address`: the caller's.
 
         Raises Unauthorized, with one message for every kind of wrong key.
         Raises Refused if too many unknown keys were looked up.
@@ -80,9 +80,10 @@ class Directory:
             raise Unauthorized(_NO_KEY)
         if len(api_key) > KEY_CHARS_MAX:
             raise Unauthorized()
-        record = await self._key(key_prefix(api_key))
+        record = await self._key(api_key, address)
         if record is None or not hmac.compare_digest(record.digest, key_digest(api_key)):
             raise Unauthorized()
+        self._lookups.note_known(address)
         if record.expires_at is not None and self._clock.now() >= record.expires_at:
             raise Unauthorized()
         tenant = await self.tenant_named(record.tenant)
@@ -96,28 +97,29 @@ class Directory:
         cached = self._tenants.get(name, now)
         return cached[0] if cached else self._tenants.put(name, await self._store.get_tenant(name), now)
 
-    async def _key(self, prefix: str) -> KeyRecord | None:
+    async def _key(self, api_key: str, address: str) -> KeyRecord | None:
         """Return the key's record. Concurrent callers with the same prefix share one lookup."""
-        now = self._clock.now()
+        prefix, now = key_prefix(api_key), self._clock.now()
         if cached := self._keys.get(prefix, now):
             return cached[0]
         if self._unknown_keys.get(prefix, now):
             return None
         reading = self._reading.get(prefix)
         if reading is None:
+            lookup = None
             if not self._keys.has_had(prefix):
-                self._take_lookup()
-            reading = self._reading[prefix] = asyncio.ensure_future(self._read_key(prefix, now))
+                lookup = self._lookups.take(address, is_checked=has_check(api_key))
+            reading = self._reading[prefix] = asyncio.ensure_future(self._read_key(prefix, now, lookup))
             reading.add_done_callback(partial(self._forget_reading, prefix))
         return await asyncio.shield(reading)
 
-    async def _read_key(self, prefix: str, now: float) -> KeyRecord | None:
+    async def _read_key(self, prefix: str, now: float, lookup: Lookup | None) -> KeyRecord | None:
         record = await self._store.find_key(prefix)
         if record is None:
             self._keys.drop(prefix)
             return self._unknown_keys.put(prefix, None, now)
-        if not self._keys.has_had(prefix):
-            self._lookups.give_back()
+        if lookup is not None:
+            lookup.give_back()
         return self._keys.put(prefix, record, now)
 
     def _forget_reading(self, prefix: str, reading: asyncio.Task[KeyRecord | None]) -> None:
@@ -125,18 +127,10 @@ class Directory:
         if not reading.cancelled():
             reading.exception()  # each waiting caller raises it
 
-    def _take_lookup(self) -> None:
-        wait_s = self._lookups.take()
-        if wait_s:
-            after_s = float(math.ceil(min(60.0, max(1.0, wait_s))))
-            message = (
-                "Too many unknown API keys were sent to this server. For now it looks up no others "
-                f"(limit `unknown_keys`). Try again in about {after_s:g} s."
-            )
-            raise Refused(message, "unknown_keys", after_s)
-
 
 KEY_PREFIX_CHARS = 12
+CHECK_CHARS = 6
+"""The last characters of a key follow from the others, so that a typing error or a guess is seen without a lookup."""
 
 
 def new_key(
@@ -146,12 +140,22 @@ def new_key(
     first KEY_PREFIX_CHARS characters. Raises InvalidRequest if it is shorter."""
     if len(secret) < KEY_PREFIX_CHARS + 22:
         raise InvalidRequest("an API key needs at least 128 random bits beyond its prefix")
-    key = f"hg-{secret}"
+    key = f"hg-{secret}{_check_of(secret)}"
     return key, KeyRecord(key_prefix(key), key_digest(key), tenant, expires_at, created_at, slo_class)
 
 
 def key_prefix(key: str) -> str:
     return key[: len("hg-") + KEY_PREFIX_CHARS]
+
+
+def has_check(key: str) -> bool:
+    """Return whether a key ends with its check. Keys that were made before there was one do not, and are valid."""
+    secret = key.removeprefix("hg-")
+    return secret != key and secret[-CHECK_CHARS:] == _check_of(secret[:-CHECK_CHARS])
+
+
+def _check_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()[:CHECK_CHARS]
 
 
 def key_digest(key: str) -> str:

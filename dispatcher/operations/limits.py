@@ -63,7 +63,8 @@ class LimitSettings:
     lambda.invoke behind it returns at once, and its request stays in the queue; a front in Lambda answers 429. With a
     front in Lambda, infra/functions.py sets less."""
     unknown_keys_per_s: float = 10.0
-    """Lookups per second that find no API key, on average over a long time."""
+    """Lookups per second that find no API key, on average over a long time, of each of three budgets
+    (lookup_budget.py)."""
     unknown_keys_burst: int = 200
     """The most such lookups at once. First lookups of keys count too, until they have found their key."""
     body_s: float = 10.0

@@ -29,6 +29,7 @@ class SchedulingStats:
     `preemptions`: evictions for a waiting request. `native`: evictions by the engine itself, when a running request
     needed a block and none was free. `resumed`: requests that ran again after an eviction. `exhausted`: requests
     dropped because they were preempted as often as allowed. `expired`: requests ended at their deadline.
+    `wrong_fields`: fields of the dispatcher that could not be read.
     """
 
     preemptions: Counter[tuple[Strategy, Tier]] = field(default_factory=Counter)
@@ -36,6 +37,7 @@ class SchedulingStats:
     resumed: int = 0
     exhausted: int = 0
     expired: int = 0
+    wrong_fields: int = 0
     recomputed_tokens: int = 0
     swapped_out_bytes: float = 0.0
     swapped_in_bytes: float = 0.0

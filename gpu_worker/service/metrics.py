@@ -170,6 +170,7 @@ def _incidents(counts: SchedulingStats, watch: SloWatch) -> Iterator[Metric]:
     yield _counter("shed_level_changes", "How often the shed level was raised or lowered.", watch.shedder.changes)
     late = {("engine",): float(counts.expired), ("worker",): float(watch.expiries.total())}
     yield _counter("deadline_expiries", "Requests ended at their deadline, by the part that ended them.", late, "by")
+    yield _counter("wrong_fields", "Fields of the dispatcher that the engine could not read.", counts.wrong_fields)
 
 
 def _reports(executions: Executions) -> Iterator[Metric]:

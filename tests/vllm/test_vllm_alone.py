@@ -15,6 +15,7 @@ if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is absent", allow_module_level=True)
 
 from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
 from dispatcher.policies.tiers import Tier
 from tests.support.vllm.scheduler_harness import SchedulerHarness
@@ -415,12 +416,34 @@ def test_invalid_fields_end_their_request_and_nothing_else(base: BaseConfig, tim
     harness.add("tier", prompt(8), 5, tier="first")
     harness.add("weight", prompt(8), 5, weight=-1)
     harness.add("stage", prompt(8), 5, stage=[])
+    harness.add("output_max", prompt(8), 5, output_max="abc")
+    harness.add("output_max is no number", prompt(8), 5, output_max=float("nan"))
+    harness.add("output_expected", prompt(8), 5, output_expected={})
+    harness.add("timeout_s", prompt(8), 5, timeout_s=[])
     harness.add("streams its input", prompt(8), 5, resumable=True)
     harness.run()
     harness.check_end()
     stop_reasons = {name: sent.ends[0][1] for name, sent in harness.sent.items()}
     assert stop_reasons.pop("good") is None
     assert set(stop_reasons.values()) == {"headgate:invalid"}
+    assert harness.scheduler.counts.wrong_fields == len(stop_reasons) - 1  # but for the one that streams its input
+
+
+@BOTH
+def test_fields_beyond_their_bounds_end_no_request(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
+    harness = SchedulerHarness(base, Setup(ahead=ahead), time)
+    harness.add("limit", prompt(8), 5, output_max=2**63 - 1)
+    harness.add("weight", prompt(8), 5, weight=1e-300)
+    harness.add("deadline", prompt(8), 5, timeout_s=1e300)
+    harness.run()
+    harness.check_end()
+    assert {sent.ends[0][1] for sent in harness.sent.values()} == {None}
+
+
+@BOTH
+def test_vllms_own_attribute_of_the_scheduler_stays(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
+    scheduler = SchedulerHarness(base, Setup(ahead=ahead), time).scheduler
+    assert scheduler.policy is SchedulingPolicy.FCFS
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])

@@ -96,13 +96,13 @@ def test_every_token_is_charged_once(model: Path) -> None:
         driver.step(3)
         driver.abort("b1")
         driver.run()
-        received = driver.scheduler.policy.received
+        received = driver.scheduler.queue_policy.received
         generated = {name: len(seen.tokens) for name, seen in driver.seen.items()}
         assert received["paying"].service == 150 + 2 * 8
         assert received["batch"].input_tokens == 270
         assert 0 <= received["batch"].output_tokens - (generated["b0"] + generated["b2"]) - 8 <= 2  # b1: 5 to 8 steps
-        assert driver.scheduler.policy.waiting == driver.scheduler.policy.running == 0
-        shares = driver.scheduler.policy.shares
+        assert driver.scheduler.queue_policy.waiting == driver.scheduler.queue_policy.running == 0
+        shares = driver.scheduler.queue_policy.shares
         assert shares.total == received["paying"].service + received["batch"].service
 
 
@@ -207,7 +207,7 @@ def test_a_request_without_a_limit_is_shortened_to_its_bound_and_to_what_fits_be
         driver.add("bounded", prompt(20), 60, tenant="a", output_max=10, output_expected=5)
         driver.add("fits", prompt(150), 60, tenant="a", output_max=100, output_expected=5)
         driver.step()
-        records = [driver.scheduler.policy.record(each.request_id) for each in driver.scheduler.running]
+        records = [driver.scheduler.queue_policy.record(each.request_id) for each in driver.scheduler.running]
         assert [record.request.output_tokens_max for record in records] == [5, 5]
         driver.run()
         assert (len(driver.tokens("bounded")), len(driver.tokens("fits"))) == (10, 6 * BLOCK_TOKENS - 150)
@@ -222,7 +222,7 @@ def test_a_prefix_is_shared_under_one_salt_alone_and_then_costs_a_tenth(model: P
             driver.run()
             cached[name] = driver.seen[name].cached_tokens
         assert cached == {"a1": 0, "a2": 4 * BLOCK_TOKENS, "b1": 0}
-        received = driver.scheduler.policy.received
+        received = driver.scheduler.queue_policy.received
         assert received["b"].service == len(long) + 4
         assert received["a"].service == pytest.approx(2 * (len(long) + 4) - 0.9 * 4 * BLOCK_TOKENS)
 
@@ -230,7 +230,7 @@ def test_a_prefix_is_shared_under_one_salt_alone_and_then_costs_a_tenth(model: P
 def test_every_setting_of_the_tiers_arrives(model: Path) -> None:
     shares = {"premium": 0.2, "standard": 0.2, "background": 0.6}
     with vllm_driver(model, shares=shares, share_slack=64.0, cached_fraction=0.5, premium_reserve=0.25) as driver:
-        policy = driver.scheduler.policy
+        policy = driver.scheduler.queue_policy
         assert driver.scheduler.admission.settings is policy.settings
         assert (policy.settings.share(Tier.BACKGROUND), policy.settings.premium_reserve) == (0.6, 0.25)
         policy.shares.start_waiting(Tier.BACKGROUND)
@@ -240,7 +240,7 @@ def test_every_setting_of_the_tiers_arrives(model: Path) -> None:
         policy.shares.stop_waiting(Tier.BACKGROUND)
         driver.add("one", prompt(20), 2, tenant="a")
         driver.run()
-        assert driver.scheduler.policy._policy_of(Tier.STANDARD).cached_fraction == 0.5
+        assert driver.scheduler.queue_policy._policy_of(Tier.STANDARD).cached_fraction == 0.5
 
 
 def test_of_those_that_outgrow_the_cache_the_least_urgent_goes(model: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_charge_made_at_a_pop_is_returned_where_the_pass_skips_the_request(mod
         driver.add("runs", prompt(20), 30, tenant="a")
         driver.step(2)
         driver.add("waits", prompt(33, 1), 30, tenant="b")
-        queue, policy = driver.scheduler.waiting, driver.scheduler.policy
+        queue, policy = driver.scheduler.waiting, driver.scheduler.queue_policy
         queue.begin_pass()
         request = queue.pop_request()
         assert policy.received["b"].service == 33

@@ -116,7 +116,7 @@ class Reports:
             waiting=len(scheduler.waiting),
             running=len(scheduler.running),
             kv_use=float(scheduler.kv_cache_manager.usage),
-            tenants=scheduler.policy.received,
+            tenants=scheduler.queue_policy.received,
             counts=counts,
             gauges=scheduler.gauges(),
         )

@@ -53,7 +53,8 @@ class TieredSchedulingMixin:
         settings = {"preemption": False, "shares": {}} if tierless else config.get("tiers", {})
         policy = make_queue(f"tiered:{name}" if tierless else name, settings)
         assert isinstance(policy, TieredQueue)  # noqa: S101 (by its name)
-        self.policy = policy
+        self.queue_policy = policy
+        """vLLM's scheduler has a `policy` of its own."""
         self.admission = Admission(policy)
         self.counts = SchedulingStats()
         self.waiting = PolicyQueue(self.admission, self._kv_budget, time.monotonic, tierless=tierless)
@@ -96,6 +97,7 @@ class TieredSchedulingMixin:
         super().add_request(request)  # type: ignore[misc]
         while self.waiting.refused:
             self._end(*self.waiting.refused.pop())
+        self.counts.wrong_fields = self.waiting.wrong_fields
 
     def has_requests(self) -> bool:
         return bool(self._unsent) or bool(super().has_requests())  # type: ignore[misc]
@@ -121,13 +123,13 @@ class TieredSchedulingMixin:
         )
 
     def _kv_budget(self) -> VllmKvBudget:
-        return VllmKvBudget(self, self.policy, self.waiting.request_of, self._reports.swap().free_bytes)
+        return VllmKvBudget(self, self.queue_policy, self.waiting.request_of, self._reports.swap().free_bytes)
 
     def _may_preempt(self) -> bool:
         """Fast pre-check, usually false: could any running request be preempted for a waiting one, and does vLLM admit
         requests?"""
         vllm: Any = self
-        return self.policy.may_preempt() and vllm.pause_state is PauseState.UNPAUSED
+        return self.queue_policy.may_preempt() and vllm.pause_state is PauseState.UNPAUSED
 
     def _preempt_for_waiting(self) -> None:
         """Plan the pass of admissions that vLLM is about to make, and evict its victims.
@@ -141,19 +143,23 @@ class TieredSchedulingMixin:
             if plan.evictions:
                 kv_budget.update_after_evictions()
             kv_budget.admit(plan.request.request_id)
-            self.policy.admit(plan.request.request_id)
+            self.queue_policy.admit(plan.request.request_id)
             skipped += self._admit_skipped()
-        tentative = sorted([*skipped, *kv_budget.admitted], key=lambda name: self.policy.tier_state(name).admission)
+        tentative = sorted(
+            [*skipped, *kv_budget.admitted], key=lambda name: self.queue_policy.tier_state(name).admission
+        )
         for request_id in reversed(tentative):
-            self.policy.undo_admit(request_id)
+            self.queue_policy.undo_admit(request_id)
         self.waiting.put_first(kv_budget.admitted)
 
     def _admit_skipped(self) -> list[str]:
         """Tentatively admit the next requests that vLLM will skip, so that none is preempted for them."""
         admitted: list[str] = []
-        while skipped := [one.request_id for one in self.policy.heads() if not self.waiting.is_ready(one.request_id)]:
+        while skipped := [
+            one.request_id for one in self.queue_policy.heads() if not self.waiting.is_ready(one.request_id)
+        ]:
             for request_id in skipped:
-                self.policy.admit(request_id)
+                self.queue_policy.admit(request_id)
             admitted += skipped
         return admitted
 
@@ -200,8 +206,8 @@ class TieredSchedulingMixin:
         """Sort the running requests by rank, then by admission: vLLM preempts from the end of the list. Requests that
         joined since the last sort are at the end; the others are in order."""
         vllm: Any = self
-        joined = min(self.policy.admissions - self._sorted_admissions, len(vllm.running))
-        self._sorted_admissions = self.policy.admissions
+        joined = min(self.queue_policy.admissions - self._sorted_admissions, len(vllm.running))
+        self._sorted_admissions = self.queue_policy.admissions
         if joined:
             newcomers = vllm.running[-joined:]
             del vllm.running[-joined:]
@@ -212,7 +218,7 @@ class TieredSchedulingMixin:
                     insort(vllm.running, request, key=self._eviction_key)
 
     def _eviction_key(self, request: Request) -> tuple[bool, float, int]:
-        return self.policy.eviction_key(request.request_id)
+        return self.queue_policy.eviction_key(request.request_id)
 
     def _discarded(self, scheduler_output: Any) -> set[str]:
         """Return the requests whose sampled tokens are discarded this step (cache reset)."""
@@ -237,7 +243,7 @@ class TieredSchedulingMixin:
             stalled = [request.request_id for request in vllm.running if request.request_id not in generated]
         if lengths - {1}:
             stalled += self._running_with(generated, sampled, lambda count: count == 0)
-        self.policy.decoded(1, stalled)
+        self.queue_policy.decoded(1, stalled)
         if max(lengths, default=0) > 1:
             self._charge_several(self._running_with(generated, sampled, lambda count: count > 1))
 
@@ -248,28 +254,28 @@ class TieredSchedulingMixin:
         return [name for name, index in generated.items() if wanted(len(sampled[index])) and self._runs(name)]
 
     def _runs(self, request_id: str) -> bool:
-        return self.policy.holds(request_id) and self.policy.is_running(request_id)
+        return self.queue_policy.holds(request_id) and self.queue_policy.is_running(request_id)
 
     def _charge_several(self, request_ids: list[str]) -> None:
         """Charge all tokens so far of requests that got several (speculative decoding)."""
         vllm: Any = self
         for request_id in request_ids:
-            self.policy.generated(request_id, vllm.requests[request_id].num_output_tokens)
+            self.queue_policy.generated(request_id, vllm.requests[request_id].num_output_tokens)
 
     def _charge_final(self, request: Request) -> None:
         """Charge a request's last tokens, also those that were in flight when it was preempted and arrived later."""
         request_id, tokens = request.request_id, request.num_output_tokens
-        if not self.policy.is_running(request_id) and tokens > self.policy.record(request_id).output_tokens:
-            self.policy.admit(request_id)
-        if self.policy.is_running(request_id):
-            self.policy.generated(request_id, tokens)
+        if not self.queue_policy.is_running(request_id) and tokens > self.queue_policy.record(request_id).output_tokens:
+            self.queue_policy.admit(request_id)
+        if self.queue_policy.is_running(request_id):
+            self.queue_policy.generated(request_id, tokens)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """Remove an ended request from the policy. vLLM calls this at every end."""
         request_id = request.request_id
-        if self.policy.holds(request_id):
+        if self.queue_policy.holds(request_id):
             self._charge_final(request)
-            self.policy.remove(request_id)
+            self.queue_policy.remove(request_id)
         self._reports.gone(request_id)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 

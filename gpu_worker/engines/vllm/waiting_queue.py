@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from math import inf
-from typing import Any
 
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request, RequestStatus
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.vllm.arguments import ARGUMENT_PREFIX
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
+from gpu_worker.engines.vllm.request_fields import RequestFields, read_fields
 from gpu_worker.policies.preemption.admission import Admission
 from gpu_worker.policies.request import QueueRequest
-
-TENANT_UNKNOWN = "unknown"
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
@@ -40,6 +36,8 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self.policy = admission.policy
         self.refused: list[tuple[Request, str]] = []
         """Requests that were not accepted, with the reason: the scheduler ends them."""
+        self.wrong_fields = 0
+        """The dispatcher's fields that could not be read, of all requests so far."""
         self._kv_budget = kv_budget
         self._monotonic_s = monotonic_s
         self._tierless = tierless
@@ -160,24 +158,23 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def _refusal(self, request: Request) -> str | None:
         """Add the request to the policy, or return the reason to refuse it: invalid fields, or too large to be admitted
         again after a preemption."""
-        now_s = self._monotonic_s()
-        try:
-            described = queue_request(request, now_s)
-        except (TypeError, ValueError, OverflowError):
+        now_s, fields = self._monotonic_s(), fields_of(request)
+        if fields.wrong:
+            self.wrong_fields += len(fields.wrong)
             return "invalid"
+        described = queue_request(request, fields, now_s)
         if self._tierless:
             described = replace(described, tier=Tier.STANDARD)
         if request.resumable:  # a request is charged for one prompt only
             return "invalid"
-        if not self._fit(request, described.tier):
+        if not self._fit(request, described.tier, fields.output_max):
             return "too_large"
         return None if self.admission.enqueue(described, now_s) else "refused"
 
-    def _fit(self, request: Request, tier: Tier) -> bool:
+    def _fit(self, request: Request, tier: Tier, output_max: int | None) -> bool:
         """Return whether the request can ever have its blocks. If its client set no limit, shorten it to what fits."""
-        output_max = _arguments(request).get(ARGUMENT_PREFIX + "output_max")
         if output_max is not None:
-            request.max_tokens = max(1, min(request.max_tokens, int(output_max)))
+            request.max_tokens = max(1, min(request.max_tokens, output_max))
         if not self.admission.settings.premium_reserve:
             return True
         kv_budget = self._kv_budget()
@@ -188,29 +185,23 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         return kv_budget.blocks_needed_max(request) <= blocks_max
 
 
-def queue_request(request: Request, now_s: float) -> QueueRequest:
-    """Return the request as the policy sees it, from the dispatcher's fields. The defaults are an unknown tenant and
-    the standard tier. Raises TypeError, ValueError or OverflowError for invalid fields."""
-    arguments = _arguments(request)
-
-    def field(name: str, default: Any) -> Any:
-        return arguments.get(ARGUMENT_PREFIX + name, default)
-
+def queue_request(request: Request, fields: RequestFields, now_s: float) -> QueueRequest:
+    """Return the request as the policy sees it."""
+    expected = fields.output_expected
     return QueueRequest(
         request.request_id,
-        str(field("tenant", TENANT_UNKNOWN)),
+        fields.tenant,
         request.num_prompt_tokens,
-        float(field("weight", 1.0)),
-        app=str(field("app", "")),
-        stage=int(field("stage", 0)),
-        interaction=str(field("interaction", "")),
-        system_tokens=min(int(field("system_tokens", 0)), request.num_prompt_tokens),
-        output_tokens_max=int(field("output_expected", request.max_tokens)),
-        tier=Tier(field("tier", Tier.STANDARD)),
-        deadline_s=now_s + float(field("timeout_s", inf)),
+        fields.weight,
+        app=fields.app,
+        stage=fields.stage,
+        interaction=fields.interaction,
+        system_tokens=min(fields.system_tokens, request.num_prompt_tokens),
+        output_tokens_max=request.max_tokens if expected is None else expected,
+        tier=fields.tier,
+        deadline_s=now_s + fields.timeout_s,
     )
 
 
-def _arguments(request: Request) -> dict[str, Any]:
-    parameters = request.sampling_params
-    return (parameters.extra_args if parameters is not None else None) or {}
+def fields_of(request: Request) -> RequestFields:
+    return read_fields(None if request.sampling_params is None else request.sampling_params.extra_args)

@@ -82,7 +82,7 @@ class SchedulerHarness:
 
     @property
     def policy(self) -> Any:
-        return self.scheduler.policy
+        return self.scheduler.queue_policy
 
     @property
     def running(self) -> list[str]:

@@ -121,7 +121,7 @@ async def test_an_error_of_a_call_has_the_id_of_the_call(gate: Gate) -> None:
 async def test_a_defect_has_an_id_that_its_log_line_has(
     gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(_: str | None) -> None:
+    async def broken(*_: str | None) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(gate.context.directory, "tenant_of", broken)

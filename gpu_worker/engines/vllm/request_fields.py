@@ -1,0 +1,120 @@
+"""The dispatcher's fields of a request, as vLLM's core gets them (`headgate_…` in its `extra_args`). Pure.
+
+The worker sets them; with the scheduler alone, in vLLM's own server, a client can send anything. An exception here
+would end vLLM's core, and with it all requests. So one function reads all fields, and it never raises: a field that is
+missing or wrong has its default, and `wrong` names it. The scheduler then ends this request (waiting_queue.py). A
+number beyond its bounds becomes the nearest bound: a weight near 0 would lift all counters of a fair queue for good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.vllm.arguments import ARGUMENT_PREFIX
+
+TENANT_UNKNOWN = "unknown"
+TEXT_CHARS_MAX = 256
+TOKENS_MAX = 1_000_000_000
+STAGE_MAX = 1_000_000
+TIMEOUT_MAX_S = 1e12
+"""From here on, a request has no deadline."""
+WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e12
+
+
+@dataclass(slots=True)
+class RequestFields:
+    """The fields, with their defaults. `output_max`: the output tokens up to which a request without a limit of its
+    client may run; None: its own limit. `output_expected`: its usual output tokens; None: unknown. `timeout_s`: the
+    seconds until its deadline. `wrong`: the names of the fields that could not be read."""
+
+    tenant: str = TENANT_UNKNOWN
+    weight: float = 1.0
+    tier: Tier = Tier.STANDARD
+    app: str = ""
+    stage: int = 0
+    interaction: str = ""
+    system_tokens: int = 0
+    output_max: int | None = None
+    output_expected: int | None = None
+    timeout_s: float = math.inf
+    wrong: tuple[str, ...] = ()
+
+
+def read_fields(extra_args: object) -> RequestFields:
+    """Return the fields. Never raises. Fields with other prefixes are vLLM's own, and names without a meaning here are
+    ignored."""
+    fields, wrong = RequestFields(), []
+    if not isinstance(extra_args, Mapping):
+        return fields
+    for name, read in _READERS.items():
+        value = extra_args.get(ARGUMENT_PREFIX + name)
+        if value is None:
+            continue
+        found = read(value)
+        if found is None:
+            wrong.append(name)
+        else:
+            setattr(fields, name, found)
+    fields.wrong = tuple(wrong)
+    return fields
+
+
+def _text(value: Any) -> str | None:
+    """Return a text that the statistics can contain; None for anything else."""
+    if not isinstance(value, str) or len(value) > TEXT_CHARS_MAX:
+        return None
+    return None if any("\ud800" <= each <= "\udfff" for each in value) else value
+
+
+def _tenant(value: Any) -> str | None:
+    return _text(value) or None
+
+
+def _tier(value: Any) -> Tier | None:
+    return next((tier for tier in Tier if isinstance(value, str) and tier.value == value), None)
+
+
+def _number(value: Any, low: float, high: float) -> float | None:
+    """Return a number of at least 0, within its bounds; None for anything else, NaN included."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        return None
+    return float(min(max(value, low), high))
+
+
+def _whole(value: Any, most: int) -> int | None:
+    if isinstance(value, float) and not value.is_integer():
+        return None
+    found = _number(value, 0, most)
+    return None if found is None else int(found)
+
+
+def _weight(value: Any) -> float | None:
+    is_endless = isinstance(value, float) and not math.isfinite(value)
+    return None if is_endless or value == 0 else _number(value, WEIGHT_MIN, WEIGHT_MAX)
+
+
+def _timeout_s(value: Any) -> float | None:
+    found = _number(value, 0, TIMEOUT_MAX_S)
+    return math.inf if found == TIMEOUT_MAX_S else found
+
+
+def _tokens(value: Any) -> int | None:
+    return _whole(value, TOKENS_MAX)
+
+
+_READERS = {
+    "tenant": _tenant,
+    "weight": _weight,
+    "tier": _tier,
+    "app": _text,
+    "stage": lambda value: _whole(value, STAGE_MAX),
+    "interaction": _text,
+    "system_tokens": _tokens,
+    "output_max": _tokens,
+    "output_expected": _tokens,
+    "timeout_s": _timeout_s,
+}
