@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import resource
+import signal
 from math import ceil
 
 import uvicorn
@@ -21,6 +23,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dispatcher.bootstrap import RealIds
 from dispatcher.model.errors import InvalidRequest
+from functions.http_api.log_lines import take_standard_streams
 from functions.http_api.refusals import ID_HEADER
 
 IDLE_S = 10.0
@@ -71,15 +74,29 @@ def main() -> None:
     arguments = parser.parse_args()
     BoundedHeads.idle_s = arguments.idle_s
     _raise_open_files()
-    uvicorn.run(
-        "functions.http_api.app:app",
-        host=arguments.host,
-        port=arguments.port,
-        http=BoundedHeads,
-        timeout_keep_alive=ceil(arguments.idle_s),
-        access_log=False,
-        log_level="warning",
-    )
+    streams = [] if os.environ.get("HEADGATE_FRONT") == "lambda" else take_standard_streams()
+
+    def end(number: int, _: object) -> None:
+        """Write the last log lines, and end by the signal, which uvicorn raises again after its shutdown."""
+        for stream in streams:
+            stream.finish()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        uvicorn.run(
+            "functions.http_api.app:app",
+            host=arguments.host,
+            port=arguments.port,
+            http=BoundedHeads,
+            timeout_keep_alive=ceil(arguments.idle_s),
+            access_log=False,
+            log_level="warning",
+        )
+    finally:
+        for stream in streams:
+            stream.finish()
 
 
 def _raise_open_files() -> None:
