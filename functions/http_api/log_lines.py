@@ -72,7 +72,7 @@ class LogLines(io.TextIOBase):
                 self._bytes -= len(line)
                 self.dropped += not is_written
                 lost = self.dropped - self._reported if is_written else 0
-            if lost and self._write(_told(lost)):
+            if lost and self._write(_drop_line(lost)):
                 self._reported += lost
 
     def _next(self) -> bytes | None:
@@ -90,7 +90,7 @@ class LogLines(io.TextIOBase):
         return True
 
 
-def _told(lost: int) -> bytes:
+def _drop_line(lost: int) -> bytes:
     message = f"{lost} log lines were dropped: the log could not be written, or its reader was too slow"
     return json.dumps({"level": "WARNING", "message": message, "service": "headgate"}).encode() + b"\n"
 

@@ -214,8 +214,8 @@ class Fleet:
 
 def not_registered(timeout_s: float, reasons: str) -> str:
     """Return a line about workers that serve but did not register. `reasons`: what they say themselves."""
-    told = f": {reasons}" if reasons else ""
-    return f"not all workers were in the log after {timeout_s:g} s (--start-timeout gives them more time){told}"
+    suffix = f": {reasons}" if reasons else ""
+    return f"not all workers were in the log after {timeout_s:g} s (--start-timeout gives them more time){suffix}"
 
 
 @asynccontextmanager

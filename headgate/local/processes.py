@@ -8,7 +8,6 @@ way, and then ends every process that still carries the mark (guardian.py).
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -20,14 +19,13 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
+from headgate.local.child_output import json_object, last_sentence
 from headgate.local.guardian import MARK_VARIABLE, ORDERLY, end_marked, marked
 from headgate.local.options import LOG_BYTES_MAX
 
 ANNOUNCEMENT_BYTES_MAX = 65536
 LOG_TAIL_CHARS = 2000
-REASON_CHARS_MAX = 300
 LOG_CHECKED_EVERY_S = 10.0
-SERIOUS = ("WARNING", "ERROR", "CRITICAL")
 
 
 class ChildDied(Exception):
@@ -101,8 +99,8 @@ class Child:
         If it ended by itself with an error, the line contains the last line of its output, which has the reason.
         """
         reason = self.reason() if (self.returncode or 0) > 0 else ""
-        told = f" ({reason})" if reason else ""
-        return f"{self.name} ended with status {self.returncode}{told}; its log is {self.log_path}"
+        suffix = f" ({reason})" if reason else ""
+        return f"{self.name} ended with status {self.returncode}{suffix}; its log is {self.log_path}"
 
     def reason(self) -> str:
         """Return the last sentence of this child's output; empty if there is none."""
@@ -116,8 +114,8 @@ class Child:
     def lateness(self, timeout_s: float) -> str:
         """Return a line for a child that was not ready in time: what it says itself, if it says anything."""
         reason = self.reason()
-        told = f": {reason}" if reason else f"; its log is {self.log_path}"
-        return f"{self.name} was not ready after {timeout_s:g} s (--start-timeout gives it more time){told}"
+        suffix = f": {reason}" if reason else f"; its log is {self.log_path}"
+        return f"{self.name} was not ready after {timeout_s:g} s (--start-timeout gives it more time){suffix}"
 
     def _kill_group(self) -> None:
         try:
@@ -161,34 +159,10 @@ class Child:
 
     def _read_announcement(self, lines: Sequence[bytes]) -> None:
         for line in lines:
-            announcement = _json_object(line)
+            announcement = json_object(line)
             if announcement is not None:
                 self._announced.set_result(announcement)
                 return
-
-
-def last_sentence(output: str) -> str:
-    """Return the last line that says something, with its control characters as spaces; empty if no line does.
-
-    Of a line of a log in JSON, it is the message, if it is a warning or worse. The frames of a traceback are indented.
-    """
-    for line in reversed(output.splitlines()):
-        logged = _json_object(line.encode())
-        if logged is not None:
-            line = str(logged.get("message", "")) if logged.get("level") in SERIOUS else ""
-        elif line[:1].isspace():
-            continue
-        if sentence := " ".join("".join(each if each.isprintable() else " " for each in line).split()):
-            return sentence[:REASON_CHARS_MAX]
-    return ""
-
-
-def _json_object(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 class Children:

@@ -17,6 +17,7 @@ import pytest
 
 from gpu_worker.service.options import parse_options
 from headgate.local import processes
+from headgate.local.child_output import last_sentence
 from headgate.local.fleet import Fleet
 from headgate.local.options import FleetOptions
 from headgate.local.ports import usable
@@ -72,11 +73,11 @@ SAYS = f"import sys; print({SENTENCE!r}, file=sys.stderr, flush=True);"
     ],
 )
 def test_the_last_sentence_of_a_log(output: str, sentence: str) -> None:
-    assert processes.last_sentence(output) == sentence
+    assert last_sentence(output) == sentence
 
 
 async def test_an_end_before_the_announcement_says_the_one_sentence_of_the_child(children: Children) -> None:
-    chatter = 'print(\'{"level": "INFO", "message": "Started"}\');'
+    chatter = """print('{"level": "INFO", "message": "Started"}', file=sys.stderr);"""
     child = await children.spawn("one", python(f"{SAYS} {chatter} raise SystemExit(2)"), environment={})
     with pytest.raises(ChildDied) as caught:
         await child.announcement(HANG_S)
