@@ -20,7 +20,7 @@ def proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_stacks_own_clients_use_none() -> None:
     client = session().client("sqs", endpoint_url="http://gate.example:1")
-    assert client.meta.config.proxies == {}
+    assert client.meta.config.proxies == {}  # type: ignore[attr-defined]
 
 
 def test_its_processes_use_none_for_this_machine_and_keep_it_for_others() -> None:
