@@ -8,12 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from dispatcher.model.tenants import Tenant, check_model_name
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.slo import SloClass, SloClasses
+from dispatcher.policies.share_bounds import share_problem
 from dispatcher.policies.throttling import WINDOW_S, Limits
 from dispatcher.policies.tiers import TENANT_TIERS, Tier
 from dispatcher.shard.settings import TierFloors
@@ -24,7 +34,6 @@ SHARES = {Tier.PREMIUM.value: 0.5, Tier.STANDARD.value: 0.35, Tier.BACKGROUND.va
 """The worker's default shares (docs/preemption-design.md, section 4.2)."""
 
 TenantTier = Literal["premium", "standard", "background"]
-Service = Annotated[float, Field(ge=0, le=SERVICE_MAX)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 Limit = Annotated[int, Field(ge=1, le=COUNT_MAX)]
 ModelName = Annotated[str, AfterValidator(check_model_name)]
@@ -35,13 +44,16 @@ class Section(BaseModel):
 
 
 class TenantSection(Section):
-    """A tenant's share and limits. A missing field has the default of model/tenants.py."""
+    """A tenant's share and limits. A missing field has the default of model/tenants.py.
 
-    weight: Annotated[float, Field(gt=0, le=SERVICE_MAX)] = 1.0
+    The bounds of the share are those of policies/share_bounds.py.
+    """
+
+    weight: float = 1.0
     """The capacity that no guarantee uses is shared among the waiting tenants in proportion to their weights."""
-    rate_per_s: Service = 0.0
+    rate_per_s: float = 0.0
     """Guaranteed service units per second; 0: no guarantee."""
-    burst: Service = 0.0
+    burst: float = 0.0
     """The service units that the tenant may use at once under its guarantee."""
     tier: TenantTier | None = None
     """Missing: standard."""
@@ -53,6 +65,14 @@ class TenantSection(Section):
     """The models that the tenant may use. Missing: all models."""
     slo_class: str | None = None
     """The SLO class of the tenant's requests; a request may name a laxer one. Missing: the usual class."""
+
+    @field_validator("weight", "rate_per_s", "burst", mode="before")
+    @classmethod
+    def _is_in_bounds(cls, value: Any, info: ValidationInfo) -> Any:
+        problem = share_problem(info.field_name or "", value)
+        if problem is not None:
+            raise PydanticCustomError("share", "{problem}", {"problem": problem})
+        return value
 
     def share(self) -> Share:
         return Share(self.weight, self.rate_per_s, self.burst)

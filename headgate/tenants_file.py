@@ -110,5 +110,7 @@ def _what(error: ErrorDetails, loc: Loc, model: type[TenantsFile]) -> str:
     if error["type"] in ("model_type", "dict_type"):
         return f"should be a mapping of {', '.join(fields) if loc != ('tenants',) else 'tenants'}"
     found = error["input"]
+    if error["type"] == "share":
+        return error["msg"]
     shown = "" if isinstance(found, dict | tuple) else f", not {str(found)[:FOUND_CHARS_MAX]!r}"
     return error["msg"].replace("Input should", "should", 1) + shown

@@ -12,6 +12,7 @@ from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.operations.output_limits import OutputLimit
 from dispatcher.operations.slo import due_at
 from dispatcher.policies.planning.slo import SloClass
+from dispatcher.policies.share_bounds import clamp_burst, clamp_cost, clamp_rate, clamp_weight
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import GateLink
 
@@ -59,7 +60,10 @@ class Call:
 
 
 def accept_of(call: Call, link: GateLink, process: str) -> Accept:
-    """Return the command that queues the call, or that makes `process` the holder of a durable one."""
+    """Return the command that queues the call, or that makes `process` the holder of a durable one.
+
+    A stored share outside the bounds (policies/share_bounds.py) is clamped here; `headgate doctor` names its tenant.
+    """
     tenant, share = call.tenant, call.tenant.share
     is_own = parse_call_id(call.id)[0] == link.process
     return Accept(
@@ -68,15 +72,15 @@ def accept_of(call: Call, link: GateLink, process: str) -> Accept:
         process=process,
         tenant=tenant.name,
         model=call.request.model,
-        cost=call.cost,
+        cost=clamp_cost(call.cost),
         deadline_at=call.deadline_at,
         durable=call.is_durable,
         app=call.request.app,
         interaction=call.request.interaction,
         version=tenant.version,
-        weight=share.weight,
-        rate_per_s=share.rate_per_s,
-        burst=share.burst,
+        weight=clamp_weight(share.weight),
+        rate_per_s=clamp_rate(share.rate_per_s),
+        burst=clamp_burst(share.burst),
         tier=tenant.tier.value,
         waiting_max=tenant.queue_items_max,
         slo_class="" if call.slo_class is None else call.slo_class.name,
@@ -114,7 +118,7 @@ def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
         invocation=call.id,
         attempt=offer.attempt,
         model=request.model,
-        weight=call.tenant.share.weight,
+        weight=clamp_weight(call.tenant.share.weight),
         tier=Tier.BACKGROUND if call.is_deferred else call.tenant.tier,
         deadline_at=call.deadline_at,
         endpoint=request.endpoint,

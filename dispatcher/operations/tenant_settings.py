@@ -12,6 +12,7 @@ from typing import Any
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import Tenant, check_model_name
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.share_bounds import SHARE_BOUNDS, share_problem
 from dispatcher.policies.tiers import Tier
 
 
@@ -46,6 +47,17 @@ def with_settings(tenant: Tenant, settings: Mapping[str, Any]) -> Tenant:
         models=models,
         slo_class=merged["slo_class"],
     )
+
+
+def check_bounds(settings: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for a new setting outside the bounds of shares (policies/share_bounds.py).
+
+    Reading does not check them, so a tenant that is older than the bounds can still be read, changed and deleted.
+    """
+    for setting in SHARE_BOUNDS:
+        problem = share_problem(setting, settings[setting]) if setting in settings else None
+        if problem is not None:
+            raise ConfigurationError(f"{setting} {problem}")
 
 
 def difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:

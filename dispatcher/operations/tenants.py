@@ -14,7 +14,7 @@ from dispatcher.model.facts import WorkerSet
 from dispatcher.model.tenant_store import TenantStore
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.operations.directory import new_key
-from dispatcher.operations.tenant_settings import settings_of, with_settings
+from dispatcher.operations.tenant_settings import check_bounds, settings_of, with_settings
 from dispatcher.ports import Clock, Ids
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -61,6 +61,7 @@ class StoreAdmin:
         """
         if not NAME.fullmatch(tenant.name):
             raise ConfigurationError(f"a tenant's name is 1 to 64 of a-z, 0-9 and -, not {tenant.name[:80]!r}")
+        check_bounds(settings_of(tenant))
         created = replace(tenant, version=max(1, int(self._clock.now())))
         audit = self._record("tenant.create", tenant.name, None, settings_of(created))
         if not await self._store.put_tenant(created, expected_version=None, audit=audit):
@@ -70,6 +71,7 @@ class StoreAdmin:
     async def change(self, name: str, settings: Mapping[str, Any]) -> Tenant:
         """Change these settings (tenant_settings.py). All processes use them within a minute."""
         tenant = await self.existing(name)
+        check_bounds(settings)
         changed = replace(with_settings(tenant, settings), version=tenant.version + 1)
         audit = self._record("tenant.change", name, settings_of(tenant), settings_of(changed))
         if not await self._store.put_tenant(changed, expected_version=tenant.version, audit=audit):

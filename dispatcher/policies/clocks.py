@@ -26,6 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from dispatcher.policies.share_bounds import SCALE_MIN
+
 LEAD_MAX = 50_000.0
 """Default bound on the distance between a tenant's vft and V, in service units for a weight of 1. A tenant that
 received a large guarantee pays back at most this much when others return. A tenant that was charged too much gets at
@@ -37,7 +39,10 @@ CAPACITY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A tenant's share: weight, guaranteed rate and burst. Raises ValueError unless weight > 0, rate and burst >= 0."""
+    """A tenant's share: weight, guaranteed rate and burst. Raises ValueError unless weight > 0, rate and burst >= 0.
+
+    A stored share may be outside the bounds of share_bounds.py, which are younger. It is clamped where it is used.
+    """
 
     weight: float = 1.0
     rate_per_s: float = 0.0
@@ -53,12 +58,12 @@ class Share:
 
 
 def rate_scale(promised_per_s: float, capacity_per_s: float | None) -> float:
-    """Return the factor by which guaranteed rates are multiplied, 0 < factor <= 1.
+    """Return the factor by which guaranteed rates are multiplied, SCALE_MIN <= factor <= 1.
 
     `promised_per_s`: the sum of the active tenants' guaranteed rates. Both parameters are in service units a second.
-    The factor is 1 if nothing is promised or no capacity has been measured (None or 0). A tenth of the capacity is kept
-    back for wrong estimates and the gaps between dispatches.
+    The factor is 1 if nothing is promised, or if no capacity has been measured (None or no positive number). A tenth of
+    the capacity is kept back for wrong estimates and the gaps between dispatches.
     """
-    if promised_per_s <= 0 or not capacity_per_s:
+    if promised_per_s <= 0 or not capacity_per_s or not capacity_per_s > 0:
         return 1.0
-    return min(1.0, CAPACITY_SHARE * capacity_per_s / promised_per_s)
+    return min(1.0, max(SCALE_MIN, CAPACITY_SHARE * capacity_per_s / promised_per_s))

@@ -8,6 +8,7 @@ from dispatcher.model.commands import Accept, Refused, parse_call_id
 from dispatcher.model.facts import Accepted, Held, ProcessSet, TenantSet, made
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.orders.queues import Clocks, Tenant
+from dispatcher.policies.share_bounds import COST_MAX, clamp_burst, clamp_rate, clamp_weight, is_share_sound
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.records import NO_PROCESS
 from dispatcher.shard.state import State
@@ -24,8 +25,13 @@ RETRY_MAX_S = 900.0
 
 
 def accept(decision: Decision, command: Accept) -> Refused | None:
-    """Accept the call, unless it was accepted before. Return the refusal, or None."""
+    """Accept the call, unless it was accepted before. Return the refusal, or None.
+
+    Raises ValueError for a cost that no process computes.
+    """
     state = decision.state
+    if not 0 <= command.cost <= COST_MAX:
+        raise ValueError(f"a cost is between 0 and {COST_MAX:g}, not {command.cost!r}")
     if command.id in state.calls or _was_accepted(state, command.id):
         _hold(decision, command)
         return None
@@ -77,15 +83,22 @@ def _hold(decision: Decision, command: Accept) -> None:
 
 def _configured(decision: Decision, command: Accept) -> Tenant:
     """Return the tenant. Log the command's configuration if its version is newer; an older one, from a cache, is
-    ignored."""
+    ignored.
+
+    The process that sends the command clamps its share (operations/calls.py). An older one does not, and an older log
+    may have a share outside the bounds: it is replaced.
+    """
     tenant = decision.state.tenants.get(command.tenant)
+    wanted: Accept | Tenant = command
     if tenant is not None and tenant.version >= command.version:
-        return tenant
+        if is_share_sound(tenant.weight, tenant.rate_per_s, tenant.burst):
+            return tenant
+        wanted = tenant
     clocks = _clocks_before_change(decision.state, tenant)
     decision.add(
         TenantSet(
-            command.tenant, command.version, command.weight, command.rate_per_s, command.burst, command.tier,
-            command.waiting_max, clocks,
+            command.tenant, wanted.version, clamp_weight(wanted.weight), clamp_rate(wanted.rate_per_s),
+            clamp_burst(wanted.burst), wanted.tier, wanted.waiting_max, clocks,
         )
     )  # fmt: skip
     return decision.state.tenants[command.tenant]

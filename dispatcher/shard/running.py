@@ -6,6 +6,7 @@ from dispatcher.model.commands import Done, End, Outcome, Return, Unknown
 from dispatcher.model.facts import Dropped, Ended, ProcessSet, Returned, WorkerLost, made
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.policies.orders.queues import Call
+from dispatcher.policies.share_bounds import clamp_cost
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch_next
 from dispatcher.shard.fold import NO_ROUTE, NOT_COUNTED
@@ -14,6 +15,8 @@ from dispatcher.shard.state import State
 EARLY_S = 4.0
 """A cancelled call that is returned less than this before its deadline ends as expired. The front may have cancelled it
 because of the deadline: its clock and the writer's may each be 2 s off (rule 10)."""
+TOKENS_MAX = 1_000_000_000
+"""No engine's request has more input or output tokens."""
 BY_ITS_PROCESS = frozenset({"unreachable", "declined"})
 """The reasons of returns that the process of a call sends, not its worker."""
 
@@ -112,7 +115,9 @@ def _end(
     first_token_s: float = 0.0,
 ) -> None:
     state = decision.state
-    served = state.settings.service(input_tokens, output_tokens)
+    if not (0 <= input_tokens <= TOKENS_MAX and 0 <= output_tokens <= TOKENS_MAX):
+        input_tokens, output_tokens = _clamp_tokens(input_tokens), _clamp_tokens(output_tokens)
+    served = clamp_cost(state.settings.service(input_tokens, output_tokens))
     clocks = state.order.settled(call.tenant, call, served)
     virtual_time = state.virtual_time
     if not state.waiting and _leaves_a_slot_free(state, call):
@@ -127,6 +132,11 @@ def _end(
         )
     )  # fmt: skip
     _after_slot_freed(decision)
+
+
+def _clamp_tokens(tokens: int) -> int:
+    """Return a count that can be charged, for a count of an engine that cannot."""
+    return min(max(0, tokens), TOKENS_MAX)
 
 
 def _leaves_a_slot_free(state: State, call: Call) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from dispatcher.policies.share_bounds import clamp_weight
 from dispatcher.policies.tiers import Tier
 
 
@@ -19,6 +20,9 @@ class QueueRequest:
     `interaction`: its tenant's name for the interaction that the request belongs to, "" for none. `app`, `stage`: the
     application and the stage of the interaction. `deadline_s`: when the answer becomes useless, on the clock of the
     policy.
+
+    A weight outside the bounds of the gate (dispatcher/policies/share_bounds.py) is clamped: otherwise one request of a
+    tiny weight would lift the counters of all later tenants beyond the precision of a float.
 
     Raises ValueError for a weight or a length that is impossible.
     """
@@ -39,6 +43,7 @@ class QueueRequest:
     def __post_init__(self) -> None:
         if not 0 < self.weight < inf:
             raise ValueError(f"weight must be a positive number, not {self.weight!r}")
+        object.__setattr__(self, "weight", clamp_weight(self.weight))
         if self.input_tokens < 0:
             raise ValueError(f"input_tokens must not be negative, not {self.input_tokens!r}")
         if not 0 <= self.system_tokens <= self.input_tokens:

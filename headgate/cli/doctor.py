@@ -189,9 +189,11 @@ def after(service: Service) -> None:
 
 
 async def _after(store: Store, config: Config, service: Service) -> list[Finding]:
-    from headgate.doctor.service import check_pools, check_request, no_request
+    from headgate.doctor.service import check_pools, check_request, check_shares, no_request
 
     found, followers = await check_pools(store, config, RealClock())
+    if followers:
+        found.append(await check_shares(admin_of(service.data, store, config).all))
     if service.address and service.api_key:
         found.append(await asyncio.to_thread(check_request, service.address, service.api_key, service.model))
     else:

@@ -7,7 +7,7 @@ ordinary one: it is charged to the tenant of the key.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,10 @@ import openai
 
 from dispatcher.config import Config
 from dispatcher.model.errors import HeadgateError, StoreUnavailable, WrongClock
+from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.monitor.picture import WorkerPicture
+from dispatcher.policies.share_bounds import SHARE_BOUNDS, share_problem
 from dispatcher.ports import Clock, Store
 from headgate.doctor.finding import Finding, failed, ok, skipped, warning
 
@@ -24,6 +26,7 @@ LOG_AGE_MAX_S = 180.0
 """The sweep writes an entry at least each minute if anything waits or runs."""
 REQUEST_S = 120.0
 TOKENS = 8
+SHARES_SHOWN = 10
 
 
 async def check_pools(store: Store, config: Config, clock: Clock) -> tuple[list[Finding], list[LogFollower]]:
@@ -77,6 +80,25 @@ def _workers(workers: Sequence[WorkerPicture]) -> list[Finding]:
         ok("workers", f"{len(serving)} with {sum(worker.slots for worker in serving)} slots; {models}"),
         *(warning("workers", f"{name} is silent", "it died, or it cannot reach the gate") for name in silent),
     ]
+
+
+async def check_shares(list_tenants: Callable[[], Awaitable[Sequence[Tenant]]]) -> Finding:
+    """Name the tenants whose stored shares are outside the bounds (policies/share_bounds.py): the gate clamps them."""
+    try:
+        tenants = await list_tenants()
+    except HeadgateError as error:
+        return warning("shares", f"the tenants cannot be read: {error}", "allow it, or run this as an administrator")
+    found = [
+        f"{tenant.name}: {setting} {problem}"
+        for tenant in tenants
+        for setting in SHARE_BOUNDS
+        if (problem := share_problem(setting, getattr(tenant.share, setting))) is not None
+    ]
+    if not found:
+        return ok("shares", f"{len(tenants)} tenants, all within the bounds")
+    more = f"; and {len(found) - SHARES_SHOWN} more" if len(found) > SHARES_SHOWN else ""
+    advice = "the gate uses the nearest allowed value: headgate tenants set NAME --weight/--rate/--burst"
+    return warning("shares", "; ".join(found[:SHARES_SHOWN]) + more, advice)
 
 
 def check_request(base_url: str, key: str, model: str | None) -> Finding:

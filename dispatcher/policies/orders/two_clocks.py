@@ -44,6 +44,10 @@ from dispatcher.policies.orders.interface import Charge, Index, registered
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.policies.orders.slack_index import Slack, SlackIndex
 from dispatcher.policies.orders.two_clocks_index import TwoClocksIndex
+from dispatcher.policies.share_bounds import RATE_MIN, SCALE_MIN, WEIGHT_MIN
+
+EFFECTIVE_RATE_MIN = RATE_MIN * SCALE_MIN
+"""A log that is older than the bounds of shares may have calls that were charged with less."""
 
 
 class TwoClocks:
@@ -139,8 +143,10 @@ class TwoClocks:
             return tenant.clocks
         tat, vft = tenant.clocks
         if call.charge_in_profile:
-            tat += error / call.charge_rate_per_s
-        return tat, vft + error / call.charge_weight
+            rate = call.charge_rate_per_s
+            tat += error / (rate if rate > EFFECTIVE_RATE_MIN else EFFECTIVE_RATE_MIN)
+        weight = call.charge_weight
+        return tat, vft + error / (weight if weight > WEIGHT_MIN else WEIGHT_MIN)
 
     def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
         return max(virtual_time, clocks[1])

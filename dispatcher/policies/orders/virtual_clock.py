@@ -28,6 +28,7 @@ from dispatcher.policies.orders.interface import Charge, Index, registered
 from dispatcher.policies.orders.keyed_index import KeyedIndex
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.policies.orders.slack_index import Slack
+from dispatcher.policies.share_bounds import RATE_MIN
 
 DEBT_MAX_S = 5.0
 """The most that a tenant's tat may be ahead of now in the capped variant."""
@@ -79,7 +80,7 @@ class VirtualClock:
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
         if not call.charge_rate_per_s or not tenant.rate_per_s:
             return tenant.clocks
-        return (tenant.clocks[0] + (served - call.cost) / call.charge_rate_per_s,)
+        return (tenant.clocks[0] + (served - call.cost) / max(call.charge_rate_per_s, RATE_MIN),)
 
     def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
         return virtual_time
