@@ -10,7 +10,7 @@ HeadgateError
 │   ├── UnknownInvocation      404
 │   ├── IdempotencyConflict    409  the same key with another body
 │   └── Refused                429  over a limit, with the seconds to wait; also if a worker sheds the request
-├── ServiceError           headgate cannot serve the request; HTTP 5xx, FunctionError for lambda.invoke
+├── ServiceError           headgate cannot serve the request; HTTP 5xx, FunctionError for lambda.invoke. Itself: 500
 │   ├── NoWorker               503  no worker serves this model
 │   ├── WorkerFailed           502  the worker stopped before the end
 │   ├── Preempted              503  the worker ended the request in favour of more urgent work
@@ -23,6 +23,9 @@ HeadgateError
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+INTERNAL_ERROR = "internal_error"
+"""The code of a request that an error in the gate's code ended, and no other request (service/faults.py)."""
 
 
 class HeadgateError(Exception):

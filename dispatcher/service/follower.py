@@ -1,8 +1,13 @@
-"""A process's copy of the shard's state, which follows the log. A lock lets one method run at a time."""
+"""A process's copy of the shard's state, which follows the log. A lock lets one method run at a time.
+
+If an entry does not fold, the copy may be at fault and not the entry. So the state is loaded again from the snapshot,
+once. If the entry does not fold then either, the log is corrupt.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from math import inf
@@ -18,7 +23,10 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import load
 
+logger = logging.getLogger("headgate.gate")
+
 READ_MAX = 1000
+REASON_CHARS_MAX = 200
 PAUSE_BYTES = 30_000
 """After a fold of this many bytes of entries, other tasks of the process may run."""
 
@@ -29,6 +37,10 @@ class Delivery(NamedTuple):
     process: str
     position: int
     news: Offer | Over
+
+
+class StateLost(Exception):
+    """An entry was folded in part. The state is loaded again before it is used."""
 
 
 def ignore_entry(_entry: Entry, _deliveries: list[Delivery]) -> None:
@@ -70,6 +82,10 @@ class Follower:
         self._named: Moment | None = None
         """The start of the last read or append which showed that `shard.position` was free; None if there was none."""
         self._corrupt: LogCorrupt | None = None
+        self._is_lost = False
+        """True if the state may differ from the log, and must be loaded again."""
+        self._failed_at = -1
+        """The position of the last entry that did not fold."""
         self._lock = asyncio.Lock()
 
     @property
@@ -90,6 +106,8 @@ class Follower:
     async def held(self) -> AsyncIterator[Shard]:
         """Hold the lock, so that inside the block no other task folds or decides."""
         async with self._lock:
+            if self._is_lost:
+                await self._catch_up()
             yield self.shard
 
     async def _catch_up(self) -> None:
@@ -105,7 +123,10 @@ class Follower:
             if named is None or named.age_s() > POSITION_MAX_AGE_S:
                 self._named = None
                 continue
-            await self._fold_all(entries)
+            try:
+                await self._fold_all(entries)
+            except StateLost:
+                continue
             self._named = began
             if len(entries) < READ_MAX:
                 return
@@ -135,7 +156,7 @@ class Follower:
             self._named = None  # so that this copy decides and writes nothing until a read finds no gap
             raise LogGap(f"{gap} There is no snapshot above it, so this shard stops.")
         shard = Shard(self._settings) if found is None else await self._offload(load, found[1], self._settings)
-        self.shard = shard
+        self.shard, self._is_lost = shard, False
         if shard.position != position:
             raise LogCorrupt(f"The snapshot of position {position} contains another position.")
         self.saved_position, self.saved_at, self.unsaved_bytes = position, self.shard.at, 0
@@ -143,14 +164,30 @@ class Follower:
         self.on_load()
 
     def _fold(self, data: bytes) -> None:
+        """Fold the entry at the shard's position. Raises LogCorrupt; StateLost if the state must be loaded again."""
+        position = self.shard.position
         try:
-            entry = decode_entry_at(self.shard.position, data)
-            news = self.shard.fold(entry)
+            entry = decode_entry_at(position, data)
         except LogCorrupt as error:
             self._corrupt = error
             raise
+        try:
+            news = self.shard.fold(entry)
+        except Exception as error:
+            if self._failed_at == position:
+                named = error if isinstance(error, LogCorrupt) else LogCorrupt(f"entry {position}: {error!r}")
+                self._corrupt = named
+                raise named from error
+            self._failed_at = position
+            self._lose_state(error)
+            raise StateLost() from error
         self._count_unsaved(entry, data)
         self.on_entry(entry, deliveries_of(entry.position, news))
+
+    def _lose_state(self, error: Exception) -> None:
+        """Load the state again before it is used, because it may differ from the log."""
+        logger.error("the state is loaded again: %s: %r", type(error).__name__, str(error)[:REASON_CHARS_MAX])
+        self._named, self._is_lost = None, True
 
     def _count_unsaved(self, entry: Entry, data: bytes) -> None:
         self.unsaved_bytes += len(data)

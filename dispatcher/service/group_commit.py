@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -13,6 +14,8 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock
 from dispatcher.service.follower import Delivery
 from dispatcher.service.replica import COMMANDS_MAX, Committed, Replica
+
+logger = logging.getLogger("headgate.gate")
 
 PATIENT_S = 0.15
 """A command that is not urgent waits at most so long for an entry that is written for other commands anyway."""
@@ -129,7 +132,10 @@ class GroupCommit:
             self._ticked_at = self.committed_at
         outcomes = committed.outcomes[1:] if ticked else committed.outcomes
         for item, outcome in zip(items, outcomes, strict=True):
-            item.reply(outcome)
+            try:
+                item.reply(outcome)
+            except Exception as error:  # one outcome that cannot be sent must not keep the others from their callers
+                logger.error("outcome not sent: %s of %s", type(error).__name__, type(item.command).__name__)
         offered = {_offered(item, outcome) for item, outcome in zip(items, outcomes, strict=True)}
         self._deliver([each for each in committed.deliveries if each[::2] not in offered])
 

@@ -7,19 +7,20 @@ every decision in the log was made on the exact state before its entry. A lock l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 from zlib import crc32
 
 from dispatcher.model.commands import Command, End, Outcome, Over, Refused
-from dispatcher.model.errors import EntryTooLarge, StoreUnavailable, WrongClock
-from dispatcher.model.facts import Entry, Fact
+from dispatcher.model.errors import EntryTooLarge, HeadgateError, StoreUnavailable, WrongClock
+from dispatcher.model.facts import Fact
 from dispatcher.ports import Clock, InvocationStore, Log
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S, ClockGuard, Moment
-from dispatcher.service.follower import Delivery, Follower, Offload, at_once, deliveries_of
+from dispatcher.service.deciding import Committed as Committed
+from dispatcher.service.deciding import Decider, More, no_more
+from dispatcher.service.faults import DecisionFailed, Failure
+from dispatcher.service.follower import Delivery, Offload, StateLost, at_once, deliveries_of
 from dispatcher.service.kept_answers import ends_with_answer, keep_answers, keep_outcomes, kept_ends
-from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.settings import ShardSettings
 
 COMMANDS_MAX = 400
@@ -41,25 +42,12 @@ REPEAT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The pauses before an append without an answer is repeated."""
 
 
-class Committed(NamedTuple):
-    outcomes: list[Outcome]
-    deliveries: list[Delivery]
-
-
 class Deposed(Exception):
     """Another process leads in a later epoch. The commands that were being committed are not in the log."""
 
 
-More = Callable[[int], Sequence[Command]]
-
-
-def no_more(_room: int) -> Sequence[Command]:
-    """Return no further commands for a commit that is under way."""
-    return ()
-
-
-class Replica(Follower):
-    """A follower that can write. `name`: the name of this process, new at every start.
+class Replica(Decider):
+    """A copy that can write.
 
     `answers`: the store for the answers of durable calls; None for a replica that stores none.
     """
@@ -75,14 +63,10 @@ class Replica(Follower):
         guard: ClockGuard | None = None,
         offload: Offload = at_once,
     ) -> None:
-        super().__init__(log, settings, clock, offload)
-        self.name = name
+        super().__init__(log, settings, clock, name, guard, offload)
         self._answers = answers
-        self.guard = guard or ClockGuard(clock)
         self._is_contested = False
         """True if another process has written an entry since this process's last commit began."""
-        self.entries_written = 0
-        """The number of entries that this replica tried to write. It is a part of `Entry.writer`."""
 
     async def commit(self, commands: Sequence[Command], *, epoch: int | None = None, more: More = no_more) -> Committed:
         """Decide the commands, write the facts, and return the outcomes in order when the facts are in the log.
@@ -94,6 +78,8 @@ class Replica(Follower):
         If the decision has no facts, the end of the log is read before the answer, and the commands are decided again.
         A leader may refuse without this read, because nearly all entries are its own.
 
+        A command that raises an error is Refused with the code "internal_error" (faults.py).
+
         Raises Deposed if the log has a later epoch; StoreUnavailable if the log cannot be read, or if it is unknown
         whether the commands were written; LogCorrupt, LogGap.
         """
@@ -101,7 +87,7 @@ class Replica(Follower):
             outcomes: list[Outcome] = []
             deliveries: list[Delivery] = []
             for start in range(0, len(commands), COMMANDS_MAX):
-                part = await self._commit(list(commands[start : start + COMMANDS_MAX]), epoch, more)
+                part = await self._commit_all(list(commands[start : start + COMMANDS_MAX]), epoch, more)
                 outcomes += part.outcomes
                 deliveries += part.deliveries
             return Committed(outcomes, deliveries)
@@ -114,8 +100,9 @@ class Replica(Follower):
         async with self._lock:
             await self._catch_up()
             while self.shard.epoch == epoch:
+                await self._make_usable()
                 at = self.guard.entry_time(self.shard.at)
-                self.shard.decide((), at)
+                self.shard.begin(at)  # it decides nothing, so no error can prevent a takeover
                 if await self._write((), at, address, epoch + 1) is not None:
                     self.guard.stay_calm()
                     return True
@@ -133,11 +120,13 @@ class Replica(Follower):
         while True:
             if epoch is not None and self.shard.epoch != epoch:
                 raise Deposed()
+            if not self.is_loaded:
+                await self._make_usable()
             now = now if kept else self.guard.entry_time(self.shard.at)
-            decided, facts = self.shard.decide([*found, *commands], now)
+            decided, facts = self._decide(found, commands, now)
             outcomes = decided[len(found) :]
             if not facts:
-                self.shard.rollback()
+                self._roll_back()
                 if is_fresh or (epoch is not None and all(isinstance(outcome, Refused) for outcome in outcomes)):
                     return Committed(outcomes, [])
                 await self._catch_up()
@@ -149,7 +138,7 @@ class Replica(Follower):
                 continue
             try:
                 ends = self.shard.durable_ends()
-                deliveries = await self._write(facts, now, self.shard.leader, self.shard.epoch)
+                deliveries = await self._write(facts, now, self.shard.leader, self.shard.epoch, commands)
                 if deliveries is not None:
                     await self._keep_outcomes([over for over, attempt in ends if not attempt], now)
                     return Committed(outcomes, deliveries)
@@ -180,8 +169,12 @@ class Replica(Follower):
             ran = [over for over, attempt in self.shard.durable_ends() if attempt]
             found = await kept_ends(answers, ran, self.shard.lost_attempts(), commands, now)
             return found, await keep_answers(answers, commands, outcomes, now)
+        except HeadgateError:
+            raise
+        except Exception as error:
+            raise DecisionFailed(commands, Failure(error)) from error
         finally:
-            self.shard.rollback()
+            self._roll_back()
 
     async def _keep_outcomes(self, ends: list[Over], now: float) -> None:
         """Store answers for durable calls that ended before they ran. If that fails, a later reader makes them."""
@@ -199,28 +192,35 @@ class Replica(Follower):
         second = await self._commit(commands[half:], epoch)
         return Committed(first.outcomes + second.outcomes, first.deliveries + second.deliveries)
 
-    async def _write(self, facts: Sequence[Fact], now: float, leader: str, epoch: int) -> list[Delivery] | None:
+    async def _write(
+        self, facts: Sequence[Fact], now: float, leader: str, epoch: int, commands: Sequence[Command] = ()
+    ) -> list[Delivery] | None:
         """Write the decision as the entry at the shard's position. Return its news.
 
         If another process wrote that position, undo the decision, fold the other entry, and return None. An error
-        undoes the decision too.
+        undoes the decision too. Raises DecisionFailed if the entry cannot be encoded.
         """
         self.entries_written += 1
-        writer = f"{self.name}:{self.entries_written}"
-        entry = Entry(self.shard.position, now, writer, leader, epoch, tuple(facts))
-        data = encode_entry(entry)
+        try:
+            entry, data = self._encoded(facts, now, leader, epoch)
+        except Exception as error:
+            raise DecisionFailed(commands, self._undo(error)) from error
         try:
             if len(data) > ENTRY_FULL:
                 raise EntryTooLarge(f"The entry at position {entry.position} has {len(data)} bytes.")
             stands = await self._append(entry.position, data)
-        except BaseException:
-            self.shard.rollback()
-            raise
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, HeadgateError) or not isinstance(error, Exception):
+                raise
+            self._lose_state(error)  # it is unknown whether the entry was written
+            raise StoreUnavailable("The log could not be written.") from error
         if stands != data:
-            self.shard.rollback()
-            self._fold(stands)
+            self._roll_back()
+            with suppress(StateLost):
+                self._fold(stands)
             return None
-        news = self.shard.confirm(entry)
+        news = self._confirm(entry)
         self._count_unsaved(entry, data)
         return deliveries_of(entry.position, news)
 

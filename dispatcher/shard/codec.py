@@ -28,6 +28,7 @@ from dispatcher.model.facts import (
     UsageSaved,
     WorkerLost,
     WorkerSet,
+    made,
 )
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.loadable import LoadableModel
@@ -65,24 +66,42 @@ _FROM_LISTS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "groups": lambda groups: tuple(map(GroupPlan._make, groups)),
 }
 """Makes the value of a field that is a tuple, by the field's name. JSON has lists only."""
-_TUPLES = {
-    kind: [(place, _FROM_LISTS[name]) for place, name in enumerate(kind._fields) if name in _FROM_LISTS]
-    for kind in KINDS.values()
+_READERS = {
+    letter: (
+        kind,
+        len(kind._fields),
+        [(place, _FROM_LISTS[name]) for place, name in enumerate(kind._fields) if name in _FROM_LISTS],
+    )
+    for letter, kind in KINDS.items()
 }
-
+"""By letter: the kind, the number of its fields, and the places of those that are tuples."""
 
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
-def encode_entry(entry: Entry) -> bytes:
+def encode_entry(entry: Entry, *, checked: bool = False) -> bytes:
+    """Return the entry's bytes. Raises ValueError or TypeError for a value that JSON does not have (NaN, half of a
+    surrogate pair).
+
+    `checked`: decode the text, and raise LogCorrupt if that is another entry. The facts of a decision were folded when
+    they were decided (decision.py). So every copy of the shard can fold an entry that decodes to the same facts.
+    """
     facts = [[_LETTERS[type(fact)], *fact] for fact in entry.facts]
-    fields = [FORMAT, entry.position, entry.at, entry.writer, entry.leader, entry.epoch, facts]
-    return pack(fields)
+    text = _to_json([FORMAT, entry.position, entry.at, entry.writer, entry.leader, entry.epoch, facts])
+    data = text.encode()
+    if checked and _entry(json.loads(text)) != entry:
+        raise LogCorrupt(f"entry {entry.position} does not decode to the facts that were decided")
+    return _compress(data)
 
 
 def decode_entry(data: bytes) -> Entry:
     """Return the entry. Raises LogCorrupt if the bytes are no entry, or an entry of a newer version."""
     [fields, *_] = unpack(data)
+    return _entry(fields)
+
+
+def _entry(fields: Any) -> Entry:
+    """Return the entry of these fields. Raises LogCorrupt."""
     try:
         version, position, at, writer, leader, epoch, facts = fields
         if version > FORMAT:
@@ -90,7 +109,7 @@ def decode_entry(data: bytes) -> Entry:
         head = (type(position), type(writer), type(leader), type(epoch), type(facts))
         if head != _HEAD or not isinstance(at, int | float):
             raise TypeError(f"the head of entry {position!r} has fields of wrong types")
-        return Entry(position, at, writer, leader, epoch, tuple(_fact(*fact) for fact in facts))
+        return Entry(position, at, writer, leader, epoch, tuple([_fact(fact) for fact in facts]))
     except (ValueError, TypeError, KeyError) as error:
         raise LogCorrupt(f"it is no entry: {error!r}") from None
 
@@ -107,7 +126,10 @@ def decode_entry_at(position: int, data: bytes) -> Entry:
 
 def pack(*values: object) -> bytes:
     """Return the values as lines of JSON, compressed from COMPRESSED_FROM_BYTES on."""
-    text = b"\n".join(_to_json(value).encode() for value in values)
+    return _compress(b"\n".join(_to_json(value).encode() for value in values))
+
+
+def _compress(text: bytes) -> bytes:
     return PLAIN + text if len(text) < COMPRESSED_FROM_BYTES else COMPRESSED + zlib.compress(text, 1)
 
 
@@ -120,10 +142,11 @@ def unpack(data: bytes) -> list[Any]:
         raise LogCorrupt(f"the log holds bytes that do not decode: {error}") from None
 
 
-def _fact(letter: str, *fields: Any) -> Fact:
-    kind = KINDS[letter]
-    for place, from_list in _TUPLES[kind]:
+def _fact(item: list[Any]) -> Fact:
+    kind, size, tuples = _READERS[item[0]]
+    fields = item[1:]
+    for place, from_list in tuples:
         if place < len(fields):
-            fields = (*fields[:place], from_list(fields[place]), *fields[place + 1 :])
-    fact: Fact = kind(*fields)
+            fields[place] = from_list(fields[place])
+    fact: Fact = made(kind, fields) if len(fields) == size else kind(*fields)
     return fact

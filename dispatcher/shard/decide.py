@@ -183,8 +183,14 @@ def _tick(decision: Decision) -> None:
     """Drop waiting calls whose deadline has passed. Let workers serve again after their rest or retirement."""
     state = decision.state
     rested(decision)
-    for call_id in state.deadlines.take_due(state.at):
-        decision.add(Dropped(call_id, "expired"))
+    due = state.deadlines.take_due(state.at)
+    try:
+        for call_id in due:
+            decision.add(Dropped(call_id, "expired"))
+    except BaseException:
+        for call in filter(None, map(state.calls.get, due)):  # no inverse adds those without a fact again
+            state.deadlines.add(call)
+        raise
 
 
 def status(state: State, call_id: str) -> Outcome:

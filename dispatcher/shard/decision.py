@@ -15,6 +15,8 @@ class Decision:
         self.state = state
         self.facts: list[Fact] = []
         self.news: list[News] = []
+        self.dispatching = ""
+        """The id of the waiting call that is being dispatched. If that raises, the call is at fault, not a command."""
 
     def add(self, fact: Fact) -> None:
         state = self.state

@@ -29,6 +29,7 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
     wait for this model.
     """
     state, tenant = decision.state, call.tenant
+    decision.dispatching = call.id
     worker = state.slots.best_for(call, first, state.processes[call.process].unreached) if call.lost_on else first
     slack = state.order.slack
     as_surplus = call.deferred and slack is not None and slack.is_calm(call, state.at)
@@ -41,3 +42,4 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
             (call.id, worker.name, call.attempt + 1, in_profile, rate_per_s, tenant.weight, clocks, virtual_time),
         )
     )
+    decision.dispatching = ""

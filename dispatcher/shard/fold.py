@@ -2,8 +2,8 @@
 
 steps.py folds the three facts that every call has, this file folds the rare ones.
 
-The fold raises LogCorrupt, which names the fact, if a fact does not fit the state. The shard then stops, because every
-later decision could be wrong.
+The fold raises LogCorrupt, which names the fact, if a fact does not fit the state. The fact may then be applied in
+part, so this state must not be used again: a replica loads its snapshot (service/replica.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def fold(state: State, fact: Fact) -> list[News]:
     try:
         news = FOLDS[type(fact)](state, fact)
         state.flush()
-    except (LookupError, ValueError, AttributeError, TypeError, ArithmeticError) as error:
+    except Exception as error:
         reason = f"does not fit the state under the order {state.order.name!r}: {error!r}"
         raise LogCorrupt(f"entry {state.position}: {fact!r} {reason}") from error
     return news or []

@@ -52,6 +52,12 @@ class Shard:
         The facts are applied tentatively: `confirm` or `rollback` must follow. If `now` is before the time of the last
         entry, that time is used.
         """
+        decision = self.begin(now)
+        outcomes = decide(decision, commands)
+        return outcomes, tuple(decision.facts)
+
+    def begin(self, now: float) -> Decision:
+        """Begin a decision, and decide nothing yet. `confirm` or `rollback` must follow."""
         if self._decision is not None:
             raise RuntimeError("the decision before is neither confirmed nor rolled back")
         state = self.state
@@ -59,8 +65,12 @@ class Shard:
         self._decision = Decision(state)
         state.durable_ends.clear()
         state.waits.ended.clear()
-        outcomes = decide(self._decision, commands)
-        return outcomes, tuple(self._decision.facts)
+        return self._decision
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision that is neither confirmed nor rolled back."""
+        return self._decision
 
     def durable_ends(self) -> list[tuple[Over, int]]:
         """Return the ends of durable calls in the decision that is not written yet, each with the number of the call's

@@ -1,0 +1,301 @@
+"""An error in a decision ends the command at fault, and no other: the replica stays usable, and agrees with the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from dispatcher.model.commands import Accept, Command, Done, Offer, Outcome, Over, Refused, Waiting
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.facts import Accepted, Entry
+from dispatcher.policies.orders.two_clocks import TwoClocks
+from dispatcher.service import replica as replica_module
+from dispatcher.service.faults import CREDIT_MAX, CREDIT_PER_S, EXTRA, SUSPECT_S
+from dispatcher.service.group_commit import GroupCommit
+from dispatcher.service.replica import Replica
+from dispatcher.shard import codec, fold, shard, steps
+from dispatcher.shard.decide import decide
+from dispatcher.shard.forgetting import forget
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.snapshot import dump
+from tests.support.gate.service_world import World, accept, end, in_virtual_time, report
+
+SLOTS = 40
+
+
+def evil(number: int, now: float, **values: Any) -> Accept:
+    return accept(f"one-{number}", "one", now)._replace(tenant="evil", **values)
+
+
+def good(number: int, now: float) -> Accept:
+    return accept(f"one-{number}", "one", now)._replace(tenant="good")
+
+
+async def ready(world: World) -> Replica:
+    one = world.replica("one")
+    await one.commit([report("w1", SLOTS)])
+    return one
+
+
+def is_internal(outcome: Outcome) -> bool:
+    return isinstance(outcome, Refused) and outcome.code == "internal_error"
+
+
+async def agrees(world: World, one: Replica) -> bool:
+    """Return whether the replica's state is that of the log, which every copy can fold."""
+    await one.catch_up()
+    return dump(one.shard) == dump((await world.folded()).shard)
+
+
+ODD: list[dict[str, Any]] = [
+    {"cost": nan}, {"cost": inf}, {"cost": -1.0}, {"cost": "9"}, {"cost": 10**400}, {"deadline_at": nan},
+    {"deadline_at": -inf}, {"due_at": nan}, {"app": "half \ud83d"}, {"model": ["m"]}, {"id": "no number"}, {"id": None},
+    {"input_tokens": {1, 2}}, {"interaction": b"bytes"}, {"tier": object()}, {"weight": "2"},
+    {"waiting_max": None}, {"floor": "x"}, {"process": 7.5j},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD, ids=str)
+@in_virtual_time()
+async def test_one_odd_command_is_refused_and_all_others_are_served(odd: dict[str, Any]) -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    commands = [good(number, now) for number in range(1, 8)]
+    commands.insert(3, evil(20, now, **odd))
+    outcomes = (await one.commit(commands)).outcomes
+    assert is_internal(outcomes.pop(3))
+    assert [outcome.id for outcome in outcomes if isinstance(outcome, Offer)] == [f"one-{n}" for n in range(1, 8)]
+    assert await agrees(world, one)
+    assert isinstance((await one.commit([good(9, now)])).outcomes[0], Offer)
+
+
+@in_virtual_time()
+async def test_several_tenants_with_odd_commands_are_all_found(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    odd = [evil(50 + number, now, cost=nan)._replace(tenant=f"evil{number}") for number in range(12)]
+    outcomes = (await one.commit([*odd[:5], good(1, now), *odd[5:], good(2, now)])).outcomes
+    assert [is_internal(outcome) for outcome in outcomes] == [True] * 5 + [False] + [True] * 7 + [False]
+    ids = {outcome.message.split("fault ")[1].split(")")[0] for outcome in outcomes if isinstance(outcome, Refused)}
+    lines = [each.getMessage() for each in caplog.records if "command refused" in each.getMessage()]
+    assert len(ids) == len(lines) == one.faults.refused == 12
+    assert all(any(f"fault={each} " in line for line in lines) for each in ids)
+
+
+def raising(replaced: Callable[..., Any], when: Callable[..., bool], times: float = inf) -> Callable[..., Any]:
+    left = [times]
+
+    def replacement(*arguments: Any, **options: Any) -> Any:
+        if left[0] > 0 and when(*arguments):
+            left[0] -= 1
+            raise RuntimeError("an error of the code")
+        return replaced(*arguments, **options)
+
+    return replacement
+
+
+def is_evil(_state: object, fact: Accepted) -> bool:
+    return fact.tenant == "evil"
+
+
+@in_virtual_time()
+async def test_a_fact_that_does_not_fold_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    await one.commit([good(1, now)])
+    monkeypatch.setitem(fold.FOLDS, Accepted, raising(fold.FOLDS[Accepted], is_evil))
+    outcomes = (await one.commit([good(2, now), evil(20, now), good(3, now)])).outcomes
+    assert [is_internal(outcome) for outcome in outcomes] == [False, True, False]
+    assert await agrees(world, one)
+
+
+@in_virtual_time()
+async def test_a_fact_that_fails_after_it_was_folded_in_part_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    accepted = steps.accepted
+
+    def half(state: Any, fact: Accepted) -> None:
+        accepted(state, fact)
+        if fact.tenant == "evil":
+            state.arrivals += 5  # a change without an inverse
+            raise RuntimeError("half done")
+
+    monkeypatch.setitem(fold.FOLDS, Accepted, half)
+    outcomes = (await one.commit([good(2, now), evil(20, now)])).outcomes
+    assert [is_internal(outcome) for outcome in outcomes] == [False, True]
+    assert await agrees(world, one)
+
+
+@in_virtual_time()
+async def test_an_entry_that_does_not_decode_to_its_facts_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    kind, size, tuples = codec._READERS["a"]
+    lossy = [*tuples, (9, lambda app: app[:8])]
+    monkeypatch.setitem(codec._READERS, "a", (kind, size, lossy))
+    commands = [evil(20, now, interaction="longer than eight"), good(1, now)._replace(interaction="short")]
+    outcomes = (await one.commit(commands)).outcomes
+    assert [is_internal(outcome) for outcome in outcomes] == [True, False]
+
+
+@in_virtual_time()
+async def test_a_rollback_that_raises_loads_the_state_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    await one.commit([good(1, now)])
+    before = one.shard
+    monkeypatch.setattr(steps, "_undo_accepted", raising(steps._undo_accepted, lambda *_: True, 1))
+    outcomes = (await one.commit([good(2, now), evil(20, now, deadline_at=inf)])).outcomes
+    assert [is_internal(outcome) for outcome in outcomes] == [False, True]
+    assert one.shard is not before
+    assert world.clock.now() - now < 2.0
+    assert await agrees(world, one)
+
+
+@in_virtual_time()
+async def test_an_error_after_the_append_loses_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    monkeypatch.setattr(shard, "forget", raising(forget, lambda *_: True, 1))
+    committed = await one.commit([good(1, now)])
+    assert isinstance(committed.outcomes[0], Offer)
+    assert [each.news.id for each in committed.deliveries] == ["one-1"]
+    assert await agrees(world, one)
+
+
+@in_virtual_time()
+async def test_a_store_that_raises_an_unknown_error_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    with monkeypatch.context() as broken:
+        broken.setattr(one._log, "append", raising(one._log.append, lambda *_: True))
+        with pytest.raises(StoreUnavailable):
+            await one.commit([good(1, now)])
+    assert isinstance((await one.commit([good(1, now)])).outcomes[0], Offer)
+    assert await agrees(world, one)
+
+
+@in_virtual_time()
+async def test_a_waiting_call_at_fault_ends_and_not_the_command_that_freed_its_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    one, now = world.replica("one"), world.clock.now()
+    await one.commit([report("w1", 1)])
+    outcomes = (await one.commit([good(1, now), evil(20, now), good(2, now)])).outcomes
+    assert [type(outcome) for outcome in outcomes] == [Offer, Waiting, Waiting]
+    monkeypatch.setattr(TwoClocks, "charged", raising(TwoClocks.charged, lambda _, tenant, *__: tenant.name == "evil"))
+    committed = await one.commit([end("one-1", 1)])
+    assert [type(outcome) for outcome in committed.outcomes] == [Over]
+    news = {each.news.id: type(each.news) for each in committed.deliveries}
+    assert news == {"one-1": Over, "one-20": Over, "one-2": Offer}
+    assert await agrees(world, one)
+
+
+@in_virtual_time()
+async def test_an_error_of_every_decision_prevents_no_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    with monkeypatch.context() as broken:
+        broken.setattr(shard, "decide", raising(decide, lambda *_: True))
+        assert await one.take_over("one:1", one.shard.epoch)
+        assert all(map(is_internal, (await one.commit([good(1, now), good(2, now)])).outcomes))
+    await world.clock.sleep(SUSPECT_S)
+    assert isinstance((await one.commit([good(3, now)])).outcomes[0], Offer)
+    assert await agrees(world, one)
+
+
+@in_virtual_time()
+async def test_commands_that_fail_only_together_are_written_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    plain = codec.encode_entry
+
+    def no_two(entry: Entry, *, checked: bool = False) -> bytes:
+        if Counter(type(fact) for fact in entry.facts)[Accepted] > 1:
+            raise RuntimeError("two of them")
+        return plain(entry, checked=checked)
+
+    monkeypatch.setattr("dispatcher.service.deciding.encode_entry", no_two)
+    assert all(isinstance(each, Offer) for each in (await one.commit([good(n, now) for n in (1, 2, 3)])).outcomes)
+    assert await agrees(world, one)
+
+
+def count_decided(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Command]]:
+    """Return the commands of every decision from here on."""
+    decided: list[Sequence[Command]] = []
+    plain = Shard.decide
+
+    def counted(self: Shard, commands: Sequence[Command], now: float) -> Any:
+        decided.append(commands)
+        return plain(self, commands, now)
+
+    monkeypatch.setattr(Shard, "decide", counted)
+    return decided
+
+
+async def stream(entries: int, faults: int) -> int:
+    """Commit entries of 20 commands that are right and some that are not. Return the number that was refused."""
+    world = World()
+    one, now, refused = await ready(world), world.clock.now(), 0
+    for entry in range(entries):
+        commands: list[Command] = [good(1 + 20 * entry + number, now) for number in range(20)]
+        for number in range(faults):
+            commands.insert(4 * number, evil(10_000 + faults * entry + number, now, cost=nan))
+        refused += sum(map(is_internal, (await one.commit(commands)).outcomes))
+    assert world.clock.now() - now < SUSPECT_S / 2
+    assert await agrees(world, one)
+    return refused
+
+
+@pytest.mark.parametrize("faults", [1, 5])
+@in_virtual_time()
+async def test_a_stream_of_faults_costs_the_others_a_fifth(monkeypatch: pytest.MonkeyPatch, faults: int) -> None:
+    """The cost is counted in commands that were decided: besides the stream, the first search and the first credit."""
+    decided, entries = count_decided(monkeypatch), 100
+    assert await stream(entries, 0) == 0
+    alone = sum(map(len, decided))
+    decided.clear()
+    assert await stream(entries, faults) == faults * entries
+    beside = sum(max(1, len(commands)) for commands in decided)
+    search, time_s = 4 * (20 + faults), 2.0
+    assert beside <= (1 + EXTRA) * alone + search + CREDIT_MAX + CREDIT_PER_S * time_s
+
+
+@in_virtual_time()
+async def test_a_tenant_with_a_fault_is_served_again_at_once() -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    assert is_internal((await one.commit([good(1, now), evil(20, now, cost=nan)])).outcomes[1])
+    outcomes = (await one.commit([evil(21, now), good(2, now), evil(22, now, cost=nan), evil(23, now)])).outcomes
+    assert [type(outcome) for outcome in outcomes] == [Offer, Offer, Refused, Offer]
+    assert [outcome.id for outcome in outcomes if isinstance(outcome, Offer)] == ["one-21", "one-2", "one-23"]
+    assert await agrees(world, one)
+
+
+@in_virtual_time()
+async def test_a_reply_that_cannot_be_sent_keeps_no_other_from_its_caller() -> None:
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    got: list[Outcome | StoreUnavailable] = []
+    commits = GroupCommit(one, world.clock, lambda _: None, lambda error, _: None)
+    commits.add(good(1, now), raising(got.append, lambda _: True))
+    commits.add(good(2, now), got.append)
+    work = asyncio.ensure_future(commits.run())
+    await world.clock.sleep(1.0)
+    commits.add(report("w2", 1), got.append)
+    await world.clock.sleep(1.0)
+    commits.stop()
+    await work
+    assert len(got) == 2
+    assert not isinstance(got[1], Refused | Done)
+
+
+def test_the_names_that_other_modules_import_stay() -> None:
+    assert replica_module.Committed is not None
