@@ -7,7 +7,7 @@ that begin at once):
     decide    Shard.decide: facts, applied to the state with their inverses
     objects   of that: making the facts and outcomes, which are named tuples
     confirm   what follows when the entry is written
-    encode    the entry's bytes
+    encode    the entry's bytes, with the check that they decode to the same facts
     decode    what an heir does with them
     fold      the facts applied to the heir's state, without inverses
 
@@ -95,7 +95,7 @@ class TimedTraffic(Traffic):
         self._running += [outcome for outcome in outcomes if isinstance(outcome, Offer)]
         entry = Entry(self.shard.position, self.shard.at, f"w/{self.shard.position}", "10.0.123.245:8472", 3, facts)
         spent.confirm += _us(lambda: self.shard.confirm(entry))[0]
-        took, data = _us(lambda: encode_entry(entry))
+        took, data = _us(lambda: encode_entry(entry, checked=True))
         spent.encode += took
         took, decoded = _us(lambda: decode_entry(data))
         spent.decode += took

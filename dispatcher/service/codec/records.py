@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from dispatcher.model.errors import BadFrame
+from dispatcher.model.facts import made
 
 
 class _Field(NamedTuple):
@@ -66,7 +67,7 @@ class _Kind:
                 values[index] = _tupled(values[index], hint)
             except TypeError:
                 raise BadFrame(f"Field {index} of a {self._made.__name__} has the wrong type.") from None
-        return self._made._make(values)
+        return made(self._made, values)
 
     def _check(self, found: Sequence[type]) -> None:
         if len(found) != len(self._fields):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from dispatcher.operations.directory import CACHE_S, key_prefix
 from dispatcher.operations.tenant_settings import difference
 from dispatcher.operations.tenants import Booking, StoreAdmin, booking
 from dispatcher.policies.clocks import Share
+from headgate.doctor.finding import Result
+from headgate.doctor.service import check_shares
 from tests.support.gate.memory_gate import Gate
 
 ACTOR = "arn:aws:iam::123456789012:user/ada"
@@ -35,6 +38,34 @@ async def test_a_key_is_shown_once_and_is_valid(gate: Gate) -> None:
     assert key not in repr(kept)
     with pytest.raises(ConfigurationError, match="already"):
         await created(gate, "c")
+
+
+ODD_SHARES = [
+    {"weight": 1e-306}, {"weight": 5e-324}, {"weight": 100.1}, {"weight": True}, {"weight": "2"}, {"weight": []},
+    {"rate_per_s": 1e-308}, {"rate_per_s": 1e8}, {"rate_per_s": False}, {"burst": 1e13}, {"burst": "5"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD_SHARES, ids=str)
+async def test_a_share_outside_the_bounds_is_refused_in_one_sentence(gate: Gate, odd: dict[str, Any]) -> None:
+    await created(gate, "c")
+    (setting,) = odd
+    with pytest.raises(ConfigurationError, match=f"^{setting} should be .*: .*$"):
+        await admin(gate).change("c", odd)
+    assert (await admin(gate).existing("c")).share == Share()
+
+
+async def test_a_tenant_that_is_older_than_the_bounds_is_clamped_named_and_can_be_changed(gate: Gate) -> None:
+    old = Tenant("old", share=Share(1e-306, 1e-308, 1e300))
+    record = AuditRecord("1", 0.0, ACTOR, "tenant.create", "old", None, {})
+    await gate.store.put_tenant(old, expected_version=None, audit=record)
+    finding = await check_shares(admin(gate).all)
+    assert finding.result is Result.WARNING
+    assert [f"old: {setting} should be" in finding.seen for setting in ("weight", "rate_per_s", "burst")] == [True] * 3
+    changed = await admin(gate).change("old", {"queue_max": 5})
+    assert (changed.queue_items_max, changed.share) == (5, old.share)
+    await admin(gate).change("old", {"weight": 2.0, "rate_per_s": 0.0, "burst": 0.0})
+    assert (await check_shares(admin(gate).all)).result is Result.OK
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "-a", "a" * 65, "ü", "a/b", "a#b"])

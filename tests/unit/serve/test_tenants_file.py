@@ -76,8 +76,14 @@ def test_slo_classes_and_the_classes_of_tenants(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tenants: {a: {weight: 0}}", "greater than 0"),
-        ("tenants: {a: {weight: .nan}}", "finite"),
+        ("tenants: {a: {weight: 0}}", "key 'tenants.a.weight': should be a number from 0.01 to 100, not 0:"),
+        ("tenants: {a: {weight: .nan}}", "from 0.01 to 100, not nan"),
+        ("tenants: {a: {weight: 1e-306}}", "from 0.01 to 100, not 1e-306"),
+        ("tenants: {a: {weight: '2'}}", "from 0.01 to 100, not '2'"),
+        ("tenants: {a: {weight: true}}", "from 0.01 to 100, not True"),
+        ("tenants: {a: {rate_per_s: 1.0e-308}}", "should be 0 or a number from 0.001 to 1e+07, not 1e-308"),
+        ("tenants: {a: {rate_per_s: .inf}}", "from 0.001 to 1e+07, not inf"),
+        ("tenants: {a: {burst: -1}}", "should be a number from 0 to 1e+12, not -1"),
         ("tenants: {a: {wait: 1}}", "wait"),
         ("tenants: {a: {tier: system}}", "premium"),
         ("tenants: {a: {models: []}}", "models"),

@@ -139,6 +139,7 @@ async def test_an_entry_that_does_not_decode_to_its_facts_is_never_written(monke
     kind, size, tuples = codec._READERS["a"]
     lossy = [*tuples, (9, lambda app: app[:8])]
     monkeypatch.setitem(codec._READERS, "a", (kind, size, lossy))
+    monkeypatch.setattr(codec, "_DECODED", set())
     commands = [evil(20, now, interaction="longer than eight"), good(1, now)._replace(interaction="short")]
     outcomes = (await one.commit(commands)).outcomes
     assert [is_internal(outcome) for outcome in outcomes] == [True, False]

@@ -148,3 +148,18 @@ def test_a_newer_snapshot_says_what_to_do() -> None:
 def test_an_entry_survives_its_encoding() -> None:
     _, entries = written("bwfq", WORKER, CALL)
     assert [decode_entry(encode_entry(entry)) for entry in entries] == entries
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [float("nan"), float("inf"), "half \ud83d", b"bytes", {1}, [(1,)], object(), 10**5000],
+    ids=lambda odd: type(odd).__name__,
+)
+def test_a_value_that_does_not_decode_to_itself_is_never_encoded(odd: object) -> None:
+    _, entries = written("bwfq", WORKER, CALL)
+    accepted = next(fact for fact in entries[1].facts if isinstance(fact, Accepted))
+    assert decode_entry(encode_entry(entries[1], checked=True)) == entries[1]
+    for field in ("cost", "app", "clocks", "due_at", "input_tokens"):
+        with pytest.raises((ValueError, TypeError)):
+            encode_entry(entries[1]._replace(facts=(accepted._replace(**{field: odd}),)), checked=True)
+        assert encode_entry(entries[1], checked=True)

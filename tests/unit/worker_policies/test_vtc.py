@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_worker.policies.configured import make_queue
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 
@@ -188,6 +189,29 @@ def test_tenants_that_come_and_go_leave_no_heap_entries() -> None:
         policy.generated("a1", number + 1)
         policy.cancel(f"c{number}")
     assert policy._by_counter.entries() < 100
+
+
+@pytest.mark.parametrize("policy", ["vtc", "wsc", "drr:512", "tiered:vtc"])
+@pytest.mark.parametrize("forged", [1e-13, 1e-20, 1e-306, 5e-324, 1e300])
+def test_a_forged_weight_harms_no_other_tenant(policy: str, forged: float) -> None:
+    """After one request of it, a light tenant still goes before one that has received more."""
+    queue = make_queue(policy)
+    queue.enqueue(QueueRequest("forged", "evil", 8, forged), 0.0)
+    queue.admit("forged")
+    queue.generated("forged", 1)
+    queue.finish("forged")
+    for number in range(100):
+        queue.enqueue(QueueRequest(f"heavy{number}", "a-heavy", 1000), 0.0)
+        queue.enqueue(QueueRequest(f"light{number}", "b-light", 10), 0.0)
+    served = {"a-heavy": 0, "b-light": 0}
+    for _ in range(100):
+        head = queue.peek()
+        assert head is not None
+        queue.admit(head.request_id)
+        served[head.tenant] += 1
+        queue.generated(head.request_id, 10)
+        queue.finish(head.request_id)
+    assert served["b-light"] > 3 * served["a-heavy"]
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
