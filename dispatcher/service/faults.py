@@ -170,7 +170,7 @@ class _Search:
         """If a call that waited before is at fault, and no command is about it, end the call. Return whether it is
         ended now."""
         call = self._state().calls.get(failure.call_id)
-        known = {each.id for each in self.ends} | {getattr(each, "id", "") for each in self._commands}
+        known = {each.id for each in self.ends} | {str(getattr(each, "id", "")) for each in self._commands}
         if call is None or call.worker or call.id in known:
             return False
         command = Cancel(call.id, "failed")
@@ -180,12 +180,13 @@ class _Search:
 
 
 def owner_of(state: State, command: Command) -> str:
-    """Return the tenant that the command is for; for a command without a call, its kind and its sender."""
+    """Return the tenant of an Accept. For another command return its kind, and the tenant of its call or its sender: a
+    tenant's requests do not suffer from the reports of its worker."""
     if isinstance(command, Accept):
         return str(command.tenant)
     call = state.calls.get(str(getattr(command, "id", "")))
     if call is not None:
-        return call.tenant.name
+        return f"{type(command).__name__} {call.tenant.name}"
     names = (str(getattr(command, field, "")) for field in ("tenant", "worker", "process", "name"))
     return f"{type(command).__name__} {next(filter(None, names), '')}"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from dispatcher.model.errors import LogCorrupt, LogNewer
 from dispatcher.model.facts import (
@@ -82,6 +83,7 @@ _CLOCKS = {
     if all(kind._fields[place] == "clocks" for place, _ in tuples)
 }
 """By kind with plain fields: the place of the tenant's clocks, which are a tuple of numbers; -1 if it has none."""
+_HINTS: dict[type[Any], tuple[Any, ...]] = {}
 _DECODED: set[tuple[type, ...] | None] = set()
 """The shapes of facts that decoded to themselves. There are few: a float may also be an integer."""
 
@@ -92,10 +94,11 @@ def encode_entry(entry: Entry, *, checked: bool = False) -> bytes:
     """Return the entry's bytes. Raises ValueError or TypeError for a value that JSON does not have (NaN, half of a
     surrogate pair).
 
-    `checked`: raise ValueError unless the bytes decode to this entry. The facts of a decision were folded when they
-    were decided (decision.py). So every copy of the shard can fold an entry that decodes to the same facts. A fact of
-    plain fields is decoded only if no fact with fields of the same types was decoded before: JSON keeps every text,
-    integer, finite float, truth value and null as it is, so the types alone decide whether a fact decodes to itself.
+    `checked`: raise ValueError unless the bytes decode to this entry, with fields of the right types. The facts of a
+    decision were folded when they were decided (decision.py). So every copy of the shard can fold an entry that decodes
+    to the same facts. A fact of plain fields is decoded only if no fact with fields of the same types was decoded
+    before: JSON keeps every text, integer, finite float, truth value and null as it is, so the types alone decide
+    whether a fact decodes to itself.
     """
     facts = [[_LETTERS[type(fact)], *fact] for fact in entry.facts]
     text = _to_json([FORMAT, entry.position, entry.at, entry.writer, entry.leader, entry.epoch, facts])
@@ -113,11 +116,33 @@ def _shape(fact: Fact) -> tuple[type, ...] | None:
         return None
     if place < 0:
         return (kind, *map(type, fact))
-    return (kind, *map(type, fact), *map(type, fact[place]))
+    clocks: Any = fact[place]
+    return (kind, *map(type, fact), *map(type, clocks))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether the value has the type that the hint names. An integer fits a float, a truth value does not."""
+    if get_origin(hint) is tuple:
+        return type(value) is tuple and all(_fits(item, get_args(hint)[0]) for item in value)
+    if hasattr(hint, "_fields"):
+        return type(value) is hint and all(map(_fits, value, _HINTS.setdefault(hint, _hints(hint))))
+    if get_origin(hint) is UnionType:
+        return any(_fits(value, each) for each in get_args(hint))
+    if hint in (int, float):
+        return isinstance(value, (int, float) if hint is float else int) and type(value) is not bool
+    return isinstance(value, hint)
+
+
+def _hints(kind: type[Any]) -> tuple[Any, ...]:
+    """Return the types of a named tuple's fields."""
+    return tuple(get_type_hints(kind).values())
 
 
 def _check(entry: Entry, text: str) -> None:
-    """Raise ValueError unless the text decodes to the entry."""
+    """Raise ValueError unless the text decodes to the entry, and TypeError for a field of another type than its kind's.
+
+    Such a field may be folded in one copy and not in another one: a heap compares names only if their keys are equal.
+    """
     for fact in entry.facts:
         if _shape(fact) not in _DECODED:
             break
@@ -129,6 +154,9 @@ def _check(entry: Entry, text: str) -> None:
         raise ValueError(f"the entry does not decode: {error}") from error
     if not is_same:
         raise ValueError("the entry decodes to other facts")
+    for fact in entry.facts:
+        if not _fits(fact, type(fact)):
+            raise TypeError(f"a {type(fact).__name__} has a field of a wrong type")
     _DECODED.update(shape for fact in entry.facts if (shape := _shape(fact)) is not None)
 
 

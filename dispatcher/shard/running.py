@@ -15,8 +15,10 @@ from dispatcher.shard.state import State
 EARLY_S = 4.0
 """A cancelled call that is returned less than this before its deadline ends as expired. The front may have cancelled it
 because of the deadline: its clock and the writer's may each be 2 s off (rule 10)."""
+FIRST_TOKEN_MAX_S = 1e6
 TOKENS_MAX = 1_000_000_000
-"""No engine's request has more input or output tokens."""
+"""No engine's request has more input or output tokens, or a later first token. An end that cannot be written would hold
+its slot for ever, so its numbers are clamped."""
 BY_ITS_PROCESS = frozenset({"unreachable", "declined"})
 """The reasons of returns that the process of a call sends, not its worker."""
 
@@ -117,6 +119,8 @@ def _end(
     state = decision.state
     if not (0 <= input_tokens <= TOKENS_MAX and 0 <= output_tokens <= TOKENS_MAX):
         input_tokens, output_tokens = _clamp_tokens(input_tokens), _clamp_tokens(output_tokens)
+    if not 0.0 <= first_token_s <= FIRST_TOKEN_MAX_S:
+        first_token_s = 0.0
     served = clamp_cost(state.settings.service(input_tokens, output_tokens))
     clocks = state.order.settled(call.tenant, call, served)
     virtual_time = state.virtual_time
@@ -135,8 +139,8 @@ def _end(
 
 
 def _clamp_tokens(tokens: int) -> int:
-    """Return a count that can be charged, for a count of an engine that cannot."""
-    return min(max(0, tokens), TOKENS_MAX)
+    """Return a count that can be charged, for a count of an engine that cannot (NaN is 0)."""
+    return int(min(max(0, tokens), TOKENS_MAX)) if tokens == tokens else 0
 
 
 def _leaves_a_slot_free(state: State, call: Call) -> bool:

@@ -10,7 +10,8 @@ import pytest
 
 from dispatcher.model.capabilities import Capability
 from dispatcher.model.collected import Collected
-from dispatcher.model.commands import Accept, Leave, Silent, Waiting
+from dispatcher.model.commands import Accept, Leave, Offer, Silent, Waiting
+from dispatcher.model.commands import Refused as GateRefused
 from dispatcher.model.errors import (
     AnsweredError,
     DeadlineExceeded,
@@ -23,15 +24,19 @@ from dispatcher.model.errors import (
     TenantError,
     UnknownModel,
 )
-from dispatcher.model.invocation import Invocation
+from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.refusals import error_body
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.operations.answer import result_of
-from dispatcher.operations.calls import item_of
+from dispatcher.operations.calls import item_of, order_of
+from dispatcher.operations.ends import error_of_refused
 from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.keys import latest
 from dispatcher.operations.limits import DURABLE_REFUSED_S
+from dispatcher.operations.results import is_retryable
 from dispatcher.operations.submit import Accepted, Known
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.share_bounds import BURST_MAX, RATE_MIN, WEIGHT_MIN
 from dispatcher.policies.throttling import Limits
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import ShardSettings
@@ -169,6 +174,22 @@ async def test_the_command_has_the_cost_and_the_tenants_share(gate: Gate) -> Non
     assert (command.weight, command.rate_per_s, command.burst, command.waiting_max) == (2.0, 3.0, 4.0, 9)
     assert (command.tenant, command.tier, command.app, command.interaction) == ("owed", "premium", "chat", "i-7")
     assert (command.process, command.floor, command.durable) == ("p0", 1, False)
+
+
+async def test_a_share_that_is_older_than_the_bounds_is_clamped(gate: Gate) -> None:
+    await gate.add_tenant("old", Share(1e-306, 1e-308, 1e300))
+    one = await dispatched(gate, "old", request=asked("x" * 20, 5))
+    (command,) = accepts(gate)
+    assert (command.weight, command.rate_per_s, command.burst) == (WEIGHT_MIN, RATE_MIN, BURST_MAX)
+    assert isinstance(one.outcome, Offer)
+    assert order_of(one.call, one.outcome).weight == WEIGHT_MIN
+    over(gate, one)
+
+
+def test_a_fault_of_the_gate_is_a_500_that_may_be_tried_again() -> None:
+    error = error_of_refused(GateRefused("p-1", "internal_error", "An error (fault 1a2b).", 1.0))
+    assert (error.status, error.code, error.type, error.retry_after_s) == (500, "internal_error", "server_error", 1.0)
+    assert is_retryable(Answer("failed", 0, 0, 0, error_body(error), 0.0))
 
 
 async def test_a_position_that_grows_and_no_wait_without_a_measured_throughput(gate: Gate) -> None:

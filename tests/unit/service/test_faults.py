@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.commands import Accept, Command, Done, Offer, Outcome, Over, Refused, Waiting
+from dispatcher.model import commands
+from dispatcher.model.commands import Accept, Command, Done, End, Offer, Outcome, Over, Refused, Waiting
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Accepted, Entry
 from dispatcher.policies.orders.two_clocks import TwoClocks
@@ -52,7 +53,7 @@ async def agrees(world: World, one: Replica) -> bool:
     return dump(one.shard) == dump((await world.folded()).shard)
 
 
-ODD: list[dict[str, Any]] = [
+ODD_FIELDS: list[dict[str, Any]] = [
     {"cost": nan}, {"cost": inf}, {"cost": -1.0}, {"cost": "9"}, {"cost": 10**400}, {"deadline_at": nan},
     {"deadline_at": -inf}, {"due_at": nan}, {"app": "half \ud83d"}, {"model": ["m"]}, {"id": "no number"}, {"id": None},
     {"input_tokens": {1, 2}}, {"interaction": b"bytes"}, {"tier": object()}, {"weight": "2"},
@@ -60,7 +61,7 @@ ODD: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("odd", ODD, ids=str)
+@pytest.mark.parametrize("odd", ODD_FIELDS, ids=str)
 @in_virtual_time()
 async def test_one_odd_command_is_refused_and_all_others_are_served(odd: dict[str, Any]) -> None:
     world = World()
@@ -72,6 +73,34 @@ async def test_one_odd_command_is_refused_and_all_others_are_served(odd: dict[st
     assert [outcome.id for outcome in outcomes if isinstance(outcome, Offer)] == [f"one-{n}" for n in range(1, 8)]
     assert await agrees(world, one)
     assert isinstance((await one.commit([good(9, now)])).outcomes[0], Offer)
+
+
+ODD_REPORT: Any = report("w9")
+ODD_END: Any = end("one-1", 1)
+ODD: Any = commands
+ODD_COMMANDS: list[Any] = [
+    ODD_REPORT._replace(service_per_s=nan), ODD_REPORT._replace(service_per_s=-5.0), ODD_REPORT._replace(slots=0.5),
+    ODD_REPORT._replace(service_per_s=5e-324), ODD_REPORT._replace(slots=10**30), ODD_REPORT._replace(slots=-3),
+    ODD_REPORT._replace(models=("m",)), ODD_REPORT._replace(worker=None), ODD.Cancel("one-1", "half \ud83d"),
+    ODD.Return("one-1", 1, {"no": "text"}), ODD_END._replace(input_tokens=nan), ODD.Saved("x"), ODD.Status([]),
+    ODD_END._replace(output_tokens=-7), ODD_END._replace(output_tokens=10**40), ODD.Silent(5, False), ODD.Leave({}),
+    ODD_END._replace(first_token_s=nan), ODD.Plan(nan, ("w",), ({},)), ODD.Gone([], True), "no command", None,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD_COMMANDS, ids=lambda odd: str(odd)[:60])
+@in_virtual_time()
+async def test_an_odd_command_of_any_kind_harms_no_other(odd: Any) -> None:
+    """A worker without a name was folded by the copy that decided it, and not by every other copy."""
+    world = World()
+    one, now = await ready(world), world.clock.now()
+    await one.commit([good(1, now), good(2, now)])
+    outcomes = (await one.commit([good(3, now), odd, good(4, now)])).outcomes
+    assert [type(outcomes[place]) for place in (0, 2)] == [Offer, Offer]
+    assert isinstance((await one.commit([good(5, now)])).outcomes[0], Offer)
+    assert await agrees(world, one)
+    if isinstance(odd, End):
+        assert isinstance(outcomes[1], Over), "an end that is never written holds its slot for ever"
 
 
 @in_virtual_time()
@@ -246,10 +275,10 @@ async def stream(entries: int, faults: int) -> int:
     world = World()
     one, now, refused = await ready(world), world.clock.now(), 0
     for entry in range(entries):
-        commands: list[Command] = [good(1 + 20 * entry + number, now) for number in range(20)]
+        batch: list[Command] = [good(1 + 20 * entry + number, now) for number in range(20)]
         for number in range(faults):
-            commands.insert(4 * number, evil(10_000 + faults * entry + number, now, cost=nan))
-        refused += sum(map(is_internal, (await one.commit(commands)).outcomes))
+            batch.insert(4 * number, evil(10_000 + faults * entry + number, now, cost=nan))
+        refused += sum(map(is_internal, (await one.commit(batch)).outcomes))
     assert world.clock.now() - now < SUSPECT_S / 2
     assert await agrees(world, one)
     return refused
