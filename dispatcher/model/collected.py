@@ -14,7 +14,7 @@ from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
 
 Choices = Sequence[Mapping[str, Any]]
 """The choices of a whole answer."""
-_WHOLE = frozenset({"id", "type", "role", "name", "index"})
+_WHOLE = frozenset({"id", "type", "role", "name", "index", "format", "signature"})
 """Texts that an engine sends whole and may repeat. All other texts come in pieces."""
 
 

@@ -99,19 +99,26 @@ EngineEvent = Started | Token | Finished
 
 
 class EngineError(Exception):
-    """The engine cannot serve this request. `code` is stable, `message` is for the tenant."""
+    """The engine cannot serve this request. `code` is stable, `message` is for the tenant.
 
-    def __init__(self, code: str, message: str) -> None:
+    `status`: the HTTP status of a server's error, `retry_after_s`: its Retry-After; None if it sent none.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, status: int | None = None, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.status = status
+        self.retry_after_s = retry_after_s
 
 
 class PromptTooLong(EngineError):
     """Prompt and max_tokens do not fit the model's context or the engine's cache."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__("context_length_exceeded", message)
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__("context_length_exceeded", message, status=status)
 
 
 class Dropped(EngineError):

@@ -37,6 +37,14 @@ def server_body(
     return {**body, "n": request.choices} if request.choices > 1 else body
 
 
+def offered_tools(body: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the tools that the model may call."""
+    tools = body.get("tools")
+    functions = [each.get("function") for each in tools if isinstance(each, dict)] if isinstance(tools, list) else []
+    names = [each.get("name") for each in functions if isinstance(each, dict)]
+    return frozenset(name for name in names if isinstance(name, str))
+
+
 def estimated_input_tokens(request: EngineRequest, bytes_per_token: float) -> int:
     """Return the prompt's tokens by its bytes, at least 1. The server reports the true count later."""
     return max(1, math.ceil(_read_bytes(request) / bytes_per_token))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
@@ -16,14 +17,18 @@ import httpx
 
 from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
-from gpu_worker.engines.openai.bodies import PATHS, answers, server_body
+from gpu_worker.engines.openai.bodies import PATHS, answers, offered_tools, server_body
 from gpu_worker.engines.openai.counts import Counts
 from gpu_worker.engines.openai.embeddings import embedding_events
 from gpu_worker.engines.openai.errors import error_of_status, failed
-from gpu_worker.engines.openai.events import Answer, parse_object
+from gpu_worker.engines.openai.events import Answer
+from gpu_worker.engines.openai.normal.answer import Normal
+from gpu_worker.engines.openai.normal.oddities import Oddities
+from gpu_worker.engines.openai.normal.values import parse_json
 from gpu_worker.engines.openai.options import ServerOptions
+from gpu_worker.engines.openai.response_head import check_encoding, is_framed, is_success, retry_after_s
 from gpu_worker.engines.openai.server_facts import ServerFacts
-from gpu_worker.engines.openai.sse import DONE, DataLines, Nonsense
+from gpu_worker.engines.openai.sse import WHOLE_BYTES_MAX, BodyReader, Nonsense, ServerEvent
 
 logger = logging.getLogger("headgate.engine")
 
@@ -31,8 +36,6 @@ WRITE_S = 60.0
 IDLE_S = 4.0
 """Idle connections are closed after this time. uvicorn closes them after 5 s, and then a request could not be sent."""
 IDLE_CONNECTIONS_MAX = 64
-WHOLE_BYTES_MAX = 64 * 1024 * 1024
-"""Of an answer in one piece: embeddings, or a server that does not stream."""
 MODELS_BYTES_MAX = 1_000_000
 ERROR_BYTES_MAX = 65_536
 EVENT_BYTES_MAX = 16_384
@@ -66,13 +69,14 @@ class OpenAiClient:
             trust_env=False,
         )
         self._closing: set[asyncio.Task[None]] = set()
+        self.oddities = Oddities()
 
     async def models(self) -> dict[str, Any]:
         """Return the body of GET /models. Raises httpx.HTTPError, also for an HTTP error, and Nonsense."""
         request = self._http.build_request("GET", self._url("/models"), timeout=self.options.connect_s)
         async with self._response(request) as response:
             response.raise_for_status()
-            return parse_object(await _whole(response, MODELS_BYTES_MAX))
+            return parse_json(await _whole(response, MODELS_BYTES_MAX))
 
     async def events(
         self, request: EngineRequest, server: ServerFacts, input_tokens: int
@@ -110,25 +114,39 @@ class OpenAiClient:
     async def _read(
         self, request: EngineRequest, response: httpx.Response, counts: Counts, *, cuts: bool
     ) -> AsyncGenerator[EngineEvent, None]:
-        if response.status_code != 200:
-            raise error_of_status(response.status_code, await _beginning(response, ERROR_BYTES_MAX))
+        if not is_success(response.status_code):
+            body = await _beginning(response, ERROR_BYTES_MAX)
+            raise error_of_status(response.status_code, body, retry_after_s(response.headers))
+        check_encoding(response.headers)
         if request.endpoint is Endpoint.EMBEDDINGS:
             for event in embedding_events(await _whole(response, WHOLE_BYTES_MAX), counts):
                 yield event
             return
-        one_prompt = counts.choices == request.choices
-        check_choice = self.options.check_choice
-        answer = Answer(counts, one_prompt=one_prompt, cuts=cuts, check_choice=check_choice)
-        async with aclosing(_data(response, _bytes_max(request, counts))) as stream:
-            while not answer.is_cut and (data := await _next(stream, answer)) != DONE:
-                for event in answer.feed(data):
+        answer = self._answer(request, counts, cuts=cuts)
+        async with aclosing(_events(response, _bytes_max(request, counts))) as stream:
+            while not answer.is_cut and (sent := await _next(stream, answer)) is not None:
+                for event in answer.feed(sent):
                     yield event
-            yield answer.finished()
+                if sent.is_done:
+                    break
+            for event in answer.end(is_framed=is_framed(response.headers)):
+                yield event
             if answer.is_cut:
                 return
             with suppress(httpx.HTTPError, Nonsense, TimeoutError):
                 async with asyncio.timeout(CLOSING_S):
-                    await anext(stream, DONE)  # the end of the body, so that the connection can be used again
+                    await anext(stream, None)  # the end of the body, so that the connection can be used again
+
+    def _answer(self, request: EngineRequest, counts: Counts, *, cuts: bool) -> Answer:
+        normal = Normal(
+            counts.choices,
+            re.sub(r"[^A-Za-z0-9]", "", request.request_id),
+            offered_tools(request.body),
+            self.options.check_choice,
+            self.oddities,
+        )
+        one_prompt = counts.choices == request.choices
+        return Answer(counts, normal, one_prompt=one_prompt, cuts=cuts, bytes_per_token=self.options.bytes_per_token)
 
     @asynccontextmanager
     async def _response(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
@@ -157,29 +175,26 @@ class OpenAiClient:
         await asyncio.shield(closing)
 
 
-async def _next(stream: AsyncGenerator[bytes, None], answer: Answer) -> bytes:
-    """Return the next data; DONE at the end of the body. After the last choice only the usage is missing: a server that
-    does not send it in time has ended too."""
+async def _next(stream: AsyncGenerator[ServerEvent, None], answer: Answer) -> ServerEvent | None:
+    """Return the next event; None at the end of the body. After the last choice only the usage is missing: a server
+    that does not send it in time has ended too."""
     try:
         async with asyncio.timeout(CLOSING_S if answer.is_complete else None):
-            return await anext(stream, DONE)
+            return await anext(stream, None)
     except (httpx.HTTPError, TimeoutError):
         if not answer.is_complete:
             raise
-        return DONE
+        return None
 
 
-async def _data(response: httpx.Response, bytes_max: int) -> AsyncGenerator[bytes, None]:
-    """Yield the data of the events. A body that is no event stream is one event."""
-    if response.headers.get("content-type", "").startswith("application/json"):
-        yield await _whole(response, WHOLE_BYTES_MAX)
-        return
-    lines = DataLines(bytes_max)
+async def _events(response: httpx.Response, bytes_max: int) -> AsyncGenerator[ServerEvent, None]:
+    """Yield the events of the body."""
+    reader = BodyReader(bytes_max)
     async for piece in response.aiter_raw():
-        for data in lines.feed(piece):
-            yield data
-    for data in lines.end():
-        yield data
+        for event in reader.feed(piece):
+            yield event
+    for event in reader.end():
+        yield event
 
 
 async def _whole(response: httpx.Response, bytes_max: int) -> bytes:

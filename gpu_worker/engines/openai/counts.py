@@ -3,9 +3,10 @@
 A piece is a chunk with new content. Servers send a chunk for each token or for a few tokens, so a choice has at least
 about as many tokens as pieces; a tool parser adds a few pieces at the end.
 
-A report is used if it is a whole number, is at most the limit, does not fall, and is at most SLACK below the pieces.
-Any other report is ignored, and each piece counts as one token, up to the limit. So a server that reports too few
-tokens makes no answer cheaper, and a tenant never pays for more tokens than its request allows.
+A report is used if it is a whole number, is at most the limit, does not fall, is not zero beside pieces, and is at most
+SLACK below the pieces. Any other report is ignored, and each piece counts as one token, up to the limit; a choice that
+comes whole, without a report, counts by its bytes. So a server that reports too few tokens makes no answer cheaper, no
+answer with content is free, and a tenant never pays for more tokens than its request allows.
 """
 
 from __future__ import annotations
@@ -63,11 +64,14 @@ class Counts:
         """Return whether the choice has all its tokens."""
         return self._of(choice).tokens >= self.output_max
 
-    def piece(self, choice: int) -> None:
-        """Count a chunk with content. Raises Nonsense if there are more than a server makes of `output_max` tokens."""
+    def piece(self, choice: int, tokens: int = 1) -> None:
+        """Count a chunk with content of about `tokens` tokens. Raises Nonsense if there are more chunks than a server
+        makes of `output_max` tokens."""
         counted = self._of(choice)
         counted.pieces += 1
-        counted.since += 1
+        counted.since += tokens
+        if self._total is not None:  # the report came before the end
+            self._total = min(self._total + tokens, self.output_max * self.choices)
         if counted.pieces > PIECES_PER_TOKEN * self.output_max + SLACK:
             raise Nonsense("the answer does not end at max_tokens")
 
@@ -76,7 +80,7 @@ class Counts:
         counted, tokens = self._of(choice), usage.get("completion_tokens")
         if not is_count(tokens, self.output_max) or tokens < counted.reported:
             self.ignored += 1
-        elif tokens < counted.pieces - SLACK:
+        elif tokens < counted.pieces - SLACK or (not tokens and counted.pieces):
             self.ignored += 1
             counted.underreported = True
         else:
@@ -85,7 +89,8 @@ class Counts:
     def report_total(self, usage: dict[str, Any]) -> None:
         """Note the usage of the whole answer, which comes last."""
         tokens, pieces = usage.get("completion_tokens"), sum(each.pieces for each in self._by_choice.values())
-        if is_count(tokens, self.output_max * self.choices) and tokens >= pieces - SLACK * self.choices:
+        fewest = max(min(pieces, 1), pieces - SLACK * self.choices)
+        if is_count(tokens, self.output_max * self.choices) and tokens >= fewest:
             self._total = tokens
             return
         self.ignored += 1

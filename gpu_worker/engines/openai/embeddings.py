@@ -8,18 +8,20 @@ from typing import Any
 
 from gpu_worker.engines.interface import EngineEvent, Finished, Started, Token
 from gpu_worker.engines.openai.counts import Counts, is_count
-from gpu_worker.engines.openai.errors import error_of_chunk
-from gpu_worker.engines.openai.events import parse_object
+from gpu_worker.engines.openai.errors import error_of_fault
+from gpu_worker.engines.openai.normal.faults import fault_in_chunk
+from gpu_worker.engines.openai.normal.usage import find_usage
+from gpu_worker.engines.openai.normal.values import parse_json, refuse_constant
 from gpu_worker.engines.openai.sse import Nonsense
 
 
 def embedding_events(data: bytes, counts: Counts) -> Iterator[EngineEvent]:
     """Yield the events of the whole answer. Raises EngineError, or Nonsense if an embedding is missing or malformed."""
-    answer = parse_object(data)
-    if answer.get("error"):
-        raise error_of_chunk(answer)
+    answer = parse_json(data, refuse_constant)  # no number stands for one that an embedding lacks
+    if not answer.get("data") and (fault := fault_in_chunk(answer)) is not None:
+        raise error_of_fault(fault)
     found = _by_input(answer.get("data"), counts.choices)
-    if isinstance(usage := answer.get("usage"), dict):
+    if (usage := find_usage(answer, [])) is not None:
         counts.report_input(usage)
     yield Started(counts.input_tokens)
     for index in range(counts.choices):

@@ -1,23 +1,22 @@
-"""What an error of the server means for the request. Pure.
+"""What an error of the server means for the request. normal/faults.py finds its status and its text. Pure.
 
 | the server's answer | error |
 | --- | --- |
-| 400, 413, 422 | the request's own fault: `context_length_exceeded` if the text says so, else `invalid_request` |
+| 400, 413, 422 | the request's own fault: `context_length_exceeded` if code or text says so, else `invalid_request` |
 | 429, 503 | `engine_overloaded`: the gate tries again |
 | anything else | `generation_failed`: the gate tries again |
 
-A tenant gets the server's text for its own faults only: any other text may show how the service is built.
+A tenant gets the server's text for its own faults only, without keys and addresses: any other text may show how the
+service is built. Each error has the server's status, and its Retry-After.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
 
 from gpu_worker.engines.interface import EngineError, PromptTooLong
+from gpu_worker.engines.openai.normal.faults import Fault, fault_of_body
 
-TEXT_CHARS_MAX = 500
 OWN_FAULTS = frozenset({400, 413, 422})
 OVERLOADED = frozenset({429, 503})
 _TOO_LONG = re.compile(
@@ -25,42 +24,24 @@ _TOO_LONG = re.compile(
 )
 
 
-def failed(reason: str) -> EngineError:
-    return EngineError("generation_failed", f"the engine failed on this request: {reason}")
+def failed(reason: str, status: int | None = None, retry_after_s: float | None = None) -> EngineError:
+    message = f"the engine failed on this request: {reason}"
+    return EngineError("generation_failed", message, status=status, retry_after_s=retry_after_s)
 
 
-def error_of_status(status: int, body: bytes) -> EngineError:
+def error_of_status(status: int, body: bytes, retry_after_s: float | None = None) -> EngineError:
     """Return the error of an HTTP error. `body`: as much of it as was read."""
-    try:
-        payload = json.loads(body)
-    except (ValueError, RecursionError):
-        payload = None
-    return _error(status, _text(payload))
+    return error_of_fault(fault_of_body(status, body), retry_after_s)
 
 
-def error_of_chunk(chunk: dict[str, Any]) -> EngineError:
-    """Return the error that the server sends in the middle of an answer."""
-    error = chunk.get("error")
-    code = error.get("code") if isinstance(error, dict) else None
-    return _error(code if isinstance(code, int) else 500, _text(chunk))
-
-
-def _error(status: int, text: str) -> EngineError:
+def error_of_fault(fault: Fault, retry_after_s: float | None = None) -> EngineError:
+    """Return the error of a fault that the server reports, with an HTTP status or within an answer."""
+    status = fault.status
     if status in OWN_FAULTS:
-        if _TOO_LONG.search(text):
-            return PromptTooLong(text)
-        return EngineError("invalid_request", text or "the engine refused the request as invalid")
+        if fault.is_too_long or _TOO_LONG.search(fault.text):
+            return PromptTooLong(fault.text or "the prompt is too long for the model", status=status)
+        return EngineError("invalid_request", fault.text or "the engine refused the request as invalid", status=status)
     if status in OVERLOADED:
-        return EngineError("engine_overloaded", "the engine takes no more requests for now")
-    return failed("it reported an error")
-
-
-def _text(payload: Any) -> str:
-    """Return the message in `{"error": {"message": …}}`, `{"error": …}`, `{"message": …}` or `{"detail": …}`."""
-    for _ in range(3):
-        if isinstance(payload, dict):
-            payload = next((payload[name] for name in ("error", "message", "detail") if payload.get(name)), None)
-    if payload is None or isinstance(payload, dict):
-        return ""
-    text = payload if isinstance(payload, str) else json.dumps(payload)
-    return text.encode("utf-8", "replace").decode()[:TEXT_CHARS_MAX]
+        message = "the engine takes no more requests for now"
+        return EngineError("engine_overloaded", message, status=status, retry_after_s=retry_after_s)
+    return failed("it reported an error", status, retry_after_s)

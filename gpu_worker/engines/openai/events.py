@@ -1,55 +1,47 @@
-"""Turns the chunks of a chat or a completion into engine events. Pure.
+"""Turns the normal chunks of a chat or a completion (normal/answer.py) into engine events. Pure.
 
-An answer is complete when each choice has a finish reason. A `[DONE]` or the end of the body before that is an error.
+An answer is complete when each choice has a finish reason. A server that sends none has ended a choice if it says so
+otherwise: by `[DONE]`, by the usage of the whole answer after the last piece, or by the end of a body whose length HTTP
+knows. Any other end of the body is an error, and so is one within the arguments of a call.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
 from gpu_worker.engines.interface import EngineEvent, Finished, Started, Token
-from gpu_worker.engines.openai.counts import Counts, is_count
-from gpu_worker.engines.openai.errors import error_of_chunk, failed
-from gpu_worker.engines.openai.options import accept_choice
-from gpu_worker.engines.openai.sse import Nonsense
-
-REASONS: Mapping[str, str] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "function_call": "function_call",
-    "content_filter": "content_filter",
-    "eos_token": "stop",
-    "stop_sequence": "stop",
-    "repetition": "stop",
-}
-"""OpenAI's finish reasons, and those of TGI and vLLM that mean "stop". After any other one, the answer is not whole."""
-DEPTH_MAX = 16
+from gpu_worker.engines.openai.counts import Counts
+from gpu_worker.engines.openai.errors import failed
+from gpu_worker.engines.openai.normal.answer import Normal, Piece
+from gpu_worker.engines.openai.sse import ServerEvent
 
 
 @dataclass(eq=False)
 class Answer:
-    """One answer as it arrives. `check_choice`: see ServerOptions.
+    """One answer as it arrives.
 
-    `feed` takes one chunk after the other; `finished` ends the answer. Both raise EngineError, or Nonsense for what is
-    no answer.
+    `feed` takes one event after the other; `end` ends the answer. Both raise EngineError, or Nonsense for what is no
+    answer.
     """
 
     counts: Counts
+    normal: Normal
     one_prompt: bool = True
     """False if `prompt` is a list of prompts: then a chunk's usage has the tokens of one of them."""
     cuts: bool = False
     """Whether to end each choice at `counts.output_max`: the server got no limit."""
-    check_choice: Any = accept_choice
+    bytes_per_token: float = 4.0
+    """For a choice that comes whole."""
     reasons: dict[int, str] = field(default_factory=dict)
     _cut: set[int] = field(default_factory=set)
     """The choices that were ended here."""
     _has_started: bool = False
     """Whether a token was sent. After it, no other count of the prompt is announced."""
+    _has_end: bool = False
+    """Whether the server has said that no piece follows."""
 
     @property
     def is_complete(self) -> bool:
@@ -60,70 +52,73 @@ class Answer:
         """Whether the answer is complete and the server may still generate."""
         return bool(self._cut) and self.is_complete
 
-    def feed(self, data: bytes) -> Iterator[EngineEvent]:
+    def feed(self, event: ServerEvent) -> Iterator[EngineEvent]:
         """Yield the events of a chunk: new pieces, and Started again if the prompt's true count arrives before them."""
-        chunk = parse_object(data)
-        if chunk.get("error"):
-            raise error_of_chunk(chunk)
-        choices, usage = chunk.get("choices"), chunk.get("usage")
-        if not isinstance(choices, list):
-            choices = []
+        if event.is_done:
+            self._has_end = True
+            return
+        chunk = self.normal.read(event)
         before = self.counts.output_tokens
-        pieces = [piece for each in choices if (piece := self._piece(each)) is not None]
-        if isinstance(usage, dict):
-            yield from self._read_usage(usage, choices)
+        pieces = [piece for each in chunk.pieces if (piece := self._token(each)) is not None]
+        if chunk.usage is not None:
+            yield from self._read_usage(chunk.usage, chunk.pieces)
         if self.cuts:
             self._end_full_choices()
+        self._has_end = self._has_end and not pieces
         yield from self._tokens(pieces, before)
 
-    def finished(self) -> Finished:
-        """Return the end. Raises EngineError if a choice has not ended."""
+    def end(self, *, is_framed: bool = False) -> Iterator[EngineEvent]:
+        """Yield the last pieces and the end. Raises EngineError if a choice has not ended. `is_framed`: HTTP shows that
+        the body is whole."""
+        for index in set(range(self.counts.choices)) - self.reasons.keys():
+            if self.normal.has_begun(index) and (self._has_end or (is_framed and self.normal.has_whole_calls(index))):
+                self.reasons[index] = self.normal.reason_at_end(index)
         if not self.is_complete:
             raise failed("its answer ended too early")
+        held = [
+            Token(each.text, 0, each.choice, each.delta) for each in self.normal.end() if each.choice not in self._cut
+        ]
+        yield from self._tokens(held, self.counts.output_tokens)
+        yield self._finished()
+
+    def _finished(self) -> Finished:
         reasons = tuple(self.reasons[index] for index in range(self.counts.choices))
         counts = self.counts
         several = reasons if len(reasons) > 1 else ()
         return Finished(reasons[0], counts.input_tokens, counts.output_tokens, several)
 
-    def _read_usage(self, usage: dict[str, Any], choices: list[Any]) -> Iterator[EngineEvent]:
-        if len(choices) == 1:
-            self.counts.report_choice(_index(choices[0], self.counts.choices), usage)
+    def _read_usage(self, usage: dict[str, Any], pieces: list[Piece]) -> Iterator[EngineEvent]:
+        if len(pieces) == 1:
+            self.counts.report_choice(pieces[0].choice, usage)
         else:
             self.counts.report_total(usage)
-        if (self.one_prompt or not choices) and not (self.counts.is_exact and choices):
+            self._has_end = self._has_end or (not pieces and self._has_started)
+        if (self.one_prompt or not pieces) and not (self.counts.is_exact and pieces):
             before = self.counts.input_tokens
             self.counts.report_input(usage)
             if self.counts.input_tokens != before and not self._has_started:
                 yield Started(self.counts.input_tokens)
 
-    def _piece(self, choice: Any) -> Token | None:
+    def _token(self, piece: Piece) -> Token | None:
         """Return the new content of a choice, without its count; None if there is none. Note its finish reason."""
-        index = _index(choice, self.counts.choices)
-        self.check_choice(choice)
-        if index in self._cut:
+        if piece.choice in self._cut:
             return None
-        delta = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
-        if not isinstance(delta, dict):
-            raise Nonsense("a delta is not an object")
-        text = delta.get("content") or ""
-        if not isinstance(text, str):
-            raise Nonsense("a text is not a string")
-        rest = {name: value for name, value in delta.items() if name not in ("role", "content") and _has_content(value)}
-        logprobs = choice.get("logprobs")
-        _check_json([rest, logprobs], DEPTH_MAX)
-        if text or rest:
-            self.counts.piece(index)
-        self._note_reason(index, choice.get("finish_reason"))
-        if not (text or rest or logprobs):
+        if piece.has_content:
+            self.counts.piece(piece.choice, self._tokens_of(piece))
+        if piece.reason is not None:
+            self.reasons.setdefault(piece.choice, piece.reason)
+        if not (piece.text or piece.delta or piece.logprobs):
             return None
-        return Token(text, 0, index, rest or None, logprobs if isinstance(logprobs, dict) else None)
+        return Token(piece.text, 0, piece.choice, piece.delta, piece.logprobs)
 
-    def _note_reason(self, index: int, reason: Any) -> None:
-        if reason is None or reason == "":
-            return
-        if not isinstance(reason, str) or reason not in REASONS:
-            raise failed("it gave up the request")
-        self.reasons.setdefault(index, REASONS[reason])
+    def _tokens_of(self, piece: Piece) -> int:
+        """Return about how many tokens a piece has: one, but a whole choice has those of its texts."""
+        if not piece.is_whole:
+            return 1
+        delta = piece.delta or {}
+        texts = [piece.text, *(each for each in delta.values() if isinstance(each, str))]
+        texts += [call["function"]["arguments"] for call in delta.get("tool_calls", ())]
+        return max(1, math.ceil(sum(len(each.encode()) for each in texts) / self.bytes_per_token))
 
     def _end_full_choices(self) -> None:
         full = {index for index in range(self.counts.choices) if self.counts.is_full(index)} - self.reasons.keys()
@@ -139,43 +134,3 @@ class Answer:
             self._has_started = True
             left = len(pieces) - number
             yield Token(piece.text, max(before, count - left), piece.choice, piece.delta, piece.logprobs)
-
-
-def parse_object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object in `data`. Raises Nonsense. Lone surrogates, which cannot be encoded, are replaced."""
-    try:
-        value = json.loads(data, parse_constant=_refuse_constant)
-        if b"\\ud" in data or b"\\uD" in data:
-            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        raise Nonsense("an event is not JSON") from None
-    if not isinstance(value, dict):
-        raise Nonsense("an event is not a JSON object")
-    return value
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _index(choice: Any, choices: int) -> int:
-    """Return the number of a choice. Raises Nonsense if there is none, or it is not one of the answer's."""
-    index = choice.get("index", 0) if isinstance(choice, dict) else None
-    if not is_count(index, choices - 1):
-        raise Nonsense("a choice has a wrong index")
-    return index
-
-
-def _has_content(value: Any) -> bool:
-    return value is not None and value not in ("", [], {})
-
-
-def _check_json(value: Any, depth: int) -> None:
-    """Raises Nonsense for nesting that is too deep to pass on, and for numbers that JSON does not have."""
-    if isinstance(value, float) and not isfinite(value):
-        raise Nonsense("a number is not finite")
-    if isinstance(value, dict | list):
-        if not depth:
-            raise Nonsense("an event is nested too deeply")
-        for each in value.values() if isinstance(value, dict) else value:
-            _check_json(each, depth - 1)

@@ -31,6 +31,7 @@ from gpu_worker.engines.interface import (
 from gpu_worker.engines.openai.bodies import estimated_input_tokens, probe_request
 from gpu_worker.engines.openai.client import NotConnected, OpenAiClient
 from gpu_worker.engines.openai.errors import failed
+from gpu_worker.engines.openai.normal.oddities import Oddities
 from gpu_worker.engines.openai.options import ServerOptions
 from gpu_worker.engines.openai.server_facts import ServerFacts, server_facts
 from gpu_worker.engines.openai.sse import Nonsense
@@ -71,6 +72,11 @@ class Forwarding:
         if self._server is None:
             raise RuntimeError("the server's facts are known after start")
         return self._server.facts
+
+    @property
+    def oddities(self) -> Oddities:
+        """What the server sends that is not OpenAI's form, counted since the start."""
+        return Oddities() if self._client is None else self._client.oddities
 
     async def start(self) -> None:
         """Wait until the server answers, and read its facts. Raises ValueError if it cannot be used, and TimeoutError

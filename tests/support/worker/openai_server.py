@@ -79,6 +79,7 @@ class FakeServer(httpx.AsyncBaseTransport):
     script: Script = counting
     status: int = 200
     content_type: str = EVENTS
+    headers: dict[str, str] = field(default_factory=dict)
     cards: list[dict[str, Any]] = field(default_factory=lambda: [CARD])
     bodies: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -103,7 +104,7 @@ class FakeServer(httpx.AsyncBaseTransport):
         self.bodies.append(body)
         self.paths.append(request.url.path)
         stream = _Body(self, self.script(body))
-        return httpx.Response(self.status, headers={"content-type": self.content_type}, stream=stream)
+        return httpx.Response(self.status, headers={"content-type": self.content_type, **self.headers}, stream=stream)
 
 
 @dataclass

@@ -142,7 +142,12 @@ def test_other_fields_of_a_delta_arrive_as_they_were_sent() -> None:
     script = says(chunk(reasoning="hm"), chunk(tool_calls=call, role="assistant"), chunk(reason="tool_calls"), DONE)
     events, error, _ = answered(script)
     assert error is None
-    assert [each.delta for each in events if isinstance(each, Token)] == [{"reasoning": "hm"}, {"tool_calls": call}]
+    rest = [{"index": 0, "function": {"arguments": "{}"}}]
+    assert [each.delta for each in events if isinstance(each, Token)] == [
+        {"reasoning": "hm"},
+        {"tool_calls": call},
+        {"tool_calls": rest},  # a call without arguments ends with an empty object, so that a client can parse them
+    ]
     assert last(events) == Finished("tool_calls", 3, 2)
 
 

@@ -1,0 +1,141 @@
+"""Finds the error in what a server sent: its status, and its text for a tenant. Pure.
+
+The status is the HTTP status if that is an error. Otherwise it is that of the error object's code, type or status, as a
+number or as a word (kinds.STATUSES), and 500 if none of them is known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gpu_worker.engines.openai.normal.kinds import CODE_NAMES, STATUSES, TEXT_NAMES, TOO_LONG, word
+from gpu_worker.engines.openai.normal.redact import redact
+from gpu_worker.engines.openai.normal.texts import without_surrogates
+
+TEXT_CHARS_MAX = 500
+READ_CHARS_MAX = 10_000
+"""Of a text, before keys and addresses are removed."""
+UNKNOWN = 500
+_ERROR_LINE = re.compile(rb"\s*\[?(error|exception|internal server error)\b", re.IGNORECASE)
+_PLACES = ("error", "errors", "fault", "exception", "base_resp")
+
+
+class Fault(NamedTuple):
+    """`is_too_long`: the error's code says that the prompt is too long."""
+
+    status: int
+    text: str = ""
+    is_too_long: bool = False
+
+
+def fault_of_body(status: int, body: bytes) -> Fault:
+    """Return the fault of an HTTP error. A body that is neither JSON nor one short line of text has no text."""
+    try:
+        payload = json.loads(body)
+    except (ValueError, RecursionError):
+        return Fault(status, _plain(body))
+    return fault_of(payload, status)
+
+
+def fault_of(payload: Any, status: int | None = None) -> Fault:
+    """Return the fault that an error object, a text or a body with one describes."""
+    objects = list(_objects(payload))
+    words = [word for each in objects for word in _words(each)]
+    if status is None:
+        status = next((found for each in objects if (found := _status(each)) is not None), UNKNOWN)
+    return Fault(status, _clean(_text(payload)), not TOO_LONG.isdisjoint(words))
+
+
+def fault_in_chunk(chunk: Mapping[str, Any], name: str = "") -> Fault | None:
+    """Return the fault in a chunk or a whole answer; None if it has none. `name`: of the server-sent event."""
+    if name == "error":
+        return fault_of(chunk)
+    if chunk.get("choices"):
+        return fault_of(chunk) if _says(chunk.get("error")) else None
+    if any(_says(chunk.get(place)) for place in _PLACES):
+        return fault_of(chunk)
+    if chunk.get("object") == "error" or chunk.get("type") == "error":
+        return fault_of(chunk)
+    texts = (chunk.get("message"), chunk.get("error_message"), chunk.get("detail"))
+    if any(each and isinstance(each, str | list) for each in texts) or isinstance(chunk.get("detail"), dict):
+        return fault_of(chunk)
+    return None
+
+
+def fault_in_text(data: bytes, name: str) -> Fault | None:
+    """Return the fault in an event that is no JSON; None if it does not look like one."""
+    if name == "error" or _ERROR_LINE.match(data):
+        return Fault(UNKNOWN, _plain(data))
+    return None
+
+
+def _says(error: Any) -> bool:
+    """Return whether an `error` field is an error. Some servers send an empty one, or one of zeros, with an answer."""
+    if isinstance(error, dict):
+        return any(_says(each) for name, each in error.items() if name != "status_msg")
+    return bool(error)
+
+
+def _objects(payload: Any) -> Iterator[dict[str, Any]]:
+    """Yield the objects of an error, the innermost first."""
+    if isinstance(payload, list) and payload:
+        payload = payload[0]
+    if isinstance(payload, dict):
+        for place in (*_PLACES, "detail", "message"):
+            yield from _objects(payload.get(place))
+        yield payload
+
+
+def _status(error: Mapping[str, Any]) -> int | None:
+    for name in CODE_NAMES:
+        value = error.get(name)
+        if isinstance(value, str) and value.strip().isdecimal():
+            value = int(value.strip()[:9])
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599:
+            return value
+        if isinstance(value, str) and (found := STATUSES.get(_stem(value))) is not None:
+            return found
+    return None
+
+
+def _words(error: Mapping[str, Any]) -> Iterator[str]:
+    return (_stem(value) for name in CODE_NAMES if isinstance(value := error.get(name), str))
+
+
+def _stem(name: str) -> str:
+    """Return a code's word: `RateLimitError` and `rate_limit` are `ratelimit`."""
+    return word(name).removesuffix("exception").removesuffix("error")
+
+
+def _text(payload: Any, depth: int = 4) -> str:
+    """Return the text of an error: of its object, or of each entry of a list, as `place: text`."""
+    if isinstance(payload, str):
+        return payload
+    if isinstance(payload, list) and depth:
+        return "; ".join(filter(None, (_entry(each, depth - 1) for each in payload[:10])))
+    if not isinstance(payload, dict) or not depth:
+        return ""
+    names = (*_PLACES, *TEXT_NAMES)
+    return next((text for name in names if (text := _text(payload.get(name), depth - 1))), "")
+
+
+def _entry(entry: Any, depth: int) -> str:
+    text = _text(entry, depth)
+    place = entry.get("loc") if isinstance(entry, dict) else None
+    if not text or not isinstance(place, list):
+        return text
+    return f"{'.'.join(str(each) for each in place if each != 'body')}: {text}"
+
+
+def _plain(body: bytes) -> str:
+    text = body[:READ_CHARS_MAX].decode("utf-8", "replace").strip()
+    return "" if "<" in text[:100] or "\n" in text else _clean(text)
+
+
+def _clean(text: str) -> str:
+    return redact(without_surrogates(text[:READ_CHARS_MAX]))[:TEXT_CHARS_MAX]

@@ -1,0 +1,35 @@
+"""The usage that a server reports, under OpenAI's names and as whole numbers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_worker.engines.openai.normal.kinds import INPUT_NAMES, OUTPUT_NAMES
+
+
+def find_usage(chunk: Mapping[str, Any], choices: list[Any]) -> dict[str, Any] | None:
+    """Return the usage of a chunk: beside the choices, in `x_groq`, or in the only choice. Other fields stay."""
+    inner = chunk.get("x_groq")
+    only = choices[0] if len(choices) == 1 else None
+    for place in (chunk, inner, only):
+        if isinstance(place, dict) and isinstance(usage := place.get("usage"), dict):
+            return _normal(usage)
+    return None
+
+
+def _normal(usage: dict[str, Any]) -> dict[str, Any]:
+    prompt, output = _first(usage, INPUT_NAMES), _first(usage, OUTPUT_NAMES)
+    total = _whole(usage.get("total_tokens"))
+    if output is None and type(total) is int and type(prompt) is int:
+        output = total - prompt
+    return {**usage, "prompt_tokens": prompt, "completion_tokens": output}
+
+
+def _first(usage: dict[str, Any], names: tuple[str, ...]) -> Any:
+    return next((_whole(usage[name]) for name in names if usage.get(name) is not None), None)
+
+
+def _whole(value: Any) -> Any:
+    """Return 7.0 as 7, and any other value as it is: counts.py ignores what is no count."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,100 @@
+"""JSON that servers send and JSON does not have: NaN, infinite numbers, halves of surrogate pairs, bytes that are no
+UTF-8. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from math import isfinite, isnan
+from typing import Any
+
+from gpu_worker.engines.openai.normal.texts import without_surrogates
+from gpu_worker.engines.openai.sse import BOM, Nonsense
+
+DEPTH_MAX = 32
+"""Levels of a field that are passed on. A request may have 64, and the answer's message is four levels down in it."""
+UNLIKELY = -9999.0
+"""OpenAI's value of a log probability that is too small for a number."""
+
+
+class TooDeep(Nonsense):
+    """A value has more levels than are passed on."""
+
+    def __init__(self) -> None:
+        super().__init__(f"a value has more than {DEPTH_MAX} levels")
+
+
+def parse_json(data: bytes, constant: Callable[[str], Any] | None = None) -> dict[str, Any]:
+    """Return the JSON object in `data`, or the only one in a list. Raises Nonsense. `constant`: makes the value of NaN,
+    Infinity and -Infinity."""
+    try:
+        value = json.loads(_decode(data), parse_constant=constant or _finite_constant)
+    except (ValueError, RecursionError):
+        raise Nonsense("an event is not JSON") from None
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, dict):
+        raise Nonsense("an event is not a JSON object")
+    return value
+
+
+def clean(value: Any, depth: int = DEPTH_MAX) -> Any:
+    """Return the value with finite numbers and whole characters. Raises TooDeep."""
+    if isinstance(value, str):
+        return without_surrogates(value)
+    if isinstance(value, float):
+        return value if isfinite(value) else _finite(value)
+    if not isinstance(value, dict | list):
+        return value
+    if not depth:
+        raise TooDeep
+    if isinstance(value, list):
+        return [clean(each, depth - 1) for each in value]
+    return {without_surrogates(name): clean(each, depth - 1) for name, each in value.items()}
+
+
+def clean_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields as `clean` does, without those that are nested too deeply."""
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        with suppress(TooDeep):
+            found[without_surrogates(name)] = clean(value)
+    return found
+
+
+def clean_logprobs(value: Any, depth: int = DEPTH_MAX) -> Any:
+    """Return log probabilities as `clean` does, with a number wherever a `logprob` is null: clients need one."""
+    if isinstance(value, list):
+        return [clean_logprobs(each, depth - 1) for each in value] if depth else clean(value, 0)
+    if not isinstance(value, dict):
+        return clean(value, depth)
+    found = {name: clean_logprobs(each, depth - 1) if depth else clean(each, 0) for name, each in value.items()}
+    if "logprob" in found and found["logprob"] is None:
+        found["logprob"] = UNLIKELY
+    return found
+
+
+def refuse_constant(name: str) -> Any:
+    """Refuse what JSON does not have, where no other number could stand for it."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def _decode(data: bytes) -> str:
+    data = data.removeprefix(BOM)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        pass
+    try:
+        return data.decode("utf-8", "surrogatepass")  # some servers write each half of a pair as three bytes
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace")
+
+
+def _finite_constant(name: str) -> float | None:
+    return UNLIKELY if name == "-Infinity" else None
+
+
+def _finite(value: float) -> float | None:
+    return None if isnan(value) or value > 0 else UNLIKELY
