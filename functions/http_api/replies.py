@@ -20,7 +20,7 @@ from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.invocation import Answer
 from dispatcher.model.requests import Request as TenantRequest
-from dispatcher.model.worker_protocol import Finished, WorkEvent
+from dispatcher.model.worker_protocol import Finished, Started, WorkEvent
 from dispatcher.operations.answer import head_of, result_of
 from dispatcher.operations.answer_events import Pause
 from dispatcher.operations.context import Context
@@ -32,7 +32,7 @@ from functions.http_api.observe import Observed
 from functions.rendering import head_of_call
 
 HEADERS_AFTER_S = 10.0
-"""A stream's headers wait this long for the first event, so that an early failure has its own HTTP status."""
+"""A stream's headers wait this long for the first token, so that an earlier failure has its own HTTP status."""
 KEEPALIVE_S = 15.0
 
 T = TypeVar("T")
@@ -64,10 +64,10 @@ async def respond(context: Context, accepted: Accepted, form: FormMaker, request
 
 
 async def respond_streaming(context: Context, accepted: Accepted, form: FormMaker, request: Request) -> Response:
-    """Return the answer as server-sent events. Raises the error that ends the call before its first event."""
+    """Return the answer as server-sent events. Raises the error that ends the call before its first token."""
     observed = Observed(context.clock, accepted)
     try:
-        first = await _unless_gone(request, accepted.following.next_event(HEADERS_AFTER_S))
+        first = await _unless_gone(request, _beginning(accepted))
     except BaseException as error:
         accepted.leave()
         if isinstance(error, AnsweredError):
@@ -110,11 +110,26 @@ class _Streamed(StreamingResponse):
             self._accepted.leave()
 
 
+async def _beginning(accepted: Accepted) -> list[WorkEvent | Pause]:
+    """Return the events up to the first token or the end, or those of HEADERS_AFTER_S and then WAITING.
+
+    Started shows only that the engine has the request: the engine may still refuse it.
+    """
+    monotonic_s = asyncio.get_running_loop().time
+    until_s = monotonic_s() + HEADERS_AFTER_S
+    events: list[WorkEvent | Pause] = []
+    while not events or isinstance(events[-1], Started):
+        event = await accepted.following.next_event(max(0.0, until_s - monotonic_s()))
+        events = [event] if isinstance(event, Started) else [*events, event]  # a new attempt begins with another one
+    return events
+
+
 async def _stream(
-    accepted: Accepted, item: WorkEvent | Pause, form: AnswerForm, observed: Observed
+    accepted: Accepted, first: list[WorkEvent | Pause], form: AnswerForm, observed: Observed
 ) -> AsyncIterator[bytes]:
-    """Yield the answer's bytes, from its first event `item` on."""
+    """Yield the answer's bytes, from its `first` events on."""
     try:
+        item = first.pop(0)
         while item is not Pause.END:
             if isinstance(item, Pause):
                 yield KEEPALIVE
@@ -122,7 +137,7 @@ async def _stream(
                 observed.note(item)
                 for chunk in await form.write(item):
                     yield chunk
-            item = await accepted.following.next_event(KEEPALIVE_S)
+            item = first.pop(0) if first else await accepted.following.next_event(KEEPALIVE_S)
         observed.end("done")
         for chunk in form.end():
             yield chunk

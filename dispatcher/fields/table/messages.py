@@ -7,19 +7,20 @@ from dispatcher.fields.limits import MESSAGES_MAX, NAME_CHARS_MAX, PARTS_MAX, TE
 from dispatcher.fields.shapes.containers import Either, Form, Items, Record, Tagged
 from dispatcher.fields.shapes.image_url import ImageUrl
 from dispatcher.fields.shapes.scalars import Text, Word
-from dispatcher.fields.table.ours import LITELLM, label, refused
+from dispatcher.fields.table.ours import ANTHROPIC, label, refused
 from dispatcher.fields.table.tools import NO_FIELDS, TOOL_CALLS, TOOLS_NEED
 from dispatcher.model.capabilities import Capability
 
 _CACHE = label("It configures OpenAI's cache.")
-_ANTHROPIC = label("It configures Anthropic's cache; some clients send it to every server.")
+_SOURCES = label("Sources of an earlier answer; the model does not read them.")
+_THEIRS = label("Engines and gateways add it to answers; the model does not read it.")
 TEXT_PART = Table(
     "text part",
     {
         "text": Field(Kind.BOUNDED, Text(TEXT_CHARS_MAX), required=True),
         "prompt_cache_breakpoint": _CACHE,
-        "cache_control": _ANTHROPIC,
-        "annotations": label("Sources of an earlier answer; the model does not read them."),
+        "cache_control": ANTHROPIC,
+        "annotations": _SOURCES,
     },
 )
 IMAGE_URL = Table(
@@ -34,7 +35,7 @@ IMAGE_PART = Table(
     {
         "image_url": Field(Kind.BOUNDED, Record(IMAGE_URL), required=True),
         "prompt_cache_breakpoint": _CACHE,
-        "cache_control": _ANTHROPIC,
+        "cache_control": ANTHROPIC,
         "uuid": Field(Kind.OURS, Text(1), "An engine would share the image between tenants by this name."),
     },
 )
@@ -58,7 +59,7 @@ _NAME = Field(Kind.PASSED, Text(NAME_CHARS_MAX), neutral=("",))
 _CONTENT = Field(Kind.BOUNDED, _WRITTEN, required=True)
 _REASONING = Field(Kind.BOUNDED, _TEXT, "The model's chat template decides whether the model reads it.", neutral=("",))
 
-INSTRUCTIONS = Table("system or developer message", {"content": _CONTENT, "name": _NAME})
+INSTRUCTIONS = Table("system or developer message", {"content": _CONTENT, "name": _NAME, "cache_control": ANTHROPIC})
 USER = Table(
     "user message",
     {
@@ -66,6 +67,7 @@ USER = Table(
             Kind.BOUNDED, Either({str: _TEXT, list: Items(_TEXTS_AND_IMAGES, PARTS_MAX, 1)}), required=True
         ),
         "name": _NAME,
+        "cache_control": ANTHROPIC,
     },
 )
 TOOL_RESULT = Table(
@@ -74,6 +76,7 @@ TOOL_RESULT = Table(
         "content": _CONTENT,
         "tool_call_id": Field(Kind.PASSED, Text(NAME_CHARS_MAX, 1), required=True),
         "name": _NAME,
+        "cache_control": ANTHROPIC,
     },
 )
 ASSISTANT = Table(
@@ -84,13 +87,17 @@ ASSISTANT = Table(
         "tool_calls": Field(Kind.BOUNDED, TOOL_CALLS, neutral=([],), capability=TOOLS_NEED),
         "reasoning": _REASONING,
         "reasoning_content": _REASONING,
-        "refusal": refused("Send it as `content`.", ""),
+        "refusal": _REASONING,
         "audio": refused("The gate accepts text.", {}),
         "function_call": refused("Use `tool_calls`.", {}),
         "tool_call_id": refused("Only a tool message has it."),
-        "annotations": label("Sources of an earlier answer; the model does not read them."),
-        "provider_specific_fields": LITELLM,
-        "thinking_blocks": LITELLM,
+        "annotations": _SOURCES,
+        "citations": _SOURCES,
+        "provider_specific_fields": _THEIRS,
+        "extra_content": _THEIRS,
+        "reasoning_details": _THEIRS,
+        "thinking_blocks": _THEIRS,
+        "cache_control": ANTHROPIC,
         "parsed": label("The OpenAI SDK's `parse()` adds it; the content has the same value as text."),
     },
 )

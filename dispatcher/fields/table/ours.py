@@ -22,6 +22,7 @@ def refused(note: str, *neutral: object) -> Field:
     return Field(Kind.REFUSED, _ANY, note, neutral)
 
 
+ANTHROPIC = label("It configures Anthropic's cache; some clients send it to every server.")
 LITELLM = label("LiteLLM adds it to answers; the model does not read it.")
 
 _TENANT = "The key of the request names the tenant, and the tenant's configuration has this value."

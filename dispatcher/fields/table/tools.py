@@ -9,7 +9,7 @@ from dispatcher.fields.limits import DESCRIPTION_CHARS_MAX, NAME_CHARS_MAX, TEXT
 from dispatcher.fields.shapes.containers import Either, Form, Items, Record, Tagged
 from dispatcher.fields.shapes.scalars import Flag, Text, Word
 from dispatcher.fields.shapes.schemas import Schema
-from dispatcher.fields.table.ours import LITELLM, label, refused
+from dispatcher.fields.table.ours import ANTHROPIC, LITELLM, label, refused
 from dispatcher.fields.table.sampling import VLLM
 from dispatcher.model.capabilities import Capability
 
@@ -33,6 +33,7 @@ TOOL = Table(
     {
         "function": Field(Kind.PASSED, Record(FUNCTION), required=True),
         "defer_loading": Field(Kind.PASSED, Flag(), neutral=(False,), capability=VLLM),
+        "cache_control": ANTHROPIC,
     },
 )
 NAMED = Table("name of a function", {"name": NAME})
@@ -54,6 +55,8 @@ TOOL_CALL = Table(
         "function": Field(Kind.PASSED, Record(CALLED), required=True),
         "index": label("The place of the call in a stream."),
         "provider_specific_fields": LITELLM,
+        "extra_content": label("Gemini's servers add it to calls; the model does not read it."),
+        "cache_control": ANTHROPIC,
     },
 )
 TOOL_CALLS = Items(
