@@ -37,6 +37,8 @@ REFUSED_AS = {
 }
 """The HTTP statuses of those engine errors that the request itself or more urgent requests caused. Any other error is a
 fault of this worker and gets status 500."""
+OWN_FAULTS = frozenset({400, 413, 422})
+"""Statuses of a server for faults of the request; the tenant gets the server's own."""
 RATE_WINDOW_S = 60.0
 """The Retry-After of a request that the RPM policy refuses. The policy counts the requests of a minute."""
 EARLY_S = 1.0
@@ -93,6 +95,8 @@ def _engine_error(execution: Execution, error: EngineError, worker: str, preempt
     status = REFUSED_AS.get(error.code)
     if status is None:
         return _gave_up(execution, worker, "failed", WorkRefused(500, error.code, error.message))
+    if error.status in OWN_FAULTS:
+        status = error.status
     retry_after_s = {503: preempted_retry_s, 429: RATE_WINDOW_S}.get(status)
     return _failed(execution, WorkRefused(status, error.code, error.message, retry_after_s, final=True))
 

@@ -27,6 +27,10 @@ LOST_AFTER_S = 1.0
 """After this time the gate learns that a worker which died runs nothing any more."""
 
 
+EVICTED = WorkRefused(503, "preempted", "Evicted.", 12.0, final=True)
+"""The end of an execution that makes room for more urgent work."""
+
+
 @dataclass(frozen=True)
 class Act:
     """How one execution goes."""
@@ -39,7 +43,8 @@ class Act:
     breaks_after: int | None = None
     """The worker dies after so many tokens; its execution is lost."""
     drops_after: int | None = None
-    """The worker ends it after so many tokens, to make room for more urgent work."""
+    """The worker ends it after so many tokens, with `drops_as`."""
+    drops_as: WorkRefused = EVICTED
     aborts_after: int | None = None
     """The worker ends it by itself (draining) and returns it."""
     ends_silently_after: int | None = None
@@ -211,7 +216,7 @@ class _Execution:
                     return
                 raise WorkerFailed()
             if self._done == act.drops_after:
-                self.last = await self._ended("failed", WorkRefused(503, "preempted", "Evicted.", 12.0, final=True))
+                self.last = await self._ended("failed", act.drops_as)
                 return
             if self._done == act.aborts_after:
                 self.last = await self._returned()

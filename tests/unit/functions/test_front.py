@@ -11,14 +11,18 @@ import pytest
 
 from dispatcher.fields.limits import STOPS_MAX
 from dispatcher.model.commands import Leave, Silent
+from dispatcher.model.worker_protocol import WorkRefused
 from dispatcher.operations.detached import execute_detached
 from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.waking import CHECK_S, Waking
 from dispatcher.strict_json import DEPTH_MAX
+from functions.http_api.replies import HEADERS_AFTER_S
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
 from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, WELL, Act, dies_after, refuses
 from tests.support.scaling.service import CountedService
+
+RESPONSES = "/v1/responses"
 
 
 def chat(**more: Any) -> dict[str, Any]:
@@ -426,6 +430,33 @@ async def test_what_the_worker_finds_impossible_is_the_tenants_error(gate: Gate,
     reply = await gate.caller().post(CHAT, chat(stream=stream))
     assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
     assert gate.spent("a") == 0.0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, COMPLETION, RESPONSES])
+async def test_what_the_engine_refuses_after_its_start_has_its_status(gate: Gate, path: str, stream: bool) -> None:
+    """The worker says that it started before the engine has read the request."""
+    refused = WorkRefused(422, "invalid_request", "No such field.", final=True)
+    gate.workers.acts.append(Act(drops_after=0, drops_as=refused, token_s=5.0))
+    body = {CHAT: chat, COMPLETION: completion}.get(path, lambda **more: {"model": "m", "input": "x", **more})
+    reply = await gate.caller().post(path, body(stream=stream))
+    assert (reply.status, reply.error["code"]) == (422, "invalid_request")
+    assert gate.spent("a") == 0.0
+
+
+async def test_a_stream_that_fails_before_its_first_token_is_no_stream(gate: Gate) -> None:
+    gate.workers.acts.extend([Act(aborts_after=0)] * 3)
+    reply = await gate.caller().post(CHAT, chat(stream=True))
+    assert (reply.status, reply.error["code"]) == (502, "worker_failed")
+    assert [order.attempt for _, order in gate.workers.orders] == [1, 2, 3]
+
+
+async def test_headers_do_not_wait_for_a_long_prompt(gate: Gate) -> None:
+    gate.workers.acts.append(Act(drops_after=0, token_s=HEADERS_AFTER_S + 1))
+    reply = await gate.caller().post(CHAT, chat(stream=True))
+    assert reply.status == 200
+    assert reply.body.startswith(b": waiting\n\n")
+    assert reply.events[-2]["error"]["code"] == "preempted"
 
 
 async def test_the_deadline_passes_while_it_waits(gate: Gate) -> None:

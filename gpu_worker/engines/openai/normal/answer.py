@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,6 @@ from gpu_worker.engines.openai.normal.texts import REPLACEMENT, Halves, read_con
 from gpu_worker.engines.openai.normal.tool_calls import ToolCalls
 from gpu_worker.engines.openai.normal.usage import find_usage
 from gpu_worker.engines.openai.normal.values import TooDeep, clean, clean_logprobs, parse_json
-from gpu_worker.engines.openai.options import accept_choice
 from gpu_worker.engines.openai.sse import Nonsense, ServerEvent
 
 _KNOWN = frozenset(ASSISTANT.fields) - {"function_call", "audio", "tool_call_id", "name"}
@@ -68,7 +67,7 @@ class Normal:
     choices: int
     name: str = ""
     offered: Collection[str] = ()
-    check_choice: Any = accept_choice
+    check_choice: Callable[[Mapping[str, Any]], None] | None = None
     oddities: Oddities = field(default_factory=Oddities)
     _by_index: dict[int, _Choice] = field(default_factory=dict)
 
@@ -117,7 +116,8 @@ class Normal:
 
     def _piece(self, given: Any) -> Piece:
         index = self._index(given)
-        self.check_choice(given)
+        if self.check_choice is not None:
+            self.check_choice(given)
         if given.get("error"):
             raise error_of_fault(fault_of({"error": given["error"]}))
         choice = self._of(index)

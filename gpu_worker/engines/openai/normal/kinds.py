@@ -15,6 +15,7 @@
 | a name in pieces, or repeated | the name, once | tool_calls.py |
 | `function_call` | a tool call | answer.py |
 | content as a list of parts (TEXT_PARTS, REASONING_PARTS) | text, and `reasoning_content` | texts.py |
+| a text, or arguments, of more than an event between worker and gate | several pieces | long_pieces.py |
 | a surrogate pair in two pieces | one character; a half alone is U+FFFD | texts.py |
 | `NaN`, `Infinity`, numbers beyond a float | null; in log probabilities -9999.0 | values.py |
 | `-Infinity` | -9999.0, as OpenAI writes it | values.py |

@@ -42,6 +42,17 @@ class TestTheEngineFails:
         assert json.loads(lines[-1])["final"]
         assert harness.executions.live() == frozenset()
 
+    @pytest.mark.parametrize(("status", "answered"), [(None, 400), (400, 400), (413, 413), (422, 422), (500, 400)])
+    def test_a_fault_of_the_request_has_the_servers_status(self, status: int | None, answered: int) -> None:
+        async def story() -> tuple[WorkerHarness, list[bytes]]:
+            harness = WorkerHarness(FailingEngine(EngineError("invalid_request", "no", status=status), 0))
+            return harness, await harness.start(order())
+
+        harness, lines = run(story())
+        assert [end.outcome for end in harness.gate.ended] == ["failed"]
+        last = json.loads(lines[-1])
+        assert (last["status"], last["code"], last["final"]) == (answered, "invalid_request", True)
+
     @pytest.mark.parametrize("fields", [{"durable": True}, {"streamed": False}, {"durable": True, "streamed": False}])
     def test_a_call_that_is_answered_as_a_whole_is_returned_also_after_tokens(self, fields: dict[str, bool]) -> None:
         async def story() -> WorkerHarness:

@@ -13,6 +13,7 @@ from dispatcher.model.answers import AnswerHead
 from dispatcher.model.collected import Collected, tokens_of
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Token
+from dispatcher.worker_client import LINE_BYTES_MAX
 from dispatcher.worker_wire import encode_event, parse_event
 from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
 from gpu_worker.engines.openai.normal.oddities import KINDS_MAX, Oddities
@@ -169,9 +170,17 @@ def test_an_error_is_the_requests(kind: Kind) -> None:
 
 
 def test_a_line_may_be_as_long_as_an_answer() -> None:
-    events, error = served_parts(chunk("x" * 1_200_000), chunk(reason="stop"), DONE)
+    """The gate reads lines of the worker up to a million bytes, so that a long piece comes in several."""
+    text, arguments = "x😀" * 100_000, json.dumps({"x": "é" * 150_000}, ensure_ascii=False)
+    calls = [{"id": name, "function": {"name": name, "arguments": arguments}} for name in ("a", "b")]
+    sent = [chunk(text), chunk(reasoning="y" * 500_000), chunk(tool_calls=calls)]
+    events, error = served_parts(*sent, chunk(reason="stop"), DONE)
     assert error is None
-    assert collected(events).text == "x" * 1_200_000
+    assert max(len(encode_event(event)) for event in events) < LINE_BYTES_MAX
+    (choice,) = collected(events).choices()
+    assert (choice["text"], choice["delta"]["reasoning"]) == (text, "y" * 500_000)
+    assert [each["function"] for each in choice["delta"]["tool_calls"]] == [each["function"] for each in calls]
+    assert collected(events).output_tokens == 3
 
 
 class TestLogProbabilities:
