@@ -16,7 +16,7 @@ from gpu_worker.engines.interface import EngineEvent, Finished, Started, Token
 from gpu_worker.engines.openai.counts import Counts
 from gpu_worker.engines.openai.errors import failed
 from gpu_worker.engines.openai.normal.answer import Normal, Piece
-from gpu_worker.engines.openai.normal.long_pieces import parts_of
+from gpu_worker.engines.openai.normal.long_pieces import is_long, parts_of
 from gpu_worker.engines.openai.sse import ServerEvent
 
 
@@ -60,8 +60,9 @@ class Answer:
             return
         chunk = self.normal.read(event)
         before = self.counts.output_tokens
-        found = [piece for each in chunk.pieces if (piece := self._token(each)) is not None]
-        pieces = [part for piece in found for part in parts_of(piece)]
+        pieces = [piece for each in chunk.pieces if (piece := self._token(each)) is not None]
+        if any(map(is_long, pieces)):
+            pieces = [part for piece in pieces for part in parts_of(piece)]
         if chunk.usage is not None:
             yield from self._read_usage(chunk.usage, chunk.pieces)
         if self.cuts:

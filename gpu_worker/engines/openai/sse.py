@@ -135,6 +135,9 @@ class BodyReader:
         field, _, value = line.partition(b":")
         if field == b"data":
             value = value.strip()
+            if not self._data:
+                self._data.append(value)
+                return None
             whole = self._dispatch() if len(self._data) == 1 and _is_whole(self._data[0]) else None
             self._data.append(value)
             return whole
@@ -144,11 +147,12 @@ class BodyReader:
 
     def _dispatch(self) -> ServerEvent | None:
         data, name = self._data, self._name
+        self._name = ""
         if not data:
-            self._name = ""
             return None
-        self._data, self._name = [], ""
-        return ServerEvent(data[0] if len(data) == 1 else b"\n".join(data), name)
+        whole = data[0] if len(data) == 1 else b"\n".join(data)
+        data.clear()
+        return ServerEvent(whole, name)
 
 
 def _whole(body: bytes) -> Iterator[ServerEvent]:

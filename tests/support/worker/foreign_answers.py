@@ -327,7 +327,7 @@ def _fields() -> Iterator[Kind]:
         "an index of the choice as text", (data({"choices": [{"index": "0", "delta": {"content": "Hello"}}]}), *END)
     )
     yield Kind("an empty error", (data({"error": {"code": 0, "message": ""}, "choices": []}), *HELLO, *END))
-    nulls = dict.fromkeys(("tool_calls", "function_call", "refusal", "audio", "role"))
+    nulls: dict[str, Any] = dict.fromkeys(("tool_calls", "function_call", "refusal", "audio", "role"))
     yield Kind("nulls everywhere", (chunk(None, content=None, **nulls), chunk("Hello", tool_calls=[]), *END))
     yield Kind(
         "reasoning",
@@ -533,7 +533,7 @@ def _whole() -> Iterator[Kind]:
         text="",
         calls=(("*", "a", '{"x": 1}'),) * 2,
     )
-    extra = {
+    extra: dict[str, Any] = {
         "function_call": None,
         "tool_calls": [],
         "reasoning_content": "w",

@@ -24,7 +24,7 @@ _THEIRS = "provider_specific_fields"
 _CONTENT = "content"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Piece:
     """What is new of one choice. `has_content`: whether the server sent any, though it may wait for its other half.
     `is_whole`: the server sent the whole choice at once."""
@@ -38,7 +38,7 @@ class Piece:
     is_whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chunk:
     """One event. `usage` has OpenAI's names."""
 

@@ -15,7 +15,7 @@ CHARS_MAX = 50_000
 def parts_of(piece: Token) -> list[Token]:
     """Return the piece, or several if its text, or a text in its delta, is long. The first has all other fields."""
     delta = piece.delta
-    if len(piece.text) <= CHARS_MAX and (delta is None or not any(map(_is_long, delta.items()))):
+    if not is_long(piece):
         return [piece]
     rests: list[Token] = [Token(part, 0, piece.choice) for part in _pieces(piece.text)[1:]]
     first: dict[str, Any] = {}
@@ -23,6 +23,11 @@ def parts_of(piece: Token) -> list[Token]:
         first[name], later = _split(name, value)
         rests += [Token("", 0, piece.choice, {name: each}) for each in later]
     return [replace(piece, text=piece.text[:CHARS_MAX], delta=first or None), *rests]
+
+
+def is_long(piece: Token) -> bool:
+    """Return whether the piece may be too long for one event."""
+    return len(piece.text) > CHARS_MAX or (piece.delta is not None and any(map(_is_long, piece.delta.items())))
 
 
 def _is_long(field: tuple[str, Any]) -> bool:

@@ -10,6 +10,9 @@ from gpu_worker.engines.openai.normal.kinds import INPUT_NAMES, OUTPUT_NAMES
 
 def find_usage(chunk: Mapping[str, Any], choices: list[Any]) -> dict[str, Any] | None:
     """Return the usage of a chunk: beside the choices, in `x_groq`, or in the only choice. Other fields stay."""
+    usage = chunk.get("usage")
+    if isinstance(usage, dict) and type(usage.get("prompt_tokens")) is type(usage.get("completion_tokens")) is int:
+        return usage
     inner = chunk.get("x_groq")
     only = choices[0] if len(choices) == 1 else None
     for place in (chunk, inner, only):
