@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dispatcher.model.commands import Accept, Command, Report
@@ -161,5 +163,6 @@ def test_a_value_that_does_not_decode_to_itself_is_never_encoded(odd: object) ->
     assert decode_entry(encode_entry(entries[1], checked=True)) == entries[1]
     for field in ("cost", "app", "clocks", "due_at", "input_tokens"):
         with pytest.raises((ValueError, TypeError)):
-            encode_entry(entries[1]._replace(facts=(accepted._replace(**{field: odd}),)), checked=True)
+            changed: dict[str, Any] = {field: odd}
+            encode_entry(entries[1]._replace(facts=(accepted._replace(**changed),)), checked=True)
         assert encode_entry(entries[1], checked=True)
