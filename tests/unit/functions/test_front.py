@@ -438,8 +438,8 @@ async def test_what_the_engine_refuses_after_its_start_has_its_status(gate: Gate
     """The worker says that it started before the engine has read the request."""
     refused = WorkRefused(422, "invalid_request", "No such field.", final=True)
     gate.workers.acts.append(Act(drops_after=0, drops_as=refused, token_s=5.0))
-    body = {CHAT: chat, COMPLETION: completion}.get(path, lambda **more: {"model": "m", "input": "x", **more})
-    reply = await gate.caller().post(path, body(stream=stream))
+    bodies = {CHAT: chat(stream=stream), COMPLETION: completion(stream=stream)}
+    reply = await gate.caller().post(path, bodies.get(path, {"model": "m", "input": "x", "stream": stream}))
     assert (reply.status, reply.error["code"]) == (422, "invalid_request")
     assert gate.spent("a") == 0.0
 

@@ -162,7 +162,7 @@ def test_a_value_that_does_not_decode_to_itself_is_never_encoded(odd: object) ->
     accepted = next(fact for fact in entries[1].facts if isinstance(fact, Accepted))
     assert decode_entry(encode_entry(entries[1], checked=True)) == entries[1]
     for field in ("cost", "app", "clocks", "due_at", "input_tokens"):
+        changed: dict[str, Any] = {field: odd}
         with pytest.raises((ValueError, TypeError)):
-            changed: dict[str, Any] = {field: odd}
             encode_entry(entries[1]._replace(facts=(accepted._replace(**changed),)), checked=True)
         assert encode_entry(entries[1], checked=True)
