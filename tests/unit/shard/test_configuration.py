@@ -6,7 +6,6 @@ import pytest
 
 from dispatcher.model.commands import Accept, Over, Tick
 from dispatcher.model.facts import Entry, TenantSet
-from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.shard import Shard
 from tests.support.gate.lone_shard import T0, LoneShard, report
 
@@ -84,9 +83,8 @@ def test_a_number_that_is_none_never_reaches_the_log(wrong: float) -> None:
     shard.decide([report()], T0)
     shard.confirm(Entry(0, T0, "w", "", 0, (shard.fleet()[0],)))
     accept = Accept("p-1", 0, "p", "a", "m", wrong, T0 + 9.0, False, "", "", 1, 1.0, 0.0, 0.0, "standard", 9)
-    _, facts = shard.decide([accept], T0)
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        encode_entry(Entry(1, T0, "w", "", 0, facts))
+    with pytest.raises(ValueError, match="a cost is between 0 and 1e[+]12"):
+        shard.decide([accept], T0)
     shard.rollback()
     assert shard.state.calls == {}
 
