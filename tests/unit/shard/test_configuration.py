@@ -83,7 +83,7 @@ def test_a_number_that_is_none_never_reaches_the_log(wrong: float) -> None:
     shard.decide([report()], T0)
     shard.confirm(Entry(0, T0, "w", "", 0, (shard.fleet()[0],)))
     accept = Accept("p-1", 0, "p", "a", "m", wrong, T0 + 9.0, False, "", "", 1, 1.0, 0.0, 0.0, "standard", 9)
-    with pytest.raises(ValueError, match="a cost is between 0 and 1e[+]12"):
+    with pytest.raises(ValueError, match=r"a cost is between 0 and 1e[+]12"):
         shard.decide([accept], T0)
     shard.rollback()
     assert shard.state.calls == {}
