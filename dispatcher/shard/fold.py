@@ -33,6 +33,7 @@ from dispatcher.model.facts import (
     WorkerSet,
 )
 from dispatcher.policies.orders.queues import Call
+from dispatcher.shard.failure_causes import cause_of, next_causes
 from dispatcher.shard.records import UNREACHED_KEPT, Process, Worker
 from dispatcher.shard.state import State
 from dispatcher.shard.steps import MASK, News, accepted, dispatched, ended, news_of
@@ -73,7 +74,9 @@ def _worker_set(state: State, fact: WorkerSet) -> None:
         if worker.load in (fact.model, *_unloadable(worker, fact)):
             state.set_load(worker, "", worker.ordered_at)
         rested = worker.config.state == "resting" and fact.state != "resting"
-        state.set_config(worker, fact, 0 if rested else worker.failures)
+        state.set_config(worker, fact)
+        if rested and worker.failures:
+            state.set_failures(worker, 0, ())
 
 
 def _unloadable(worker: Worker, fact: WorkerSet) -> tuple[str, ...]:
@@ -208,11 +211,12 @@ def _release(state: State, call: Call, attempt: int, reason: str) -> None:
     worker = state.workers[call.worker]
     state.release(call, worker)
     state.set_call(call, "worker", "")
-    failures = worker.failures
-    if reason != NO_ROUTE:
-        failures = (failures << 1 | (reason not in NOT_COUNTED)) & MASK
-    if failures != worker.failures:
-        state.set_config(worker, worker.config, failures)
+    if reason == NO_ROUTE:
+        return
+    failures = (worker.failures << 1 | (reason not in NOT_COUNTED)) & MASK
+    causes = next_causes(worker.causes, "" if reason in NOT_COUNTED else cause_of(call, reason))
+    if failures != worker.failures or causes != worker.causes:
+        state.set_failures(worker, failures, causes)
 
 
 def _hold_by(state: State, call: Call, name: str) -> None:

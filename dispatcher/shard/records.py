@@ -11,7 +11,7 @@ from dispatcher.policies.planning.residency import DRAIN_S
 RECENT = 8
 """For so many of a worker's last attempts, the state remembers whether they failed."""
 FAILED_MOST = 4
-"""A worker rests if so many of its last RECENT attempts failed."""
+"""A worker rests if so many of its last RECENT attempts failed, each for another cause (failure_causes.py)."""
 SLOW_SWAPS = 3.0
 ORDER_MARGIN_S = 30.0
 """A worker has the time of a drain, of so many swaps, and this margin to load a model."""
@@ -36,6 +36,7 @@ class Worker:
     """
 
     __slots__ = (
+        "causes",
         "config",
         "failures",
         "load",
@@ -59,6 +60,9 @@ class Worker:
         """The calls that hold its slots, by id."""
         self.failures = 0
         """One bit for each of the last RECENT attempts, 1 if it failed."""
+        self.causes: tuple[str, ...] = ()
+        """The causes of the last attempts, the latest first; empty for one that shows no fault of the worker. Not more
+        than RECENT, and none after the oldest cause."""
 
     def configure(self, config: WorkerSet) -> None:
         self.config = config
@@ -93,7 +97,7 @@ class Worker:
 
     @property
     def is_failing(self) -> bool:
-        return self.failures.bit_count() >= FAILED_MOST
+        return len({cause for cause in self.causes if cause}) >= FAILED_MOST
 
 
 class Process:

@@ -70,6 +70,7 @@ def _lines(name: str, rows: list[Any]) -> Iterator[list[Any]]:
 def _rows(state: State) -> dict[str, list[Any]]:
     return {
         "workers": [[list(worker.config), worker.failures] for worker in state.workers.values()],
+        "causes": [[name, worker.causes] for name, worker in state.workers.items() if worker.causes],
         "loads": [[w.name, w.load, w.ordered_at] for w in state.workers.values() if w.ordered_at],
         "models_turned": [list(item) for item in state.models_turned.items()],
         "plan": [list(state.plan)] if state.plan is not None else [],
@@ -111,6 +112,8 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
         worker = Worker(_worker_set(*config))
         worker.failures = failures
         state.set_worker(worker.config.worker, worker)
+    for name, causes in fields.get("causes", ()):  # older snapshots have none
+        state.workers[name].causes = tuple(causes)
     for name, model, at in fields.get("loads", ()):  # snapshots before version 5 have none
         state.set_load(state.workers[name], model, at)
     for model, at in fields.get("models_turned", ()):

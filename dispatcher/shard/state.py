@@ -219,12 +219,16 @@ class State(UndoJournal):
             self.workers[worker_id] = worker
             self.slots.changed(worker)
 
-    def set_config(self, worker: Worker, config: WorkerSet, failures: int) -> None:
-        self._note(self.set_config, worker, worker.config, worker.failures)
+    def set_config(self, worker: Worker, config: WorkerSet) -> None:
+        self._note(self.set_config, worker, worker.config)
         self.slots.left(worker)
         worker.configure(config)
-        worker.failures = failures
         self.slots.changed(worker)
+
+    def set_failures(self, worker: Worker, failures: int, causes: tuple[str, ...]) -> None:
+        """Assign which of the worker's last attempts failed, and why."""
+        self._note(self.set_failures, worker, worker.failures, worker.causes)
+        worker.failures, worker.causes = failures, causes
 
     def set_load(self, worker: Worker, model: str, at: float) -> None:
         """Order the worker to load a model, or withdraw the order (""). `at`: the time of the last order."""

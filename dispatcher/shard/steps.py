@@ -13,6 +13,7 @@ from dispatcher.model.commands import Offer, Over, parse_call_id
 from dispatcher.model.facts import Accepted, Dispatched, Ended, made
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.orders.queues import Call, Clocks
+from dispatcher.shard.failure_causes import next_causes
 from dispatcher.shard.records import NO_USAGE, RECENT, Process, Usage, Worker
 from dispatcher.shard.state import State
 from dispatcher.shard.tier_floors import after_dispatch
@@ -136,7 +137,7 @@ def ended(state: State, fact: Ended) -> list[News]:
     _free_slot(state, call, worker)
     call.worker = ""
     if worker.failures:
-        state.set_config(worker, worker.config, worker.failures << 1 & MASK)
+        state.set_failures(worker, worker.failures << 1 & MASK, next_causes(worker.causes, ""))
     if clocks != tenant.clocks:
         tenant.clocks = clocks
     state.virtual_time = virtual_time
