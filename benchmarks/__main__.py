@@ -14,6 +14,7 @@ HELPERS = frozenset(
         "http_load",
         "instant_worker",
         "memory_service",
+        "poisoned_server",
         "served_stack",
         "shard_traffic",
         "table_capacity",

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +83,16 @@ class Stack:
 
 
 @contextlib.asynccontextmanager
-async def served(*, fronts: int, workers: int, slots: int, tenants: str = "") -> AsyncIterator[Stack]:
+async def served(
+    *, fronts: int, workers: int, slots: int, tenants: str = "", engine: Sequence[str] = ("modelled",)
+) -> AsyncIterator[Stack]:
     """Start a stack and stop it at the end. `tenants`: the text of a file for `--tenants`; empty: one default tenant.
+    `engine`: the engine's name and its options.
 
     Raises RuntimeError with the ends of the logs if it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="headgate-served-") as folder:
-        command = [sys.executable, "-m", "headgate.cli", "serve", "--engine", "modelled", "--json", "--data", folder]
+        command = [sys.executable, "-m", "headgate.cli", "serve", "--engine", *engine, "--json", "--data", folder]
         command += ["--port", str(_port()), "--fronts", str(fronts), "--workers", str(workers), "--slots", str(slots)]
         command += ["--start-timeout", str(START_S)]
         if tenants:

@@ -16,6 +16,9 @@ from dispatcher.model.errors import (
 from dispatcher.model.worker_protocol import WorkRefused
 
 TOO_MANY_REQUESTS = 429
+UNAVAILABLE = 503
+ENGINE_OVERLOADED = "engine_overloaded"
+"""The engine takes no more requests for now. It may take this one later."""
 PREEMPTED_CODES = frozenset({"preempted", "preempted_too_often"})
 """The worker has not failed. A new try at once would end in the same way."""
 DEADLINE_EXCEEDED = "deadline_exceeded"
@@ -30,6 +33,8 @@ def error_of_refusal(refusal: WorkRefused) -> AnsweredError:
         return DeadlineExceeded()
     if refusal.code == RESULT_TOO_LARGE:
         return ServiceError(refusal.message, refusal.code)
+    if refusal.status == UNAVAILABLE and refusal.code == ENGINE_OVERLOADED:
+        return ServiceError(refusal.message, refusal.code, None, UNAVAILABLE, "server_error", refusal.retry_after_s)
     if refusal.status == TOO_MANY_REQUESTS:
         return Refused(refusal.message, refusal.code, refusal.retry_after_s)
     if refusal.status >= 500:

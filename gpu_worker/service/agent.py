@@ -92,6 +92,9 @@ class Agent:
     """The same time by the wall clock, in Unix seconds."""
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    def __post_init__(self) -> None:
+        self.executions.health.report = self.heartbeat
+
     async def join(self) -> None:
         """Send the first heartbeat until the gate answers it. Raises StoreUnavailable after join_s."""
         until_s = self.clock.monotonic() + self.settings.join_s
@@ -146,6 +149,7 @@ class Agent:
             await self.executions.abort_all(Abort.DRAINED)
             if not await self._within(self.settings.abort_s, self.executions.idle()):
                 logger.error("not finished or not reported: %s", ", ".join(sorted(self.executions.live())))
+        await self.executions.health.stop()
         if not await self._within(self.settings.abort_s, self._leave()):
             logger.warning("could not leave in time: the lease ends by itself")
         heartbeat.cancel()
@@ -258,7 +262,8 @@ class Agent:
         stats = self.executions.engine.stats()
         served, saturated = sum(tenant.service for tenant in stats.tenants.values()), stats.waiting > 0
         report = self.identity._replace(
-            draining=self._draining or not self.executions.engine_serves(),
+            slots=self.executions.health.slots_open(),
+            draining=self._draining or not self.executions.health.serves(),
             live=tuple(sorted(self.executions.live())),
             kv_use=stats.kv_use,
             queue_length=stats.waiting,

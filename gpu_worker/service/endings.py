@@ -6,7 +6,8 @@
 | the caller closed the stream of a call that is not durable | End "cancelled" | none |
 | the deadline passed | End "expired" | WorkRefused 504, final |
 | the engine refused or evicted the request | End "failed" | WorkRefused 4xx or 503, final |
-| the engine failed, or the worker gave up | Return | WorkRefused 5xx, not final |
+| the engine is overloaded at a second attempt | End "failed" | WorkRefused 429 or 503, final |
+| the engine failed, is overloaded, or the worker gave up | Return | WorkRefused 5xx, not final |
 | the same, and a streaming caller without a key has a token | End "failed" | WorkRefused 5xx, final |
 | the log does not hold the attempt | none | none |
 
@@ -26,21 +27,14 @@ from dispatcher.model.refusals import DEADLINE_EXCEEDED, RESULT_TOO_LARGE, error
 from dispatcher.model.worker_protocol import Finished, WorkRefused
 from gpu_worker.engines.interface import EngineError
 from gpu_worker.service.execution import ANSWER_BYTES_MAX, Abort, Execution
+from gpu_worker.service.health.kinds import OVERLOADED, REFUSED_AS, Kind, kind_of, overload_status
 
-REFUSED_AS = {
-    "context_length_exceeded": 400,
-    "invalid_messages": 400,
-    "invalid_request": 400,
-    "rate_limit_exceeded": 429,
-    "preempted": 503,
-    "preempted_too_often": 503,
-}
-"""The HTTP statuses of those engine errors that the request itself or more urgent requests caused. Any other error is a
-fault of this worker and gets status 500."""
 OWN_FAULTS = frozenset({400, 413, 422})
 """Statuses of a server for faults of the request; the tenant gets the server's own."""
 RATE_WINDOW_S = 60.0
 """The Retry-After of a request that the RPM policy refuses. The policy counts the requests of a minute."""
+OVERLOADED_RETRY_S = 2.0
+"""The Retry-After of a request that an overloaded engine refuses without one, in seconds."""
 EARLY_S = 1.0
 """An engine may end a request this long before its deadline, because it uses a clock of its own."""
 EXPIRED = WorkRefused(504, DEADLINE_EXCEEDED, "The deadline passed before the answer was complete.", final=True)
@@ -92,13 +86,24 @@ def _done(execution: Execution, finished: Finished) -> Ending:
 
 
 def _engine_error(execution: Execution, error: EngineError, worker: str, preempted_retry_s: float) -> Ending:
-    status = REFUSED_AS.get(error.code)
-    if status is None:
+    kind = kind_of(error)
+    if kind is Kind.OVERLOAD:
+        return _overloaded(execution, error, worker)
+    if kind is not Kind.REQUEST:
         return _gave_up(execution, worker, "failed", WorkRefused(500, error.code, error.message))
-    if error.status in OWN_FAULTS:
-        status = error.status
+    status = error.status if error.status in OWN_FAULTS else REFUSED_AS[error.code]
     retry_after_s = {503: preempted_retry_s, 429: RATE_WINDOW_S}.get(status)
     return _failed(execution, WorkRefused(status, error.code, error.message, retry_after_s, final=True))
+
+
+def _overloaded(execution: Execution, error: EngineError, worker: str) -> Ending:
+    """Return the first attempt, because another worker's engine may take the request. End the call after a later one:
+    its caller gets the engine's status and Retry-After."""
+    after_s = OVERLOADED_RETRY_S if error.retry_after_s is None else error.retry_after_s
+    event = WorkRefused(overload_status(error), OVERLOADED, error.message, after_s)
+    if execution.order.attempt > 1:
+        return _failed(execution, replace(event, final=True))
+    return _gave_up(execution, worker, "refused", event)
 
 
 def _aborted(execution: Execution, worker: str, now: float) -> Ending:

@@ -36,6 +36,7 @@ from gpu_worker.service.endings import confirms, ending, outcome_of, refused
 from gpu_worker.service.engine_reader import STEP_S, EngineReader
 from gpu_worker.service.execution import Abort, Execution
 from gpu_worker.service.execution_spans import ExecutionSpans
+from gpu_worker.service.health.engine_health import EngineHealth
 from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.outbox_records import AttemptReport
 from gpu_worker.service.seen_attempts import SeenAttempts
@@ -65,6 +66,7 @@ class _LastEvent(NamedTuple):
     event: Finished | WorkRefused
     report: AttemptReport
     delivery: asyncio.Task[Outcome]
+    tenant: str = ""
 
 
 @dataclass(eq=False)
@@ -89,15 +91,20 @@ class Executions:
     fenced: Counter[str] = field(default_factory=Counter)
     """Attempts that were returned because their order did not arrive, by the reason of the return."""
     tally: Tally = field(default_factory=Tally)
+    health: EngineHealth = field(init=False)
     _reader: EngineReader = field(init=False)
     _seen: SeenAttempts = field(init=False)
     _live: dict[str, Execution] = field(default_factory=dict)
+    _deciding: set[str] = field(default_factory=set)
+    """Attempts of calls that failed here before, while `health` decides whether they run."""
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self, slo_watch: SloWatch | None) -> None:
         self.watch = slo_watch or SloWatch(self.clock)
         self._reader = EngineReader(self.engine, self.clock, self.watch, self.tally)
         self._seen = SeenAttempts(self.clock, self.started_at)
+        running = self._live.__len__
+        self.health = EngineHealth(self.engine, self.slots, self.clock, running, lambda: self.engine_serves())
 
     def recover(self) -> None:
         """Deliver the reports that an earlier process left in the outbox. Never begin their attempts again."""
@@ -110,7 +117,7 @@ class Executions:
 
     def live(self) -> frozenset[str]:
         """Return the attempts that run or whose reports are not in the log yet."""
-        return self.running() | self.outbox.live()
+        return self.running() | self.outbox.live() | self._deciding
 
     def run(self, token: ExecutionToken, order: WorkOrder | OrderRefused) -> AsyncGenerator[bytes, None]:
         """Begin the order's execution and return its lines. `token` must be verified. An invalid order ends its call.
@@ -123,6 +130,9 @@ class Executions:
             return self._refuse(token, WorkRefused(422, "invalid_order", str(order), final=True))
         if (refusal := self._refusal(order)) is not None:
             return self._refuse(token, refusal, order.tenant)
+        return self._again(token, order) if self.health.knows(order.invocation) else self._begin(order)
+
+    def _begin(self, order: WorkOrder) -> AsyncGenerator[bytes, None]:
         execution = self._reader.begin(order, ExecutionSpans(self.tracing, order, self.worker))
         self._live[execution.name] = execution
         self.watch.arrived(execution.name, order.tier, order.likely_tokens * order.choices)
@@ -151,10 +161,10 @@ class Executions:
 
     async def idle(self) -> None:
         """Wait until nothing runs and every report is in the log."""
-        while self._live or self._closing or len(self.outbox):
+        while self._live or self._deciding or self._closing or len(self.outbox):
             if self._closing:
                 await asyncio.wait(set(self._closing))
-            elif self._live:
+            elif self._live or self._deciding:
                 await self.clock.sleep(0.05)
             else:
                 await self.outbox.flushed()
@@ -170,7 +180,7 @@ class Executions:
     def _refusal(self, order: WorkOrder) -> WorkRefused | None:
         if order.model != self.engine.facts.model:
             return WorkRefused(404, "model_not_found", "This worker serves another model.")
-        if not self.accepting or not self.engine_serves():
+        if not self.accepting or not self.health.serves():
             return WorkRefused(503, "draining", "This worker takes no more work for now.")
         if len(self._live) >= self.slots:
             return WorkRefused(503, "worker_full", "All slots of this worker are taken.")
@@ -182,7 +192,21 @@ class Executions:
     def _refuse(self, token: ExecutionToken, event: WorkRefused, tenant: str = "") -> AsyncGenerator[bytes, None]:
         logger.info("refused", extra={"execution": token.execution, "code": event.code})
         report = refused(token.invocation, token.attempt, self.worker, event, tenant)
-        return self._last_line(_LastEvent(event, report, self.outbox.post(report)), self.clock.now() + RETURN_S)
+        last = _LastEvent(event, report, self.outbox.post(report), tenant)
+        return self._last_line(last, self.clock.now() + RETURN_S)
+
+    async def _again(self, token: ExecutionToken, order: WorkOrder) -> AsyncGenerator[bytes, None]:
+        """Decide on a call that failed here before. If the caller leaves meanwhile, the call ends."""
+        refusal: WorkRefused | None = self.health.final_refusal(order)
+        self._deciding.add(token.execution)
+        try:
+            refusal = await self.health.refusal(order)
+        finally:
+            lines = self._begin(order) if refusal is None else self._refuse(token, refusal, order.tenant)
+            self._deciding.discard(token.execution)
+        async with aclosing(lines):
+            async for line in lines:
+                yield line
 
     async def _lines(self, execution: Execution) -> AsyncGenerator[bytes, None]:
         """Yield the execution's lines. If the generator is closed before the end, the caller has left."""
@@ -208,7 +232,7 @@ class Executions:
 
         Yield no last event if the log does not answer in time, or if a later attempt has replaced this one.
         """
-        event, report, delivery = last
+        event, report, delivery, tenant = last
         name = execution_name(report.id, report.attempt)
         while not delivery.done() and (left_s := until - self.clock.now()) > 0:
             await asyncio.wait({delivery}, timeout=min(STEP_S, left_s))
@@ -219,6 +243,8 @@ class Executions:
         elif not confirms(report, delivery.result()):
             logger.warning("no last event: the attempt was fenced", extra={"execution": name})
         else:
+            if isinstance(event, WorkRefused):
+                await self.clock.sleep(self.health.hold_s(tenant))
             yield encode_event(event)
 
     def _until(self, order: WorkOrder, report: AttemptReport) -> float:
@@ -230,6 +256,8 @@ class Executions:
         """Free the slot and begin to deliver the report. Return the last event for the caller, or None."""
         del self._live[execution.name]
         self.watch.left(execution.name)
+        if execution.abort is None and not execution.caller_left:
+            self.health.note(execution.order, execution.result)
         retry_after_s = self.watch.retry_after_s(execution.order.tier)
         ended = ending(execution, self.worker, self.clock.now(), retry_after_s)
         self.tally.failed += isinstance(ended.event, WorkRefused) and ended.event.status == 500
@@ -245,7 +273,7 @@ class Executions:
         logger.info("ended: %s", outcome_of(ended.report), extra=fields)
         delivery = self.outbox.post(ended.report)
         delivery.add_done_callback(lambda _: settled.end("reported"))
-        return None if ended.event is None else _LastEvent(ended.event, ended.report, delivery)
+        return None if ended.event is None else _LastEvent(ended.event, ended.report, delivery, execution.order.tenant)
 
     async def _close(self, execution: Execution) -> None:
         """Release the engine's stream. If the caller has left, first read it to its end and end the execution."""

@@ -3,7 +3,7 @@
 | the server's answer | error |
 | --- | --- |
 | 400, 413, 422 | the request's own fault: `context_length_exceeded` if code or text says so, else `invalid_request` |
-| 429, 503 | `engine_overloaded`: the gate tries again |
+| 429, 503, 529 | `engine_overloaded`, with the status and the Retry-After (service/health) |
 | anything else | `generation_failed`: the gate tries again |
 
 A tenant gets the server's text for its own faults only, without keys and addresses: any other text may show how the
@@ -18,7 +18,7 @@ from gpu_worker.engines.interface import EngineError, PromptTooLong
 from gpu_worker.engines.openai.normal.faults import Fault, fault_of_body
 
 OWN_FAULTS = frozenset({400, 413, 422})
-OVERLOADED = frozenset({429, 503})
+OVERLOADED = frozenset({429, 503, 529})
 _TOO_LONG = re.compile(
     r"context.{0,3}(length|size|window)|maximum.{0,20}(length|tokens)|too long|max_model_len", re.IGNORECASE
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from math import isfinite
 
 from gpu_worker.engines.openai.sse import Nonsense
 
@@ -29,13 +29,25 @@ def is_framed(headers: Mapping[str, str]) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of Retry-After, which may be a date; None if there is none or it is no time to wait."""
-    given = headers.get("retry-after", "").strip()
-    try:
-        seconds = float(given)
-    except ValueError:
+    """Return the seconds that the server asks its client to wait; None if it does not say, or says no time.
+
+    They are in `retry-after-ms`, or in `retry-after` as seconds or as a date. A date counts from the server's own
+    `date`, because the clocks of two machines differ.
+    """
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return min(milliseconds / 1000, RETRY_AFTER_MAX_S)
+    given = headers.get("retry-after", "")
+    seconds = _number(given)
+    if seconds is None:
         try:
-            seconds = (parsedate_to_datetime(given) - parsedate_to_datetime(headers.get("date", ""))).total_seconds()
-        except (ValueError, TypeError):
+            wait = parsedate_to_datetime(given) - parsedate_to_datetime(headers.get("date", ""))
+        except (ValueError, TypeError, OverflowError):
             return None
-    return min(seconds, RETRY_AFTER_MAX_S) if isfinite(seconds) and seconds >= 0 else None
+        seconds = max(0.0, wait.total_seconds())
+    return min(seconds, RETRY_AFTER_MAX_S)
+
+
+def _number(text: str) -> float | None:
+    """Return the number that is not negative; None if the text is none."""
+    return float(text) if re.fullmatch(r"\s*[0-9]{1,15}(\.[0-9]{0,9})?\s*", text, re.ASCII) else None

@@ -75,25 +75,31 @@ class WorkerHarness:
         shedder: Shedder | None = None,
         journal: Journal | None = None,
         gate: ScriptedGate | None = None,
+        *,
+        worker: str = "w",
+        slots: int = SLOTS,
     ) -> None:
+        self.worker = worker
         self.clock = LoopClock()
         self.engine = engine or ScriptedEngine()
         self.gate = gate or ScriptedGate()
         self.outbox = Outbox(self.gate, self.clock, Random(1), journal)
         watch = None if shedder is None else SloWatch(self.clock, shedder)
-        self.executions = Executions("w", self.engine, SLOTS, self.clock, self.outbox, slo_watch=watch)
-        self.app = make_app(self.executions, worker_id="w", secrets=SECRETS, clock=self.clock)
+        self.executions = Executions(worker, self.engine, slots, self.clock, self.outbox, slo_watch=watch)
+        self.app = make_app(self.executions, worker_id=worker, secrets=SECRETS, clock=self.clock)
         self.client = HttpWorkerClient(secrets=SECRETS, clock=self.clock, connections=AsgiConnections(self.app))
-        self.agent = Agent(IDENTITY, self.gate, self.executions, self.clock, Random(1))
+        self.agent = Agent(
+            IDENTITY._replace(worker=worker, slots=slots), self.gate, self.executions, self.clock, Random(1)
+        )
         self.stop = asyncio.Event()
         """Set it to drain the agent."""
         self.serving: asyncio.Future[None]
         """The agent's `serve`, if the test runs it."""
 
-    async def execute(self, work: WorkOrder, worker: str = "w") -> list[WorkEvent]:
+    async def execute(self, work: WorkOrder, worker: str = "") -> list[WorkEvent]:
         """Send the order over HTTP, and return its events."""
         self.gate.offer(work.invocation, work.attempt)
-        return [event async for event in self.client.execute(offer(work, worker), work)]
+        return [event async for event in self.client.execute(offer(work, worker or self.worker), work)]
 
     def call(self, work: WorkOrder) -> Call:
         """Return the request as a server sees it: a connection that can stop reading, and break."""
@@ -104,7 +110,7 @@ class WorkerHarness:
 
     def token(self, work: WorkOrder, raw: bytes = b"") -> ExecutionToken:
         expires_at = self.clock.now() + EXECUTION_TOKEN_TTL_S
-        return ExecutionToken("w", work.invocation, work.attempt, expires_at, digest(raw))
+        return ExecutionToken(self.worker, work.invocation, work.attempt, expires_at, digest(raw))
 
     def lines(self, work: WorkOrder) -> AsyncGenerator[bytes, None]:
         """Run the order without HTTP."""

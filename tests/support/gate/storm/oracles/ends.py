@@ -235,7 +235,10 @@ def canonical(shard: Shard) -> dict[str, Any]:
     plain = (state.position, state.at, state.virtual_time, state.arrivals, shard.leader, shard.epoch)
     return {
         "values": plain,
-        "workers": {name: (each.config, each.failures, each.causes, sorted(each.running)) for name, each in state.workers.items()},
+        "workers": {
+            name: (each.config, each.failures, each.causes, sorted(each.running))
+            for name, each in state.workers.items()
+        },
         "processes": {
             name: (each.silent, each.floor, sorted(each.repeatable()), each.seen_at, sorted(each.calls), each.unreached)
             for name, each in state.processes.items()

@@ -1,0 +1,42 @@
+"""How long the error of a tenant whose requests fail one after another is held back. Pure.
+
+A client that sends its request again at once after each error would otherwise keep the processors of front, gate and
+worker busy, however cheap each failure is, and delay the requests of others. The slot is free meanwhile, and the log
+has the end of the call: only the caller waits.
+
+    hold(k) = 0 for the first FREE failures in a row, then FIRST_S doubled with each, at most HOLD_MAX_S
+
+A request that succeeds ends the row, and so does FORGET_S without a failure.
+"""
+
+from __future__ import annotations
+
+FREE = 4
+FIRST_S = 0.05
+HOLD_MAX_S = 1.0
+"""Less than a front waits for the last event of a call that has ended (dispatcher/operations/following.py)."""
+FORGET_S = 10.0
+TENANTS_MAX = 1024
+"""Beyond this many tenants the one with the oldest failure is forgotten."""
+
+
+class FailingTenants:
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[int, float]] = {}
+        """By tenant: the failures in a row, and the time of the last one. The oldest failure is first."""
+
+    def failed(self, tenant: str, now_s: float) -> None:
+        count, at_s = self._rows.pop(tenant, (0, now_s))
+        self._rows[tenant] = (1 if now_s - at_s >= FORGET_S else count + 1), now_s
+        if len(self._rows) > TENANTS_MAX:
+            del self._rows[next(iter(self._rows))]
+
+    def served(self, tenant: str) -> None:
+        self._rows.pop(tenant, None)
+
+    def hold_s(self, tenant: str, now_s: float) -> float:
+        """Return the seconds for which an error of the tenant is held back now."""
+        count, at_s = self._rows.get(tenant, (0, now_s))
+        if count <= FREE or now_s - at_s >= FORGET_S:
+            return 0.0
+        return float(min(HOLD_MAX_S, FIRST_S * 2.0 ** min(count - FREE - 1, 16)))

@@ -1,0 +1,74 @@
+"""Asks the engine for one token, as a tenant of its own. What becomes of it shows the engine's state."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from enum import Enum
+from itertools import count
+from typing import Any
+
+from dispatcher.model.requests import Endpoint
+from dispatcher.ports import Clock
+from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, EngineRequest
+from gpu_worker.service.health.kinds import Kind, kind_of
+
+PROBE_TENANT = "headgate-canary"
+PROBE_S = 5.0
+"""The longest wait for the token. A busy engine may take longer, so an engine that is late is not sick: whether it
+makes progress is watched elsewhere (engines/supervised.py)."""
+
+
+class Verdict(Enum):
+    """What a probe found. A probe that the engine refuses as invalid shows that the engine works."""
+
+    WELL = "well"
+    OVERLOADED = "overloaded"
+    SICK = "sick"
+    UNKNOWN = "unknown"
+
+
+_OF_KIND = {
+    Kind.REQUEST: Verdict.WELL,
+    Kind.OVERLOAD: Verdict.OVERLOADED,
+    Kind.FAILURE: Verdict.SICK,
+    Kind.REPLACED: Verdict.UNKNOWN,
+}
+_numbers = count(1)
+
+
+async def probe(engine: Engine, clock: Clock) -> Verdict:
+    """Let the engine generate one token, and return what became of it."""
+    asking = asyncio.ensure_future(_ask(engine, _request(engine.facts)))
+    limit = asyncio.ensure_future(clock.sleep(PROBE_S))
+    try:
+        await asyncio.wait({asking, limit}, return_when=asyncio.FIRST_COMPLETED)
+        return asking.result() if asking.done() else Verdict.UNKNOWN
+    finally:
+        limit.cancel()
+        asking.cancel()
+        await asyncio.gather(asking, limit, return_exceptions=True)
+
+
+async def _ask(engine: Engine, request: EngineRequest) -> Verdict:
+    try:
+        async with aclosing(engine.generate(request)) as events:
+            async for _ in events:
+                pass
+    except EngineError as error:
+        return _OF_KIND[kind_of(error)]
+    except Exception:  # of any kind: an engine that works does not raise it
+        return Verdict.SICK
+    return Verdict.WELL
+
+
+def _request(facts: EngineFacts) -> EngineRequest:
+    """Return a request for one token, for the first endpoint that the engine supports."""
+    fields: dict[Endpoint, Any] = {
+        Endpoint.CHAT: [{"role": "user", "content": "1"}],
+        Endpoint.COMPLETION: "1",
+        Endpoint.EMBEDDINGS: "1",
+    }
+    endpoint = next((each for each in fields if each.value in facts.capabilities), Endpoint.CHAT)
+    body = {endpoint.prompt_field: fields[endpoint]}
+    return EngineRequest(f"probe-{next(_numbers)}", PROBE_TENANT, body, 1, endpoint)

@@ -1,0 +1,150 @@
+"""Workers with one real shard and a front of few lines, in virtual time: what becomes of calls whose engine fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, Status, Tick
+from dispatcher.model.facts import Entry
+from dispatcher.model.worker_protocol import Finished, WorkRefused
+from dispatcher.shard.shard import Shard
+from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
+from gpu_worker.service.health.probe import PROBE_TENANT
+from headgate.simulator.virtual_time import START
+from tests.support.worker.gate import ScriptedGate
+from tests.support.worker.harness import WorkerHarness, order
+from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
+
+PROCESS = "pppppppppppp"
+DEADLINE_AT = START + 5000
+POLL_S = 0.01
+
+Fault = Callable[[EngineRequest, int], EngineError | None]
+"""From a request and the number of those that the engine has, to the error that ends it."""
+
+
+@dataclass
+class ShardGate(ScriptedGate):
+    """Decides by a real shard, which writes nothing."""
+
+    shard: Shard = field(default_factory=Shard)
+
+    def offer(self, call_id: str, attempt: int = 1) -> None:
+        """The shard offers what it accepts."""
+
+    def _decide(self, command: Command) -> Outcome:
+        now = asyncio.get_running_loop().time()
+        (outcome, *_), facts = self.shard.decide([command, Tick()], now)
+        self.shard.confirm(Entry(self.shard.position, now, "writer", "", 0, facts) if facts else None)
+        return outcome
+
+    def slots(self, worker: str) -> int:
+        """Return the slots that the gate may use."""
+        return self.shard.state.workers[worker].slots_open
+
+    def state(self, worker: str) -> str:
+        return self.shard.state.workers[worker].config.state
+
+
+class FaultyEngine(ScriptedEngine):
+    """Fails as `fault` says. `asked`: the requests of each tenant."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(token_s=0.01)
+        self.fault = fault
+        self.asked: Counter[str] = Counter()
+
+    @property
+    def probes(self) -> int:
+        return self.asked[PROBE_TENANT]
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        self.asked[request.tenant] += 1
+        await asyncio.sleep(0.001)
+        error = self.fault(request, len(self.running))
+        if error is not None:
+            raise error
+        async for event in super().generate(request):
+            yield event
+
+
+@dataclass
+class Answer:
+    """`attempts`: as the gate counted them. `took_s`: until the caller has its answer."""
+
+    event: Finished | WorkRefused | Over
+    attempts: int
+    took_s: float
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of the end; 502 if the gate gave the call up."""
+        if isinstance(self.event, WorkRefused):
+            return self.event.status
+        return 200 if isinstance(self.event, Finished) else 502
+
+
+@dataclass
+class Fleet:
+    gate: ShardGate
+    workers: dict[str, WorkerHarness]
+    sent: int = 0
+
+    async def call(self, tenant: str, max_tokens: int = 3) -> Answer:
+        """Send a call, follow its offers, and return how it ended."""
+        self.sent += 1
+        name, began_s = f"{PROCESS}-{self.sent:x}", asyncio.get_running_loop().time()
+        outcome = await self.gate.do(
+            Accept(
+                id=name, floor=0, process=PROCESS, tenant=tenant, model=MODEL, cost=8.0, deadline_at=DEADLINE_AT,
+                durable=False, app="", interaction="", version=1, weight=1.0, rate_per_s=0.0, burst=0.0,
+                tier="standard", waiting_max=1000,
+            )
+        )  # fmt: skip
+        attempts = 0
+        while not isinstance(outcome, Over):
+            if isinstance(outcome, Offer) and outcome.attempt > attempts:
+                attempts = outcome.attempt
+                work = order(
+                    name, attempt=attempts, tenant=tenant, deadline_at=DEADLINE_AT, max_tokens=max_tokens,
+                    streamed=False,
+                )  # fmt: skip
+                last = (await self.workers[outcome.worker].execute(work))[-1]
+                if isinstance(last, Finished) or (isinstance(last, WorkRefused) and last.final):
+                    return Answer(last, attempts, asyncio.get_running_loop().time() - began_s)
+            else:
+                await asyncio.sleep(POLL_S)
+            outcome = await self.gate.do(Status(name))
+        return Answer(outcome, attempts, asyncio.get_running_loop().time() - began_s)
+
+    async def repeat(self, tenant: str, seconds: float, pause_s: float = 0.0) -> list[Answer]:
+        """Send one call after the other."""
+        until_s, answers = asyncio.get_running_loop().time() + seconds, []
+        while asyncio.get_running_loop().time() < until_s:
+            answers.append(await self.call(tenant))
+            await asyncio.sleep(pause_s)
+        return answers
+
+
+@asynccontextmanager
+async def fleet(*engines: FaultyEngine, slots: int = 16) -> AsyncIterator[Fleet]:
+    """Workers w0, w1 … with these engines, which send heartbeats."""
+    gate = ShardGate()
+    workers = {
+        f"w{number}": WorkerHarness(engine, gate=gate, worker=f"w{number}", slots=slots)
+        for number, engine in enumerate(engines)
+    }
+    for worker in workers.values():
+        await worker.agent.join()
+        worker.serving = asyncio.ensure_future(worker.agent.run())
+    try:
+        yield Fleet(gate, workers)
+    finally:
+        for worker in workers.values():
+            await worker.executions.health.stop()
+            worker.serving.cancel()
+            await asyncio.wait({worker.serving})
