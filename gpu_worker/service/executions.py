@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from dispatcher.model.commands import Outcome, Return
 from dispatcher.model.execution_token import ExecutionToken
+from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.model.worker_protocol import (
     Alive,
@@ -243,7 +244,7 @@ class Executions:
         elif not confirms(report, delivery.result()):
             logger.warning("no last event: the attempt was fenced", extra={"execution": name})
         else:
-            if isinstance(event, WorkRefused):
+            if isinstance(event, WorkRefused) and (event.final or report.attempt >= ATTEMPTS_MAX):
                 await self.clock.sleep(self.health.hold_s(tenant))
             yield encode_event(event)
 

@@ -1,7 +1,8 @@
 """Decides what the failures of requests mean for the worker: nothing, fewer slots, or no new work until it is well.
 
     a request fails ──▶ probe ──▶ well: the request was at fault
-                                  refused too: the engine is overloaded, and the worker offers fewer slots for a while
+                                  refused too: the engine is overloaded, and the worker offers fewer slots until
+                                  probes beside its requests are taken again (slot_limit.py)
                                   fails twice too: the engine is sick, and the worker drains until a probe succeeds
 
 One probe runs at a time. After a probe that succeeded, further failures of the same tenants start no other for EVERY_S,
@@ -36,6 +37,9 @@ CONFIRM_S = 0.2
 PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 4.0
 """Between the probes of a sick engine; doubled up to the second."""
+GROWING_S = 0.5
+"""Between the probes of an engine that was overloaded, until all slots are open. It is less than the time for which a
+refusal stops the growth, so no slot is added while the engine refuses what comes beside its requests."""
 VERDICT_S = 1.0
 """The longest wait of a call that comes back for the verdict on the engine. It is shorter than the time after which the
 agent returns an attempt that does not run."""
@@ -69,6 +73,7 @@ class EngineHealth:
         self._clock = clock
         self._running = running
         self._serves = serves
+        self._slots = slots
         self._limit = SlotLimit(slots)
         self._failed = FailedCalls()
         self._tenants = FailingTenants()
@@ -80,6 +85,8 @@ class EngineHealth:
         self._cleared: set[str] = set()
         """The tenants whose failures the probes of the last EVERY_S have explained."""
         self._probing: asyncio.Task[None] | None = None
+        self._is_explained = asyncio.Event()
+        """Set when the probe that runs has found something, and the gate knows it."""
 
     def slots_open(self) -> int:
         """Return the slots that the worker offers now."""
@@ -150,10 +157,11 @@ class EngineHealth:
 
     async def _verdict_known(self) -> None:
         """Wait until the probe that runs has found something, at most VERDICT_S."""
-        if self._probing is not None and not self.is_sick:
-            limit = asyncio.ensure_future(self._clock.sleep(VERDICT_S))
-            await asyncio.wait({self._probing, limit}, return_when=asyncio.FIRST_COMPLETED)
-            limit.cancel()
+        if self._probing is not None:
+            waits = {asyncio.ensure_future(each) for each in (self._is_explained.wait(), self._clock.sleep(VERDICT_S))}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in waits:
+                each.cancel()
 
     def _begin_probe(self, now_s: float) -> None:
         if self._probing is not None:
@@ -161,6 +169,7 @@ class EngineHealth:
         if now_s - self._verdict_s >= EVERY_S:
             self._cleared = set()
         self._cleared |= self._suspects
+        self._is_explained.clear()
         self._probing = asyncio.ensure_future(self._probe(len(self._suspects)))
         self._probing.add_done_callback(self._ended)
         self._suspects = set()
@@ -171,24 +180,37 @@ class EngineHealth:
             logger.error("the probe of the engine failed: %s", type(error).__name__)
 
     async def _probe(self, tenants: int) -> None:
-        """Probe until the engine is not sick. `tenants`: the number of those whose requests failed."""
-        verdict = await self._ask()
-        if verdict is Verdict.SICK:
-            await self._clock.sleep(CONFIRM_S)
+        """Probe until the engine is well and all slots are open. `tenants`: the number of those that had failures."""
+        while True:
             verdict = await self._ask()
-        if verdict is Verdict.SICK:
-            logger.error("the engine is sick: requests of %d tenants failed, and two probes", tenants)
-            await self._outlast()
-        elif verdict is Verdict.OVERLOADED:
-            self._limit.shrink(self._running(), self._clock.monotonic())
+            if verdict is Verdict.SICK:
+                await self._clock.sleep(CONFIRM_S)
+                verdict = await self._ask()
+            if verdict is Verdict.SICK:
+                logger.error("the engine is sick: requests of %d tenants failed, and two probes", tenants)
+                await self._outlast()
+            elif verdict is Verdict.OVERLOADED:
+                await self._shrink()
+            self._is_explained.set()
+            if self.slots_open() >= self._slots:
+                return
+            await self._clock.sleep(GROWING_S)
+
+    async def _shrink(self) -> None:
+        before = self.slots_open()
+        self._limit.shrink(self._running(), self._clock.monotonic())
+        if self.slots_open() < before:
             logger.warning("the engine is overloaded: the worker offers %d slots", self.slots_open())
-            await self._tell()
+        await self._tell()
 
     async def _outlast(self) -> None:
-        """Drain, with heartbeats, until a probe of the sick engine finds something else."""
+        """Drain, with heartbeats, until a probe of the sick engine finds something else. The requests that failed were
+        not at fault, so they may be repeated."""
         self.is_sick, pause_s = True, PAUSE_FIRST_S
+        self._failed, self._tenants = FailedCalls(), FailingTenants()
         try:
             await self._report()
+            self._is_explained.set()
             while await self._ask() is Verdict.SICK:
                 await self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
