@@ -1,4 +1,4 @@
-"""A neighbour's requests beside a tenant whose requests make the engine answer badly.
+"""A neighbour's requests beside another tenant's requests that the engine answers badly.
 
     python -m benchmarks.neighbour [--seconds S] [--workers 1,3]
 

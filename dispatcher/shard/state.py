@@ -75,11 +75,9 @@ class State(UndoJournal):
         self.promises = Promises()
         self.slots = Slots()
         self.kv_use: dict[str, float] = {}
-        """The part of each worker's KV blocks in use, from its last report to this process. It is not in the log, so
-        other copies of the shard may have other values."""
+        """The part of each worker's KV blocks in use, from its last report to this process. It is not in the log."""
         self.durable_ends: list[tuple[Over, int]] = []
-        """The ends of durable calls in the decision that is not written yet, each with the number of the call's last
-        attempt."""
+        """The ends of durable calls in the decision that is not written yet, each with the call's last attempt."""
         self.waits = WaitRecord()
         """Not in the log either."""
         self.grown: set[str] = set()
@@ -226,7 +224,6 @@ class State(UndoJournal):
         self.slots.changed(worker)
 
     def set_failures(self, worker: Worker, failures: int, causes: tuple[str, ...]) -> None:
-        """Assign which of the worker's last attempts failed, and why."""
         self._note(self.set_failures, worker, worker.failures, worker.causes)
         worker.failures, worker.causes = failures, causes
 

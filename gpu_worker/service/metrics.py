@@ -22,6 +22,9 @@ from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats
 from gpu_worker.policies.slo.monitor import Slo
 from gpu_worker.service.executions import Executions
+from gpu_worker.service.health.engine_health import EngineHealth
+from gpu_worker.service.health.kinds import Kind
+from gpu_worker.service.health.probe import Verdict
 from gpu_worker.service.slo.watch import SloWatch
 
 TENANTS_MAX = 100
@@ -59,6 +62,7 @@ class WorkerCollector(Collector):
         yield from _incidents(stats.counts, self._watch)
         restarts = getattr(self._engine, "restarts", 0)  # of a supervised engine (engines/supervised.py)
         yield from _reports(self._executions)
+        yield from _health(self._executions.health)
         yield _counter("engine_restarts", "Times that the engine was started again.", restarts)
         yield from _models(self._engine.facts.model, getattr(self._engine, "swaps", SwapCounts()))
         yield from _asleep(getattr(self._engine, "asleep", {}))
@@ -178,6 +182,17 @@ def _reports(executions: Executions) -> Iterator[Metric]:
     returned = {(reason,): float(executions.fenced[reason]) for reason in RETURN_REASONS}
     about = "Attempts returned to the gate because their order did not arrive, by reason."
     yield _counter("attempts_returned", about, returned, "reason")
+
+
+def _health(health: EngineHealth) -> Iterator[Metric]:
+    failures = {(kind.value,): float(health.failures[kind]) for kind in Kind}
+    yield _counter("engine_errors", "Requests that the engine ended with an error, by kind.", failures, "kind")
+    verdicts = {(verdict.value,): float(health.verdicts[verdict]) for verdict in Verdict}
+    yield _counter("engine_probes", "Probes of the engine after failures, by what they found.", verdicts, "verdict")
+    yield _gauge("engine_sick", "1 while probes of the engine fail: the worker takes no work.", float(health.is_sick))
+    yield _gauge(
+        "slots_open", "Slots that the worker offers; fewer while its engine is overloaded.", health.slots_open()
+    )
 
 
 def _counter(name: str, about: str, values: float | Samples, *labels: str) -> Metric:

@@ -48,7 +48,7 @@ REPORT_S = 1.0
 AGAIN_S = 0.25
 """After this time an engine that refused a request without a Retry-After may be asked again."""
 TENANTS_MAX = 1024
-"""Further tenants whose requests fail within EVERY_S start no probe of their own."""
+"""Further tenants with failures within EVERY_S start no probe of their own."""
 
 
 UNEXPLAINED = FailedCall(False, 500, "engine_failed", "The engine failed on this request.")
@@ -77,13 +77,13 @@ class EngineHealth:
         self._limit = SlotLimit(slots)
         self._failed = FailedCalls()
         self._tenants = FailingTenants()
-        self._slots_told = slots
+        self._slots_known = slots
         self._verdict = Verdict.UNKNOWN
         self._verdict_s = -inf
         self._suspects: set[str] = set()
-        """The tenants whose requests failed since the last probe began."""
+        """The tenants with failed requests since the last probe began."""
         self._cleared: set[str] = set()
-        """The tenants whose failures the probes of the last EVERY_S have explained."""
+        """The tenants with failures that the probes of the last EVERY_S have explained."""
         self._probing: asyncio.Task[None] | None = None
         self._is_explained = asyncio.Event()
         """Set when the probe that runs has found something, and the gate knows it."""
@@ -227,9 +227,9 @@ class EngineHealth:
 
     async def _tell(self) -> None:
         """Let the gate know that the worker offers fewer slots than it knows."""
-        slots, told = self.slots_open(), self._slots_told
-        self._slots_told = slots
-        if slots < told:
+        slots, known = self.slots_open(), self._slots_known
+        self._slots_known = slots
+        if slots < known:
             await self._report()
 
     async def _report(self) -> None:

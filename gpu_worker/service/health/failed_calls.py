@@ -1,4 +1,4 @@
-"""Remembers the calls whose attempts failed on this worker, so that none is repeated in vain. Pure.
+"""Remembers the calls with failed attempts on this worker, so that none is repeated in vain. Pure.
 
 The gate offers a returned call to another worker if it can. If the call comes back, there is no other, and a repetition
 at once would fail in the same way: the request is at fault, or the engine asks for time.

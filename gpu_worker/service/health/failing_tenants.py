@@ -1,4 +1,4 @@
-"""How long the error of a tenant whose requests fail one after another is held back. Pure.
+"""How long an error is held back from a tenant with one failure after another. Pure.
 
 A client that sends its request again at once after each error would otherwise keep the processors of front, gate and
 worker busy, however cheap each failure is, and delay the requests of others. The slot is free meanwhile, and the log

@@ -327,6 +327,18 @@ async def test_what_a_worker_sheds_is_429_with_its_time(gate: Gate, stream: bool
     assert gate.spent("a") == 0
 
 
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(("after_s", "header"), [(7.0, "7"), (6.2, "7"), (0.0, "1"), (0.3, "1")])
+async def test_an_overloaded_engine_is_its_status_with_its_retry_after_rounded_up(
+    gate: Gate, status: int, after_s: float, header: str
+) -> None:
+    gate.workers.acts.append(Act(refuses=WorkRefused(status, "engine_overloaded", "Busy.", after_s, final=True)))
+    reply = await gate.caller().post(CHAT, chat())
+    assert (reply.status, reply.headers["retry-after"]) == (status, header)
+    assert reply.error["code"] == "engine_overloaded"
+    assert gate.spent("a") == 0
+
+
 async def test_what_a_worker_drops_is_503_with_its_time(gate: Gate) -> None:
     gate.workers.acts.append(Act(drops_after=2))
     reply = await gate.caller().post(CHAT, chat())

@@ -18,13 +18,15 @@ from gpu_worker.engines.swap_counts import SwapCounts
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges
+from gpu_worker.service.health.kinds import Kind
+from gpu_worker.service.health.probe import Verdict
 from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
 from headgate.simulator.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
 
 ALERTS = Path(__file__).parents[3] / "gpu_worker/alerts.yaml"
-LABELS = ("strategy", "tier", "kind", "quantile", "tenant", "by", "reason", "model", "outcome")
+LABELS = ("strategy", "tier", "kind", "quantile", "tenant", "by", "reason", "model", "outcome", "verdict")
 P, B = Tier.PREMIUM, Tier.BACKGROUND
 
 
@@ -65,6 +67,9 @@ async def after_one_request() -> dict[tuple[str, ...], float]:
     await harness.execute(order(tier=P))
     await harness.execute(order("late", tier=B, max_tokens=500, deadline_at=START + 3.05))
     harness.executions.watch.sheds[B] += 5
+    harness.executions.health.failures[Kind.FAILURE] += 2
+    harness.executions.health.verdicts[Verdict.SICK] += 3
+    harness.executions.health.is_sick = True
     harness.gate.away = True
     harness.executions.fence("old#1", is_old=True)
     return scraped(harness)
@@ -107,6 +112,11 @@ def test_every_metric_has_its_labels() -> None:
         ("headgate_attempts_returned_total", "lost"): 1,
         ("headgate_attempts_returned_total", "not_begun"): 0,
         ("headgate_engine_restarts_total",): 1,
+        ("headgate_engine_errors_total", "failure"): 2,
+        ("headgate_engine_errors_total", "overload"): 0,
+        ("headgate_engine_probes_total", "sick"): 3,
+        ("headgate_engine_sick",): 1,
+        ("headgate_slots_open",): 2,
         ("headgate_model_loaded", "scripted"): 1,
         ("headgate_model_swaps_total", "done"): 3,
         ("headgate_model_swaps_total", "failed"): 1,
