@@ -14,6 +14,30 @@ from headgate.deployment.model import NAME, Deployment
 from headgate.workloads.described.document import read_document
 
 FOUND_CHARS_MAX = 40
+EXAMPLES = {
+    "name": "headgate-staging, with at most 32 small letters, digits and hyphens",
+    "region": "us-east-1",
+    "zones": "us-east-1a",
+    "zone": "us-east-1a",
+    "certificate": "arn:aws:acm:us-east-1:123456789012:certificate/ID",
+    "domain": "llm.example.com",
+    "allowed_invokers": "arn:aws:iam::123456789012:role/NAME",
+    "alarm_address": "operators@example.com",
+    "pools": "chat, with at most 16 small letters, digits and hyphens",
+    "id": "cr-0123456789abcdef0",
+    "model": "s3://my-models/llama-3-8b/",
+    "servers.model": "llama-3-8b",
+    "api_key_secret": "arn:aws:secretsmanager:us-east-1:123456789012:secret:NAME",
+}
+"""What stands in an error in place of a pattern, by the field."""
+WORDS = (
+    ("Input should", "should"),
+    ("String should", "should"),
+    ("Tuple should", "should"),
+    (" after validation", ""),
+    ("be a valid tuple", "be a list"),
+)
+"""Pydantic's words, and those of YAML."""
 
 
 def load(path: Path, name: str | None = None, region: str | None = None) -> Deployment:
@@ -49,7 +73,22 @@ def _what(error: ErrorDetails) -> str:
         return f"should be a mapping of {fields}"
     found: Any = error["input"]
     shown = "" if isinstance(found, dict | tuple | BaseModel) else f", not {str(found)[:FOUND_CHARS_MAX]!r}"
-    return error["msg"].replace("Input should", "should", 1).replace("String should", "should", 1) + shown
+    example = _example(error["loc"]) if error["type"] == "string_pattern_mismatch" else None
+    if example is not None:
+        return f"should look like {example}{shown}"
+    text = error["msg"]
+    for old, new in WORDS:
+        text = text.replace(old, new, 1)
+    return text + shown
+
+
+def _example(loc: tuple[int | str, ...]) -> str | None:
+    """Return an example of the field at `loc`; that of a pool's name for a name in `pools`."""
+    names = [str(key) for key in loc if isinstance(key, str) and key not in ("[key]", "count", "names")]
+    if loc and loc[-1] == "[key]":
+        return EXAMPLES.get(names[-2]) if len(names) > 1 else None
+    own = names[-1] if names else ""
+    return EXAMPLES.get(f"servers.{own}" if "servers" in names else own) or EXAMPLES.get(own)
 
 
 def _shape_at(loc: tuple[int | str, ...]) -> Any:

@@ -13,18 +13,19 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 from pydantic_core import PydanticCustomError
 
 from headgate.deployment import offers
+from headgate.deployment.images import ecr_image, partition_of
 from headgate.deployment.pool import LAMBDA_S, ZONE, GateSections, Pool, Range
 
 PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
 NAME = r"[a-z][a-z0-9-]{0,31}"
-CERTIFICATE = r"arn:aws[a-z-]*:acm:[a-z0-9-]+:\d{12}:certificate/[A-Za-z0-9-]+"
-PRINCIPAL = r"arn:aws[a-z-]*:(iam|sts)::\d{12}:[\w+=,.@/-]+"
+CERTIFICATE = r"arn:aws[a-z-]*:acm:[a-z0-9-]+:[0-9]{12}:certificate/[A-Za-z0-9-]+"
+PRINCIPAL = r"arn:aws[a-z-]*:(iam|sts)::[0-9]{12}:[A-Za-z0-9_+=,.@/-]+"
 DEFAULT_POOL = "default"
 POOLS_MAX = 8
 """A front has a gate process for each pool, with a port of its own."""
 VARIABLES_BYTES_MAX = 2_700
 """Of the 4,096 that Lambda allows for all variables of a function; the others have names of resources."""
-SERVICE_CHARS = 120
+SERVICE_CHARS = 150
 """The length of the name of a cluster and its service, at most."""
 ZoneNames = Annotated[
     tuple[Annotated[str, Field(pattern=f"^{ZONE}$")], ...], Field(min_length=2, max_length=6, strict=False)
@@ -40,7 +41,7 @@ class Deployment(GateSections):
 
     name: Annotated[str, Field(pattern=f"^{NAME}$")] = "headgate"
     """The stack's name, with which all physical names begin."""
-    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")] | None = None
+    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")] | None = None
     """None: the region of AWS's own variables and files."""
     zones: Zones = 2
     """How many, or which."""
@@ -94,6 +95,7 @@ class Deployment(GateSections):
             message = "the certificate is in {place}; a load balancer needs one of its own region, {region}"
             found = {"place": self.certificate.split(":")[3], "region": region}
             raise PydanticCustomError("https", message, found)
+        self._check_images(region)
         if self.certificate is not None and self.front == "lambda":
             message = "domain and certificate are for front: fargate; API Gateway has HTTPS at an address of its own"
             raise PydanticCustomError("https", message)
@@ -126,7 +128,13 @@ class Deployment(GateSections):
                 )
         if len(set(names)) < len(names):
             raise PydanticCustomError("zones", "zones should name each zone once")
+        if len(regions := sorted({zone[:-1] for zone in names})) > 1:
+            raise PydanticCustomError(
+                "zones", "zones are in {regions}: a network is in one region", {"regions": " and ".join(regions)}
+            )
         for name, pool in self.pools.items():
+            if len(set(pool.own_zones)) < len(pool.own_zones):
+                raise PydanticCustomError("pool_zone", "pools.{name}.zones should name each zone once", {"name": name})
             for zone in pool.own_zones:
                 if zone not in names:
                     raise PydanticCustomError(
@@ -135,6 +143,18 @@ class Deployment(GateSections):
                         "zones: [{zone}, …]",
                         {"name": name, "zone": zone},
                     )
+
+    def _check_images(self, region: str | None) -> None:
+        """Refuse an image in ECR that no role of the stack can pull: credentials end at the partition."""
+        for name, pool in self.pools.items() if region is not None else ():
+            image = None if pool.image is None else ecr_image(pool.image)
+            if image is not None and partition_of(image.region) != partition_of(str(region)):
+                raise PydanticCustomError(
+                    "image_partition",
+                    "pools.{name}: the image is in {place}, whose registry takes no credentials of {region}: copy it "
+                    "to a registry of {region}",
+                    {"name": name, "place": image.region, "region": region},
+                )
 
     def _check_offers(self, region: str | None) -> None:
         """Compare each pool's instance types and zones with the dated table."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal, LiteralString
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
 from gpu_worker.engines.vllm.arguments import REFUSED
+from headgate.deployment.images import check_image
 from headgate.deployment.instances import INSTANCE_TYPES, InstanceType, near
+from headgate.deployment.server_address import check_address
 from headgate.deployment.worker import WorkerSettings
 
-ZONE = r"[a-z]{2}(-[a-z]+)+-\d[a-z]"
+ZONE = r"[a-z]{2}(-[a-z]+)+-[0-9][a-z]"
 MODEL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+/?"
-IMAGE = r"[A-Za-z0-9./_:-]+@sha256:[0-9a-f]{64}"
-URL = r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?"
-STORED_KEY = r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:\d{12}:secret:[\w/+=.@-]+"
+STORED_KEY = r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9_/+=.@-]+"
 LAMBDA_S = 900
 """The longest time of a Lambda function, and so of an invocation."""
 SLOTS_MAX, BATCH_MAX = 1_024, 4_096
@@ -61,7 +61,7 @@ class CapacityBlock(Section):
 class Server(Section):
     """An OpenAI-compatible server that runs already, reachable from the VPC."""
 
-    url: Annotated[str, Field(pattern=f"^{URL}$", max_length=300)]
+    url: Annotated[str, Field(max_length=300), AfterValidator(check_address)]
     """Its address with the path before /chat/completions."""
     model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
     """The model's name, at the server and for tenants."""
@@ -89,7 +89,7 @@ class Pool(GateSections):
 
     model: Annotated[str, Field(pattern=f"^{MODEL}$")] | None = None
     """Where the model's files are. None: the stack starts no worker."""
-    image: Annotated[str, Field(pattern=f"^{IMAGE}$")] | None = None
+    image: Annotated[str, AfterValidator(check_image)] | None = None
     """The worker's image, with its digest. None: it is built from gpu_worker/Dockerfile."""
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=20, strict=False)] = MIXED
     """The preferred one first. The others start when AWS has no more of it."""
