@@ -191,7 +191,10 @@ evidence: $(STAMPS)/install ## run every experiment again and write docs/evidenc
 	@$(BIN)/headgate reproduce $(EVIDENCE_ARGS)
 
 synth: $(STAMPS)/infra $(CDK) ## synthesise the CDK app without credentials, check it and test it (needs Node and npm)
-	@$(CDK) synth --quiet --no-notices --app "$(BIN)/python -m infra.app" </dev/null
+	@mkdir -p build
+	@$(CDK) synth --quiet --no-notices --app "$(BIN)/python -m infra.app" </dev/null >build/synth.log 2>&1 \
+		|| { cat build/synth.log >&2; exit 1; }
+	@$(BIN)/python -m infra.cdk_warnings build/synth.log
 	@$(BIN)/python -m pytest -q tests/infra
 	@echo "synthesised to cdk.out"
 

@@ -16,6 +16,7 @@ from cdk_nag import AwsSolutionsChecks
 from headgate.deployment.loading import ConfigurationError, load
 from headgate.deployment.model import Deployment
 from infra.bundle import Bundle, build
+from infra.cdk_warnings import UnexplainedWarningError, synthesise
 from infra.stack import HeadgateStack
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +37,10 @@ def main() -> None:
         deployment = load(file, app.node.try_get_context("name"), os.environ.get("CDK_DEFAULT_REGION"))
     except ConfigurationError as error:
         sys.exit(f"headgate: {error}")
-    make_app(deployment, build(ROOT), app).synth()
+    try:
+        synthesise(make_app(deployment, build(ROOT), app))
+    except UnexplainedWarningError as error:
+        sys.exit(f"headgate: {error}")
 
 
 if __name__ == "__main__":

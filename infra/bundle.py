@@ -24,7 +24,7 @@ PYTHON, PLATFORMS = "3.14", ("manylinux2014_aarch64", "manylinux_2_28_aarch64")
 PACKAGES = ("dispatcher", "functions")
 NOT_IN_FUNCTIONS = ("typer", "rich", "pyyaml", "prometheus-client", "httpx")
 """Dependencies that only the command line, the simulator and the worker need."""
-AWS_SERVICES = ("cloudwatch", "dynamodb", "ecs", "lambda", "s3", "secretsmanager", "sqs", "sts")
+AWS_SERVICES = ("autoscaling", "cloudwatch", "dynamodb", "ecs", "lambda", "s3", "secretsmanager", "sqs", "sts")
 """The services of which the bundle keeps botocore's descriptions. Those of all services are 24 MB of 56.
 A client of another service would raise UnknownServiceError, so that a service belongs here before code calls it."""
 DESCRIPTIONS = Path("botocore/data")

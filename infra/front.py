@@ -23,6 +23,7 @@ from constructs import Construct
 from headgate.deployment.model import Deployment
 from infra.findings import acknowledge
 from infra.network import FRONT_PORT, PRIVATE, Network, gate_ports
+from infra.order import put_after
 from infra.watched import FIVE_MINUTES
 
 CPU, MEMORY_MB = 1024, 2048
@@ -59,6 +60,7 @@ class Front(Construct):
         self.silence_s = deployment.longest_s + MARGIN_S
         task = self._task(image, role, environment, log)
         self.service = self._service(task, cluster)
+        put_after(self.service, task, network)
         self.balancer = elb.ApplicationLoadBalancer(
             self,
             "Balancer",

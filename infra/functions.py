@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aws_cdk import Aws, Duration, RemovalPolicy, Stack
@@ -138,14 +138,13 @@ class Functions(Construct):
         fronts = [] if self.front is None else [self.front]
         return [*fronts, self.invoke, self.result, self.execute, self.sweep, self.admin]
 
-    def allow_scaling(self, service_arns: Sequence[str], cluster: ecs.Cluster) -> None:
+    def allow_scaling(self, service_arns: Sequence[str], clusters: Iterable[ecs.Cluster]) -> None:
         """Let the sweep set the number of workers and choose those that stay. Let those that accept a request start the
         first one."""
         for name, role in self._roles.items():
             if name != EXECUTE.name:
                 allow_scaling(role, service_arns)
-        if service_arns:
-            allow_task_protection(self._roles[SWEEP.name], cluster)
+        allow_task_protection(self._roles[SWEEP.name], clusters)
 
     def _gate_function(self, spec: Spec, state: State, execution: ExecutionQueue) -> lambda_.Function:
         function, role = self._function(spec, self._network)

@@ -15,6 +15,7 @@ from constructs import Construct
 
 from headgate.deployment.pool import Pool
 from infra.findings import acknowledge
+from infra.fleet_removal import RemoveGroup
 from infra.network import Network
 
 ROOT_DISK_GB = 100
@@ -33,7 +34,14 @@ class GpuCapacity(Construct):
     """`strategies`: from where ECS takes instances for the pool's workers."""
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, pool: Pool, network: Network, cluster: ecs.Cluster
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        pool: Pool,
+        network: Network,
+        cluster: ecs.Cluster,
+        remove_group: RemoveGroup,
     ) -> None:
         super().__init__(scope, construct_id)
         self._pool, self._network = pool, network
@@ -47,6 +55,7 @@ class GpuCapacity(Construct):
             enable_managed_draining=True,
             enable_managed_termination_protection=True,
         )
+        provider.node.add_dependency(remove_group(self, group))
         cluster.add_asg_capacity_provider(provider)
         reason = "The actions of ECS's agent; those with a wildcard are limited to this cluster by a condition."
         acknowledge(role, dict.fromkeys(AGENT_WILDCARDS, reason))

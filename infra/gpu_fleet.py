@@ -11,20 +11,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from aws_cdk import CfnOutput, Duration, Stack
+from aws_cdk import Duration, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from headgate.deployment.images import ecr_image
 from headgate.deployment.pool import Pool
 from infra.findings import acknowledge
+from infra.fleet_removal import RemoveGroup
 from infra.gpu_capacity import DISK, SPOT_NOTICE, WORKER_UID, GpuCapacity
 from infra.managed_capacity import ManagedCapacity
 from infra.network import GATE_PORT, WORKER_PORT, Network
+from infra.order import put_after
 from infra.watched import FIVE_MINUTES
 
 MODEL, HOME = "/model", "/var/lib/headgate"
@@ -66,6 +70,7 @@ class GpuFleet(Construct):
         pool: Pool,
         network: Network,
         cluster: ecs.Cluster,
+        remove_group: RemoveGroup,
         root: Path,
         role: iam.Role,
         environment: Mapping[str, str],
@@ -75,27 +80,46 @@ class GpuFleet(Construct):
         self._name, self._pool, self._network, self._log = name, pool, network, log
         self._environment = dict(environment)
         self._is_managed = pool.capacity == "managed_instances"
-        make = ManagedCapacity if self._is_managed else GpuCapacity
-        capacity = make(self, "Capacity", pool=pool, network=network, cluster=cluster)
-        image = self._image(root)
-        task = self._task(image, role)
-        self.service = self._service(cluster, capacity.strategies, task)
-        title = construct_id.removesuffix("Fleet")
-        description = f"ECS service of the workers of pool {name}"
-        CfnOutput(Stack.of(self), f"Workers{title}", value=self.service.service_name, description=description)
+        strategies = self._strategies(cluster, remove_group)
+        task = self._task(root, role)
+        self.service = self._service(cluster, strategies, task)
+        put_after(self.service, task, network, cluster)
+
+    def _strategies(self, cluster: ecs.Cluster, remove_group: RemoveGroup) -> list[ecs.CapacityProviderStrategy]:
+        """Return from where ECS takes the instances."""
+        pool, network = self._pool, self._network
+        if self._is_managed:
+            return ManagedCapacity(self, "Capacity", pool=pool, network=network, cluster=cluster).strategies
+        return GpuCapacity(
+            self, "Capacity", pool=pool, network=network, cluster=cluster, remove_group=remove_group
+        ).strategies
 
     def missing(self) -> cloudwatch.Metric:
         """Return how often running workers were measured in five minutes: none is measured without a worker."""
         return self.service.metric_cpu_utilization(statistic="SampleCount", period=FIVE_MINUTES)
 
-    def _image(self, root: Path) -> ecs.ContainerImage:
+    def _image(self, root: Path, task: ecs.TaskDefinition) -> ecs.ContainerImage:
         """Return the configured image, or the one that is built here from gpu_worker/Dockerfile when it is deployed."""
         if self._pool.image is not None:
-            return ecs.ContainerImage.from_registry(self._pool.image)
+            return self._existing_image(self._pool.image, task)
         platform = ecr_assets.Platform.LINUX_AMD64
         return ecs.ContainerImage.from_asset(str(root), file="gpu_worker/Dockerfile", platform=platform)
 
-    def _task(self, image: ecs.ContainerImage, role: iam.Role) -> ecs.TaskDefinition:
+    def _existing_image(self, name: str, task: ecs.TaskDefinition) -> ecs.ContainerImage:
+        """Return an image that exists. From ECR the execution role may pull it, also of another account or region; the
+        other account must allow it too. From another registry ECS pulls it without credentials."""
+        found = ecr_image(name)
+        if found is None:
+            return ecs.ContainerImage.from_registry(name)
+        repository = ecr.Repository.from_repository_attributes(
+            self, "Image", repository_arn=found.repository_arn, repository_name=found.repository
+        )
+        if found.is_common:
+            return ecs.ContainerImage.from_ecr_repository(repository, found.digest)
+        repository.grant_pull(task.obtain_execution_role())
+        return ecs.ContainerImage.from_registry(name)
+
+    def _task(self, root: Path, role: iam.Role) -> ecs.TaskDefinition:
         pool = self._pool
         task = ecs.TaskDefinition(
             self,
@@ -105,6 +129,7 @@ class GpuFleet(Construct):
             task_role=role,
             volumes=[self._volume("model"), self._volume("home"), ecs.Volume(name="tmp")],
         )
+        image = self._image(root, task)
         copy = ["-m", "gpu_worker.weights", str(pool.model), _model_path(pool)]
         gate = ["-m", "dispatcher", "--host", "0.0.0.0", "--port", str(GATE_PORT)]  # noqa: S104
         weights = self._container(task, "weights", copy, image=image, memory_limit_mib=WEIGHTS_MB, essential=False)

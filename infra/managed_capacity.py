@@ -88,6 +88,7 @@ class ManagedCapacity(Construct):
                 spot_max_price_percentage_over_lowest_price=ANY_PRICE_PERCENT if is_spot else None,
             ),
         )
+        provider.node.add_dependency(self._infrastructure_role)  # its policy lets instances start
         resource = next(each for each in provider.node.children if isinstance(each, ecs.CfnCapacityProvider))
         own_disk = "ManagedInstancesProvider.InstanceLaunchTemplate.LocalStorageConfiguration.UseLocalStorage"
         resource.add_property_override(own_disk, True)

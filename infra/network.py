@@ -39,9 +39,22 @@ def _zones(zones: int | Sequence[str]) -> list[str]:
     return list(zones) if not isinstance(zones, int) else [Fn.select(each, Fn.get_azs()) for each in range(zones)]
 
 
+def make_cluster(scope: Construct, construct_id: str, vpc: ec2.Vpc) -> ecs.Cluster:
+    """Make a cluster, which costs nothing.
+
+    Each GPU fleet has a cluster of its own. The capacity providers of a cluster are one resource in CloudFormation.
+    When a pool leaves the stack, CloudFormation updates this resource before it deletes the pool's service, and ECS
+    refuses to remove a capacity provider that a service uses.
+    """
+    cluster = ecs.Cluster(scope, construct_id, vpc=vpc)
+    reason = "Container Insights would cost more than the fronts; alarms use metrics that cost nothing."
+    acknowledge(cluster, {"AwsSolutions-ECS4": reason})
+    return cluster
+
+
 class Network(Construct):
     """`front`, `function`, `worker`: the security groups of these processes. A gate process is in the group of the
-    process beside which it runs. `cluster`: of the fronts and workers. `pools`: their names."""
+    process beside which it runs. `cluster`: of what runs on Fargate. `pools`: their names."""
 
     def __init__(
         self,
@@ -73,9 +86,7 @@ class Network(Construct):
         self.front = self._group("Front", "headgate: fronts, and the gate processes beside them")
         self.function = self._group("Function", "headgate: functions that reach gate processes and workers")
         self.worker = self._group("Worker", "headgate: workers, and the gate processes beside them")
-        self.cluster = ecs.Cluster(self, "Cluster", vpc=self.vpc)
-        reason = "Container Insights would cost more than the fronts; alarms use metrics that cost nothing."
-        acknowledge(self.cluster, {"AwsSolutions-ECS4": reason})
+        self.cluster = make_cluster(self, "Cluster", self.vpc)
         self._open_paths()
         self._log_rejected(flow_log)
         CfnOutput(

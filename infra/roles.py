@@ -7,7 +7,7 @@ functions invoke, execute and sweep) also start detached executions, and a front
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from aws_cdk import Aws, CfnElement, CfnOutput, Stack
@@ -152,13 +152,14 @@ def allow_scaling(role: iam.Role, service_arns: Sequence[str]) -> None:
         _allow(role, ["ecs:DescribeServices", "ecs:UpdateService"], list(service_arns))
 
 
-def allow_task_protection(role: iam.Role, cluster: ecs.Cluster) -> None:
-    """Allow to protect the tasks of a cluster from scale-in."""
+def allow_task_protection(role: iam.Role, clusters: Iterable[ecs.Cluster]) -> None:
+    """Allow to protect the tasks of these clusters from scale-in."""
     place = f"arn:{Aws.PARTITION}:ecs:{Aws.REGION}:{Aws.ACCOUNT_ID}:task"
-    _allow(role, ["ecs:UpdateTaskProtection"], [f"{place}/{cluster.cluster_name}/*"])
-    name = Stack.of(role).get_logical_id(cast(CfnElement, cluster.node.default_child))
-    found = f"arn:<AWS::Partition>:ecs:<AWS::Region>:<AWS::AccountId>:task/<{name}>/*"
-    acknowledge(role, {f"AwsSolutions-IAM5[Resource::{found}]": "ECS gives each task a random id."})
+    for cluster in clusters:
+        _allow(role, ["ecs:UpdateTaskProtection"], [f"{place}/{cluster.cluster_name}/*"])
+        name = Stack.of(role).get_logical_id(cast(CfnElement, cluster.node.default_child))
+        found = f"arn:<AWS::Partition>:ecs:<AWS::Region>:<AWS::AccountId>:task/<{name}>/*"
+        acknowledge(role, {f"AwsSolutions-IAM5[Resource::{found}]": "ECS gives each task a random id."})
 
 
 def _allow_partitions(role: iam.Role, state: State, *granted: partitions.Partitions) -> None:

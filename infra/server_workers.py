@@ -19,6 +19,7 @@ from constructs import Construct
 from headgate.deployment.pool import Pool, Server
 from infra.findings import acknowledge
 from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network
+from infra.order import put_after
 from infra.watched import FIVE_MINUTES, total
 
 CPU, MEMORY_MB = 512, 1024
@@ -68,11 +69,12 @@ class ServerWorkers(Construct):
         return total("workers measured", samples, prefix="w")
 
     def _service(self, number: int, server: Server) -> ecs.FargateService:
-        return ecs.FargateService(
+        task = self._task(number, server)
+        service = ecs.FargateService(
             self,
             f"Server{number}",
             cluster=self._cluster,
-            task_definition=self._task(number, server),
+            task_definition=task,
             service_name=f"{Stack.of(self).stack_name}-{self._name}-server-{number}",
             desired_count=1,
             min_healthy_percent=0,
@@ -82,6 +84,8 @@ class ServerWorkers(Construct):
             vpc_subnets=PRIVATE,
             assign_public_ip=False,
         )
+        put_after(service, task, self._network)
+        return service
 
     def _task(self, number: int, server: Server) -> ecs.FargateTaskDefinition:
         task = ecs.FargateTaskDefinition(

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aws_cdk import CfnOutput, Environment, Stack
+from aws_cdk import CfnOutput, CustomResource, Environment, Stack
+from aws_cdk import aws_autoscaling as autoscaling
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_ecs as ecs
@@ -20,10 +21,11 @@ from headgate.deployment.pool import Pool
 from infra import partitions
 from infra.api import Api
 from infra.bundle import Bundle
+from infra.fleet_removal import FleetRemoval
 from infra.front import Front
 from infra.functions import EXECUTE, Functions
 from infra.gpu_fleet import GpuFleet, service_name
-from infra.network import Network
+from infra.network import Network, make_cluster
 from infra.observability import Observability, log_group
 from infra.queue import ExecutionQueue
 from infra.roles import (
@@ -70,19 +72,26 @@ class HeadgateStack(Stack):
             pools=deployment.pools,
             flow_log=log_group(self, "RejectedLog", deployment),
         )
+        self._clusters = {
+            name: make_cluster(self, f"{_fleet_title(name, pool)}Cluster", self._network.vpc)
+            for name, pool in deployment.pools.items()
+            if pool.model is not None
+        }
+        self._code = lambda_.Code.from_asset(str(bundle.path), asset_hash=bundle.digest)
+        self._removal: FleetRemoval | None = None
         self._functions = Functions(
             self,
             "Functions",
             state=self._state,
             execution=self._execution,
             worker_secret=self._state.worker_secret,
-            code=lambda_.Code.from_asset(str(bundle.path), asset_hash=bundle.digest),
+            code=self._code,
             network=self._network,
             deployment=deployment,
             environment=self._environment(),
             traces=self._traces(),
         )
-        self._functions.allow_scaling(self._service_arns(), self._network.cluster)
+        self._functions.allow_scaling(self._service_arns(), self._clusters.values())
         front_log = self._functions.front_log or log_group(self, "FrontLog", deployment)
         http_errors, healthy_fronts = self._front(bundle.path, front_log)
         watched = Watched(
@@ -105,6 +114,12 @@ class HeadgateStack(Stack):
         operator_policy(self._state, "OperatorPolicy")
         CfnOutput(self, "TableName", value=table, description="The table of tenants, calls and logs")
         CfnOutput(self, "OperatorShell", value=self._shell(), description="Paste into a shell for headgate's commands")
+
+    def _remove_group(self, scope: Construct, group: autoscaling.AutoScalingGroup) -> CustomResource:
+        """Return the removal of a group. All have one function, which is made with the first of them."""
+        if self._removal is None:
+            self._removal = FleetRemoval(self, "FleetRemoval", code=self._code, deployment=self._deployment)
+        return self._removal.of(scope, group)
 
     def _environment(self) -> dict[str, str]:
         """Return the variables of every process of the gate (dispatcher/config.py)."""
@@ -148,7 +163,7 @@ class HeadgateStack(Stack):
         settings = self._deployment.pool_settings(name)
         if self._deployment.pools[name].model is None:
             return settings
-        return {**settings, "ecs_service": f"{self._network.cluster.cluster_name}/{self._service_name(name)}"}
+        return {**settings, "ecs_service": f"{self._clusters[name].cluster_name}/{self._service_name(name)}"}
 
     def _service_name(self, pool: str) -> str:
         return service_name(self._deployment.name, pool)
@@ -159,10 +174,9 @@ class HeadgateStack(Stack):
             self.format_arn(
                 service="ecs",
                 resource="service",
-                resource_name=f"{self._network.cluster.cluster_name}/{self._service_name(name)}",
+                resource_name=f"{cluster.cluster_name}/{self._service_name(name)}",
             )
-            for name, pool in self._deployment.pools.items()
-            if pool.model is not None
+            for name, cluster in self._clusters.items()
         ]
 
     def _front(self, bundle: Path, log: logs.LogGroup) -> tuple[cloudwatch.IMetric, cloudwatch.IMetric | None]:
@@ -211,7 +225,6 @@ class HeadgateStack(Stack):
             "name": name,
             "pool": pool,
             "network": self._network,
-            "cluster": self._network.cluster,
             "root": root,
             "role": role,
             "environment": {
@@ -223,10 +236,15 @@ class HeadgateStack(Stack):
             "log": log_group(self, f"{title}WorkerLog", self._deployment),
         }
         if pool.model is None:
-            servers = ServerWorkers(self, f"{title}Servers", **common)
+            servers = ServerWorkers(self, f"{title}Servers", cluster=self._network.cluster, **common)
             return WatchedPool(name, deadline_s, pool.model_name, workers=servers.missing())
         allow_model(role, pool.model)
-        fleet = GpuFleet(self, f"{title}Fleet", **common)
+        cluster = self._clusters[name]
+        fleet = GpuFleet(
+            self, f"{_fleet_title(name, pool)}Fleet", cluster=cluster, remove_group=self._remove_group, **common
+        )
+        description = f"ECS service of the workers of pool {name}"
+        CfnOutput(self, f"Workers{title}", value=fleet.service.service_name, description=description)
         workers = fleet.missing() if pool.count.min else None
         return WatchedPool(
             name, deadline_s, pool.model_name, has_fleet=True, sleeps=not pool.count.min, workers=workers
@@ -236,3 +254,12 @@ class HeadgateStack(Stack):
 def construct_name(pool: str) -> str:
     """Return the pool's name as a part of a construct's id."""
     return "".join(part.capitalize() for part in pool.split("-"))
+
+
+def _fleet_title(name: str, pool: Pool) -> str:
+    """Return the beginning of the ids of a pool's cluster and fleet.
+
+    Managed Instances have other ids than an Auto Scaling group: if a pool changes between them, the new fleet is made
+    first, and then the old one is deleted whole.
+    """
+    return construct_name(name) + ("Managed" if pool.capacity == "managed_instances" else "")

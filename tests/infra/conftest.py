@@ -23,6 +23,7 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
         pytest.skip("aws_cdk is not installed: `make synth` installs it and runs these tests")
     from aws_cdk import App
 
+    from infra import cdk_warnings
     from infra.app import make_app
     from infra.bundle import Bundle
 
@@ -31,7 +32,9 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
         for name in ("run.sh", "Dockerfile"):
             (bundle / name).write_text("")
         out = tmp_path_factory.mktemp("cdk.out")
-        make_app(Deployment.model_validate(fields), Bundle(bundle, "digest"), App(outdir=str(out))).synth()
+        cdk_warnings.synthesise(
+            make_app(Deployment.model_validate(fields), Bundle(bundle, "digest"), App(outdir=str(out)))
+        )
         return out
 
     return made

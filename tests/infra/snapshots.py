@@ -81,12 +81,13 @@ def synthesised(fields: dict[str, Any], folder: Path) -> str:
     from headgate.deployment.model import Deployment
     from infra.app import make_app
     from infra.bundle import Bundle
+    from infra.cdk_warnings import synthesise
 
     bundle, out = folder / "bundle", folder / "cdk.out"
     bundle.mkdir()
     for name in ("run.sh", "Dockerfile"):
         (bundle / name).write_text("")
-    make_app(Deployment.model_validate(fields), Bundle(bundle, "digest"), App(outdir=str(out))).synth()
+    synthesise(make_app(Deployment.model_validate(fields), Bundle(bundle, "digest"), App(outdir=str(out))))
     return as_text(template_in(out))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,59 @@ def actions(statement: dict[str, Any]) -> list[str]:
     return listed(statement["Action"])
 
 
+def references(value: Any) -> Iterator[str]:
+    """The logical ids and parameters that a value refers to."""
+    if isinstance(value, list):
+        for each in value:
+            yield from references(each)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if key == "Ref":
+                yield each
+            elif key == "Fn::GetAtt":
+                yield each[0]
+            elif key == "Fn::Sub":
+                yield from re.findall(r"\$\{(\w+)", json.dumps(each))
+                yield from references(each[1] if isinstance(each, list) else {})
+            else:
+                yield from references(each)
+
+
+def dependencies(template: Template, logical_id: str) -> set[str]:
+    """All resources that CloudFormation creates before this one, and deletes after it."""
+    resources, found, left = template["Resources"], set[str](), [logical_id]
+    while left:
+        resource = resources[left.pop()]
+        named = {*listed(resource.get("DependsOn", [])), *references(resource.get("Properties", {}))}
+        fresh = (named & resources.keys()) - found
+        found |= fresh
+        left += fresh
+    return found
+
+
+def ids_of_type(template: Template, kind: str) -> set[str]:
+    """The logical ids of all resources of a type."""
+    return {name for name, resource in template["Resources"].items() if resource["Type"] == kind}
+
+
 def open_ended(statement: dict[str, Any]) -> list[str]:
     """The resources of a statement that name more than one thing."""
     return [text for resource in listed(statement["Resource"]) if "*" in (text := json.dumps(resource))]
+
+
+def plain(value: object) -> str:
+    """Return a text without intrinsic functions, as in account 123456789012 of us-east-1."""
+    text = json.dumps(value)
+    for name, own in (("URLSuffix", "amazonaws.com"), ("Partition", "aws"), ("Region", "us-east-1")):
+        text = text.replace(f'{{"Ref": "AWS::{name}"}}', f'"{own}"').replace(f"${{AWS::{name}}}", own)
+    text = text.replace('{"Ref": "AWS::AccountId"}', '"123456789012"').replace("${AWS::AccountId}", "123456789012")
+    return _joined(json.loads(text))
+
+
+def _joined(value: object) -> str:
+    match value:
+        case {"Fn::Join": [str(separator), list(parts)]}:
+            return separator.join(map(_joined, parts))
+        case {"Fn::Sub": str(text)}:
+            return text
+    return str(value)

@@ -98,6 +98,7 @@ except botocore.exceptions.UnknownServiceError:
 """
 KEY = {"pk": {"S": "a"}, "sk": {"S": "b"}}
 NAMED = [
+    ("autoscaling", "delete_auto_scaling_group", {"AutoScalingGroupName": "headgate", "ForceDelete": True}),
     ("dynamodb", "get_item", {"TableName": "headgate", "Key": KEY}),
     ("dynamodb", "put_item", {"TableName": "headgate", "Item": KEY}),
     ("dynamodb", "update_item", {"TableName": "headgate", "Key": KEY}),

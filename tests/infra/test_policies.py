@@ -23,7 +23,7 @@ from tests.infra.templates import (
 
 WITHOUT_RESOURCE = {
     *("xray:PutTraceSegments", "xray:PutTelemetryRecords", "xray:PutSpans", "xray:PutSpansForIndexing"),
-    "ecr:GetAuthorizationToken",
+    *("ecr:GetAuthorizationToken", "autoscaling:DescribeAutoScalingGroups"),
     *("ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DeleteNetworkInterface"),
     *("ec2:DescribeSubnets", "ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"),
 }
@@ -48,7 +48,7 @@ def findings(template: Template) -> list[str]:
                 found.append(f"{role}: {action}")
         if set(actions(statement)) <= WITHOUT_RESOURCE or _is_ecs_agent(statement):
             continue
-        if _are_files(statement) or _are_tasks(statement):
+        if _are_files(statement) or _are_tasks(statement) or _is_one_group(statement):
             continue
         if open_ended(statement):
             found.append(f"{role}: {actions(statement)} on {open_ended(statement)}")
@@ -76,6 +76,14 @@ def _are_files(statement: dict[str, Any]) -> bool:
 def _are_tasks(statement: dict[str, Any]) -> bool:
     """Return whether the statement allows to protect the tasks of one cluster."""
     return actions(statement) == ["ecs:UpdateTaskProtection"] and _are_all_in_one(statement, "ecs:")
+
+
+def _is_one_group(statement: dict[str, Any]) -> bool:
+    """Return whether the statement allows to delete one Auto Scaling group, whose random id no template knows."""
+    (resource,) = listed(statement["Resource"])
+    parts = resource["Fn::Join"][1] if isinstance(resource, dict) and "Fn::Join" in resource else [""]
+    is_named = isinstance(parts[-1], dict) and parts[-2:-1] == [":autoScalingGroup:*:autoScalingGroupName/"]
+    return actions(statement) == ["autoscaling:DeleteAutoScalingGroup"] and is_named
 
 
 def _are_all_in_one(statement: dict[str, Any], service: str) -> bool:

@@ -60,7 +60,7 @@ def test_only_the_sweep_protects_tasks_and_only_those_of_its_cluster(synthesise:
     made = with_workers(synthesise)
     names = Names(made)
     sweep = policies(made, role_of(functions(made)["headgate-sweep"]))
-    own = protection_of(names.logical_id("AWS::ECS::Cluster").lower())
+    own = protection_of(names.logical_id("AWS::ECS::Cluster", "DefaultCluster").lower())
     assert {(call.action, call.resource.rpartition("/")[2]) for call in own} == {(PROTECT, task) for task in TASKS}
     assert all(allows(sweep, call) for call in own)
     assert not any(allows(sweep, call) for call in protection_of("another-cluster"))

@@ -26,6 +26,7 @@ from headgate.local.seed import CREDENTIALS, REGION, session
 from headgate.local.stack import base_environment
 from infra.app import make_app
 from infra.bundle import Bundle
+from infra.cdk_warnings import synthesise
 from tests.rehearsal.checks import Checks
 from tests.rehearsal.moto_stack import Created, create
 from tests.rehearsal.tasks import HERE, Service, Task
@@ -60,7 +61,7 @@ def _synthesised(home: Path) -> dict[str, Any]:
     bundle.mkdir()
     for name in ("run.sh", "Dockerfile"):
         (bundle / name).write_text("")
-    make_app(Deployment.model_validate(DEPLOYMENT), Bundle(bundle, "rehearsal"), App(outdir=str(out))).synth()
+    synthesise(make_app(Deployment.model_validate(DEPLOYMENT), Bundle(bundle, "rehearsal"), App(outdir=str(out))))
     found: dict[str, Any] = json.loads((out / "Headgate.template.json").read_text())
     return found
 

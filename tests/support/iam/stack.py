@@ -98,7 +98,7 @@ class RecordedStack:
 
     @property
     def cluster(self) -> str:
-        return self.names.logical_id("AWS::ECS::Cluster").lower()
+        return self.names.logical_id("AWS::ECS::Cluster", "DefaultCluster").lower()
 
     @property
     def _ecs(self) -> Any:
@@ -156,7 +156,7 @@ def _make_resources(template: Template, url: str) -> Names:
     for bucket in (plain.logical_id("AWS::S3::Bucket", "StateFiles").lower(), MODEL_BUCKET):
         s3.create_bucket(Bucket=bucket)
     s3.put_object(Bucket=MODEL_BUCKET, Key=f"{MODEL_NAME}/config.json", Body=b"{}")
-    _make_service(aws_client("ecs", url), plain.logical_id("AWS::ECS::Cluster").lower())
+    _make_service(aws_client("ecs", url), plain.logical_id("AWS::ECS::Cluster", "DefaultCluster").lower())
     return Names(template, given)
 
 
