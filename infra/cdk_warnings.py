@@ -20,10 +20,11 @@ ACCEPTED: Mapping[str, str] = {}
 """The reason for each warning that may stay: by its id (`@aws-cdk/aws-ecs:ecrImageRequiresPolicy`), or by the name of
 the deprecated API (`aws-cdk-lib.aws_lambda.FunctionOptions#logRetention`)."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-_ID = re.compile(r"\[ack: (?P<id>[^\]]+)\]")
+_ID = re.compile(r"\[ack: (?P<id>[^\]]+)\]|Acknowledge with '\w+::(?P<named>[^']+)'")
 _DEPRECATED = re.compile(r"(?P<id>\S+) is deprecated\b")
 _PRINTED = (
-    re.compile(r"\[Warning at [^\]]+\]"),  # the CDK's command line, about a construct
+    re.compile(r"^WARNING .*\([\w ]+\)$"),  # the CDK's command line, about a construct; the lines after it have the id
+    re.compile(r"\[Warning at [^\]]+\]"),  # the same, in earlier versions
     re.compile(r"\[WARNING\]"),  # aws-cdk-lib, about a deprecated API
     re.compile(r"\b(Deprecation|PendingDeprecation|Future|User|Runtime)Warning\b"),  # Node's and Python's own
 )
@@ -35,12 +36,19 @@ class UnexplainedWarningError(Exception):
 
 def unexplained(text: str) -> list[str]:
     """Return the lines of `text` that are a warning without a reason in ACCEPTED."""
-    lines = (_ESCAPES.sub("", line).strip() for line in text.splitlines())
-    return [line for line in lines if any(each.search(line) for each in _PRINTED) and not _is_accepted(line)]
+    found: list[list[str]] = []
+    for line in (_ESCAPES.sub("", each).strip() for each in text.splitlines()):
+        if any(each.search(line) for each in _PRINTED):
+            found.append([line])
+        elif found:
+            found[-1].append(line)
+    return [lines[0] for lines in found if not _is_accepted("\n".join(lines))]
 
 
 def _is_accepted(warning: str) -> bool:
-    return any(found["id"] in ACCEPTED for each in (_ID, _DEPRECATED) if (found := each.search(warning)))
+    """Return whether there is a reason for a warning, which may have further lines."""
+    found = [match.groupdict().values() for each in (_ID, _DEPRECATED) if (match := each.search(warning))]
+    return any(name in ACCEPTED for names in found for name in names if name is not None)
 
 
 def synthesise(app: App) -> CloudAssembly:

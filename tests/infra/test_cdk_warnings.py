@@ -13,7 +13,8 @@ ANNOTATED = (
     "[Warning at /Headgate/DefaultFleet/Task/worker] Proper policies need to be attached before pulling from ECR "
     "repository, or use 'fromEcrRepository'. [ack: @aws-cdk/aws-ecs:ecrImageRequiresPolicy]"
 )
-DEPRECATED = "[WARNING] aws-cdk-lib.aws_lambda.FunctionOptions#logRetention is deprecated."
+DEPRECATED = "[WARNING] aws-cdk-lib.aws_lambda.FunctionOptions#logRetention is deprecated, and will be removed."
+OF_THE_COMMAND = "WARNING this is strange (Construct Annotations)"
 NODE = "(node:71) [DEP0040] DeprecationWarning: The `punycode` module is deprecated."
 PYTHON = "/infra/stack.py:9: DeprecationWarning: datetime.utcnow() is deprecated"
 PRINTED = f"""Bundling asset
@@ -24,6 +25,10 @@ PRINTED = f"""Bundling asset
   This API will be removed in the next major release.
 {NODE}
 {PYTHON}
+{OF_THE_COMMAND}
+   Headgate/Queue
+   Acknowledge with 'Annotation::test:strange'
+85 feature flags are not configured. Run 'cdk flags --unstable=flags' to learn more.
 NOTICES (what's changed?)
 Successfully synthesized to cdk.out
 """
@@ -32,7 +37,7 @@ Successfully synthesized to cdk.out
 def test_each_kind_of_warning_is_found_and_nothing_else() -> None:
     from infra.cdk_warnings import unexplained
 
-    assert unexplained(PRINTED) == [ANNOTATED, DEPRECATED, NODE, PYTHON]
+    assert unexplained(PRINTED) == [ANNOTATED, DEPRECATED, NODE, PYTHON, OF_THE_COMMAND]
     assert unexplained("Successfully synthesized\nResources: 150 no warnings\n") == []
 
 
@@ -49,6 +54,14 @@ def test_a_reason_is_for_one_warning(monkeypatch: pytest.MonkeyPatch, name: str,
 
     monkeypatch.setattr(cdk_warnings, "ACCEPTED", {name: "a test"})
     assert cdk_warnings.unexplained(f"{ANNOTATED}\n{DEPRECATED}") == left
+
+
+def test_a_reason_is_found_in_the_lines_after_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    from infra import cdk_warnings
+
+    monkeypatch.setattr(cdk_warnings, "ACCEPTED", {"test:strange": "a test"})
+    assert OF_THE_COMMAND not in cdk_warnings.unexplained(PRINTED)
+    assert cdk_warnings.unexplained(f"{DEPRECATED}\n{PRINTED.partition(PYTHON)[2]}") == [DEPRECATED]
 
 
 def test_each_accepted_warning_has_a_reason() -> None:
@@ -68,7 +81,7 @@ def test_the_command_prints_what_was_printed_and_fails(
     assert main(str(log)) == status
     printed = capsys.readouterr().err
     assert printed.startswith(text)
-    assert ("4 warnings without a reason" in printed) == bool(status)
+    assert ("5 warnings without a reason" in printed) == bool(status)
 
 
 def test_a_stack_with_a_warning_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,7 @@ def _independent(service: str, kind: str, beginning: str = "") -> Fault:
         (_log_of("ChatFleet", "worker", "FrontLog"), "may not write FrontLog"),
         (_log_of("Front", "gate-chat", "ChatWorkerLog"), "is the log of"),
         (_log_of("FarServers", "gate", "RejectedLog"), "may not write RejectedLog"),
+        (_log_of("ChatFleet", "worker", "RejectedLog"), "is the log of AWS::EC2::FlowLog, ChatWorkerRole"),
         (_shared_log, "is the log of result, sweep"),
         (_without_right("FunctionsInvokeRole", "logs:PutLogEvents"), "invoke: FunctionsInvokeRole"),
         (_dashboard_elsewhere, "the dashboard reads ['Rejected"),

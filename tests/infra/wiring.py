@@ -104,7 +104,7 @@ def _group_name(template: Template, logical_id: str) -> str:
 
 def _wrong_logs(template: Template, found: list[Process]) -> Iterator[str]:
     """Yield each log that its writer may not write, that others write too, or where the dashboard looks in vain."""
-    owners: dict[str, set[str]] = {}
+    owners = {log: {kind} for kind, log in _of_no_process(template)}
     for process in found:
         # the tasks before a pool's servers have one log, and one role
         owner = process.role if process.service else process.name
@@ -122,6 +122,14 @@ def _wrong_logs(template: Template, found: list[Process]) -> Iterator[str]:
     watched = {log for name in ids_of_type(template, "AWS::CloudWatch::Dashboard") for log in _queried(template, name)}
     if watched != fronts:
         yield f"the dashboard reads {sorted(watched)}, and fronts write {sorted(fronts)}"
+
+
+def _of_no_process(template: Template) -> Iterator[tuple[str, str]]:
+    """Yield the log groups that AWS's services write, each with the type of its writer."""
+    logs = ids_of_type(template, "AWS::Logs::LogGroup")
+    for kind in ("AWS::EC2::FlowLog", "AWS::ApiGateway::Stage"):
+        for name in ids_of_type(template, kind):
+            yield from ((kind, log) for log in logs & set(references(template["Resources"][name]["Properties"])))
 
 
 def _queried(template: Template, dashboard: str) -> set[str]:
