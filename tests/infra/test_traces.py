@@ -65,7 +65,7 @@ def resolved(value: Any) -> str:
 
 def test_each_process_with_spans_gets_the_endpoint_that_the_exporter_signs_for(traced: Template) -> None:
     assert with_endpoint(traced) == SENDERS
-    others = {"headgate-result", "headgate-admin"}
+    others = {"headgate-result", "headgate-admin", "headgate-remove-fleet"}
     for name in variables(traced).keys() - others:
         found = variables(traced)[name]
         assert XRAY.fullmatch(resolved(found[ENDPOINT]))
