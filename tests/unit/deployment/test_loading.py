@@ -106,7 +106,10 @@ def test_the_committed_file_has_the_defaults() -> None:
         ("pools: {a: {servers: [{url: 'http://me:secret@a/v1', model: llama}]}}", "key 'pools.a.servers[0].url'"),
         ("pools: {a: {servers: [{url: 'http://a:0/v1', model: llama}]}}", "should have a port of 1 to 65535"),
         ("pools: {a: {servers: [{url: 'http://a:99999/v1', model: llama}]}}", "should have a port of 1 to 65535"),
-        ("pools: {a: {servers: [{url: 'http://a:١٢/v1', model: llama}]}}", "should look like http://vllm.internal:8000"),
+        (
+            "pools: {a: {servers: [{url: 'http://a:١٢/v1', model: llama}]}}",
+            "should look like http://vllm.internal:8000",
+        ),
         ("pools: {a: {servers: [{url: 'http://[::1]/v1', model: llama}]}}", "a host's name or IPv4 address"),
         ("pools: {a: {servers: [{url: 'http://a..b/v1', model: llama}]}}", "should have a host's name of letters"),
         ("pools: {a: {servers: [{url: 'http://256.1.1.1/v1', model: llama}]}}", "four numbers from 0 to 255"),

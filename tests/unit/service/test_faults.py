@@ -61,7 +61,7 @@ ODD_FIELDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("odd", ODD_FIELDS, ids=str)
+@pytest.mark.parametrize("odd", ODD_FIELDS, ids=lambda odd: f"{[*odd][0]}-{type([*odd.values()][0]).__name__}")
 @in_virtual_time()
 async def test_one_odd_command_is_refused_and_all_others_are_served(odd: dict[str, Any]) -> None:
     world = World()
