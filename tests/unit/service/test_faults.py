@@ -61,7 +61,13 @@ ODD_FIELDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("odd", ODD_FIELDS, ids=lambda odd: f"{[*odd][0]}-{type([*odd.values()][0]).__name__}")
+def name_odd(odd: dict[str, Any]) -> str:
+    """Return the same name in every process, which the text of an object is not."""
+    ((field, value),) = odd.items()
+    return f"{field}-{type(value).__name__}"
+
+
+@pytest.mark.parametrize("odd", ODD_FIELDS, ids=name_odd)
 @in_virtual_time()
 async def test_one_odd_command_is_refused_and_all_others_are_served(odd: dict[str, Any]) -> None:
     world = World()
