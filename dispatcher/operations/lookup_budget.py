@@ -55,7 +55,7 @@ class LookupBudget:
         """When each address last sent a known key (monotonic seconds), the longest ago first."""
 
     def take(self, address: str, *, is_checked: bool) -> Lookup:
-        """Take a use for a key, whose check is right if `is_checked`. Raises Refused."""
+        """Take a use for a key; its check is right if `is_checked`. Raises Refused."""
         taken: list[TokenBucket] = []
         try:
             if address:

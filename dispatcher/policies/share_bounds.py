@@ -1,7 +1,7 @@
 """The bounds of a tenant's share, which follow from the arithmetic of the clocks (clocks.py) in float64.
 
 A clock of float64 has 52 bits below its leading one: an addition below half of ulp(clock) changes nothing. A tenant
-whose charges change nothing is served for ever before all others. A quotient that is too large is infinite, and an
+with charges that change nothing is served for ever before all others. A quotient that is too large is infinite, and an
 infinite clock cannot be written to the log. The bounds rule out both for a year of requests.
 
 **Weight.** A dispatch adds cost / weight to vft. V follows the lowest vft, so within a year of a pool that serves

@@ -156,7 +156,7 @@ class Decider(Follower):
             self._lose_state(error)
 
     def _confirm(self, entry: Entry) -> list[News]:
-        """Keep the decision, whose entry is in the log. Return its news, also if the state has to be loaded again."""
+        """Keep the decision: its entry is in the log. Return its news, also if the state has to be loaded again."""
         decision = self.shard.decision
         news = decision.news if decision is not None else []
         try:

@@ -47,7 +47,7 @@ REASON_CHARS_MAX = 200
 
 
 class Failure(NamedTuple):
-    """Why a decision was undone. `call_id`: the waiting call whose dispatch failed; empty if a command did."""
+    """Why a decision was undone. `call_id`: the waiting call that could not be dispatched; empty if a command did."""
 
     error: Exception
     call_id: str = ""

@@ -43,7 +43,7 @@ class NamedRequests:
 
 
 class UnambiguousHeads:
-    """ASGI middleware. It refuses a request whose head two servers can read in two ways, and closes its connection.
+    """ASGI middleware. It refuses a head that two servers can read in two ways, and closes the connection.
 
     A proxy that takes `Content-Length` where this process takes `Transfer-Encoding` would see another request in the
     rest of the body (RFC 9112, section 6.1). Two keys name two tenants, and two idempotency keys two calls.

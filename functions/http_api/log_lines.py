@@ -1,6 +1,6 @@
 """Log lines of a front that never wait for their reader.
 
-Every request writes lines to standard output. A pipe whose reader does not read is full after some seconds, and the
+Every request writes lines to standard output. A pipe that is not read is full after some seconds, and the
 next line would stop the event loop, and with it all requests. So a thread writes the lines, from a queue with a bound.
 What does not fit, or cannot be written, is dropped and counted, and one line says so when lines can be written again.
 

@@ -83,7 +83,7 @@ def _workers(workers: Sequence[WorkerPicture]) -> list[Finding]:
 
 
 async def check_shares(list_tenants: Callable[[], Awaitable[Sequence[Tenant]]]) -> Finding:
-    """Name the tenants whose stored shares are outside the bounds (policies/share_bounds.py): the gate clamps them."""
+    """Name the tenants with stored shares outside the bounds (policies/share_bounds.py): the gate clamps them."""
     try:
         tenants = await list_tenants()
     except HeadgateError as error:

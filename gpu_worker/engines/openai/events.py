@@ -1,7 +1,8 @@
 """Turns the normal chunks of a chat or a completion (normal/answer.py) into engine events. Pure.
 
 An answer is complete when each choice has a finish reason. A server that sends none has ended a choice if it says so
-otherwise: by `[DONE]`, by the usage of the whole answer after the last piece, or by the end of a body whose length HTTP
+otherwise: by `[DONE]`, by the usage of the whole answer after the last piece, or by the end of a body of known
+length
 knows. Any other end of the body is an error, and so is one within the arguments of a call.
 """
 

@@ -5,7 +5,7 @@
 | a finish reason of another API | OpenAI's (REASONS), compared by its letters and digits alone | answer.py |
 | an unknown finish reason | `length` if its name says so, `tool_calls` if there are calls, else `stop` | answer.py |
 | no finish reason, and then `[DONE]` or the usage | `tool_calls` if there are calls, else `stop` | answer.py |
-| no finish reason, and the end of a body whose length HTTP knows | the same, unless a call is cut off | events.py |
+| no finish reason, and the end of a body of known length | the same, unless a call is cut off | events.py |
 | no finish reason, and any other end | the answer was broken off: the request's error | events.py |
 | a reason that says that the server gave up (FAILURES) | the request's error | answer.py |
 | an error object or text, wherever it is | the request's error, with the status of its code (STATUSES) | faults.py |
@@ -96,7 +96,7 @@ TEXT_NAMES = ("message", "msg", "detail", "details", "error", "error_message", "
 """Where an error object has its text."""
 
 TEXT_PARTS: Mapping[str, str] = {"text": "text", "output_text": "text", "": "text"}
-"""The types of content parts whose text is the answer, and the part's field that has it."""
+"""The types of content parts with text of the answer, and the part's field that has it."""
 REASONING_PARTS: Mapping[str, str] = {"thinking": "thinking", "reasoning": "reasoning", "reasoning_text": "text"}
 
 INPUT_NAMES = ("prompt_tokens", "input_tokens", "promptTokens", "inputTokens", "prompt_eval_count")

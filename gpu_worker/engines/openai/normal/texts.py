@@ -1,4 +1,4 @@
-"""The text of an answer: content parts, and characters whose two halves arrive in two pieces. Pure."""
+"""The text of an answer: content parts, and characters that arrive in two halves. Pure."""
 
 from __future__ import annotations
 
