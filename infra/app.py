@@ -37,6 +37,8 @@ def main() -> None:
         deployment = load(file, app.node.try_get_context("name"), os.environ.get("CDK_DEFAULT_REGION"))
     except ConfigurationError as error:
         sys.exit(f"headgate: {error}")
+    if own := deployment.own_machine_servers():
+        sys.exit(f"headgate: {file}: {', '.join(own)}: on AWS this is the worker's own task, where no server runs")
     try:
         synthesise(make_app(deployment, build(ROOT), app))
     except UnexplainedWarningError as error:

@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from headgate.deployment import offers
 from headgate.deployment.images import ecr_image, partition_of
 from headgate.deployment.pool import LAMBDA_S, ZONE, GateSections, Pool, Range
+from headgate.deployment.server_address import is_own_machine
 
 PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
 NAME = r"[a-z][a-z0-9-]{0,31}"
@@ -118,6 +119,10 @@ class Deployment(GateSections):
     @property
     def zone_count(self) -> int:
         return self.zones if isinstance(self.zones, int) else len(self.zones)
+
+    def own_machine_servers(self) -> list[str]:
+        """Return the addresses of servers that only `headgate local` can reach."""
+        return [each.url for pool in self.pools.values() for each in pool.servers if is_own_machine(each.url)]
 
     def _check_zones(self) -> None:
         names = () if isinstance(self.zones, int) else self.zones

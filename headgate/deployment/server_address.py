@@ -1,4 +1,5 @@
-"""The address of a server that runs already, as a worker on Fargate in the stack's VPC reaches it."""
+"""The address of a server that runs already. On AWS a worker on Fargate reaches it in the stack's VPC; `headgate local
+--file` also serves one of this machine."""
 
 from __future__ import annotations
 
@@ -38,13 +39,20 @@ def _host_problem(host: str) -> str | None:
     labels = host.removesuffix(".").split(".")
     if len(host) > HOST_CHARS_MAX or not all(_LABEL.fullmatch(label) for label in labels):
         return "should have a host's name of letters, digits and hyphens between its dots"
-    is_own = labels[-1].lower() == "localhost"
     if _NUMBERS.fullmatch(host):
         try:
             address = IPv4Address(host)
         except ValueError:
             return "should have an IPv4 address of four numbers from 0 to 255, or a host's name"
-        is_own = address.is_loopback or address.is_unspecified or address.is_link_local or address.is_multicast
-    return (
-        "should be an address that the VPC reaches: this one is the worker's own machine or network" if is_own else None
-    )
+        if address.is_unspecified or address.is_link_local or address.is_multicast:
+            return "should be the address of a server: this one belongs to no other machine"
+    return None
+
+
+def is_own_machine(address: str) -> bool:
+    """Return whether the address names the machine that asks, which on AWS is the worker's own task."""
+    found = _ADDRESS.fullmatch(address)
+    host = found["host"].removesuffix(".") if found is not None else ""
+    if _NUMBERS.fullmatch(host):
+        return IPv4Address(host).is_loopback
+    return host.split(".")[-1].lower() == "localhost"

@@ -71,6 +71,11 @@ CHECKS: Mapping[str, Run] = {
     "a failed creation leaves nothing": _by_hand(
         "create a second stack, -c name=try, with an image that does not exist"
     ),
+    "an image of another account is pulled": _by_hand(
+        "create a second stack, -c name=try, with an image in ECR of another account, whose policy allows it"
+    ),
+    "a pool leaves the stack": _by_hand("deploy a file with one of two pools, while both have workers"),
+    "the stack is deleted": _by_hand("`cdk destroy` of a second stack while a worker has a request"),
     "the image is built for arm64": image_is_for_arm64,
     "fronts are healthy": fronts_are_healthy,
     "HTTPS answers": https_answers,

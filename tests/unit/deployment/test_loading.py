@@ -113,9 +113,8 @@ def test_the_committed_file_has_the_defaults() -> None:
         ("pools: {a: {servers: [{url: 'http://[::1]/v1', model: llama}]}}", "a host's name or IPv4 address"),
         ("pools: {a: {servers: [{url: 'http://a..b/v1', model: llama}]}}", "should have a host's name of letters"),
         ("pools: {a: {servers: [{url: 'http://256.1.1.1/v1', model: llama}]}}", "four numbers from 0 to 255"),
-        ("pools: {a: {servers: [{url: 'http://localhost:8000/v1', model: llama}]}}", "an address that the VPC reaches"),
-        ("pools: {a: {servers: [{url: 'http://127.1.2.3/v1', model: llama}]}}", "an address that the VPC reaches"),
-        ("pools: {a: {servers: [{url: 'http://169.254.169.254/', model: llama}]}}", "an address that the VPC reaches"),
+        ("pools: {a: {servers: [{url: 'http://169.254.169.254/', model: llama}]}}", "belongs to no other machine"),
+        ("pools: {a: {servers: [{url: 'http://0.0.0.0:8000/v1', model: llama}]}}", "belongs to no other machine"),
         ("pools: {a: {servers: [{url: 'http://a/v1/../x', model: llama}]}}", "a path without . and .. as its parts"),
         ("pools: {a: {servers: [{url: 'http://a/v1'}]}}", "key 'pools.a.servers[0].model': is missing"),
         ("pools: {Chat: {}}", "key 'pools.Chat'"),
@@ -235,3 +234,14 @@ def test_every_field_is_on_the_page() -> None:
     }
     expected -= {*nested}
     assert shown == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "is_own"),
+    [("http://localhost:8000/v1", True), ("http://127.1.2.3/v1", True), ("http://a.localhost./v1", True),
+     ("http://vllm.internal:8000/v1", False), ("http://10.0.0.7/v1", False)],
+)  # fmt: skip
+def test_a_server_of_this_machine_is_for_headgate_local_alone(url: str, is_own: bool) -> None:
+    """Synthesis refuses what this names (infra/app.py): on AWS it would be the worker's own task."""
+    deployment = Deployment.model_validate({"pools": {"a": {"servers": [{"url": url, "model": "llama"}]}}})
+    assert deployment.own_machine_servers() == ([url] if is_own else [])

@@ -17,6 +17,7 @@ from gpu_worker.engines.interface import (
     Started,
     Token,
 )
+from gpu_worker.service.health.probe import PROBE_TENANT
 from tests.support.gate.storm.books import Books, Execution, token_of
 
 MODELS = ("m", "n", "o")
@@ -49,6 +50,12 @@ class StormEngine:
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         name = request.request_id
         random = Random(f"{self._seed} {name}")
+        if request.tenant == PROBE_TENANT:
+            await asyncio.sleep(self._token_s)
+            if random.random() < self.fails:
+                raise EngineError("engine_failed", "by the script")
+            yield Finished("length", 1, 1)
+            return
         fails_at = random.randrange(-1, request.max_tokens) if random.random() < self.fails else None
         if fails_at == -1:
             self._books.refused.add(name)

@@ -83,7 +83,12 @@ bug(
 bug(
     "charged_by_estimate",
     "A call is charged its estimate and not its true service.",
-    Edit(running, "_end", "served = state.settings.service(input_tokens, output_tokens)", "served = call.cost"),
+    Edit(
+        running,
+        "_end",
+        "served = clamp_cost(state.settings.service(input_tokens, output_tokens))",
+        "served = call.cost",
+    ),
 )
 bug(
     "cancel_frees_the_slot",

@@ -262,7 +262,8 @@ def _difference(one: Any, other: Any) -> str:
 
 
 def failed_after_real_attempts(world: World) -> Iterator[str]:
-    """Rule 6: a call fails without an execution only after other attempts failed. Offers not begun do not count."""
+    """Rule 6: a call fails without an execution only after other attempts failed, or after one failed on this worker,
+    which does not repeat it (gpu_worker/service/health). Offers not begun do not count."""
     for call_id, ends in world.log.ends.items():
         end = ends[0]
         if not isinstance(end, Ended) or end.outcome != "failed" or end.output_tokens:
@@ -270,12 +271,17 @@ def failed_after_real_attempts(world: World) -> Iterator[str]:
         names = [execution_name(call_id, number) for number in range(1, end.attempt + 1)]
         if names[-1] in world.books.executions or names[-1] in world.books.refused:
             continue
-        real = [
-            returned
-            for (returned_id, _), returned in world.log.returned.items()
+        worker = world.log.attempts[call_id, end.attempt].worker
+        real = {
+            number: returned
+            for (returned_id, number), returned in world.log.returned.items()
             if returned_id == call_id and returned.reason not in ("not_begun", "declined")
-        ]
-        if len(real) < ATTEMPTS_MAX - 1:
+        }
+        failed_here = any(
+            returned.reason == "failed" and world.log.attempts[call_id, number].worker == worker
+            for number, returned in real.items()
+        )
+        if not failed_here and len(real) < ATTEMPTS_MAX - 1:
             yield f"{call_id} failed after {len(real)} real attempts"
 
 
