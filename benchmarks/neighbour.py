@@ -3,9 +3,10 @@
     python -m benchmarks.neighbour [--seconds S] [--workers 1,3]
 
 `headgate serve --engine openai` in front of a scripted server (poisoned_server.py). The neighbour sends one request
-after the other, which the server answers in 0.2 s. First it is alone. Then, for each kind of bad answer, another
-tenant has ATTACKERS connections that send the next bad request at once. The bar of issue 29: the neighbour's P50 stays
-below 1.5 times its value alone. `of the server`: how often the server got a bad request, for each that was sent.
+after the other, which the server answers in 0.2 s. For each kind of bad answer it is first alone; then another tenant
+has ATTACKERS connections that send the next bad request at once. The bar of issue 29: the neighbour's P50 stays below
+1.5 times its value alone, which is measured just before, because the load of a host changes. `of the server`: how
+often the server got a bad request, for each that was sent.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from benchmarks.served_stack import Stack, served
 ATTACKERS = 8
 SLOTS = 16
 PAUSE_S = 0.05
+REST_S = 10.0
+"""Between two rows: what is remembered of failures is forgotten."""
 BAR = 1.5
 TENANTS = "tenants: {neighbour: {}, poisoner: {}}\n"
 
@@ -85,18 +88,15 @@ async def measure(workers: int, seconds: float) -> bool:
     ):
         load = Load(stack, client)
         await load.play(2.0)
-        alone = await load.play(seconds)
         print(f"\n{workers} worker{'s' * (workers > 1)}", flush=True)
-        print(
-            f"{'':16} {'neighbour P50':>14} {'of alone':>9} {'max':>8}  {'its answers':14} bad requests, of the server"
-        )
-        print(f"{'alone':16} {alone.p50_s:>12.3f} s {1:>9.2f} {max(alone.took_s):>6.2f} s  {_counts(alone.neighbour)}")
+        print(f"{'':16} {'alone':>8} {'beside':>8} {'ratio':>6} {'max':>8}  {'its answers':14} bad ones, of the server")
         for poison in POISONS:
-            before = server.seen[poison]
+            await asyncio.sleep(REST_S)
+            alone, before = await load.play(seconds), server.seen[poison]
             found = await load.play(seconds, poison)
             ratio, sent = found.p50_s / alone.p50_s, found.poisoner.total()
             is_within &= ratio < BAR
-            row = f"{poison:16} {found.p50_s:>12.3f} s {ratio:>9.2f} {max(found.took_s):>6.2f} s"
+            row = f"{poison:16} {alone.p50_s:>6.3f} s {found.p50_s:>6.3f} s {ratio:>6.2f} {max(found.took_s):>6.2f} s"
             each = (server.seen[poison] - before) / sent
             print(f"{row}  {_counts(found.neighbour):14} {_counts(found.poisoner)}, {each:.2f}", flush=True)
     return is_within

@@ -5,9 +5,9 @@
                                   probes beside its requests are taken again (slot_limit.py)
                                   fails twice too: the engine is sick, and the worker drains until a probe succeeds
 
-One probe runs at a time. After a probe that succeeded, further failures of the same tenants start no other for EVERY_S,
-but the failure of another tenant does at once. So one tenant's bad requests cost the engine one token a second, and
-no number of them takes a slot from other tenants.
+One probe runs at a time. A failure is explained by a probe that began after it. Only a tenant with several failures in
+a row gets the verdict of a probe of the last EVERY_S. So one tenant's bad requests cost the engine one token a second,
+and no number of them takes a slot from other tenants.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ REPORT_S = 1.0
 """The longest wait for a heartbeat that tells the gate the verdict."""
 AGAIN_S = 0.25
 """After this time an engine that refused a request without a Retry-After may be asked again."""
-TENANTS_MAX = 1024
-"""Further tenants with failures within EVERY_S start no probe of their own."""
 
 
 UNEXPLAINED = FailedCall(False, 500, "engine_failed", "The engine failed on this request.")
@@ -80,13 +78,15 @@ class EngineHealth:
         self._slots_known = slots
         self._verdict = Verdict.UNKNOWN
         self._verdict_s = -inf
-        self._suspects: set[str] = set()
-        """The tenants with failed requests since the last probe began."""
-        self._cleared: set[str] = set()
-        """The tenants with failures that the probes of the last EVERY_S have explained."""
+        self._rounds = 0
+        """The rounds of probes that have begun."""
+        self._explained = 0
+        """The last round that has found something, which the gate knows."""
+        self._news = asyncio.Event()
+        """Set at the end of a round; then replaced."""
+        self._wanted = asyncio.Event()
+        """Set if a failure wants a round that begins after it."""
         self._probing: asyncio.Task[None] | None = None
-        self._is_explained = asyncio.Event()
-        """Set when the probe that runs has found something, and the gate knows it."""
 
     def slots_open(self) -> int:
         """Return the slots that the worker offers now."""
@@ -109,15 +109,15 @@ class EngineHealth:
         if kind in (Kind.REQUEST, Kind.REPLACED):
             self._failed.forget(order.invocation)
             return
-        self._failed.note(order.invocation, _failed_call(kind, error, now_s))
         self._tenants.failed(order.tenant, now_s)
-        if len(self._suspects) < TENANTS_MAX:
-            self._suspects.add(order.tenant)
         is_recent = now_s - self._verdict_s < EVERY_S
         if kind is Kind.OVERLOAD and self._verdict is Verdict.OVERLOADED and is_recent:
             self._limit.shrink(self._running(), now_s)
-        if not is_recent or order.tenant not in self._cleared:
-            self._begin_probe(now_s)
+        needs_probe = not is_recent or not self._tenants.is_known(order.tenant)
+        after_round = self._rounds if needs_probe else 0
+        self._failed.note(order.invocation, _failed_call(kind, error, now_s)._replace(after_round=after_round))
+        if needs_probe:
+            self._want_probe()
 
     def hold_s(self, tenant: str) -> float:
         """Return the seconds for which an error is held back from the tenant."""
@@ -133,7 +133,7 @@ class EngineHealth:
         if failed is None or (failed.is_overload and self._clock.monotonic() >= failed.again_s):
             return None
         if not failed.is_stated:
-            await self._verdict_known()
+            await self._verdict_known(failed.after_round)
         if not self.serves():
             return WorkRefused(503, "draining", "This worker takes no more work for now.")
         is_overloaded = failed.is_overload and self._verdict is Verdict.OVERLOADED
@@ -155,46 +155,62 @@ class EngineHealth:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
 
-    async def _verdict_known(self) -> None:
-        """Wait until the probe that runs has found something, at most VERDICT_S."""
-        if self._probing is not None:
-            waits = {asyncio.ensure_future(each) for each in (self._is_explained.wait(), self._clock.sleep(VERDICT_S))}
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for each in waits:
-                each.cancel()
+    async def _verdict_known(self, after_round: int) -> None:
+        """Wait until a round after this one has found something, at most VERDICT_S."""
+        limit = asyncio.ensure_future(self._clock.sleep(VERDICT_S))
+        while self._probing is not None and self._explained <= after_round and not limit.done():
+            news = asyncio.ensure_future(self._news.wait())
+            await asyncio.wait({news, limit}, return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+        limit.cancel()
 
-    def _begin_probe(self, now_s: float) -> None:
-        if self._probing is not None:
-            return
-        if now_s - self._verdict_s >= EVERY_S:
-            self._cleared = set()
-        self._cleared |= self._suspects
-        self._is_explained.clear()
-        self._probing = asyncio.ensure_future(self._probe(len(self._suspects)))
-        self._probing.add_done_callback(self._ended)
-        self._suspects = set()
+    def _want_probe(self) -> None:
+        self._wanted.set()
+        if self._probing is None:
+            self._probing = asyncio.ensure_future(self._probe())
+            self._probing.add_done_callback(self._ended)
 
     def _ended(self, probing: asyncio.Task[None]) -> None:
         self._probing = None
+        self._explain()
         if not probing.cancelled() and (error := probing.exception()) is not None:
             logger.error("the probe of the engine failed: %s", type(error).__name__)
 
-    async def _probe(self, tenants: int) -> None:
-        """Probe until the engine is well and all slots are open. `tenants`: the number of those that had failures."""
-        while True:
+    def _explain(self) -> None:
+        self._explained = self._rounds
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _probe(self) -> None:
+        """Probe until every failure is explained and all slots are open. While the engine has fewer requests than slots
+        are open, the growth needs no proof: an engine that refuses the next request is probed then."""
+        while self._wanted.is_set() or self.slots_open() < self._slots:
+            if self._wanted.is_set() or self._running() >= self.slots_open():
+                self._wanted.clear()
+                await self._probe_once()
+            if not self._wanted.is_set() and self.slots_open() < self._slots:
+                await self._paused()
+
+    async def _paused(self) -> None:
+        """Wait for GROWING_S, or until a failure wants a probe."""
+        waits = {asyncio.ensure_future(each) for each in (self._wanted.wait(), self._clock.sleep(GROWING_S))}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+
+    async def _probe_once(self) -> None:
+        """Probe the engine in one round, and act on what the probe finds."""
+        self._rounds += 1
+        verdict = await self._ask()
+        if verdict is Verdict.SICK:
+            await self._clock.sleep(CONFIRM_S)
             verdict = await self._ask()
-            if verdict is Verdict.SICK:
-                await self._clock.sleep(CONFIRM_S)
-                verdict = await self._ask()
-            if verdict is Verdict.SICK:
-                logger.error("the engine is sick: requests of %d tenants failed, and two probes", tenants)
-                await self._outlast()
-            elif verdict is Verdict.OVERLOADED:
-                await self._shrink()
-            self._is_explained.set()
-            if self.slots_open() >= self._slots:
-                return
-            await self._clock.sleep(GROWING_S)
+        if verdict is Verdict.SICK:
+            logger.error("the engine is sick: two probes failed, after failures of %d tenants", len(self._tenants))
+            await self._outlast()
+        elif verdict is Verdict.OVERLOADED:
+            await self._shrink()
+        self._explain()
 
     async def _shrink(self) -> None:
         before = self.slots_open()
@@ -210,7 +226,7 @@ class EngineHealth:
         self._failed, self._tenants = FailedCalls(), FailingTenants()
         try:
             await self._report()
-            self._is_explained.set()
+            self._explain()
             while await self._ask() is Verdict.SICK:
                 await self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)

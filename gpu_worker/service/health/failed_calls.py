@@ -14,7 +14,8 @@ CALLS_MAX = 1024
 
 class FailedCall(NamedTuple):
     """`is_overload`: the engine refused it for now. `status`, `code`, `message`: what its caller gets. `again_s`: when
-    the engine may be asked again, by the monotonic clock. `is_stated`: the engine itself said so (Retry-After)."""
+    the engine may be asked again, by the monotonic clock. `is_stated`: the engine itself said so (Retry-After).
+    `after_round`: a later round of probes explains the failure (engine_health.py)."""
 
     is_overload: bool
     status: int
@@ -22,6 +23,7 @@ class FailedCall(NamedTuple):
     message: str
     again_s: float = 0.0
     is_stated: bool = False
+    after_round: int = 0
 
 
 class FailedCalls:

@@ -31,6 +31,13 @@ class FailingTenants:
         if len(self._rows) > TENANTS_MAX:
             del self._rows[next(iter(self._rows))]
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def is_known(self, tenant: str) -> bool:
+        """Return whether more than FREE requests of the tenant have failed in a row."""
+        return self._rows.get(tenant, (0, 0.0))[0] > FREE
+
     def served(self, tenant: str) -> None:
         self._rows.pop(tenant, None)
 

@@ -12,7 +12,7 @@ import pytest
 from dispatcher.model.worker_protocol import WorkRefused
 from gpu_worker.engines.interface import EngineError, EngineRequest
 from gpu_worker.service.health.engine_health import EVERY_S
-from gpu_worker.service.health.failing_tenants import HOLD_MAX_S
+from gpu_worker.service.health.failing_tenants import FREE, HOLD_MAX_S
 from gpu_worker.service.health.probe import PROBE_TENANT
 from headgate.simulator.virtual_time import run
 from tests.support.worker.fleet import Fault, FaultyEngine, Fleet, fleet
@@ -93,18 +93,40 @@ def test_a_neighbour_is_served_as_if_it_were_alone(
     assert beside_s < 1.5 * alone_s, (beside_s, alone_s)
 
 
-def test_one_tenant_costs_a_probe_a_second_and_another_tenant_one_at_once() -> None:
-    async def story(workers: Fleet) -> tuple[int, int]:
+def test_a_known_tenant_costs_a_probe_a_second_and_the_failure_of_another_is_probed_at_once() -> None:
+    async def story(workers: Fleet) -> tuple[int, int, int]:
         engine = workers.workers["w0"].engine
         assert isinstance(engine, FaultyEngine)
-        await workers.repeat("poison", 20 * EVERY_S)
+        await asyncio.gather(*(workers.repeat("poison", 20 * EVERY_S) for _ in range(ATTACKERS)))
         by_one = engine.probes
+        await asyncio.gather(*(workers.call("poison") for _ in range(ATTACKERS)))
+        again = engine.probes
         await workers.call("other")
-        return by_one, engine.probes - by_one
+        return by_one, again - by_one, engine.probes - again
 
-    (by_one, by_other), _ = play(story, only("poison other", failed))
-    assert 1 <= by_one <= 21
+    (by_one, again, by_other), _ = play(story, only("poison other", failed))
+    assert 1 <= by_one <= FREE + 21
+    assert again <= 1
     assert by_other == 1
+
+
+def test_an_engine_that_turns_sick_just_after_a_good_probe_costs_no_call() -> None:
+    """The verdict of the probe is older than the failures, so it does not explain them."""
+    is_sick = False
+
+    def fault(request: EngineRequest, _running: int) -> EngineError | None:
+        return failed() if is_sick or request.tenant == "poison" else None
+
+    async def story(workers: Fleet) -> list[int]:
+        nonlocal is_sick
+        await workers.call("poison")
+        is_sick = True
+        calls = [asyncio.ensure_future(workers.call(tenant)) for tenant in ("a", "a", "b")]
+        await asyncio.sleep(5.0)
+        is_sick = False
+        return [(await call).status for call in calls]
+
+    assert play(story, fault)[0] == [200, 200, 200]
 
 
 def test_errors_in_a_row_come_later_and_only_to_their_tenant() -> None:
