@@ -143,7 +143,7 @@ async def test_two_tenants_before_a_server_that_runs_already(existing: Served, t
         assert chunks[-1].choices[0].finish_reason == "length"
         found = await service.headgate("doctor", "after", "--base-url", service.base_url, "--key", keys["acme"])
         assert {each["check"]: each["result"] for each in found["findings"]} == dict.fromkeys(
-            ("table", "log", "workers", "request"), "ok"
+            ("table", "log", "workers", "shares", "request"), "ok"
         )
         used = await service.headgate("usage")
         tokens = {row["tenant"]: row["output_tokens"] for row in used["usage"]}
