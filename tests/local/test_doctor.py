@@ -29,7 +29,7 @@ def test_a_service_from_its_start_to_its_end(tmp_path: Path) -> None:
     try:
         before = {tenant["name"] for tenant in run_json("tenants", "list", "--data", served.data)["tenants"]}
         code, found = doctor(*place, "--key", served.api_keys["default"], "--fairness")
-        assert (code, found) == (0, dict.fromkeys(("table", "log", "workers", "request", "fairness"), "ok"))
+        assert (code, found) == (0, dict.fromkeys(("table", "log", "workers", "shares", "request", "fairness"), "ok"))
         after = {tenant["name"] for tenant in run_json("tenants", "list", "--data", served.data)["tenants"]}
         assert after == before, "the tenants of the fairness test are deleted"
         code, found = doctor(*place, "--key", "hg-wrong")
