@@ -236,7 +236,7 @@ class EngineHealth:
         await self._report()
 
     async def _ask(self) -> Verdict:
-        self._verdict = await probe(self._engine, self._clock)
+        self._verdict = await probe(self._engine, self._clock, self.verdicts.total())
         self._verdict_s = self._clock.monotonic()
         self.verdicts[self._verdict] += 1
         return self._verdict

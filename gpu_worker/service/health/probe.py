@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from enum import Enum
-from itertools import count
 from typing import Any
 
 from dispatcher.model.requests import Endpoint
@@ -34,12 +33,11 @@ _OF_KIND = {
     Kind.FAILURE: Verdict.SICK,
     Kind.REPLACED: Verdict.UNKNOWN,
 }
-_numbers = count(1)
 
 
-async def probe(engine: Engine, clock: Clock) -> Verdict:
-    """Let the engine generate one token, and return what became of it."""
-    asking = asyncio.ensure_future(_ask(engine, _request(engine.facts)))
+async def probe(engine: Engine, clock: Clock, number: int) -> Verdict:
+    """Let the engine generate one token, and return what became of it. No other probe of the engine has this number."""
+    asking = asyncio.ensure_future(_ask(engine, _request(engine.facts, number)))
     limit = asyncio.ensure_future(clock.sleep(PROBE_S))
     try:
         await asyncio.wait({asking, limit}, return_when=asyncio.FIRST_COMPLETED)
@@ -62,7 +60,7 @@ async def _ask(engine: Engine, request: EngineRequest) -> Verdict:
     return Verdict.WELL
 
 
-def _request(facts: EngineFacts) -> EngineRequest:
+def _request(facts: EngineFacts, number: int) -> EngineRequest:
     """Return a request for one token, for the first endpoint that the engine supports."""
     fields: dict[Endpoint, Any] = {
         Endpoint.CHAT: [{"role": "user", "content": "1"}],
@@ -71,4 +69,4 @@ def _request(facts: EngineFacts) -> EngineRequest:
     }
     endpoint = next((each for each in fields if each.value in facts.capabilities), Endpoint.CHAT)
     body = {endpoint.prompt_field: fields[endpoint]}
-    return EngineRequest(f"probe-{next(_numbers)}", PROBE_TENANT, body, 1, endpoint)
+    return EngineRequest(f"probe-{number}", PROBE_TENANT, body, 1, endpoint)
