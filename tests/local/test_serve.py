@@ -131,34 +131,45 @@ def _page(served: Served, token: str) -> httpx.Response:
 
 
 def test_deferred_requests_use_what_others_leave(data: Path) -> None:
-    """Three of them are sent first to a worker of one slot; the chat that comes later is the second to be answered."""
+    """A worker of one slot is busy, and two of them wait; the chat that comes last is the first to be answered."""
     tenants = data.parent / "tenants.yaml"
     classes = "{chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}"
     tenants.write_text(f"tenants: {{acme: {{slo_class: chat}}, late: {{slo_class: night}}}}\nslo_classes: {classes}\n")
     served = serve(data, "--slots", "1", "--tenants", str(tenants))
     answered: list[str] = []
 
-    def ask(tenant: str, slo_class: str) -> None:
-        client = served.openai(served.api_keys[tenant])
+    def begin(tenant: str, slo_class: str, tokens: int) -> openai.Stream[openai.types.Completion]:
         metadata = {"headgate_slo_class": slo_class}
-        client.completions.create(
-            model=served.model, prompt="once upon", max_tokens=100, extra_body={"metadata": metadata}
+        return served.openai(served.api_keys[tenant]).completions.create(
+            model=served.model,
+            prompt="once upon",
+            max_tokens=tokens,
+            stream=True,
+            extra_body={"metadata": metadata},
         )
+
+    def ask(slo_class: str) -> None:
+        for _ in begin("acme", slo_class, 20):
+            pass
         answered.append(slo_class)
+
+    def waits_for(waiting: int) -> None:
+        eventually(
+            lambda: run_json("top", "--once", "--data", served.data)["tenants"],
+            lambda found: any((each["running"], each["waiting"]) == (1, waiting) for each in found),
+        )
 
     try:
         with pytest.raises(openai.BadRequestError, match="SLO class 'chat' is stricter than 'night'"):
-            ask("late", "chat")
-        with ThreadPoolExecutor(4) as threads:
-            asked = [threads.submit(ask, "acme", "night") for _ in range(3)]
-            eventually(
-                lambda: run_json("top", "--once", "--data", served.data)["tenants"],
-                lambda found: any(tenant["running"] == 1 and tenant["waiting"] == 2 for tenant in found),
-            )
-            asked.append(threads.submit(ask, "acme", "chat"))
-            for each in asked:
-                each.result()
-        assert answered == ["night", "chat", "night", "night"]
+            begin("late", "chat", 20)
+        with ThreadPoolExecutor(3) as threads, begin("acme", "night", 4000):
+            asked = [threads.submit(ask, "night") for _ in range(2)]
+            waits_for(2)
+            asked.append(threads.submit(ask, "chat"))
+            waits_for(3)
+        for each in asked:
+            each.result()
+        assert answered == ["chat", "night", "night"]
     finally:
         served.stop()
 
