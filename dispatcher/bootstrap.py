@@ -23,7 +23,7 @@ from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools
 from dispatcher.operations.waking import Waking
-from dispatcher.ports import Clock, Launcher, Store
+from dispatcher.ports import Clock, Ids, Launcher, Store
 from dispatcher.secret_source import fleet_secrets
 
 if TYPE_CHECKING:
@@ -222,12 +222,11 @@ def make_gate_process(config: Config) -> GateProcess:
     )  # fmt: skip
 
 
-def make_log_keeper(config: Config, context: Context) -> LogKeeper:
+def make_log_keeper(config: Config, store: Store, clock: Clock, ids: Ids) -> LogKeeper:
     """Return the keeper, which saves the snapshots of a pool that has no gate process (service/log_keeper.py)."""
     from dispatcher.service.log_keeper import LogKeeper
 
-    log, settings = context.store.log(config.shard), config.shard_settings()
-    return LogKeeper(log, context.store, settings, config.shard, context.clock, context.ids)
+    return LogKeeper(store.log(config.shard), store, config.shard_settings(), config.shard, clock, ids)
 
 
 def make_tracing(role: str) -> Tracing:

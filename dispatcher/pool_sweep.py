@@ -8,12 +8,14 @@ from __future__ import annotations
 from dispatcher.bootstrap import make_log_keeper, make_scaler
 from dispatcher.config import Config
 from dispatcher.model.commands import Tick
+from dispatcher.model.formats import NEWEST
 from dispatcher.model.pool_delays import PoolDelays
 from dispatcher.model.scaling import FleetLoad, ScaleReport
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool
 from dispatcher.operations.scaling import Scaling
 from dispatcher.service.load_watch import LoadWatch
+from dispatcher.service.log_format import use_format
 
 
 class PoolSweep:
@@ -24,12 +26,18 @@ class PoolSweep:
         self._pool, self._launcher = pool, context.launcher
         self._watch = LoadWatch(context.store.log(config.shard), config.shard_settings(), context.clock)
         self._scaling = Scaling(make_scaler(config), pool.link, config.scale_settings(), context.clock)
-        self._keeper = make_log_keeper(config, context)
+        self._keeper = make_log_keeper(config, context.store, context.clock, context.ids)
         self._starts = 0
 
     async def tick(self) -> None:
         """Let the gate decide what is due, also while nothing else arrives."""
         await self._pool.link.do(Tick())
+
+    async def use_format(self, wanted: int) -> None:
+        """Change the format of the pool's log (service/log_format.py). Raises ConfigurationError too."""
+        await use_format(self._pool.link, wanted)
+        if wanted < NEWEST:  # an older process begins with a snapshot that it can read
+            await self._keeper.save()
 
     async def load(self) -> FleetLoad:
         return await self._watch.load()

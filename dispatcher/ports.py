@@ -16,6 +16,7 @@ from dispatcher.model.files import FileRecords
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.kept_response import ResponseStore
 from dispatcher.model.tenant_store import TenantStore
+from dispatcher.model.reader import Reader
 from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 
@@ -231,6 +232,11 @@ class GateLink(Protocol):
         The first use registers this process as an executor. Only long-lived processes use it. On Lambda an SQS message
         launches the call.
         """
+        ...
+
+    async def readers(self) -> Sequence[Reader] | None:
+        """Return the processes that are connected to the leader and what they read; none if no process leads; None if
+        the leader does not answer this question."""
         ...
 
     async def fleet(self) -> Sequence[WorkerSet]:

@@ -95,6 +95,8 @@ class End(NamedTuple):
     that the caller got from an earlier attempt."""
     kept: bool = False
     """True if the store holds this answer. Then it ends the call even if the attempt was returned meanwhile."""
+    cached_tokens: int = 0
+    """The input tokens that the engine found in its prefix cache, a part of `input_tokens`."""
 
 
 class Report(NamedTuple):
@@ -189,9 +191,16 @@ class Plan(NamedTuple):
     groups: tuple[GroupPlan, ...]
 
 
+class UseFormat(NamedTuple):
+    """Write the log in this format from the next entry on (formats.py). The sender knows that all processes read it."""
+
+    format: int
+
+
 Command = (
     Accept | Cancel | Return | End | Report | Leave | Retire | Present | Gone | Silent | Status | Tick | Saved | Plan
-)
+    | UseFormat
+)  # fmt: skip
 
 
 class Waiting(NamedTuple):

@@ -16,22 +16,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
+from dispatcher.model.formats import OLDEST
 from dispatcher.model.loadable import LoadableModel
 
 made = tuple.__new__
 """`made(Offer, (...))` makes `Offer(...)` in half the time, because it calls no Python function. It does not check the
 number of fields, so only the named tuples that the shard makes for every call are made with it."""
 
-FORMAT = 5
-"""The version of the facts below. A reader refuses an entry of a higher version. Version 2 added UsageSaved.
-Version 3 added ProcessSet for the calls that no process holds. Version 4 added a worker's capabilities.
-Version 5 added SLO classes, the models that a worker can load, ModelOrdered and Planned."""
-
 
 class OrderSet(NamedTuple):
-    """The order of the whole log, and the log's first fact. Another order cannot use these clocks."""
+    """The order of the whole log, and the log's first fact. Another order cannot use these clocks. A later one has the
+    same order, and changes the format from its own entry on (formats.py)."""
 
     order: str
+    format: int = OLDEST
 
 
 class WorkerSet(NamedTuple):
@@ -169,7 +167,8 @@ class Ended(NamedTuple):
     clocks: tuple[float, ...]
     virtual_time: float
     first_token_s: float = 0.0
-    """See commands.End."""
+    cached_tokens: int = 0
+    """See commands.End for the last two."""
 
 
 class Dropped(NamedTuple):
@@ -186,6 +185,7 @@ class Dropped(NamedTuple):
     input_tokens: int = 0
     output_tokens: int = 0
     served: float = 0.0
+    cached_tokens: int = 0
 
 
 class Held(NamedTuple):

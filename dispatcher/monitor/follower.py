@@ -44,6 +44,11 @@ class LogFollower:
         """All entries below this position of the log were read."""
         return self._copy.shard.position
 
+    @property
+    def log_format(self) -> int:
+        """The format in which the log is written (model/formats.py)."""
+        return self._copy.shard.state.format
+
     def picture(self, now: float) -> Picture:
         """Return the state, and the figures of the window that ends at `now` (Unix seconds)."""
         shard = self._copy.shard

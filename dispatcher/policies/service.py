@@ -64,6 +64,13 @@ class Profiled:
 CACHED_FRACTION = 0.1
 """Price of a prompt token from the prefix cache, divided by that of a computed one. Hosted models have this ratio."""
 
+
+def cache_discount(h: ServiceFunction, cached_tokens: int, cached_fraction: float = CACHED_FRACTION) -> float:
+    """Return what a request costs less because `cached_tokens` of its prompt were in the prefix cache, in service
+    units. The gate and the engines charge h(p, q) minus this."""
+    return (1.0 - cached_fraction) * (h(cached_tokens, 0) - h(0, 0)) if cached_tokens else 0.0
+
+
 WEIGHTED_TOKENS = WeightedTokens()
 TOKENS = WeightedTokens(1.0, 1.0)
 """h(p, q) = p + q (VTC section 3.1, "number of tokens")."""

@@ -119,7 +119,7 @@ class Decider(Follower):
         that an encoder or decoder raises."""
         writer = f"{self.name}:{self.entries_written}"
         entry = Entry(self.shard.position, now, writer, leader, epoch, tuple(facts))
-        return entry, encode_entry(entry, checked=True)
+        return entry, encode_entry(entry, self.shard.state.format, checked=True)
 
     async def _attempt(self, commands: Sequence[Command]) -> Failure | None:
         """Decide the commands, encode the entry, and undo it all. Return the failure, or None."""

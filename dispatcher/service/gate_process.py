@@ -20,8 +20,9 @@ from zlib import crc32
 
 from dispatcher.model.commands import Command
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.model.formats import NEWEST
 from dispatcher.ports import InvocationStore, Launcher, Listener, MailboxStore, UsageStore
-from dispatcher.service.codec.frames import VERSION, Do, Heir, Hello, Message, NotLeader
+from dispatcher.service.codec.frames import Do, Heir, Hello, Message, NotLeader
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Offload, at_once
 from dispatcher.service.leader import Leader
@@ -214,7 +215,7 @@ class GateProcess:
             return await self._succeed(known, is_certain=error.refused)
         self._is_vacant = False
         channel = self._channel = Channel(connection, self._clock, FOLLOWER_ALIVE_S)
-        channel.post(Hello(VERSION, self.replica.name, "gate", self.address))
+        channel.post(Hello(NEWEST, self.replica.name, "gate", self.address))
         self._end_if_stopping()
         try:
             await channel.run(self._received)

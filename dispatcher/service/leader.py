@@ -8,14 +8,16 @@ that another process that reaches the log can lead.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from dispatcher.model.commands import Accept, Command, Outcome, Refused, Report, Silent
+from dispatcher.model.commands import Accept, Command, Outcome, Refused, Report, Silent, UseFormat
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Entry
+from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.ports import Clock
-from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLeader, Receipt, Reply, Result
+from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLeader, Reads, Receipt, Reply, Result
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Delivery, Offload, at_once, ignore_entry, ignore_load
 from dispatcher.service.group_commit import GroupCommit, no_reply
@@ -34,6 +36,7 @@ STORE_PATIENCE_S = 2.0
 IDLE_READ_S = 1.0
 """A leader that writes nothing reads the end of the log this often."""
 HEIRS = 2
+NAMES_MOST = 10
 
 
 class Leader:
@@ -84,6 +87,8 @@ class Leader:
     # Clients
 
     def joined(self, session: Session) -> None:
+        if session not in self._sessions and session.reads > OLDEST:
+            session.post(Reads(NEWEST))
         self._sessions[session] = None
         if session.role == "gate":
             self.heirs.append(session)
@@ -122,9 +127,14 @@ class Leader:
             if isinstance(message, Do):
                 self._do(session, message)
             elif isinstance(message, Ask):
-                session.post(Reply(message.number, answer(self._replica.shard, message.topic, message.arguments)))
+                session.post(Reply(message.number, self._answer(message)))
             elif isinstance(message, Hello) and message.role == "executor":
                 self._executes(session)
+
+    def _answer(self, question: Ask) -> str:
+        if question.topic == "readers":
+            return json.dumps([(each.process, each.role, each.reads) for each in self._sessions])
+        return answer(self._replica.shard, question.topic, question.arguments)
 
     def _executes(self, session: Session) -> None:
         if session not in self._courier.executors:
@@ -142,6 +152,8 @@ class Leader:
         self.commits.add(command, reply, urgent=not isinstance(command, Report))
 
     def _refusal(self, command: Command, created_at: float) -> Refused | None:
+        if isinstance(command, UseFormat):
+            return self._refuse_format(command)
         if not isinstance(command, Accept):
             return None
         if self._clock.now() - created_at > COMMAND_MAX_AGE_S:
@@ -149,6 +161,15 @@ class Leader:
         if self.commits.backlog_s > BACKLOG_MAX_S or self.commits.waiting > BACKLOG_MAX:
             return Refused(command.id, "overloaded", "The gate is over a second behind. Try again later.", 1.0)
         return None
+
+    def _refuse_format(self, command: UseFormat) -> Refused | None:
+        """Refuse a format that a connected process does not read."""
+        older = sorted({each.process for each in self._sessions if each.reads < command.format})
+        if not older:
+            return None
+        names = ", ".join(older[:NAMES_MOST]) + (" and others" if len(older) > NAMES_MOST else "")
+        message = f"These processes do not read format {command.format}: {names}. Update them, and try again."
+        return Refused("", "older_readers", message, 0.0)
 
     def _dismiss(self) -> None:
         """Redirect the clients to the leader of a later epoch, if this process knows one."""

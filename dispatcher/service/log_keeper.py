@@ -36,3 +36,9 @@ class LogKeeper:
             return False
         await replica.commit([await self._snapshots.write(replica)])
         return True
+
+    async def save(self) -> None:
+        """Write a snapshot and its projections now. Raises StoreUnavailable, LogGap, LogCorrupt."""
+        replica = Replica(self._log, self._settings, self._clock, self._ids.new())
+        await replica.catch_up()
+        await replica.commit([await self._snapshots.write(replica)])

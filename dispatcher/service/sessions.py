@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from dispatcher.model.errors import ConnectionLost
+from dispatcher.model.formats import OLDEST
 from dispatcher.ports import Clock, Connection
 from dispatcher.service.codec.frames import Hello, Message, encode_frames, encode_message
 
@@ -19,6 +20,8 @@ class Session:
     def __init__(self, connection: Connection, clock: Clock, hello: Hello) -> None:
         self._connection, self._clock = connection, clock
         self.process, self.role = hello.process, hello.role
+        self.reads = max(hello.reads, OLDEST)
+        """The highest format that the client reads."""
         self.heard_at = clock.monotonic()
         self.frames = 0
         """The number of frames that were received."""
@@ -34,7 +37,7 @@ class Session:
         if len(self._unsent) >= UNSENT_MAX:
             self.close()
             return
-        self._unsent.append(encode_message(message))
+        self._unsent.append(encode_message(message, self.reads))
         self._wakeup.set()
 
     def heard(self) -> None:

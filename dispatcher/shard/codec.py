@@ -10,7 +10,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from dispatcher.model.errors import LogCorrupt, LogNewer
 from dispatcher.model.facts import (
-    FORMAT,
     Accepted,
     Cancelling,
     Dispatched,
@@ -32,6 +31,7 @@ from dispatcher.model.facts import (
     made,
 )
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
+from dispatcher.model.formats import NEWEST, OLDEST, SKIPPABLE
 from dispatcher.model.loadable import LoadableModel
 
 COMPRESSED_FROM_BYTES = 1024
@@ -55,7 +55,10 @@ KINDS: dict[str, type[Any]] = {
     "c": Cancelling,
     "u": UsageSaved,
 }
-"""A new kind of fact needs a new FORMAT, so that older readers stop instead of misreading the log."""
+"""A new kind of fact that readers must not miss needs a new format, so that older readers stop instead of misreading
+the log. A kind that they may miss has a letter that begins with SKIPPABLE."""
+_FIELDS_BEFORE = {OrderSet: 1, Ended: 9, Dropped: 6}
+"""The number of fields in format OLDEST, of the kinds that have more since."""
 _LETTERS = {kind: letter for letter, kind in KINDS.items()}
 _HEAD = (int, str, str, int, list)
 """The types of an entry's position, writer, leader, epoch and facts."""
@@ -90,9 +93,9 @@ _DECODED: set[tuple[type, ...] | None] = set()
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
-def encode_entry(entry: Entry, *, checked: bool = False) -> bytes:
-    """Return the entry's bytes. Raises ValueError or TypeError for a value that JSON does not have (NaN, half of a
-    surrogate pair).
+def encode_entry(entry: Entry, of_format: int = NEWEST, *, checked: bool = False) -> bytes:
+    """Return the entry's bytes in a format. Raises ValueError or TypeError for a value that JSON does not have (NaN,
+    half of a surrogate pair), and for one that the format does not have.
 
     `checked`: raise ValueError unless the bytes decode to this entry, with fields of the right types. The facts of a
     decision were folded when they were decided (decision.py). So every copy of the shard can fold an entry that decodes
@@ -100,12 +103,24 @@ def encode_entry(entry: Entry, *, checked: bool = False) -> bytes:
     before: JSON keeps every text, integer, finite float, truth value and null as it is, so the types alone decide
     whether a fact decodes to itself.
     """
-    facts = [[_LETTERS[type(fact)], *fact] for fact in entry.facts]
-    text = _to_json([FORMAT, entry.position, entry.at, entry.writer, entry.leader, entry.epoch, facts])
+    if of_format < NEWEST:
+        facts = [_of_older_format(fact) for fact in entry.facts]
+    else:
+        facts = [[_LETTERS[type(fact)], *fact] for fact in entry.facts]
+    text = _to_json([of_format, entry.position, entry.at, entry.writer, entry.leader, entry.epoch, facts])
     data = text.encode()
     if checked:
         _check(entry, text)
     return _compress(data)
+
+
+def _of_older_format(fact: Fact) -> list[Any]:
+    """Return a fact in format OLDEST. Raises ValueError for a value that this format does not have."""
+    size = _FIELDS_BEFORE.get(type(fact), len(fact))
+    for name, value in zip(fact._fields[size:], fact[size:], strict=True):
+        if value != fact._field_defaults[name]:
+            raise ValueError(f"format {OLDEST} has no {name} in a {type(fact).__name__}")
+    return [_LETTERS[type(fact)], *fact[:size]]
 
 
 def _shape(fact: Fact) -> tuple[type, ...] | None:
@@ -169,13 +184,15 @@ def decode_entry(data: bytes) -> Entry:
 def _entry(fields: Any) -> Entry:
     """Return the entry of these fields. Raises LogCorrupt."""
     try:
-        version, position, at, writer, leader, epoch, facts = fields
-        if version > FORMAT:
-            raise LogNewer(f"entry {position} has version {version}, newer than {FORMAT}: update this process")
+        version, position, at, writer, leader, epoch, facts, *_ = fields
+        if version > NEWEST:
+            raise LogNewer(f"entry {position} has format {version}, newer than {NEWEST}: update this process")
         head = (type(position), type(writer), type(leader), type(epoch), type(facts))
         if head != _HEAD or not isinstance(at, int | float):
             raise TypeError(f"the head of entry {position!r} has fields of wrong types")
-        return Entry(position, at, writer, leader, epoch, tuple([_fact(fact) for fact in facts]))
+        read = _fact if version > OLDEST else _whole_fact
+        known = [fact for item in facts if (fact := read(item)) is not None]
+        return Entry(position, at, writer, leader, epoch, tuple(known))
     except (ValueError, TypeError, KeyError) as error:
         raise LogCorrupt(f"it is no entry: {error!r}") from None
 
@@ -208,11 +225,24 @@ def unpack(data: bytes) -> list[Any]:
         raise LogCorrupt(f"the log holds bytes that do not decode: {error}") from None
 
 
-def _fact(item: list[Any]) -> Fact:
-    kind, size, tuples = _READERS[item[0]]
-    fields = item[1:]
+def _fact(item: list[Any]) -> Fact | None:
+    """Return the fact, without further fields of a later version; None for a kind that may be skipped."""
+    letter, *fields = item
+    if letter not in _READERS and letter[:1] == SKIPPABLE:
+        return None
+    kind, size, tuples = _READERS[letter]
     for place, from_list in tuples:
         if place < len(fields):
             fields[place] = from_list(fields[place])
-    fact: Fact = made(kind, fields) if len(fields) == size else kind(*fields)
+    fact: Fact = made(kind, fields[:size]) if len(fields) >= size else kind(*fields)
+    return fact
+
+
+def _whole_fact(item: list[Any]) -> Fact:
+    """Return a fact of format OLDEST. Raises TypeError for further fields, and KeyError for an unknown kind."""
+    kind, size, _ = _READERS[item[0]]
+    if len(item) > _FIELDS_BEFORE.get(kind, size) + 1:
+        raise TypeError(f"a {kind.__name__} has too many fields")
+    fact = _fact(item)
+    assert fact is not None  # noqa: S101 - its kind is known
     return fact

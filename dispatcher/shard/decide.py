@@ -31,9 +31,11 @@ from dispatcher.model.commands import (
     Status,
     Tick,
     Unknown,
+    UseFormat,
     Waiting,
 )
-from dispatcher.model.facts import Cancelling, Dropped, ProcessLost, ProcessSet, UsageSaved, made
+from dispatcher.model.facts import Cancelling, Dropped, OrderSet, ProcessLost, ProcessSet, UsageSaved, made
+from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.shard.accept import accept
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch, dispatch_next
@@ -124,6 +126,8 @@ def _decide(decision: Decision, command: Command) -> Outcome:
             planned(decision, command)
         case Saved():
             _saved(decision, command)
+        case UseFormat(wanted):
+            return _use_format(decision, wanted)
         case Gone(name, is_worker):
             lost_worker(decision, name) if is_worker else _lost_process(decision, name)
     return DONE
@@ -177,6 +181,16 @@ def _saved(decision: Decision, command: Saved) -> None:
     position = min(command.position, state.position)
     if any(state.usage_saved <= usage.position < position for usage in state.usage.values()):
         decision.add(UsageSaved(position))
+
+
+def _use_format(decision: Decision, wanted: int) -> Outcome:
+    if not OLDEST <= wanted <= NEWEST:
+        message = f"This version of headgate writes the formats {OLDEST} to {NEWEST}, not {wanted}."
+        return Refused("", "unknown_format", message, 0.0)
+    state = decision.state
+    if not state.log_order or state.format != wanted:
+        decision.add(OrderSet(state.order.name, wanted))
+    return DONE
 
 
 def _tick(decision: Decision) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.facts import Fact, OrderSet
+from dispatcher.model.formats import NEWEST
 from dispatcher.shard.fold import fold
 from dispatcher.shard.state import State
 from dispatcher.shard.steps import News
@@ -21,7 +22,7 @@ class Decision:
     def add(self, fact: Fact) -> None:
         state = self.state
         if not state.log_order:
-            state_order = OrderSet(state.order.name)
+            state_order = OrderSet(state.order.name, NEWEST)  # nothing older has ever read this log
             self.facts.append(state_order)
             fold(state, state_order)
         self.facts.append(fact)

@@ -64,6 +64,7 @@ def _order_set(state: State, fact: OrderSet) -> None:
     if fact.order != state.order.name:
         raise ValueError(f"the log is written under the order {fact.order!r}: set the same order everywhere")
     state.assign("log_order", fact.order)
+    state.assign("format", fact.format)
 
 
 def _worker_set(state: State, fact: WorkerSet) -> None:
@@ -151,7 +152,7 @@ def _returned(state: State, fact: Returned) -> None:
 def _dropped(state: State, fact: Dropped) -> list[News]:
     call = state.calls[fact.id]
     if fact.attempt:
-        state.add_usage(call, fact.input_tokens, fact.output_tokens, fact.served)
+        state.add_usage(call, fact.input_tokens, fact.output_tokens, fact.served, fact.cached_tokens)
     return _leave(state, call, Over(call.id, fact.attempt, fact.outcome, fact.input_tokens, fact.output_tokens))
 
 

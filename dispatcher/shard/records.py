@@ -138,11 +138,14 @@ class Usage(NamedTuple):
     output_tokens: int
     service: float
     position: int
+    cached_tokens: int = 0
+    """The part of the input tokens that engines found in their prefix caches."""
 
-    def plus(self, input_tokens: int, output_tokens: int, service: float, position: int) -> Usage:
+    def plus(self, input_tokens: int, output_tokens: int, service: float, position: int, cached_tokens: int) -> Usage:
         """Return the totals with one more call."""
-        requests, read, generated, served, _ = self
-        return made(Usage, (requests + 1, read + input_tokens, generated + output_tokens, served + service, position))
+        requests, read, generated, served, _, cached = self
+        tokens = (read + input_tokens, generated + output_tokens)
+        return made(Usage, (requests + 1, *tokens, served + service, position, cached + cached_tokens))
 
 
-NO_USAGE = Usage(0, 0, 0, 0.0, 0)
+NO_USAGE = Usage(0, 0, 0, 0.0, 0, 0)

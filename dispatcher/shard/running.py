@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dispatcher.model.commands import Done, End, Outcome, Return, Unknown
 from dispatcher.model.facts import Dropped, Ended, ProcessSet, Returned, WorkerLost, made
+from dispatcher.model.formats import OLDEST
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.share_bounds import clamp_cost
@@ -36,7 +37,8 @@ def end(decision: Decision, command: End) -> Outcome:
         return _known(state, command.id, command.attempt)
     if command.unbegun and call.watchers and (call.process or not command.kept):
         return Done()
-    _end(decision, call, command.outcome, command.input_tokens, command.output_tokens, command.first_token_s)
+    tokens = (command.input_tokens, command.output_tokens)
+    _end(decision, call, command.outcome, *tokens, command.first_token_s, command.cached_tokens)
     return state.ends[command.id]
 
 
@@ -45,9 +47,10 @@ def _drop_with_answer(decision: Decision, command: End) -> Outcome:
     state = decision.state
     call = state.calls.get(command.id)
     if call is not None and not call.worker:
-        served = state.settings.service(command.input_tokens, command.output_tokens)
         tokens = (command.input_tokens, command.output_tokens)
-        decision.add(Dropped(call.id, command.outcome, command.attempt, *tokens, served))
+        cached_tokens = _cached_tokens(state, command.cached_tokens, command.input_tokens)
+        served = state.settings.charge(*tokens, cached_tokens)
+        decision.add(Dropped(call.id, command.outcome, command.attempt, *tokens, served, cached_tokens))
     return _known(state, command.id, command.attempt)
 
 
@@ -115,13 +118,15 @@ def _end(
     input_tokens: int = 0,
     output_tokens: int = 0,
     first_token_s: float = 0.0,
+    cached_tokens: int = 0,
 ) -> None:
     state = decision.state
     if not (0 <= input_tokens <= TOKENS_MAX and 0 <= output_tokens <= TOKENS_MAX):
         input_tokens, output_tokens = _clamp_tokens(input_tokens), _clamp_tokens(output_tokens)
     if not 0.0 <= first_token_s <= FIRST_TOKEN_MAX_S:
         first_token_s = 0.0
-    served = clamp_cost(state.settings.service(input_tokens, output_tokens))
+    cached_tokens = _cached_tokens(state, cached_tokens, input_tokens)
+    served = clamp_cost(state.settings.charge(input_tokens, output_tokens, cached_tokens))
     clocks = state.order.settled(call.tenant, call, served)
     virtual_time = state.virtual_time
     if not state.waiting and _leaves_a_slot_free(state, call):
@@ -131,7 +136,7 @@ def _end(
             Ended,
             (
                 call.id, call.attempt, outcome, input_tokens, output_tokens, served, clocks, virtual_time,
-                first_token_s,
+                first_token_s, cached_tokens,
             ),
         )
     )  # fmt: skip
@@ -141,6 +146,11 @@ def _end(
 def _clamp_tokens(tokens: int) -> int:
     """Return a count that can be charged, for a count of an engine that cannot (NaN is 0)."""
     return int(min(max(0, tokens), TOKENS_MAX)) if tokens == tokens else 0
+
+
+def _cached_tokens(state: State, tokens: int, input_tokens: int) -> int:
+    """Return the cached tokens of an end that the log's format can hold."""
+    return min(_clamp_tokens(tokens), input_tokens) if state.format > OLDEST else 0
 
 
 def _leaves_a_slot_free(state: State, call: Call) -> bool:

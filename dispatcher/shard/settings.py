@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import DEFAULT_ORDER
 from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
+from dispatcher.policies.service import CACHED_FRACTION, WEIGHTED_TOKENS, ServiceFunction, cache_discount
 from dispatcher.policies.throttling import Limits
 
 SATURATED = 0.9
@@ -44,6 +44,8 @@ class ShardSettings:
     lead_max: float = LEAD_MAX
     service: ServiceFunction = WEIGHTED_TOKENS
     """The costs of input and output tokens (policies/service.py)."""
+    cached_fraction: float = CACHED_FRACTION
+    """The price of a cached input token, divided by that of a computed one."""
     tiers: TierFloors | None = None
     """None: the gate ignores tiers."""
     slack: Slack | None = None
@@ -59,3 +61,8 @@ class ShardSettings:
     """For this time a process without calls is remembered, so that its repeated commands are recognized."""
     interaction_kept_s: float = 600.0
     """For this time after its last call was accepted, an interaction counts as under way."""
+
+    def charge(self, input_tokens: int, output_tokens: int, cached_tokens: int) -> float:
+        """Return the service of a call that has ended, with `cached_tokens` of its input from a prefix cache."""
+        discount = cache_discount(self.service, cached_tokens, self.cached_fraction)
+        return self.service(input_tokens, output_tokens) - discount

@@ -11,8 +11,9 @@ from typing import Any
 
 from dispatcher.model.commands import Over
 from dispatcher.model.errors import LogCorrupt, LogNewer
-from dispatcher.model.facts import FORMAT, Planned, WorkerSet
+from dispatcher.model.facts import Planned, WorkerSet
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
+from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.shard.codec import pack, unpack
@@ -27,7 +28,9 @@ _CALL = (
     "charge_rate_per_s", "charge_weight", "cancelling", "arrived_at", "deadline_at", "dispatched_at", "durable",
     "process", "app", "interaction", "watchers", "lost_on", "slo_class", "due_at", "deferred", "input_tokens",
 )  # fmt: skip
-"""Snapshots before version 5 lack the fields from slo_class on."""
+"""Snapshots before format 5 lack the fields from slo_class on."""
+_USAGE_BEFORE = 5
+"""The totals of a row of usage in format OLDEST."""
 
 
 ROWS_A_LINE = 100
@@ -36,7 +39,7 @@ ROWS_A_LINE = 100
 def dump(shard: Shard) -> bytes:
     state = shard.state
     values = {
-        "format": FORMAT,
+        "format": state.format,
         "order": state.order.name,
         "position": state.position,
         "at": state.at,
@@ -68,6 +71,7 @@ def _lines(name: str, rows: list[Any]) -> Iterator[list[Any]]:
 
 
 def _rows(state: State) -> dict[str, list[Any]]:
+    totals = _USAGE_BEFORE if state.format == OLDEST else len(Usage._fields)
     return {
         "workers": [[list(worker.config), worker.failures] for worker in state.workers.values()],
         "causes": [[name, worker.causes] for name, worker in state.workers.items() if worker.causes],
@@ -78,7 +82,7 @@ def _rows(state: State) -> dict[str, list[Any]]:
         "unreached": [[name, process.unreached] for name, process in state.processes.items() if process.unreached],
         "tenants": [[getattr(tenant, name) for name in _TENANT] for tenant in state.tenants.values()],
         "calls": [[call.tenant.name, *(getattr(call, n) for n in _CALL)] for call in state.calls.values()],
-        "usage": [[*key, *row] for key, row in state.usage.items()],
+        "usage": [[*key, *row[:totals]] for key, row in state.usage.items()],
         "interactions": [[*key, at] for key, at in state.interactions.items()],
         "ends": [list(over) for over in state.ends.values()],
     }
@@ -88,8 +92,8 @@ def load(data: bytes, settings: ShardSettings) -> Shard:
     """Return the shard of a snapshot. Raises LogCorrupt for other bytes, a newer version, and another order."""
     try:
         fields = fields_of(data)
-        if fields["format"] > FORMAT:
-            raise LogNewer(f"the snapshot has version {fields['format']}, newer than {FORMAT}: update this process")
+        if fields["format"] > NEWEST:
+            raise LogNewer(f"the snapshot has format {fields['format']}, newer than {NEWEST}: update this process")
         if fields["order"] != settings.order:
             raise LogCorrupt(
                 f"the shard's log was written under the order {fields['order']!r}, this process runs "
@@ -101,45 +105,55 @@ def load(data: bytes, settings: ShardSettings) -> Shard:
 
 
 def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
+    """Return the shard. Further fields at the end of a row, of a later version, are left out."""
     shard = Shard(settings)
     state = shard.state
+    state.format = max(OLDEST, fields["format"])
     shard.leader, shard.epoch = fields["leader"], fields["epoch"]
     state.log_order = fields["order"]
     state.position, state.at = fields["position"], fields["at"]
     state.virtual_time, state.arrivals, state.behind = fields["virtual_time"], fields["arrivals"], fields["behind"]
     state.usage_saved = int(fields["usage_saved"]) if fields["format"] > 1 else 0
-    for config, failures in fields["workers"]:
-        worker = Worker(_worker_set(*config))
+    for config, failures, *_ in fields["workers"]:
+        worker = Worker(_worker_set(*config[: len(WorkerSet._fields)]))
         worker.failures = failures
         state.set_worker(worker.config.worker, worker)
-    for name, causes in fields.get("causes", ()):  # older snapshots have none
+    for name, causes, *_ in fields.get("causes", ()):  # older snapshots have none
         state.workers[name].causes = tuple(causes)
-    for name, model, at in fields.get("loads", ()):  # snapshots before version 5 have none
+    for name, model, at, *_ in fields.get("loads", ()):  # snapshots before format 5 have none
         state.set_load(state.workers[name], model, at)
-    for model, at in fields.get("models_turned", ()):
+    for model, at, *_ in fields.get("models_turned", ()):
         state.models_turned[model] = at
-    for made_at, workers, groups in fields.get("plan", ()):
+    for made_at, workers, groups, *_ in fields.get("plan", ()):
         state.plan = Planned(made_at, tuple(map(WorkerPlan.of, workers)), tuple(map(GroupPlan._make, groups)))
-    for name, silent, floor, accepted, seen_at in fields["processes"]:
+    for name, silent, floor, accepted, seen_at, *_ in fields["processes"]:
         process = state.processes[name] = Process(seen_at)
         process.silent, process.floor, process.accepted = silent, floor, set(accepted)
-    for name, workers in fields.get("unreached", ()):  # older snapshots have none
+    for name, workers, *_ in fields.get("unreached", ()):  # older snapshots have none
         state.processes[name].unreached = tuple(workers)
     for values in fields["tenants"]:
-        _add_tenant(state, dict(zip(_TENANT, values, strict=True)))
+        _add_tenant(state, _named(_TENANT, values, len(_TENANT)))
     for tenant, *values in fields["calls"]:
-        _add_call(state, state.tenants[tenant], dict(zip(_CALL, values, strict=fields["format"] >= 5)))
+        least = len(_CALL) if fields["format"] >= 5 else _CALL.index("slo_class")
+        _add_call(state, state.tenants[tenant], _named(_CALL, values, least))
     for tenant, app, hour, *totals in fields["usage"]:
-        state.usage[tenant, app, hour] = Usage(*totals)
+        state.usage[tenant, app, hour] = Usage(*totals[: len(Usage._fields)])
         state.apps[tenant, hour] += 1
-    for tenant, interaction, at in fields["interactions"]:
+    for tenant, interaction, at, *_ in fields["interactions"]:
         state.interactions[tenant, interaction] = at
     for over in fields["ends"]:
-        state.ends[over[0]] = Over(*over)
+        state.ends[over[0]] = Over(*over[: len(Over._fields)])
     if state.throttle is not None and fields["throttle"] is not None:
         state.throttle.load(*fields["throttle"])
     state.flush()
     return shard
+
+
+def _named(names: tuple[str, ...], values: list[Any], least: int) -> dict[str, Any]:
+    """Return a row's values by name. Raises ValueError for a row with fewer than `least` values."""
+    if len(values) < least:
+        raise ValueError(f"a row of {len(values)} values has too few")
+    return dict(zip(names, values, strict=False))
 
 
 def _worker_set(*fields: Any) -> WorkerSet:

@@ -16,6 +16,7 @@ from typing import Any
 
 from dispatcher.model.commands import Over
 from dispatcher.model.facts import Planned, WorkerSet
+from dispatcher.model.formats import OLDEST
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.clocks import rate_scale
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
@@ -42,6 +43,8 @@ class State(UndoJournal):
         """The time of the facts that are being applied."""
         self.log_order = ""
         """The name of the order in the log; empty while the log is empty."""
+        self.format = OLDEST
+        """The format in which entries, snapshots and letters are written (model/formats.py)."""
         self.virtual_time = 0.0
         self.arrivals = 0
         self.tenants: dict[str, Tenant] = {}
@@ -249,10 +252,10 @@ class State(UndoJournal):
         self.ends[over.id] = over
         self._note(self.ends.pop, over.id, None)
 
-    def add_usage(self, call: Call, input_tokens: int, output_tokens: int, served: float) -> None:
+    def add_usage(self, call: Call, input_tokens: int, output_tokens: int, served: float, cached_tokens: int) -> None:
         """Charge the tenant for a call that ends while it waits: an earlier attempt had stored its answer."""
         key = (call.tenant.name, call.app, int(self.at // HOUR_S))
-        usage = self.usage.get(key, NO_USAGE).plus(input_tokens, output_tokens, served, self.position)
+        usage = self.usage.get(key, NO_USAGE).plus(input_tokens, output_tokens, served, self.position, cached_tokens)
         self._set_usage(call.tenant, key, usage, call.tenant.spent + served)
 
     def _set_usage(self, tenant: Tenant, key: tuple[str, str, int], usage: Usage | None, spent: float) -> None:

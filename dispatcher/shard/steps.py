@@ -124,7 +124,7 @@ def _undo_dispatched(state: State, call: Call, worker: Worker, before: tuple[Any
 
 
 def ended(state: State, fact: Ended) -> list[News]:
-    call_id, attempt, outcome, input_tokens, output_tokens, served, clocks, virtual_time, _ = fact
+    call_id, attempt, outcome, input_tokens, output_tokens, served, clocks, virtual_time, _, cached_tokens = fact
     call = state.calls[call_id]
     if call.attempt != attempt:
         raise ValueError(f"the running attempt is {call.attempt}")
@@ -144,7 +144,7 @@ def ended(state: State, fact: Ended) -> list[News]:
     tenant.spent += served
     if not usage.requests:
         state.apps[tenant.name, key[2]] += 1
-    state.usage[key] = usage.plus(input_tokens, output_tokens, served, state.position)
+    state.usage[key] = usage.plus(input_tokens, output_tokens, served, state.position, cached_tokens)
     del state.calls[call_id]
     process = state.processes[call.process]
     del process.calls[call_id]

@@ -5,6 +5,9 @@ number (dispatcher/operations/scaling.py). Each sweep publishes all values, zero
 It starts an executor for suspended calls, and once an hour it saves the log where no gate process does
 (dispatcher/service/log_keeper.py).
 
+With {"use_format": N} it changes the format of the pools' logs instead, when an operator invokes it by hand
+(docs/operations.md).
+
 The pools are swept side by side. If one fails, the others are swept to the end, and then the function fails.
 """
 
@@ -16,6 +19,7 @@ from collections.abc import Sequence
 from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent, event_source
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
+from dispatcher.model.errors import ConfigurationError
 from dispatcher.pool_sweep import PoolSweep
 from functions.observability import count, logger, metrics, publish_delays, publish_load, publish_scaling
 from functions.runtime import runtime
@@ -25,6 +29,8 @@ from functions.runtime import runtime
 @metrics.log_metrics
 @event_source(data_class=EventBridgeEvent)
 def handler(event: EventBridgeEvent, context: LambdaContext) -> dict[str, int]:
+    if (wanted := event.raw_event.get("use_format")) is not None:
+        return {"format": runtime().run(_all_written_in(runtime().sweeps(), wanted))}
     ticks: int = runtime().run(_all_swept(runtime().sweeps(), event.get_id))
     return {"ticks": ticks}
 
@@ -38,6 +44,17 @@ async def _all_swept(sweeps: Sequence[PoolSweep], event_id: str) -> int:
     for _, error in failed:
         raise error
     return len(sweeps)
+
+
+async def _all_written_in(sweeps: Sequence[PoolSweep], wanted: int) -> int:
+    """Change the format of all logs. Raises ConfigurationError at the first pool that refuses; those before it have
+    changed, and a repetition goes on."""
+    if type(wanted) is not int:
+        raise ConfigurationError("use_format is a number")
+    for each in sweeps:
+        await each.use_format(wanted)
+        logger.info("format changed", extra={"pool": each.name, "format": wanted})
+    return wanted
 
 
 async def _swept(pool: PoolSweep, event_id: str) -> None:

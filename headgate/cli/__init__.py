@@ -30,6 +30,7 @@ COMMANDS = {
     "table": ("headgate.cli.table", "Create the table of a service outside AWS."),
     "top": ("headgate.cli.top", "Watch shares, waiting, latencies, workers and the leader."),
     "plan": ("headgate.cli.plan", "Show queues, models, swaps and lateness of a fleet with several models."),
+    "formats": ("headgate.cli.formats", "Show or change the log's format, while two versions serve together."),
     "usage": ("headgate.cli.usage", "Print tokens and service per tenant, application and hour."),
 }
 

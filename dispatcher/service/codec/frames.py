@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from dispatcher.model import commands, facts
 from dispatcher.model.commands import Command, Offer, Outcome, Over
 from dispatcher.model.errors import BadFrame
+from dispatcher.model.formats import NEWEST
 from dispatcher.service.codec.records import RecordCodec
 
 FRAME_MAX = 1_000_000
@@ -19,7 +20,6 @@ FRAME_MAX = 1_000_000
 FRAME_FULL = 250_000
 """A frame takes a further message only up to this many bytes. A frame of one message may be larger."""
 
-VERSION = 1
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 """Without ensure_ascii: escapes would make the longest answer (gpu_worker/service/execution.py) larger than a frame."""
 
@@ -35,11 +35,18 @@ _from_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
 class Hello(NamedTuple):
     """The first message of a client. `role`: "client", "executor" (it executes launched calls) or "gate"."""
 
-    version: int
+    reads: int
+    """The highest format that the client reads (model/formats.py); 1 for one that reads OLDEST."""
     process: str
     role: str
     address: str
     """The address at which a gate process listens; empty for other processes."""
+
+
+class Reads(NamedTuple):
+    """The leader's answer to a Hello that names a format: the highest format that the leader reads."""
+
+    format: int
 
 
 class Do(NamedTuple):
@@ -106,7 +113,7 @@ class Heir(NamedTuple):
     rank: int
 
 
-Message = Hello | Do | Ask | Alive | Receipt | Result | Reply | News | Launch | NotLeader | Heir
+Message = Hello | Reads | Do | Ask | Alive | Receipt | Result | Reply | News | Launch | NotLeader | Heir
 
 COMMANDS = RecordCodec(
     {
@@ -124,7 +131,9 @@ COMMANDS = RecordCodec(
         "t": commands.Tick,
         "u": commands.Saved,
         "n": commands.Plan,
-    }
+        "f": commands.UseFormat,
+    },
+    {commands.End: 10},
 )
 OUTCOMES = RecordCodec(
     {
@@ -148,13 +157,15 @@ _PLAIN = RecordCodec(
         "x": Launch,
         "l": NotLeader,
         "i": Heir,
+        "f": Reads,
     }
 )
 
 
-def encode_message(message: Message) -> bytes:
-    """Return the message as JSON. Raises ValueError for a number that is not finite."""
-    return _to_json(_packed(message)).encode()
+def encode_message(message: Message, reads: int = NEWEST) -> bytes:
+    """Return the message as JSON, for a process that reads this format. Raises ValueError for a number that is not
+    finite."""
+    return _to_json(_packed(message, reads)).encode()
 
 
 def encode_frames(messages: Iterable[bytes]) -> Iterator[bytes]:
@@ -201,9 +212,9 @@ def _frame(batch: list[bytes]) -> bytes:
     return b"[" + b",".join(batch) + b"]"
 
 
-def _packed(message: Message) -> list[Any]:
+def _packed(message: Message, reads: int) -> list[Any]:
     if isinstance(message, Do):
-        return ["c", message.number, message.created_at, COMMANDS.pack(message.command)]
+        return ["c", message.number, message.created_at, COMMANDS.pack(message.command, reads)]
     if isinstance(message, Result):
         return ["o", message.number, OUTCOMES.pack(message.outcome)]
     if isinstance(message, News):

@@ -1,17 +1,20 @@
 """Encodes named tuples as compact JSON arrays: a letter for the kind, then the fields in order. Pure.
 
 The other process is authenticated (authentication.py), but may run another version. So the type of each field is
-checked here: a wrong field closes one connection and does not stop the leader.
+checked here: a wrong field closes one connection and does not stop the leader. Further fields at the end, of a later
+version, are left out, and fields that an earlier version lacks get their defaults (model/formats.py).
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from dispatcher.model.errors import BadFrame
 from dispatcher.model.facts import made
+from dispatcher.model.formats import NEWEST
 
 
 class _Field(NamedTuple):
@@ -53,11 +56,14 @@ class _Kind:
         self._lists = tuple(
             (index, hints[made._fields[index]]) for index, field in enumerate(self._fields) if field.is_list
         )
+        self._defaults = tuple(made._field_defaults.values())
         self._fitting: set[tuple[type, ...]] = set()
         """The combinations of types that passed the check. There are only a few: a float field may also get an int."""
 
     def make(self, values: list[Any]) -> Any:
         """Return the named tuple. Raises BadFrame."""
+        if len(values) != len(self._fields):
+            values = self._completed(values)
         found = tuple(map(type, values))
         if found not in self._fitting:
             self._check(found)
@@ -69,23 +75,36 @@ class _Kind:
                 raise BadFrame(f"Field {index} of a {self._made.__name__} has the wrong type.") from None
         return made(self._made, values)
 
+    def _completed(self, values: list[Any]) -> list[Any]:
+        """Return the values of this version's fields."""
+        missing = len(self._fields) - len(values)
+        if missing > len(self._defaults):
+            raise BadFrame(f"A {self._made.__name__} has {len(self._fields)} fields, not {len(values)}.")
+        return [*values, *self._defaults[-missing:]] if missing > 0 else values[:missing]
+
     def _check(self, found: Sequence[type]) -> None:
-        if len(found) != len(self._fields):
-            raise BadFrame(f"A {self._made.__name__} has {len(self._fields)} fields, not {len(found)}.")
         for index, (each, field) in enumerate(zip(found, self._fields, strict=True)):
             if each not in field.accepted:
                 raise BadFrame(f"Field {index} of a {self._made.__name__} has the wrong type.")
 
 
 class RecordCodec:
-    """Packs and unpacks the named tuples of one family. `kinds`: the letter of each class."""
+    """Packs and unpacks the named tuples of one family. `kinds`: the letter of each class. `fields_before`: the number
+    of fields in format OLDEST, of the classes that have more since."""
 
-    def __init__(self, kinds: Mapping[str, type[Any]]) -> None:
+    def __init__(
+        self, kinds: Mapping[str, type[Any]], fields_before: Mapping[type[Any], int] = MappingProxyType({})
+    ) -> None:
+        self._before = dict(fields_before)
         self._letters = {kind: letter for letter, kind in kinds.items()}
         self._kinds = {letter: _Kind(kind) for letter, kind in kinds.items()}
 
-    def pack(self, record: tuple[Any, ...]) -> list[Any]:
-        return [self._letters[type(record)], *record]
+    def pack(self, record: tuple[Any, ...], reads: int = NEWEST) -> list[Any]:
+        """Return the record for a process that reads this format."""
+        kind = type(record)
+        if reads < NEWEST and kind in self._before:
+            record = record[: self._before[kind]]
+        return [self._letters[kind], *record]
 
     def unpack(self, packed: Any) -> Any:
         """Return the named tuple. Raises BadFrame."""

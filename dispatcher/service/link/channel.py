@@ -12,8 +12,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 
 from dispatcher.model.errors import ConnectionLost
+from dispatcher.model.formats import OLDEST
 from dispatcher.ports import Clock, Connection
-from dispatcher.service.codec.frames import Alive, Message, Receipt, decode_frame, encode_frames, encode_message
+from dispatcher.service.codec.frames import Alive, Message, Reads, Receipt, decode_frame, encode_frames, encode_message
 
 PATIENCE_S = 0.25
 ALIVE_S = 1.0
@@ -25,9 +26,10 @@ STALE_S = 3.0
 
 
 class Channel:
-    """A connection to a gate process. `alive_s`: if no frame was sent for this time, an Alive asks for a receipt."""
+    """A connection to a gate process. `alive_s`: if no frame was sent for this time, an Alive asks for a receipt.
+    `reads`: the format that the leader before this one read. It is used until the first receipt."""
 
-    def __init__(self, connection: Connection, clock: Clock, alive_s: float = ALIVE_S) -> None:
+    def __init__(self, connection: Connection, clock: Clock, alive_s: float = ALIVE_S, *, reads: int = OLDEST) -> None:
         self._connection, self._clock, self.alive_s = connection, clock, alive_s
         self._unsent: list[bytes] = []
         self._without_receipt: deque[float] = deque()
@@ -38,6 +40,9 @@ class Channel:
         self._wakeup = asyncio.Event()
         self._watched, self.ended = asyncio.Event(), asyncio.Event()
         self.closed = False
+        self.reads = reads
+        """The highest format that the leader reads (model/formats.py). It says so before its first receipt."""
+        self._said = OLDEST
         self.is_out_of_patience = False
         """True if a receipt did not arrive within PATIENCE_S."""
 
@@ -47,7 +52,7 @@ class Channel:
 
     def post(self, message: Message) -> None:
         """Queue the message to be sent. On a closed channel it is lost."""
-        self._unsent.append(encode_message(message))
+        self._unsent.append(encode_message(message, self.reads))
         self._wakeup.set()
 
     def close(self) -> None:
@@ -83,6 +88,8 @@ class Channel:
                 for message in messages:
                     if isinstance(message, Receipt):
                         self._take_receipt(message.frames)
+                    elif isinstance(message, Reads):
+                        self.reads = self._said = message.format
                     else:
                         received(message)
 
@@ -134,6 +141,7 @@ class Channel:
         return False
 
     def _take_receipt(self, frames: int) -> None:
+        self.reads = self._said
         while self._without_receipt and self.receipts < frames:
             self._without_receipt.popleft()
             self.receipts += 1

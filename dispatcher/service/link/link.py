@@ -8,15 +8,18 @@ appends to the log itself (alone.py).
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 
 from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, parse_call_id
 from dispatcher.model.errors import ConnectionLost, LogError, StoreUnavailable
 from dispatcher.model.facts import WorkerSet
+from dispatcher.model.formats import NEWEST
+from dispatcher.model.reader import Reader
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import InvocationStore, Launcher, MailboxStore
-from dispatcher.service.codec.frames import VERSION, Hello, Launch, Message, News, Reply
+from dispatcher.service.codec.frames import Hello, Launch, Message, News, Reply
 from dispatcher.service.courier import Courier
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.pending import Pending
@@ -128,6 +131,12 @@ class Link:
         self._start()
         return await self._launches.get()
 
+    async def readers(self) -> Sequence[Reader] | None:
+        answered = await self._ask("readers")
+        if answered is None:
+            return [] if self._route.alone is not None else None
+        return [Reader(*each[:3]) for each in json.loads(answered)]
+
     async def fleet(self) -> Sequence[WorkerSet]:
         answered = await self._ask("fleet")
         if answered is not None:
@@ -177,7 +186,7 @@ class Link:
     # Messages of the leader
 
     def _hello(self) -> Hello:
-        return Hello(VERSION, self._process, self._role, "")
+        return Hello(NEWEST, self._process, self._role, "")
 
     def _received(self, message: Message) -> None:
         match message:

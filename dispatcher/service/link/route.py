@@ -12,6 +12,7 @@ from functools import partial
 
 from dispatcher.model.commands import Accept, Outcome, Status
 from dispatcher.model.errors import ConnectionLost, LogError
+from dispatcher.model.formats import OLDEST
 from dispatcher.ports import Connection, MailboxStore
 from dispatcher.service.codec.frames import Do, Hello, Message, NotLeader, Result
 from dispatcher.service.courier import Courier
@@ -58,6 +59,8 @@ class Route:
         self._searching_since = fleet.clock.monotonic()
         self._given_up = ("", -1)
         """Address and epoch of the last leader that could not be reached."""
+        self._reads = OLDEST
+        """The highest format that the last leader read."""
         self._asked: set[str] = set()
         """The calls for which this route has asked the status, and has no answer yet."""
         self._wakeup, self._found = asyncio.Event(), asyncio.Event()
@@ -138,7 +141,7 @@ class Route:
 
         Return False if no receipt arrived: the other process does not lead.
         """
-        self.channel = channel = Channel(connection, self._clock)
+        self.channel = channel = Channel(connection, self._clock, reads=self._reads)
         self._found.set()
         channel.post(self._hello())
         self._ask_status()
@@ -148,6 +151,7 @@ class Route:
             await channel.run(self._take)
         finally:
             self.channel = None
+        self._reads = channel.reads if channel.receipts else OLDEST
         if channel.receipts:
             self.lost.set()
             self._given_up = ("", -1)

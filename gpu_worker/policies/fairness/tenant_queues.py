@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Collection
 from dataclasses import replace
 
-from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, service_delta
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, cache_discount, service_delta
 from gpu_worker.policies.fairness.accounting.arrival_queue import ArrivalQueue
 from gpu_worker.policies.fairness.accounting.tenant_service import ServiceByTenant, TenantService
 from gpu_worker.policies.fairness.interface import QueuePolicy
@@ -214,9 +214,7 @@ class TenantQueuePolicy(QueuePolicy):
 
     def _cache_discount(self, record: RequestRecord) -> float:
         """Return the service of the prompt that is not charged because tokens came from the prefix cache."""
-        if not record.cached_tokens:
-            return 0.0
-        return (1.0 - self.cached_fraction) * (self.service(record.cached_tokens, 0) - self.service(0, 0))
+        return cache_discount(self.service, record.cached_tokens, self.cached_fraction)
 
     @abstractmethod
     def _next_tenant(self) -> str | None:

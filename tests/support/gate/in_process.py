@@ -30,6 +30,7 @@ from dispatcher.model.commands import (
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Entry, Fact, ProcessSet, WorkerSet
 from dispatcher.model.invocation import Answer
+from dispatcher.model.reader import Reader
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import Clock, InvocationStore, Launcher
 from dispatcher.shard.settings import ShardSettings
@@ -204,6 +205,9 @@ class InProcessLink:
 
     async def launched(self) -> tuple[str, int]:
         return await self.launches.get()
+
+    async def readers(self) -> Sequence[Reader] | None:
+        return []
 
     async def fleet(self) -> Sequence[WorkerSet]:
         if self.cut_off or self._gate.down:

@@ -12,7 +12,7 @@ from dispatcher.bootstrap import RealClock, make_store
 from dispatcher.config import load_config
 from dispatcher.model.commands import Report
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.facts import FORMAT
+from dispatcher.model.formats import NEWEST
 from dispatcher.service.replica import Replica
 from dispatcher.shard.codec import pack
 from headgate.serve.options import ServeOptions
@@ -44,7 +44,7 @@ def lose_entry(folder: Path) -> None:
 
 
 def write_newer_entry(folder: Path) -> None:
-    entry = pack([FORMAT + 1, 4, 0.0, "p:1", "", 0, []])
+    entry = pack([NEWEST + 1, 4, 0.0, "p:1", "", 0, []])
     change(folder, f"INSERT INTO log VALUES ('{POOL}', 4, x'{entry.hex()}', 0)")  # noqa: S608
 
 

@@ -253,10 +253,10 @@ async def test_commands_that_fail_only_together_are_written_apart(monkeypatch: p
     one, now = await ready(world), world.clock.now()
     plain = codec.encode_entry
 
-    def no_two(entry: Entry, *, checked: bool = False) -> bytes:
+    def no_two(entry: Entry, of_format: int, *, checked: bool = False) -> bytes:
         if Counter(type(fact) for fact in entry.facts)[Accepted] > 1:
             raise RuntimeError("two of them")
-        return plain(entry, checked=checked)
+        return plain(entry, of_format, checked=checked)
 
     monkeypatch.setattr("dispatcher.service.deciding.encode_entry", no_two)
     assert all(isinstance(each, Offer) for each in (await one.commit([good(n, now) for n in (1, 2, 3)])).outcomes)

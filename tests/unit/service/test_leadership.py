@@ -6,9 +6,10 @@ import pytest
 
 from dispatcher.model.commands import Offer, Over, Refused
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.formats import NEWEST
 from dispatcher.service import snapshots
 from dispatcher.service.authentication import GREETING, HANDSHAKE_S
-from dispatcher.service.codec.frames import VERSION, Hello, encode_frames, encode_message
+from dispatcher.service.codec.frames import Hello, encode_frames, encode_message
 from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
 from dispatcher.shard.snapshot import dump
@@ -246,7 +247,7 @@ async def test_an_older_connection_that_greets_late_and_breaks_takes_no_news_awa
     call = accept(front.new_id(), "front", world.clock.now())
     offer = await world.on("front", front.do(call))
     older = await world.on("front", connect(world.fleet("front"), world.gates["g1"].address))
-    await older.send(next(encode_frames([encode_message(Hello(VERSION, "front", "client", ""))])))
+    await older.send(next(encode_frames([encode_message(Hello(NEWEST, "front", "client", ""))])))
     await asyncio.sleep(0.1)
     older.close()
     await asyncio.sleep(0.1)

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from dispatcher.model.commands import Command, Gone, Present, Return, Silent
+from dispatcher.model.formats import NEWEST
 from dispatcher.service.clock_guard import CALM_S, ClockGuard
-from dispatcher.service.codec.frames import VERSION, Hello
+from dispatcher.service.codec.frames import Hello
 from dispatcher.service.presence import (
     AGAIN_S,
     GONE_BROKEN_S,
@@ -59,7 +60,7 @@ class Watched:
         self.presence = Presence(replica, clock, self.submitted.append)
 
     def session(self, process: str) -> Session:
-        session = Session(Closed(), self.clock, Hello(VERSION, process, "client", ""))
+        session = Session(Closed(), self.clock, Hello(NEWEST, process, "client", ""))
         self.presence.joined(session)
         return session
 

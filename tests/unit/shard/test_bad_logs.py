@@ -9,7 +9,6 @@ import pytest
 from dispatcher.model.commands import Accept, Command, Report
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import (
-    FORMAT,
     Accepted,
     Cancelling,
     Dispatched,
@@ -21,6 +20,7 @@ from dispatcher.model.facts import (
     ProcessLost,
     WorkerLost,
 )
+from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.shard.codec import decode_entry, decode_entry_at, encode_entry, pack
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
@@ -71,10 +71,11 @@ def test_an_entry_that_does_not_fold_is_named() -> None:
         b"",
         b"j{",
         b"znot compressed",
-        pack([FORMAT, 0]),
-        pack([FORMAT, 0, NOW, "p:1", "", 0, [["?", 1]]]),
-        pack([FORMAT, 0, NOW, "p:1", "", 0, [["c", "too", "many", "fields"]]]),
-        pack([FORMAT + 1, 0, NOW, "p:1", "", 0, []]),
+        pack([NEWEST, 0]),
+        pack([NEWEST, 0, NOW, "p:1", "", 0, [["!", 1]]]),
+        pack([OLDEST, 0, NOW, "p:1", "", 0, [["?", 1]]]),
+        pack([OLDEST, 0, NOW, "p:1", "", 0, [["c", "too", "many", "fields"]]]),
+        pack([NEWEST + 1, 0, NOW, "p:1", "", 0, []]),
     ],
 )
 def test_bytes_that_are_no_entry_of_this_version_are_refused(data: bytes) -> None:
@@ -89,12 +90,12 @@ def test_bytes_that_do_not_decode_are_named_by_their_position() -> None:
 
 def test_a_newer_entry_says_what_to_do() -> None:
     with pytest.raises(LogCorrupt, match="update this process"):
-        decode_entry(pack([FORMAT + 1, 7, NOW, "p:1", "", 0, []]))
+        decode_entry(pack([NEWEST + 1, 7, NOW, "p:1", "", 0, []]))
 
 
 @pytest.mark.parametrize("field", [1, 2, 3, 4, 5, 6])
 def test_an_entry_whose_head_has_a_wrong_type_is_refused(field: int) -> None:
-    fields: list[object] = [FORMAT, 0, NOW, "p:1", "", 0, []]
+    fields: list[object] = [NEWEST, 0, NOW, "p:1", "", 0, []]
     fields[field] = {"not": "this"}
     with pytest.raises(LogCorrupt):
         decode_entry(pack(fields))
@@ -123,7 +124,7 @@ def test_facts_that_do_not_fit_are_named_with_their_entry(fact: Fact) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"format": FORMAT + 1},
+        {"format": NEWEST + 1},
         {"format": None},
         {"position": None, "at": None, "tenants": [[1]]},
         {"calls": [["unknown"]]},
@@ -144,7 +145,7 @@ def test_a_snapshot_that_does_not_load_is_refused(damage: dict[str, object]) -> 
 def test_a_newer_snapshot_says_what_to_do() -> None:
     shard, _ = written("bwfq", WORKER, CALL)
     with pytest.raises(LogCorrupt, match="update this process"):
-        load(pack({**fields_of(dump(shard)), "format": FORMAT + 1}), ShardSettings())
+        load(pack({**fields_of(dump(shard)), "format": NEWEST + 1}), ShardSettings())
 
 
 def test_an_entry_survives_its_encoding() -> None:
