@@ -14,4 +14,4 @@ def head_of_call(call: Call) -> AnswerHead:
 
 
 def rendered(call: Call, collected: Collected) -> dict[str, Any]:
-    return head_of_call(call).body(collected.choices(), collected.input_tokens, collected.output_tokens)
+    return head_of_call(call).body(collected.choices(), collected.finished)

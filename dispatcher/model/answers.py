@@ -34,13 +34,13 @@ class AnswerHead:
             "model": self.model,
         }
 
-    def body(self, choices: Sequence[Mapping[str, Any]], input_tokens: int, output_tokens: int) -> dict[str, Any]:
+    def body(self, choices: Sequence[Mapping[str, Any]], finished: Finished) -> dict[str, Any]:
         """Return the whole answer, not streamed. `choices` are as in collected.py."""
         if self.endpoint is Endpoint.EMBEDDINGS:
-            return self._embeddings(choices, input_tokens)
+            return self._embeddings(choices, finished.input_tokens)
         whole = [self._whole(index, choice) for index, choice in enumerate(choices)]
         kind = "chat.completion" if self._is_chat else "text_completion"
-        return {**self._fields(kind), "choices": whole, "usage": usage(input_tokens, output_tokens)}
+        return {**self._fields(kind), "choices": whole, "usage": usage(finished)}
 
     def opening(self, choices: int) -> list[dict[str, Any]]:
         """Return the chunks with the role, which open a chat's stream. None for a completion."""
@@ -61,8 +61,8 @@ class AnswerHead:
         part: dict[str, Any] = {"delta": {}} if self._is_chat else {"text": ""}
         return [self._chunk(index, part, None, reason) for index, reason in enumerate(reasons)]
 
-    def usage_chunk(self, input_tokens: int, output_tokens: int) -> dict[str, Any]:
-        return {**self._fields(self._chunk_kind), "choices": [], "usage": usage(input_tokens, output_tokens)}
+    def usage_chunk(self, finished: Finished) -> dict[str, Any]:
+        return {**self._fields(self._chunk_kind), "choices": [], "usage": usage(finished)}
 
     @property
     def _chunk_kind(self) -> str:
@@ -102,12 +102,18 @@ def _message(choice: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": "assistant", "content": content, "refusal": None, **delta}
 
 
-def usage(input_tokens: int, output_tokens: int) -> dict[str, int]:
-    return {
-        "prompt_tokens": input_tokens,
-        "completion_tokens": output_tokens,
-        "total_tokens": input_tokens + output_tokens,
+def usage(finished: Finished) -> dict[str, Any]:
+    """Return the counts in OpenAI's form. The details are there if the engine counted some."""
+    spent: dict[str, Any] = {
+        "prompt_tokens": finished.input_tokens,
+        "completion_tokens": finished.output_tokens,
+        "total_tokens": finished.input_tokens + finished.output_tokens,
     }
+    if finished.cached_tokens:
+        spent["prompt_tokens_details"] = {"cached_tokens": finished.cached_tokens}
+    if finished.reasoning_tokens:
+        spent["completion_tokens_details"] = {"reasoning_tokens": finished.reasoning_tokens}
+    return spent
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)

@@ -33,6 +33,8 @@ class Collected:
     output_tokens: int = 0
     reason: str = "stop"
     reasons: tuple[str, ...] = ()
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
     _pieces: dict[int, _Pieces] = field(default_factory=dict)
 
     def note(self, event: WorkEvent) -> None:
@@ -44,6 +46,13 @@ class Collected:
         elif isinstance(event, Finished):
             self.input_tokens, self.output_tokens = event.input_tokens, event.output_tokens
             self.reason, self.reasons = event.reason, event.reasons
+            self.cached_tokens, self.reasoning_tokens = event.cached_tokens, event.reasoning_tokens
+
+    @property
+    def finished(self) -> Finished:
+        """The event that ends the answer."""
+        counts = (self.input_tokens, self.output_tokens)
+        return Finished(self.reason, *counts, self.reasons, self.cached_tokens, self.reasoning_tokens)
 
     @property
     def text(self) -> str:

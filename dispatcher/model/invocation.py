@@ -6,6 +6,7 @@ the log accepts the call, and its answer before the log has its end. A plain req
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from dispatcher.model.requests import Endpoint
@@ -25,9 +26,19 @@ class Answer:
     input_tokens: int
     output_tokens: int
     body: str
-    """JSON: {"choices": […]} (collected.py) if `outcome` is "done"; otherwise {"error": …, "status": …,
-    "retry_after_s"?: …}."""
+    """JSON: {"choices": […], "cached_tokens"?: …, "reasoning_tokens"?: …} (collected.py) if `outcome` is "done";
+    otherwise {"error": …, "status": …, "retry_after_s"?: …}."""
     ended_at: float
+
+
+def details_of(answer: Answer) -> dict[str, int]:
+    """Return the cached and the reasoning tokens of an answer, by name; nothing for one that is not "done"."""
+    kept = json.loads(answer.body) if answer.outcome == "done" and answer.body else {}
+    return {name: int(kept[name]) for name in ("cached_tokens", "reasoning_tokens") if name in kept}
+
+
+def cached_tokens_of(answer: Answer) -> int:
+    return details_of(answer).get("cached_tokens", 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ class UsageRow:
     service: float
     position: int
     """The totals contain every entry below this position of the shard's log."""
+    cached_tokens: int = 0
+    """The part of the input tokens that engines found in their prefix caches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,13 +122,17 @@ class Token:
 class Finished:
     """The execution has ended. `reason` is "stop", "length", "tool_calls" or another of OpenAI's, or "aborted".
 
-    `reasons`: of each choice, if there is more than one choice.
+    `reasons`: of each choice, if there is more than one choice. `cached_tokens`: the part of the input that the engine
+    found in its prefix cache. `reasoning_tokens`: the part of the output that is reasoning. Both are 0 for an engine
+    that does not count them.
     """
 
     reason: str
     input_tokens: int
     output_tokens: int
     reasons: tuple[str, ...] = ()
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
     event: Literal["finished"] = field(default="finished", kw_only=True)
 
 

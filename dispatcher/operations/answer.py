@@ -12,7 +12,7 @@ from dispatcher.model.commands import Offer, Over, Status, Unknown
 from dispatcher.model.errors import UnknownInvocation
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.operations.context import Context
-from dispatcher.operations.results import answer_without, choices_of, error_of
+from dispatcher.operations.results import answer_without, choices_of, error_of, last_event
 from dispatcher.operations.submit import Known
 
 STATUS_OF = {"done": "done", "failed": "failed", "expired": "expired", "cancelled": "failed"}
@@ -70,7 +70,7 @@ def done(invocation: Invocation) -> Answer:
 
 def body_of(invocation: Invocation, answer: Answer) -> dict[str, Any]:
     """Return the body of a done call's answer, in OpenAI's form."""
-    return head_of(invocation).body(choices_of(answer), answer.input_tokens, answer.output_tokens)
+    return head_of(invocation).body(choices_of(answer), last_event(answer))
 
 
 def head_of(invocation: Invocation) -> AnswerHead:

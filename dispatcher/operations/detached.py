@@ -13,7 +13,7 @@ from contextlib import suppress
 from dispatcher.fields.supported import unread_fields
 from dispatcher.model.commands import Cancel, End, Offer, Status, Waiting
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Answer, Invocation, cached_tokens_of
 from dispatcher.model.requests import request_from_json
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls import Call
@@ -71,7 +71,7 @@ async def _end_as_kept(context: Context, item: Invocation, answer: Answer) -> No
         attempt = outcome.attempt if isinstance(outcome, Offer) else answer.attempt
         counts = answer.input_tokens, answer.output_tokens
         end = End(item.id, attempt, answer.outcome, *counts, tenant=item.tenant, answer=answer.body)
-        await link.do(end._replace(unbegun=True, kept=True))
+        await link.do(end._replace(unbegun=True, kept=True, cached_tokens=cached_tokens_of(answer)))
 
 
 async def _followed(following: Following) -> bool:

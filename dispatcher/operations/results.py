@@ -15,7 +15,7 @@ from dispatcher.model.errors import (
     TenantError,
     WorkerFailed,
 )
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Answer, Invocation, details_of
 from dispatcher.model.refusals import error_body
 from dispatcher.model.unanswered import answer_of_outcome, error_of_outcome
 from dispatcher.model.worker_protocol import Finished
@@ -59,7 +59,8 @@ def choices_of(answer: Answer) -> list[dict[str, Any]]:
 def last_event(answer: Answer) -> Finished:
     """Return the event that ended an answer that is "done"."""
     reasons = tuple(each["reason"] for each in choices_of(answer))
-    return Finished(reasons[0], answer.input_tokens, answer.output_tokens, reasons if len(reasons) > 1 else ())
+    counts = (answer.input_tokens, answer.output_tokens)
+    return Finished(reasons[0], *counts, reasons if len(reasons) > 1 else (), **details_of(answer))
 
 
 def answer_without(item: Invocation, outcome: Outcome, now: float) -> Answer:

@@ -44,4 +44,5 @@ def _sum(one: UsageRow, other: UsageRow) -> UsageRow:
         input_tokens=one.input_tokens + other.input_tokens,
         output_tokens=one.output_tokens + other.output_tokens,
         service=one.service + other.service,
+        cached_tokens=one.cached_tokens + other.cached_tokens,
     )

@@ -63,7 +63,7 @@ class ResponseEvents:
         status, details = ended(finished.reason)
         _, opened = self._current(MessageItem) if not self._items else (None, [])
         events = [*opened, *self._close_all(status)]
-        spent = usage(finished.input_tokens, finished.output_tokens)
+        spent = usage(finished)
         self.final = self._head.response(status, self._output(), usage=spent, incomplete_details=details)
         return self._numbered(events)
 

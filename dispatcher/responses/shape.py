@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.model.errors import AnsweredError
+from dispatcher.model.worker_protocol import Finished
 from dispatcher.responses.ids import response_id
 from dispatcher.responses.request import Asked
 
@@ -53,14 +54,14 @@ def ended(reason: str) -> tuple[str, dict[str, Any] | None]:
     return "incomplete", {"reason": _INCOMPLETE[reason]}
 
 
-def usage(input_tokens: int, output_tokens: int) -> dict[str, Any]:
-    """Return the counts in OpenAI's form. Engines count neither cached nor reasoning tokens apart: they are 0."""
+def usage(finished: Finished) -> dict[str, Any]:
+    """Return the counts in OpenAI's form. No engine counts the tokens that it writes to its cache: they are 0."""
     return {
-        "input_tokens": input_tokens,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": output_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": input_tokens + output_tokens,
+        "input_tokens": finished.input_tokens,
+        "input_tokens_details": {"cached_tokens": finished.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": finished.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": finished.reasoning_tokens},
+        "total_tokens": finished.input_tokens + finished.output_tokens,
     }
 
 

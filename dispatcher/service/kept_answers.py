@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from dispatcher.model.commands import Command, End, Outcome, Over
-from dispatcher.model.invocation import Answer
+from dispatcher.model.invocation import Answer, cached_tokens_of
 from dispatcher.model.unanswered import answer_of_outcome
 from dispatcher.ports import InvocationStore
 
@@ -84,7 +84,10 @@ async def _in_parts(requests: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 
 def _end_with(kept: Answer, over: Over) -> End:
     tokens = (kept.input_tokens, kept.output_tokens)
-    return End(over.id, over.attempt or kept.attempt, kept.outcome, *tokens, answer=kept.body, kept=True)
+    attempt = over.attempt or kept.attempt
+    return End(
+        over.id, attempt, kept.outcome, *tokens, answer=kept.body, kept=True, cached_tokens=cached_tokens_of(kept)
+    )
 
 
 async def _standing(store: InvocationStore, call_id: str, answer: Answer | None) -> Answer | None:
@@ -102,11 +105,12 @@ async def _kept(store: InvocationStore, command: Command, outcome: Outcome, now:
         command.id,
         Answer(command.outcome, command.attempt, command.input_tokens, command.output_tokens, command.answer, now),
     )
-    if stands is None:
+    if stands is None or stands.body == command.answer:
         return command
     return command._replace(
         outcome=stands.outcome,
         input_tokens=stands.input_tokens,
         output_tokens=stands.output_tokens,
         answer=stands.body,
+        cached_tokens=cached_tokens_of(stands),
     )

@@ -127,14 +127,14 @@ class Leader:
             if isinstance(message, Do):
                 self._do(session, message)
             elif isinstance(message, Ask):
-                session.post(Reply(message.number, self._answer(message)))
+                session.post(Reply(message.number, self._answer(message, session.reads)))
             elif isinstance(message, Hello) and message.role == "executor":
                 self._executes(session)
 
-    def _answer(self, question: Ask) -> str:
+    def _answer(self, question: Ask, reads: int) -> str:
         if question.topic == "readers":
             return json.dumps([(each.process, each.role, each.reads) for each in self._sessions])
-        return answer(self._replica.shard, question.topic, question.arguments)
+        return answer(self._replica.shard, question.topic, question.arguments, reads)
 
     def _executes(self, session: Session) -> None:
         if session not in self._courier.executors:

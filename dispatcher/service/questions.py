@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 
 from dispatcher.model.errors import BadFrame
 from dispatcher.model.facts import WorkerSet
+from dispatcher.model.formats import OLDEST
 from dispatcher.model.usage import UsageRow
 from dispatcher.service.codec.frames import WORKERS
 from dispatcher.shard.shard import Shard
 
+_ROW, _ROW_BEFORE = len(fields(UsageRow)), 8
+"""The fields of a row of usage, now and in format OLDEST."""
 
-def answer(shard: Shard, topic: str, arguments: Sequence[str]) -> str:
-    """Return the answer as JSON. Raises BadFrame for an unknown question."""
+
+def answer(shard: Shard, topic: str, arguments: Sequence[str], reads: int) -> str:
+    """Return the answer as JSON, for a process that reads this format. Raises BadFrame for an unknown question."""
     match topic, list(arguments):
         case "fleet", []:
             return json.dumps([WORKERS.pack(worker) for worker in shard.fleet()])
         case "usage", [tenant, first_hour, last_hour] if first_hour.isdecimal() and last_hour.isdecimal():
             rows = usage(shard, tenant or None, int(first_hour), int(last_hour))
-            return json.dumps([astuple(row) for row in rows])
+            size = _ROW_BEFORE if reads == OLDEST else None
+            return json.dumps([astuple(row)[:size] for row in rows])
     raise BadFrame(f"An unknown question: {topic[:40]}")
 
 
@@ -41,6 +46,6 @@ def read_fleet(answered: str) -> list[WorkerSet]:
 def read_usage(answered: str) -> list[UsageRow]:
     """Return the rows of an answer. Raises BadFrame."""
     try:
-        return [UsageRow(*row) for row in json.loads(answered)]
+        return [UsageRow(*row[:_ROW]) for row in json.loads(answered)]
     except (TypeError, ValueError):
         raise BadFrame("Usage rows of another version.") from None

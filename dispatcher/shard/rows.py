@@ -29,7 +29,8 @@ def unsaved_usage(state: State) -> list[tuple[int, UsageRow]]:
 
 
 def _usage_row(state: State, key: tuple[str, str, int], usage: Usage) -> UsageRow:
-    return UsageRow(*key, usage.requests, usage.input_tokens, usage.output_tokens, usage.service, state.position)
+    requests, read, generated, service, _, cached = usage
+    return UsageRow(*key, requests, read, generated, service, state.position, cached)
 
 
 def tenant_rows(state: State) -> list[TenantRow]:

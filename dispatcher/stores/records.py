@@ -153,6 +153,7 @@ def to_usage(record: Mapping[str, Any]) -> UsageRow:
         output_tokens=int(record["output_tokens"]),
         service=float(record["service"]),
         position=int(record["position"]),
+        cached_tokens=int(record.get("cached_tokens", 0)),  # older rows have none
     )
 
 

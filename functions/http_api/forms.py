@@ -59,7 +59,7 @@ class ChatForm:
         return [DONE]
 
     async def whole(self, choices: Choices, finished: Finished) -> dict[str, Any]:
-        return self.head.body(choices, finished.input_tokens, finished.output_tokens)
+        return self.head.body(choices, finished)
 
     def _chunks(self, item: WorkEvent) -> list[dict[str, Any]]:
         if isinstance(item, Token):
@@ -69,4 +69,4 @@ class ChatForm:
         last = self.head.last_chunks(item)
         if not self.request.include_usage:
             return last
-        return [*last, self.head.usage_chunk(item.input_tokens, item.output_tokens)]
+        return [*last, self.head.usage_chunk(item)]

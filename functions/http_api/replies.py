@@ -20,7 +20,7 @@ from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.invocation import Answer
 from dispatcher.model.requests import Request as TenantRequest
-from dispatcher.model.worker_protocol import Finished, Started, WorkEvent
+from dispatcher.model.worker_protocol import Started, WorkEvent
 from dispatcher.operations.answer import head_of, result_of
 from dispatcher.operations.answer_events import Pause
 from dispatcher.operations.context import Context
@@ -58,8 +58,7 @@ async def respond(context: Context, accepted: Accepted, form: FormMaker, request
         accepted.leave()
     observed.end("done")
     answer = accepted.following.answer
-    finished = Finished(answer.reason, answer.input_tokens, answer.output_tokens, answer.reasons)
-    body = await form(head_of_call(accepted.call)).whole(answer.choices(), finished)
+    body = await form(head_of_call(accepted.call)).whole(answer.choices(), answer.finished)
     return _whole(body, _headers(accepted))
 
 

@@ -81,4 +81,5 @@ def _figures(rows: Sequence[UsageRow]) -> dict[str, float]:
         "input_tokens": sum(row.input_tokens for row in rows),
         "output_tokens": sum(row.output_tokens for row in rows),
         "service": sum(row.service for row in rows),
+        "cached_tokens": sum(row.cached_tokens for row in rows),
     }

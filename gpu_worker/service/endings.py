@@ -77,8 +77,9 @@ def outcome_of(report: End | Return) -> str:
 def _done(execution: Execution, finished: Finished) -> Ending:
     if not execution.order.durable:
         return Ending(_end(execution, "done"), finished)
-    choices = json.dumps({"choices": execution.collected.choices()}, ensure_ascii=False, separators=(",", ":"))
-    answer = choices.encode("utf-8", "replace").decode()
+    details = {"cached_tokens": finished.cached_tokens, "reasoning_tokens": finished.reasoning_tokens}
+    kept = {"choices": execution.collected.choices(), **{name: count for name, count in details.items() if count}}
+    answer = json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
     if execution.is_too_long or len(answer.encode()) > ANSWER_BYTES_MAX:
         message = f"The answer is longer than {ANSWER_BYTES_MAX} bytes and was not kept; stream it instead."
         return _failed(execution, WorkRefused(500, RESULT_TOO_LARGE, message, final=True))
@@ -129,7 +130,7 @@ def _gave_up(execution: Execution, worker: str, reason: str, event: WorkRefused)
 def _failed(execution: Execution, event: WorkRefused) -> Ending:
     end = _end(execution, "failed")
     if not end.output_tokens:
-        end = end._replace(input_tokens=0)
+        end = end._replace(input_tokens=0, cached_tokens=0)
     return Ending(_with_answer(execution, end, event), event)
 
 
@@ -143,6 +144,7 @@ def _end(execution: Execution, outcome: str) -> End:
         output_tokens=execution.output_tokens,
         tenant=order.tenant,
         first_token_s=execution.first_token_s,
+        cached_tokens=execution.cached_tokens,
     )
 
 

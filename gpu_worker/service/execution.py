@@ -40,6 +40,7 @@ class Execution:
     """The engine's next event, while the worker waits for it."""
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
     first_token_s: float = 0.0
     """Seconds from the arrival to the first token; 0 if there was none."""
     result: Finished | EngineError | None = None
@@ -62,6 +63,8 @@ class Execution:
             self.input_tokens = event.input_tokens
         if not isinstance(event, Started):
             self.output_tokens = event.output_tokens
+        if isinstance(event, Finished):
+            self.cached_tokens = event.cached_tokens
         if isinstance(event, Token) and not self.first_token_s:
             self.first_token_s = now_s - self.begun_s
             self.spans.first_token()

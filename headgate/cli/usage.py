@@ -23,7 +23,7 @@ from dispatcher.ports import Store
 from dispatcher.stores.limits import USAGE_KEEP_S
 from headgate.cli.gate_store import Data, with_store
 
-COLUMNS = ("hour", "tenant", "application", "requests", "input_tokens", "output_tokens", "service")
+COLUMNS = ("hour", "tenant", "application", "requests", "input_tokens", "output_tokens", "service", "cached_tokens")
 DEFAULT_SPAN_S = 24 * HOUR_S
 MOMENT = "2026-11-22, 2026-11-22T10 or 2026-11-22T10:30, in UTC"
 """The same forms as in GET /v1/usage."""
@@ -85,9 +85,9 @@ def _seconds(text: str, option: str) -> float:
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _values(row: UsageRow) -> tuple[str, str, str, int, int, int, float]:
+def _values(row: UsageRow) -> tuple[str, str, str, int, int, int, float, int]:
     hour = datetime.fromtimestamp(row.hour * HOUR_S, UTC).strftime("%Y-%m-%dT%H:00:00Z")
-    return hour, row.tenant, row.app, row.requests, row.input_tokens, row.output_tokens, row.service
+    return hour, row.tenant, row.app, row.requests, row.input_tokens, row.output_tokens, row.service, row.cached_tokens
 
 
 def _csv(rows: Sequence[UsageRow]) -> None:
@@ -98,7 +98,8 @@ def _csv(rows: Sequence[UsageRow]) -> None:
 
 def _table(rows: Sequence[UsageRow]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for number, heading in enumerate(("hour (UTC)", "tenant", "application", "requests", "input", "output", "service")):
+    headings = ("hour (UTC)", "tenant", "application", "requests", "input", "of it cached", "output", "service")
+    for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number > 2 else "left", overflow="fold")
     for row in rows:
         hour = datetime.fromtimestamp(row.hour * HOUR_S, UTC).strftime("%Y-%m-%d %H:00")
@@ -109,6 +110,7 @@ def _table(rows: Sequence[UsageRow]) -> None:
 
 
 def _counts(rows: Sequence[UsageRow]) -> list[str]:
-    tokens = sum(row.input_tokens for row in rows), sum(row.output_tokens for row in rows)
+    read = (sum(row.input_tokens for row in rows), sum(row.cached_tokens for row in rows))
+    tokens = (*read, sum(row.output_tokens for row in rows))
     sums = (sum(row.requests for row in rows), *tokens, round(sum(row.service for row in rows)))
     return [f"{value:,}" for value in sums]

@@ -17,8 +17,8 @@ COMPLETION = AnswerHead("i", 7, "m", Endpoint.COMPLETION)
 
 def test_bodies() -> None:
     chat, completion = (
-        CHAT.body([{"text": "t", "reason": "stop"}], 2, 3),
-        COMPLETION.body([{"text": "t", "reason": "length"}], 2, 3),
+        CHAT.body([{"text": "t", "reason": "stop"}], Finished("stop", 2, 3)),
+        COMPLETION.body([{"text": "t", "reason": "length"}], Finished("length", 2, 3)),
     )
     assert (chat["id"], chat["object"], chat["created"], chat["model"]) == ("chatcmpl-i", "chat.completion", 7, "m")
     assert chat["choices"] == [
@@ -31,8 +31,8 @@ def test_bodies() -> None:
     ]
     assert (completion["id"], completion["object"]) == ("cmpl-i", "text_completion")
     assert completion["choices"] == [{"index": 0, "text": "t", "logprobs": None, "finish_reason": "length"}]
-    assert chat["usage"] == completion["usage"] == usage(2, 3)
-    assert usage(2, 3) == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+    assert chat["usage"] == completion["usage"] == usage(Finished("stop", 2, 3))
+    assert usage(Finished("stop", 2, 3)) == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
 
 
 def test_chunks() -> None:
@@ -48,7 +48,7 @@ def test_chunks() -> None:
         "finish_reason": "stop",
     }
     for head in (CHAT, COMPLETION):
-        assert head.usage_chunk(1, 2)["choices"] == []
+        assert head.usage_chunk(Finished("stop", 1, 2))["choices"] == []
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\n\nb", "\r\n", "data: [DONE]", "\u2028", "\x00", "é", "\U0001f600"])
@@ -68,11 +68,13 @@ def test_what_is_no_event_is_no_event() -> None:
 
 def test_the_official_client_reads_them() -> None:
     chat: Any = pytest.importorskip("openai.types.chat")
-    chat.ChatCompletion.model_validate(CHAT.body([{"text": "t", "reason": "stop"}], 2, 3), strict=True)
+    chat.ChatCompletion.model_validate(
+        CHAT.body([{"text": "t", "reason": "stop"}], Finished("stop", 2, 3)), strict=True
+    )
     for chunk in (
         *CHAT.opening(1),
         CHAT.chunk(Token("t", 1)),
         *CHAT.last_chunks(Finished("length", 2, 3)),
-        CHAT.usage_chunk(1, 2),
+        CHAT.usage_chunk(Finished("stop", 1, 2)),
     ):
         chat.ChatCompletionChunk.model_validate(chunk, strict=True)

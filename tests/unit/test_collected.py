@@ -54,7 +54,7 @@ def test_tool_calls_and_texts_are_whole(collected: Collected) -> None:
 
 def test_the_official_client_reads_the_whole_and_the_pieces(collected: Collected) -> None:
     types: Any = pytest.importorskip("openai.types.chat")
-    whole = types.ChatCompletion.model_validate(HEAD.body(collected.choices(), 5, 6))
+    whole = types.ChatCompletion.model_validate(HEAD.body(collected.choices(), Finished("stop", 5, 6)))
     calls = whole.choices[0].message.tool_calls
     assert [(each.id, each.function.arguments) for each in calls] == [("c-1", '{"a":1}'), ("c-2", "{}")]
     assert whole.choices[0].message.content is None
@@ -84,7 +84,7 @@ def test_embeddings_are_items_in_order() -> None:
     found = Collected()
     for index in (1, 0):
         found.note(Token("", 0, index, {"embedding": [float(index)]}))
-    body = AnswerHead("i", 7, "m", Endpoint.EMBEDDINGS).body(found.choices(), 9, 0)
+    body = AnswerHead("i", 7, "m", Endpoint.EMBEDDINGS).body(found.choices(), Finished("stop", 9, 0))
     assert [each["embedding"] for each in body["data"]] == [[0.0], [1.0]]
     assert body["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
 

@@ -11,6 +11,7 @@ import pytest
 from dispatcher.fields.parse import parse_request
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.requests import Endpoint
+from dispatcher.model.worker_protocol import Finished
 
 pytest.importorskip("openai")
 USER = {"role": "user", "content": "hello"}
@@ -64,7 +65,11 @@ FORMS: list[Callable[[Any], Any]] = [
 def test_an_answers_message_is_a_message_of_the_next_turn(form: Callable[[Any], Any], kind: str) -> None:
     model = getattr(import_module("openai.types.chat"), kind)
     head = AnswerHead("i-1", 7, "m", Endpoint.CHAT)
-    message = model.model_validate(head.body([{"text": "hi there", "reason": "stop"}], 3, 2)).choices[0].message
+    message = (
+        model.model_validate(head.body([{"text": "hi there", "reason": "stop"}], Finished("stop", 3, 2)))
+        .choices[0]
+        .message
+    )
     request = parse_request({**CHAT, "messages": [USER, form(message), USER]})
     assert request.body["messages"] == [USER, {"role": "assistant", "content": "hi there"}, USER]
 

@@ -152,8 +152,7 @@ class LineCall:
             begun.cancel()
         head = AnswerHead(call.id, int(call.created_at), call.request.model, call.request.endpoint)
         answer = following.answer
-        finished = Finished(answer.reason, answer.input_tokens, answer.output_tokens, answer.reasons)
-        return await self._body(asked, head, answer.choices(), finished)
+        return await self._body(asked, head, answer.choices(), answer.finished)
 
     async def _body(self, asked: LineRequest, head: AnswerHead, choices: Choices, finished: Finished) -> dict[str, Any]:
         return await asked.body(self._context, self._batch.tenant, head, choices, finished)

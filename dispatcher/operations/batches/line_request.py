@@ -40,7 +40,7 @@ class LineRequest:
     ) -> dict[str, Any]:
         """Return the body of the answer. A response is kept, unless its line says `store` false."""
         if self.turn is None:
-            return head.body(choices, finished.input_tokens, finished.output_tokens)
+            return head.body(choices, finished)
         events = ResponseEvents(ResponseHead(head.id, head.created, head.model, self.turn.asked))
         response = events.whole(choices, finished)
         await keep_if_wanted(context, tenant, response, listed(self.turn.items, head.id))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from gpu_worker.engines.openai.normal.usage import find_cached, find_reasoning
 from gpu_worker.engines.openai.sse import Nonsense
 
 SLACK = 16
@@ -48,6 +49,10 @@ class Counts:
     input_tokens: int
     is_exact: bool = False
     """Whether the server has reported the tokens of the prompt."""
+    cached_tokens: int = 0
+    """The tokens of the prompt that the server found in its cache."""
+    reasoning_tokens: int = 0
+    """The output tokens that are reasoning."""
     ignored: int = 0
     """Reports that could not be true."""
     _by_choice: dict[int, _Choice] = field(default_factory=dict)
@@ -104,6 +109,14 @@ class Counts:
             self.input_tokens, self.is_exact = tokens, True
         else:
             self.ignored += 1
+
+    def report_details(self, usage: dict[str, Any]) -> None:
+        """Note the parts of the tokens. A part that is larger than its whole is ignored."""
+        cached, reasoning = find_cached(usage), find_reasoning(usage)
+        if is_count(cached, self.input_tokens) and self.is_exact:
+            self.cached_tokens = cached
+        if is_count(reasoning, self.output_tokens):
+            self.reasoning_tokens = reasoning
 
     def _of(self, choice: int) -> _Choice:
         return self._by_choice.setdefault(choice, _Choice())

@@ -89,7 +89,8 @@ class Answer:
         reasons = tuple(self.reasons[index] for index in range(self.counts.choices))
         counts = self.counts
         several = reasons if len(reasons) > 1 else ()
-        return Finished(reasons[0], counts.input_tokens, counts.output_tokens, several)
+        parts = (counts.cached_tokens, counts.reasoning_tokens)
+        return Finished(reasons[0], counts.input_tokens, counts.output_tokens, several, *parts)
 
     def _read_usage(self, usage: dict[str, Any], pieces: list[Piece]) -> Iterator[EngineEvent]:
         if len(pieces) == 1:
@@ -102,6 +103,7 @@ class Answer:
             self.counts.report_input(usage)
             if self.counts.input_tokens != before and not self._has_started:
                 yield Started(self.counts.input_tokens)
+        self.counts.report_details(usage)
 
     def _token(self, piece: Piece) -> Token | None:
         """Return the new content of a choice, without its count; None if there is none. Note its finish reason."""

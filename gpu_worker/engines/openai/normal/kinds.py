@@ -102,3 +102,8 @@ REASONING_PARTS: Mapping[str, str] = {"thinking": "thinking", "reasoning": "reas
 INPUT_NAMES = ("prompt_tokens", "input_tokens", "promptTokens", "inputTokens", "prompt_eval_count")
 OUTPUT_NAMES = ("completion_tokens", "output_tokens", "completionTokens", "outputTokens", "eval_count")
 """The names of the tokens in a usage object, OpenAI's first."""
+CACHED_NAMES = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cachedContentTokenCount")
+REASONING_NAMES = ("reasoning_tokens",)
+INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details")
+"""The names of parts of these tokens, and of the objects that may hold them."""

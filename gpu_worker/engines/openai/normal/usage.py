@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_worker.engines.openai.normal.kinds import INPUT_NAMES, OUTPUT_NAMES
+from gpu_worker.engines.openai.normal.kinds import (
+    CACHED_NAMES,
+    INPUT_DETAILS,
+    INPUT_NAMES,
+    OUTPUT_DETAILS,
+    OUTPUT_NAMES,
+    REASONING_NAMES,
+)
 
 
 def find_usage(chunk: Mapping[str, Any], choices: list[Any]) -> dict[str, Any] | None:
@@ -21,6 +28,21 @@ def find_usage(chunk: Mapping[str, Any], choices: list[Any]) -> dict[str, Any] |
     return None
 
 
+def find_cached(usage: Mapping[str, Any]) -> Any:
+    """Return the input tokens that the server found in its cache, as it reports them; None if it reports none."""
+    return _detail(usage, INPUT_DETAILS, CACHED_NAMES)
+
+
+def find_reasoning(usage: Mapping[str, Any]) -> Any:
+    """Return the output tokens that are reasoning, as the server reports them; None if it reports none."""
+    return _detail(usage, OUTPUT_DETAILS, REASONING_NAMES)
+
+
+def _detail(usage: Mapping[str, Any], places: tuple[str, ...], names: tuple[str, ...]) -> Any:
+    inner = (usage[place] for place in places if isinstance(usage.get(place), dict))
+    return next((found for each in (*inner, usage) if (found := _first(each, names)) is not None), None)
+
+
 def _normal(usage: dict[str, Any]) -> dict[str, Any]:
     prompt, output = _first(usage, INPUT_NAMES), _first(usage, OUTPUT_NAMES)
     total = _whole(usage.get("total_tokens"))
@@ -29,7 +51,7 @@ def _normal(usage: dict[str, Any]) -> dict[str, Any]:
     return {**usage, "prompt_tokens": prompt, "completion_tokens": output}
 
 
-def _first(usage: dict[str, Any], names: tuple[str, ...]) -> Any:
+def _first(usage: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return next((_whole(usage[name]) for name in names if usage.get(name) is not None), None)
 
 

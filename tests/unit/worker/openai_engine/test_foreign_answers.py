@@ -68,7 +68,7 @@ def collected(events: list[EngineEvent]) -> Collected:
 
 def whole(events: list[EngineEvent]) -> dict[str, Any]:
     found = collected(events)
-    return HEAD.body(found.choices(), found.input_tokens, found.output_tokens)
+    return HEAD.body(found.choices(), found.finished)
 
 
 def streamed(events: list[EngineEvent]) -> dict[str, Any]:
