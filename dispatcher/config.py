@@ -19,6 +19,7 @@ from dispatcher.operations.limits import LimitSettings
 from dispatcher.operations.pools import PoolSettings
 from dispatcher.operations.scale import ScaleSettings
 from dispatcher.policies.orders.slack_index import Slack
+from dispatcher.policies.service import CACHED_FRACTION
 from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
 from dispatcher.shard.settings import ShardSettings
 
@@ -99,6 +100,8 @@ class Config(BaseModel):
     lead_max: float = Field(default=50_000.0, gt=0)
     """The bound on the distance between a tenant's virtual clock and the pool's, in service units for a weight of 1
     (policies/clocks.py)."""
+    cached_fraction: float = Field(default=CACHED_FRACTION, ge=0, le=1)
+    """The price of an input token from an engine's prefix cache, relative to a computed one, for gate and engines."""
     tiers: Json[TiersSection] | None = None
     """JSON: {"shares": {tier: fraction}, "slack": service units}. Unset: the gate ignores tiers."""
     throttling: Json[ThrottlingSection] | None = None
@@ -229,6 +232,7 @@ class Config(BaseModel):
         return ShardSettings(
             order=self.order,
             lead_max=self.lead_max,
+            cached_fraction=self.cached_fraction,
             tiers=self.tiers.floors() if self.tiers else None,
             throttling=self.throttling.limits() if self.throttling else None,
             slack=Slack(self.slo_window) if self.slo_classes else None,

@@ -17,8 +17,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import uvicorn
 from botocore.exceptions import BotoCoreError
@@ -89,7 +90,7 @@ async def serve(options: argparse.Namespace) -> int:
     tiers: WorkerTiers = options.tiers
     watch = SloWatch(clock, tiers.shedder())
     makes: list[Callable[[], Engine]] = [
-        partial(_engine, options, tiers, number) for number in range(len(options.models))
+        partial(_engine, options, tiers.priced(config.cached_fraction), number) for number in range(len(options.models))
     ]
     first, *others = makes
     opening = Opening()
@@ -204,15 +205,15 @@ async def _metric_lines(every_s: float, pool: str, executions: Executions, clock
         lines.write()
 
 
-def _engine(options: argparse.Namespace, tiers: WorkerTiers, number: int) -> Engine:
-    """Make the engine of these options with the model `number`, not started."""
+def _engine(options: argparse.Namespace, tiers: Mapping[str, Any], number: int) -> Engine:
+    """Make the engine of these options with the model `number`, not started. `tiers`: for its queue policy."""
     return make_engine(
         options.engine,
         policy=options.policy,
         model=options.models[number],
         batch=options.batch,
         home=options.home,
-        tiers=tiers.for_queue(),
+        tiers=tiers,
         swap_bytes=int(options.swap_gib * GIB),
         server=server_options(options, os.environ),
         arguments=options.arguments,

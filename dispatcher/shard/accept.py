@@ -8,6 +8,7 @@ from dispatcher.model.commands import Accept, Refused, parse_call_id
 from dispatcher.model.facts import Accepted, Held, ProcessSet, TenantSet, made
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.orders.queues import Clocks, Tenant
+from dispatcher.policies.service import cache_discount
 from dispatcher.policies.share_bounds import COST_MAX, clamp_burst, clamp_rate, clamp_weight, is_share_sound
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.records import NO_PROCESS
@@ -44,6 +45,7 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
     )
     if refused is not None:
         return refused
+    cost = command.cost - min(command.cost, _expected_discount(state, command, app))
     slack = state.order.slack
     deferred = command.deferred and slack is not None
     clocks, priority = state.order.joined(tenant, state.at, state.virtual_time, deferred=deferred)
@@ -53,7 +55,7 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
         made(
             Accepted,
             (
-                command.id, command.floor, command.process, command.tenant, command.model, command.cost,
+                command.id, command.floor, command.process, command.tenant, command.model, cost,
                 command.deadline_at, command.durable, app, command.interaction, priority, clocks,
                 command.slo_class, command.due_at, deferred, command.input_tokens,
             ),
@@ -169,6 +171,17 @@ def _app(state: State, command: Accept) -> str:
     """Return the call's application, or "" if it is a new one and the tenant has had APPS_MAX in this hour."""
     tenant, app, hour = command.tenant, command.app, int(state.at // HOUR_S)
     return app if state.apps[tenant, hour] < APPS_MAX or (tenant, app, hour) in state.usage else ""
+
+
+def _expected_discount(state: State, command: Accept, app: str) -> float:
+    """Return what the call will cost less for cached input tokens, if as large a part of its input is cached as of the
+    application's calls that ended in this hour, or else in the last."""
+    hour = int(state.at // HOUR_S)
+    past = state.usage.get((command.tenant, app, hour)) or state.usage.get((command.tenant, app, hour - 1))
+    if past is None or not past.cached_tokens:
+        return 0.0
+    cached_tokens = int(command.input_tokens * past.cached_tokens / past.input_tokens)
+    return cache_discount(state.settings.service, cached_tokens, state.settings.cached_fraction)
 
 
 def _is_saturated(state: State, model: str) -> bool:

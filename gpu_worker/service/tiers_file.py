@@ -66,7 +66,8 @@ class QueueSection(_Section):
     premium_reserve: Annotated[float, Field(ge=0, lt=1)] | None = None
     """The part of the KV blocks that only premium may use; 0: no reserve."""
     cached_fraction: Part | None = None
-    """Price of a prompt token from the prefix cache, relative to a computed one; 0: free."""
+    """Price of a prompt token from the prefix cache, relative to a computed one; 0: free. The gate has the same price,
+    HEADGATE_CACHED_FRACTION; another one here is refused."""
 
 
 class TargetsSection(_Section):
@@ -122,6 +123,17 @@ class WorkerTiers(_Section):
         if self.queue is None:
             return None
         return self.queue.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+
+    def priced(self, cached_fraction: float) -> dict[str, Any]:
+        """Return the queue section with the gate's price of cached tokens. Raises ValueError if the file has
+        another."""
+        queue = self.for_queue() or {}
+        if queue.get("cached_fraction", cached_fraction) != cached_fraction:
+            raise ValueError(
+                f"--tiers: cached_fraction is {queue['cached_fraction']}, and the gate charges {cached_fraction} "
+                "(HEADGATE_CACHED_FRACTION): leave it out of the file"
+            )
+        return {**queue, "cached_fraction": cached_fraction}
 
     def shedder(self) -> Shedder:
         """Make the shedder of these settings. Raises ValueError for values that contradict each other."""

@@ -83,7 +83,7 @@ class OpenAiEngine(Forwarding):
     def _progressed(self, stream: Stream) -> None:
         name = stream.request.request_id
         if self._streams.get(name) is stream:
-            self._entry.progressed(name, stream.input_tokens, stream.output_tokens)
+            self._entry.progressed(name, stream.input_tokens, stream.output_tokens, stream.cached_tokens)
 
     def _left(self, stream: Stream) -> None:
         self._entry.leave(stream.request.request_id)

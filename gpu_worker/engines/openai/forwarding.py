@@ -50,6 +50,7 @@ class Stream:
     request: EngineRequest
     input_tokens: int
     output_tokens: int = 0
+    cached_tokens: int = 0
     events: EventQueue = field(default_factory=EventQueue)
     task: asyncio.Task[None] | None = None
 
@@ -208,6 +209,7 @@ class Forwarding:
         async with aclosing(self._client.events(stream.request, self._server, stream.input_tokens)) as events:
             async for event in events:
                 if isinstance(event, Finished):
+                    stream.cached_tokens = event.cached_tokens
                     self._note(stream, event.input_tokens, event.output_tokens)
                     self._end(stream, event)
                 elif isinstance(event, Token):

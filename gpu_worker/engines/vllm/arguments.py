@@ -88,7 +88,12 @@ def server_words(
 
     Raises ValueError for an `--additional-config` that is not a JSON object.
     """
-    defaults = {"--model": model, "--served-model-name": name, "--max-num-seqs": str(batch)}
+    defaults = {
+        "--model": model,
+        "--served-model-name": name,
+        "--max-num-seqs": str(batch),
+        "--enable-prompt-tokens-details": "",  # the gate charges cached tokens as the engine does
+    }
     if "--tool-call-parser" in arguments:
         # Without it, vLLM leaves the arguments of a tool that is not `strict` free: a named tool's can be `false`.
         defaults |= {"--tool-strict-level": "parameter", "--enable-auto-tool-choice": ""}

@@ -28,7 +28,13 @@ async def test_the_rows_are_the_tenants_own_and_exact(gate: Gate) -> None:
         ("", 1, 3),
         ("search", 2, 6),
     ]
-    assert body["totals"] == {"requests": 3, "input_tokens": 30, "output_tokens": 9, "service": 48.0}
+    assert body["totals"] == {
+        "requests": 3,
+        "input_tokens": 30,
+        "output_tokens": 9,
+        "service": 48.0,
+        "cached_tokens": 0,
+    }
     assert {row["hour"] for row in body["rows"]} == {"1970-01-12T13:00:00Z"}
     assert (body["from"], body["to"]) == ("1970-01-11T14:00:00Z", "1970-01-12T14:00:00Z")
 
