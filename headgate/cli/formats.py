@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -63,7 +62,7 @@ def formats(
 
 def _with_secret(config: Config, data: Path | None) -> Config:
     """Return the configuration with the fleet's secret, which a data folder holds."""
-    return config if data is None else replace(config, worker_secret=DataFolder(data).secret())
+    return config if data is None else config.model_copy(update={"worker_secret": DataFolder(data).secret()})
 
 
 def _print(found: int, readers: Sequence[Reader] | None) -> None:
