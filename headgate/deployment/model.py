@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from dispatcher.policies.service import CACHED_FRACTION
 from headgate.deployment import offers
 from headgate.deployment.images import ecr_image, partition_of
 from headgate.deployment.pool import LAMBDA_S, ZONE, GateSections, Pool, Range
@@ -57,6 +58,8 @@ class Deployment(GateSections):
     allowed_invokers: Annotated[tuple[Annotated[str, Field(pattern=f"^{PRINCIPAL}$")], ...], Field(strict=False)] = ()
     deadline_s: Annotated[int, Field(ge=1, le=LAMBDA_S)] = 300
     retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731] = 30
+    cached_fraction: Annotated[float, Field(ge=0, le=1)] = CACHED_FRACTION
+    """The price of an input token from an engine's prefix cache, relative to a computed one: for gate and engines."""
     alarm_address: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$", max_length=254)] | None = None
     traces: Literal["none", "xray"] = "none"
     """Where spans go. X-Ray takes them only in an account with Transaction Search."""
@@ -185,6 +188,8 @@ class Deployment(GateSections):
     def environment(self) -> dict[str, str]:
         """Return the variables of the gate's processes that the file sets, without HEADGATE_POOLS."""
         given = {f"HEADGATE_{name.upper()}": json.dumps(value) for name, value in _sections(self).items()}
+        if self.cached_fraction != CACHED_FRACTION:
+            given["HEADGATE_CACHED_FRACTION"] = str(self.cached_fraction)
         return {"HEADGATE_DEADLINE_S": str(self.deadline_s), **given}
 
     def pool_settings(self, name: str) -> dict[str, Any]:
