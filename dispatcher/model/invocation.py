@@ -31,14 +31,14 @@ class Answer:
     ended_at: float
 
 
-def details_of(answer: Answer) -> dict[str, int]:
-    """Return the cached and the reasoning tokens of an answer, by name; nothing for one that is not "done"."""
+def details_of(answer: Answer) -> tuple[int, int]:
+    """Return the cached and the reasoning tokens of an answer; zeros for one that is not "done"."""
     kept = json.loads(answer.body) if answer.outcome == "done" and answer.body else {}
-    return {name: int(kept[name]) for name in ("cached_tokens", "reasoning_tokens") if name in kept}
+    return int(kept.get("cached_tokens", 0)), int(kept.get("reasoning_tokens", 0))
 
 
 def cached_tokens_of(answer: Answer) -> int:
-    return details_of(answer).get("cached_tokens", 0)
+    return details_of(answer)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ def last_event(answer: Answer) -> Finished:
     """Return the event that ended an answer that is "done"."""
     reasons = tuple(each["reason"] for each in choices_of(answer))
     counts = (answer.input_tokens, answer.output_tokens)
-    return Finished(reasons[0], *counts, reasons if len(reasons) > 1 else (), **details_of(answer))
+    cached_tokens, reasoning_tokens = details_of(answer)
+    return Finished(reasons[0], *counts, reasons if len(reasons) > 1 else (), cached_tokens, reasoning_tokens)
 
 
 def answer_without(item: Invocation, outcome: Outcome, now: float) -> Answer:
