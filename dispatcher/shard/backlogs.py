@@ -1,60 +1,145 @@
-"""What a fair order gives to the queues of one model while each receives so much service per weight (waits.py).
+"""The service that waits for each model, by rank, kept up to date queue by queue (waits.py reads it).
 
-With b the service that waits in a queue of weight w, all queues together receive Σ min(b, v w) until each has had v per
-weight or is empty: the fluid model of weighted fair queueing (policies/planning/fair_drain.py). Sums over the queues in
-the order of b / w answer this in O(log queues).
+A rank is a tier, or DEFERRED_RANK. A queue's service is its number of calls times the mean service of its tenant's
+calls. If that mean is not known, it is the model's, which changes with every end. So such queues are counted in calls,
+and the sums are multiplied by the model's mean when they are read. A tenant's forecast arrivals are added to what waits
+in its queue.
+
+Only `sum_changed` changes the sums, for the tenants in `WaitRecord.changed`. It runs after an entry was confirmed or
+folded. So a decision that is undone leaves no trace in them, and all copies that saw the same entries have the same
+sums.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping
-from itertools import accumulate
-from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from dispatcher.policies.orders.queues import Tenant
+from dispatcher.policies.tiers import Tier
+from dispatcher.shard.levels import Levels, scaled
+
+if TYPE_CHECKING:
+    from dispatcher.shard.state import State
+
+DEFERRED_RANK = len(Tier)
+
+QueueName = tuple[str, bool]
+"""A model, and whether the queue's calls are deferred."""
 
 
-class Queued(NamedTuple):
-    """One queue: its tenant's weight, the service that waits in it, and the service that is forecast to arrive."""
+class Part(NamedTuple):
+    """What one queue adds to the sums: `now` waits, and `later` is that with what is forecast to arrive.
 
-    weight: float
-    waiting: float
-    arriving: float
+    Both are calls, or service units with `is_service`. All numbers are in units of 1 / SCALE (levels.py).
+    """
+
+    rank: int
+    is_service: bool
+    weight: int
+    now: int
+    later: int
+
+
+class RankSums:
+    """The sums of one model and rank, in calls and in service units, of what waits now and of what is forecast."""
+
+    __slots__ = ("calls", "service")
+
+    def __init__(self) -> None:
+        self.calls, self.service = (Levels(), Levels()), (Levels(), Levels())
+
+    def add(self, part: Part, sign: int) -> None:
+        now, later = self.service if part.is_service else self.calls
+        if part.now:
+            now.add(part.now, part.weight, sign)
+        later.add(part.later, part.weight, sign)
+
+    def given(self, level: float, mean_cost: float) -> tuple[float, float]:
+        """Return the service that all queues get until each has got `level` per weight, of what waits now and of that
+        with what is forecast. `mean_cost`: the model's mean service of a call, above 0."""
+        calls, service = level / mean_cost, self.service
+        now = self.calls[0].given(calls) * mean_cost + service[0].given(level)
+        return now, self.calls[1].given(calls) * mean_cost + service[1].given(level)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.calls[1].sums or self.service[1].sums)
 
 
 class Backlogs:
-    """The service of the queues of one model and one rank (tier, or deferred)."""
+    """The sums by model and rank, and each queue's part of them."""
 
-    __slots__ = ("_levels", "_served", "_weights", "of", "total")
+    def __init__(self) -> None:
+        self.ranks: dict[str, dict[int, RankSums]] = {}
+        """By model and rank; only those with a queue."""
+        self.parts: dict[str, dict[QueueName, Part]] = {}
+        """By tenant and queue."""
 
-    def __init__(self, of: Mapping[str, float], weights: Mapping[str, float]) -> None:
-        """`of`: service by tenant. `weights`: the tenants' weights, above 0."""
-        ordered = sorted((service / weights[tenant], service, weights[tenant]) for tenant, service in of.items())
-        self._levels = [level for level, _, _ in ordered]
-        self._served = [0.0, *accumulate(service for _, service, _ in ordered)]
-        self._weights = [0.0, *accumulate(weight for _, _, weight in ordered)]
-        self.of = of
-        self.total = self._served[-1]
+    def set(self, tenant: str, queue: QueueName, part: Part | None) -> None:
+        """Replace the queue's part. None: it adds nothing."""
+        of_tenant = self.parts.get(tenant)
+        before = of_tenant.get(queue) if of_tenant is not None else None
+        if before == part:
+            return
+        if before is not None:
+            self._add(queue[0], before, -1)
+        if part is not None:
+            self._add(queue[0], part, 1)
+            self.parts.setdefault(tenant, {})[queue] = part
+        elif of_tenant is not None:
+            del of_tenant[queue]
+            if not of_tenant:
+                del self.parts[tenant]
 
-    def given(self, level: float, tenant: str, own: float) -> float:
-        """Return what the other queues get until the tenant's queue has got `own`, which is `level` per weight."""
-        part = self.of.get(tenant, 0.0)
-        if part > own:
-            part = own
-        if level == inf:
-            return self.total - part
-        empty = bisect_right(self._levels, level)
-        served, weights = self._served, self._weights
-        others = served[empty] + level * (weights[-1] - weights[empty]) - part
-        return others if others > 0.0 else 0.0
+    def waiting(self, tenant: str, queue: QueueName, mean_cost: float) -> tuple[float, float]:
+        """Return the queue's own service in the sums: what waits now, and that with what is forecast."""
+        part = self.parts.get(tenant, {}).get(queue)
+        if part is None:
+            return 0.0, 0.0
+        unit = (1.0 if part.is_service else mean_cost) / scaled(1.0)
+        return part.now * unit, part.later * unit
+
+    def _add(self, model: str, part: Part, sign: int) -> None:
+        ranks = self.ranks.setdefault(model, {})
+        sums = ranks.setdefault(part.rank, RankSums())
+        sums.add(part, sign)
+        if sign < 0 and sums.is_empty:
+            del ranks[part.rank]
+            if not ranks:
+                del self.ranks[model]
 
 
-NOTHING = Backlogs({}, {})
+def sum_changed(state: State) -> None:
+    """Bring the sums up to date with the tenants that changed. All facts of the state must be written."""
+    record = state.waits
+    record.fade_oldest(state.at)
+    for name in record.changed:
+        tenant = state.tenants.get(name)
+        queues = tenant.queues if tenant is not None else {}
+        for queue in {*queues, *record.backlogs.parts.get(name, ())}:
+            record.backlogs.set(name, queue, _part(state, tenant, queue))
+    record.changed.clear()
 
 
-def sums(queues: Mapping[str, Queued]) -> tuple[Backlogs, Backlogs]:
-    """Return the backlogs of the queues by tenant: what waits, and this with what is forecast to arrive."""
-    weights = {tenant: queue.weight for tenant, queue in queues.items()}
-    waiting = {tenant: queue.waiting for tenant, queue in queues.items()}
-    later = {tenant: queue.waiting + queue.arriving for tenant, queue in queues.items()}
-    return Backlogs(waiting, weights), Backlogs(later, weights)
+def rank_of(state: State, tenant: Tenant, deferred: bool) -> int:
+    """Return the rank of the tenant's calls; 0 is the most urgent."""
+    if deferred:
+        return DEFERRED_RANK
+    return Tier(tenant.tier).rank if state.settings.tiers is not None else 0
+
+
+def _part(state: State, tenant: Tenant | None, name: QueueName) -> Part | None:
+    queue = tenant.queues.get(name) if tenant is not None else None
+    if tenant is None or queue is None:
+        return None
+    model, deferred = name
+    costs = state.waits.costs.get((tenant.name, model))
+    arriving = 0.0 if costs is None or deferred else costs.recent
+    if not queue.count and not arriving:
+        return None
+    mean = costs.own_mean if costs is not None else 0.0
+    unit = mean or 1.0
+    now, later = scaled(queue.count * unit), scaled((queue.count + arriving) * unit)
+    if not later:
+        return None
+    return Part(rank_of(state, tenant, deferred), mean > 0.0, scaled(tenant.weight), now, later)

@@ -39,6 +39,7 @@ def _forget_idle(state: State, names: set[str]) -> None:
     for name in list(names):
         if state.order.is_forgettable(state.tenants[name], state.at, state.virtual_time):
             del state.tenants[name]
+            state.waits.changed.add(name)
             names.discard(name)
 
 

@@ -16,6 +16,7 @@ from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.orders.queues import Call, Tenant
+from dispatcher.shard.backlogs import sum_changed
 from dispatcher.shard.codec import pack, unpack
 from dispatcher.shard.records import Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
@@ -146,6 +147,7 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     if state.throttle is not None and fields["throttle"] is not None:
         state.throttle.load(*fields["throttle"])
     state.flush()
+    sum_changed(state)
     return shard
 
 

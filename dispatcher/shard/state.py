@@ -121,6 +121,7 @@ class State(UndoJournal):
         tenant.waiting += 1
         self.waiting += 1
         self.waiting_models[call.model] += 1
+        self.waits.changed.add(tenant.name)
         if not call.deferred:
             tenant.direct += 1
             self.waiting_tiers[tenant.tier] += 1
@@ -133,6 +134,7 @@ class State(UndoJournal):
         tenant.waiting -= 1
         self.waiting -= 1
         self.waiting_models[call.model] -= 1
+        self.waits.changed.add(tenant.name)
         if not self.waiting_models[call.model]:
             del self.waiting_models[call.model]
         if not call.deferred:
@@ -193,6 +195,7 @@ class State(UndoJournal):
         self.waiting_tiers[tenant.tier] -= tenant.direct
         (tenant.version, tenant.weight, tenant.rate_per_s, tenant.burst, tenant.tier, tenant.waiting_max) = values
         self.waiting_tiers[tenant.tier] += tenant.direct
+        self.waits.changed.add(tenant.name)
         self._dirty[tenant.name] = tenant
 
     def process(self, name: str) -> Process:

@@ -13,9 +13,12 @@ began with a snapshot knows less than others, and no fact depends on it. All of 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
+from math import exp
 
 from dispatcher.policies.orders.queues import Call
+from dispatcher.policies.planning.fair_drain import FORECAST_S
 from dispatcher.policies.planning.wait_ratios import RATIO_MIN, WaitRatios
 from dispatcher.shard.backlogs import Backlogs
 
@@ -34,6 +37,12 @@ COSTS_MAX = 2_000
 """Tenants and models with costs and ratios of their own. The one that was added first is forgotten first."""
 PACES_MAX = 1_000
 QUANTILE_KEPT_S = 0.2
+FADE_EVERY_S = 5.0
+"""A tenant's recent arrivals fade at most this often, so its forecast is too high by at most 4.3 %."""
+FADES_MAX = 8
+"""At most so many tenants' arrivals fade with one entry. With many tenants and few entries they fade later."""
+RECENT_LEAST = 0.05
+"""Fewer recent arrivals than this count as none."""
 
 
 @dataclass(slots=True)
@@ -86,8 +95,21 @@ class Costs:
     variance: float = 0.0
     recent: float = 0.0
     """Arrivals of the recent past; older ones are faded out."""
+    faded_at: float = 0.0
+    """When `recent` faded last, in Unix seconds."""
     ratios: Ratios | None = None
     """None until one of its calls waits."""
+
+    @property
+    def own_mean(self) -> float:
+        """The mean service of the tenant's calls; 0 while too few have ended."""
+        return self.mean if self.ends >= COSTS_MIN else 0.0
+
+    def fade(self, now: float) -> None:
+        self.recent *= exp(-max(0.0, now - self.faded_at) / FORECAST_S)
+        self.faded_at = now
+        if self.recent < RECENT_LEAST:
+            self.recent = 0.0
 
     def ended(self, served: float) -> None:
         self.ends = min(self.ends + 1, MEMORY)
@@ -103,9 +125,12 @@ class WaitRecord:
         self.paces: dict[str, Pace] = {}
         self.costs: dict[tuple[str, str], Costs] = {}
         """By tenant and model."""
-        self.backlogs: dict[str, dict[int, tuple[Backlogs, Backlogs]]] = {}
-        """By model and rank (waits.py), as they were at `summed_at`; they are used until `summed_until`."""
-        self.summed_at = self.summed_until = 0.0
+        self.backlogs = Backlogs()
+        """What waits for each model, as of the last entry (backlogs.py)."""
+        self.changed: set[str] = set()
+        """The tenants with queues, shares, costs or forecasts that are not in `backlogs` yet."""
+        self._fading: deque[tuple[str, str]] = deque()
+        """Tenant and model of the costs with recent arrivals, in the order in which they faded last."""
         self.saturated: dict[str, Pace] = {}
         """The paces of the models that calls wait for since the last entry, and that a worker has."""
         self.ends_from = self.arrivals_from = 0.0
@@ -130,19 +155,33 @@ class WaitRecord:
         if is_sampled:
             call, served = self.ended[-1]
             self._costs(call.tenant.name, call.model).ended(served)
+            self.changed.add(call.tenant.name)
         self.ended.clear()
 
-    def arrived(self, tenant: str, model: str, arrivals: int) -> None:
-        """Count all arrivals since the last sampled one for the tenant. `arrivals`: their number since the start."""
+    def arrived(self, tenant: str, model: str, arrivals: int, now: float) -> None:
+        """Count all arrivals since the last sampled one for the tenant. `arrivals`: their number since the start.
+        `now`: Unix seconds."""
         costs = self.costs.get((tenant, model))
         if costs is not None:
+            if not costs.recent:
+                self._fading.append((tenant, model))
+            costs.fade(now)
             costs.recent += arrivals - self._arrivals
+            self.changed.add(tenant)
         self._arrivals = arrivals
 
-    def fade(self, kept: float) -> None:
-        """Keep this part of the arrivals that are counted as recent."""
-        for costs in self.costs.values():
-            costs.recent *= kept
+    def fade_oldest(self, now: float) -> None:
+        """Fade the recent arrivals of the tenants that are due. `now`: Unix seconds."""
+        for _ in range(min(FADES_MAX, len(self._fading))):
+            costs = self.costs.get(self._fading[0])
+            if costs is not None and now - costs.faded_at < FADE_EVERY_S:
+                return
+            name = self._fading.popleft()
+            if costs is not None and costs.recent:
+                costs.fade(now)
+                self.changed.add(name[0])
+                if costs.recent:
+                    self._fading.append(name)
 
     def may_follow(self, call: Call) -> bool:
         """Return whether a waiting call can still be followed."""
@@ -191,6 +230,8 @@ class WaitRecord:
         found = self.costs.get((tenant, model))
         if found is None:
             if len(self.costs) >= COSTS_MAX:
-                del self.costs[next(iter(self.costs))]
+                oldest = next(iter(self.costs))
+                del self.costs[oldest]
+                self.changed.add(oldest[0])
             found = self.costs[tenant, model] = Costs()
         return found

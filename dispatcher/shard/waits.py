@@ -17,14 +17,14 @@ contains the rests of the running calls (each dispatch follows an end), so B r i
 a straight line from 0 to FORECAST_S, because the exact one takes O(queues) for each announcement. It is concave, so
 the line is below it by a little.
 
-The sums over all queues are made anew at most every REFRESH_S seconds, and more rarely with many tenants. So an
-announcement costs O(log tenants), and the sums take a bounded part of the processor.
+The sums over all queues change with each entry, by the queues that it changes (backlogs.py). So neither an announcement
+nor an entry takes longer with many tenants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, inf, isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact
@@ -32,20 +32,15 @@ from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.planning.fair_drain import FORECAST_S
 from dispatcher.policies.planning.residency import DRAIN_S, residency_s
 from dispatcher.policies.planning.waiting import NORMAL_P90
-from dispatcher.policies.tiers import Tier
-from dispatcher.shard.backlogs import NOTHING, Backlogs, Queued, sums
+from dispatcher.shard.backlogs import QueueName, rank_of
 from dispatcher.shard.records import Worker
 from dispatcher.shard.state import State
-from dispatcher.shard.wait_record import COSTS_MIN, Costs, Pace
+from dispatcher.shard.wait_record import COSTS_MIN
 
-REFRESH_S = 0.1
-REFRESH_TENANT_S = 0.001
-"""The backlogs of n tenants are summed at most every REFRESH_S + n REFRESH_TENANT_S seconds."""
 SAMPLE_EVERY_S = 0.004
 """At most one end and one arrival in so many seconds changes the costs and the forecast of its tenant."""
 FOLLOW_EVERY_S = 0.02
 """At most one waiting call in so many seconds is compared with its prediction. More would not change a quantile."""
-DEFERRED_RANK = len(Tier)
 WITH_GUARANTEES = frozenset({"bwfq", "ratio", "ratio+wake"})
 """The orders that serve a tenant at its guaranteed rate at least."""
 
@@ -70,7 +65,7 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     costs = record.costs.get((tenant.name, model))
     each, per_s = pace.served / pace.ends, pace.served / pace.saturated_s
     own = position * (costs.mean if costs is not None and costs.ends >= COSTS_MIN else each)
-    now, later = _others(state, tenant, model, own, deferred)
+    now, later = _others(state, tenant, (model, deferred), own, each)
     queued_s = _drained_s(own, now, later, per_s)
     if tenant.rate_per_s and state.settings.tiers is None and state.order.name in WITH_GUARANTEES:
         queued_s = min(queued_s, own / min(per_s, tenant.rate_per_s * state.scale()))
@@ -99,7 +94,7 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
             record.left(fact.id)
         elif at >= record.arrivals_from and isinstance(fact, Accepted):
             record.arrivals_from = at + SAMPLE_EVERY_S
-            record.arrived(fact.tenant, fact.model, state.arrivals)
+            record.arrived(fact.tenant, fact.model, state.arrivals, at)
             if at >= record.follow_from:
                 _follow(state, fact.id)
 
@@ -115,10 +110,6 @@ def _follow(state: State, call_id: str) -> None:
         state.waits.follow(call, wait.queued_s, state.at + wait.p50_s - wait.queued_s)
 
 
-def _mean_cost(costs: Costs | None, pace: Pace) -> float:
-    return costs.mean if costs is not None and costs.ends >= COSTS_MIN else pace.mean_cost
-
-
 def _drained_s(own: float, now: float, later: float, per_s: float) -> float:
     """Return the first T with T x per_s = own + others(T), where others(T) goes from `now` to `later` at FORECAST_S."""
     growth = (later - now) / FORECAST_S
@@ -127,62 +118,25 @@ def _drained_s(own: float, now: float, later: float, per_s: float) -> float:
     return (own + later) / per_s
 
 
-def _others(state: State, tenant: Tenant, model: str, own: float, deferred: bool) -> tuple[float, float]:
+def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cost: float) -> tuple[float, float]:
     """Return the service of other queues before the tenant has received `own`: of what waits now, and of that and what
-    is forecast to arrive in FORECAST_S seconds."""
-    ranks = _backlogs(state).get(model)
+    is forecast to arrive in FORECAST_S seconds. `mean_cost`: the model's mean service of a call."""
+    model, deferred = queue
+    ranks = state.waits.backlogs.ranks.get(model)
     if ranks is None:
         return 0.0, 0.0
-    rank = _rank(state, tenant, deferred) if deferred or state.settings.tiers is not None else 0
+    rank = rank_of(state, tenant, deferred)
     level = inf if state.order.name == "fcfs" else own / tenant.weight
-    waiting, forecast = ranks.get(rank, (NOTHING, NOTHING))
-    now, later = waiting.given(level, tenant.name, own), forecast.given(level, tenant.name, own)
-    if len(ranks) > 1:
-        for urgent, (before, expected) in ranks.items():
-            if urgent < rank:
-                now, later = now + before.total, later + expected.total
+    now = later = 0.0
+    if (same := ranks.get(rank)) is not None:
+        given = same.given(level, mean_cost)
+        parts = state.waits.backlogs.waiting(tenant.name, queue, mean_cost)
+        now, later = (max(0.0, each - min(part, own)) for each, part in zip(given, parts, strict=True))
+    for urgent, sums in ranks.items() if len(ranks) > 1 else ():
+        if urgent < rank:
+            before, expected = sums.given(inf, mean_cost)
+            now, later = now + before, later + expected
     return now, now if level == inf else max(now, later)
-
-
-def _backlogs(state: State) -> dict[str, dict[int, tuple[Backlogs, Backlogs]]]:
-    """Return the backlogs by model and rank, now and in FORECAST_S seconds, as they were at the last refresh."""
-    record, now = state.waits, state.at
-    if not record.summed_at <= now < record.summed_until:
-        record.fade(exp(-max(0.0, now - record.summed_at) / FORECAST_S))
-        record.backlogs = _sum_backlogs(state)
-        record.summed_at, record.summed_until = now, now + REFRESH_S + REFRESH_TENANT_S * len(state.tenants)
-    return record.backlogs
-
-
-def _sum_backlogs(state: State) -> dict[str, dict[int, tuple[Backlogs, Backlogs]]]:
-    """Sum what waits in each queue, and what is forecast to arrive: what the last FORECAST_S seconds brought."""
-    found: dict[str, dict[int, dict[str, Queued]]] = {}
-    for (name, model), costs in state.waits.costs.items():
-        tenant = state.tenants.get(name)
-        if tenant is not None and costs.recent:
-            ranks = found.setdefault(model, {}).setdefault(_rank(state, tenant, False), {})
-            ranks[name] = Queued(tenant.weight, 0.0, costs.recent * _mean_of(state, name, model))
-    for tenant in state.tenants.values():
-        if tenant.waiting:
-            for (model, deferred), queue in tenant.queues.items():
-                if queue.count:
-                    ranks = found.setdefault(model, {}).setdefault(_rank(state, tenant, deferred), {})
-                    arriving = ranks[tenant.name].arriving if tenant.name in ranks else 0.0
-                    waiting = queue.count * (_mean_of(state, tenant.name, model) or queue.head().cost)
-                    ranks[tenant.name] = Queued(tenant.weight, waiting, arriving)
-    return {model: {rank: sums(queues) for rank, queues in ranks.items()} for model, ranks in found.items()}
-
-
-def _mean_of(state: State, tenant: str, model: str) -> float:
-    """Return the mean service of a tenant's calls; 0 if it is unknown."""
-    pace = state.waits.paces.get(model)
-    return _mean_cost(state.waits.costs.get((tenant, model)), pace) if pace is not None and pace.is_known else 0.0
-
-
-def _rank(state: State, tenant: Tenant, deferred: bool) -> int:
-    if deferred:
-        return DEFERRED_RANK
-    return Tier(tenant.tier).rank if state.settings.tiers is not None else 0
 
 
 def _until_loaded_s(state: State, model: str) -> float:
