@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import secrets
@@ -208,9 +207,10 @@ def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) ->
 def make_gate_process(config: Config) -> GateProcess:
     """Return a gate process of one pool (Config.of_pool), which does not listen yet. Raises ConfigurationError.
 
-    At a takeover, the present state is excluded from garbage collection, because a scan takes 0.2 s for 10,000 tenants.
+    While it leads, no garbage collection visits its whole state (service/garbage.py).
     """
     from dispatcher.planner_process import PlannerProcess
+    from dispatcher.service.garbage import Garbage
     from dispatcher.service.gate_process import GateProcess, GateStores
 
     store, clock = make_store(config), RealClock()
@@ -218,7 +218,7 @@ def make_gate_process(config: Config) -> GateProcess:
     fleet = _fleet(config, store, clock)
     return GateProcess(
         fleet, config.shard_settings(), stores, config.shard, offload=asyncio.to_thread,
-        plan_offload=PlannerProcess().run, on_lead=gc.freeze,
+        plan_offload=PlannerProcess().run, garbage=Garbage(),
     )  # fmt: skip
 
 

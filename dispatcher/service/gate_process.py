@@ -12,7 +12,6 @@ lead at once, one of them loses a write. The state stays right: each position is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from dispatcher.ports import InvocationStore, Launcher, Listener, MailboxStore, 
 from dispatcher.service.codec.frames import Do, Heir, Hello, Message, NotLeader
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Offload, at_once
+from dispatcher.service.garbage import Garbage
 from dispatcher.service.leader import Leader
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Fleet, Leadership, connect, read_leadership
@@ -66,7 +66,8 @@ class GateStores(NamedTuple):
 class GateProcess:
     """Leads or follows. Call `listen`, then `run`.
 
-    `shard` names the log. `offload` runs the work of snapshots, `plan_offload` the planner. A takeover calls `on_lead`.
+    `shard` names the log. `offload` runs the work of snapshots, `plan_offload` the planner. `garbage`: this
+    process's garbage collection; None leaves it alone.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class GateProcess:
         *,
         offload: Offload = at_once,
         plan_offload: Offload = at_once,
-        on_lead: Callable[[], None] = lambda: None,
+        garbage: Garbage | None = None,
     ) -> None:
         self._fleet, self._clock, self._settings, self._stores = fleet, fleet.clock, settings, stores
         self.address = ""
@@ -95,7 +96,7 @@ class GateProcess:
         self._reception = Reception(fleet, lambda: self._leader, self._not_leader)
         self._listener: Listener | None = None
         self._stopping = asyncio.Event()
-        self._offload, self._plan_offload, self._on_lead = offload, plan_offload, on_lead
+        self._offload, self._plan_offload, self._garbage = offload, plan_offload, garbage
         self._snapshots = Snapshots(fleet.log, stores.projections, shard, fleet.clock, fleet.ids, offload)
         self._replica: Replica | None = None
         self._shadow: Replica | None = None
@@ -185,10 +186,9 @@ class GateProcess:
         if not await self.replica.take_over(self.address, known.epoch):
             return
         self.takeovers += 1
-        self._on_lead()
         self.rank = -1
         courier = Courier(self._stores.mailboxes, self._stores.launcher, self._clock)
-        self._leader = leader = Leader(self.replica, self._clock, courier, self._plan_offload)
+        self._leader = leader = Leader(self.replica, self._clock, courier, self._plan_offload, self._garbage)
         self._note(Leadership(self.address, leader.epoch, self.replica.shard.position, 0.0, by_leader=True))
         self._end_if_stopping()
         try:

@@ -20,6 +20,7 @@ from dispatcher.ports import Clock
 from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLeader, Reads, Receipt, Reply, Result
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Delivery, Offload, at_once, ignore_entry, ignore_load
+from dispatcher.service.garbage import Garbage
 from dispatcher.service.group_commit import GroupCommit, no_reply
 from dispatcher.service.launches import Launches
 from dispatcher.service.planning import Planning
@@ -42,11 +43,19 @@ NAMES_MOST = 10
 class Leader:
     """Leads from its own takeover entry until it is deposed, steps down or is stopped.
 
-    `plan_offload` runs the planner (planning.py).
+    `plan_offload` runs the planner (planning.py). `garbage`: this process's garbage collection, without long pauses
+    while this object leads; None leaves it alone.
     """
 
-    def __init__(self, replica: Replica, clock: Clock, courier: Courier, plan_offload: Offload = at_once) -> None:
-        self._replica, self._clock, self._courier = replica, clock, courier
+    def __init__(
+        self,
+        replica: Replica,
+        clock: Clock,
+        courier: Courier,
+        plan_offload: Offload = at_once,
+        garbage: Garbage | None = None,
+    ) -> None:
+        self._replica, self._clock, self._courier, self._garbage = replica, clock, courier, garbage
         self.epoch = replica.shard.epoch
         self.commits = GroupCommit(replica, clock, courier.deliver, self._store_failed, self.epoch)
         self.presence = Presence(replica, clock, self.submit)
@@ -58,6 +67,8 @@ class Leader:
 
     async def run(self) -> None:
         """Lead until another process leads, until `stop`, or until the log does not answer. Raises LogError."""
+        if self._garbage is not None:
+            self._garbage.lead()
         commits = asyncio.create_task(self.commits.run())
         sweeps = asyncio.create_task(self._sweep())
         planning = asyncio.create_task(self._planning.run())
@@ -72,6 +83,8 @@ class Leader:
             commits.cancel()
             self._replica.on_entry, self._replica.on_load = ignore_entry, ignore_load
             self._dismiss()
+            if self._garbage is not None:
+                self._garbage.follow()
 
     def stop(self) -> None:
         """Stop leading after the entry that is being written."""
@@ -220,6 +233,8 @@ class Leader:
             self.presence.sweep()
             self._launches.sweep()
             self._close_silent()
+            if self._garbage is not None:
+                self._garbage.sweep(is_idle=not self._replica.shard.state.calls)
 
     def _close_silent(self) -> None:
         """Close the connections on which no frame arrives. If a machine vanishes, its connections do not break."""

@@ -81,8 +81,7 @@ class State(UndoJournal):
         """The part of each worker's KV blocks in use, from its last report to this process. It is not in the log."""
         self.durable_ends: list[tuple[Over, int]] = []
         """The ends of durable calls in the decision that is not written yet, each with the call's last attempt."""
-        self.waits = WaitRecord()
-        """Not in the log either."""
+        self.waits = WaitRecord()  # not in the log either
         self.grown: set[str] = set()
         """Processes with more than `accepted_most` accepted numbers. forgetting.py drops those below their floor."""
         self._dirty: dict[str, Tenant] = {}
@@ -270,9 +269,8 @@ class State(UndoJournal):
         tenant.spent = spent
 
     def _restore_interaction(self, key: tuple[str, str], at: float | None) -> None:
-        if at is None:
-            del self.interactions[key]
-        else:
+        self.interactions.pop(key)
+        if at is not None:
             self.interactions[key] = at
 
     # Derived
@@ -283,10 +281,9 @@ class State(UndoJournal):
 
     def flush(self) -> None:
         """Bring indexes and the sum of promised rates up to date with the tenants that changed."""
-        if self._dirty:
-            for tenant in self._dirty.values():
-                self.refresh(tenant)
-            self._dirty.clear()
+        for tenant in self._dirty.values():
+            self.refresh(tenant)
+        self._dirty.clear()
 
     def refresh(self, tenant: Tenant) -> None:
         """Bring indexes and the sum of promised rates up to date with one tenant. Calls only what has to change."""
