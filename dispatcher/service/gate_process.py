@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from math import inf
 from typing import NamedTuple
-from zlib import crc32
 
 from dispatcher.model.commands import Command
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
@@ -28,9 +26,11 @@ from dispatcher.service.garbage import Garbage
 from dispatcher.service.leader import Leader
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Fleet, Leadership, connect, read_leadership
+from dispatcher.service.link.patience import PATIENCE_S, Patience
 from dispatcher.service.reception import Reception
 from dispatcher.service.replica import Replica
 from dispatcher.service.snapshots import Snapshots
+from dispatcher.service.succession import Succession
 from dispatcher.shard.settings import ShardSettings
 
 HEIR_ALIVE_S = 0.03
@@ -38,13 +38,6 @@ HEIR_ALIVE_S = 0.03
 FOLLOWER_ALIVE_S = 0.5
 FOLD_S = 0.25
 """An heir reads the end of the log this often."""
-RANK_S = (0.0, 0.06)
-"""Before it takes over, the first and the second heir wait this long, the others OTHERS_S or up to twice that."""
-OTHERS_S = 0.3
-STILL_WRITES_S = 0.05
-"""The time between two reads of the log that show whether a leader which sends no receipts still writes."""
-HOLD_OFF_S = 3.0
-"""For this time after its takeover a leader is not replaced for missing receipts. So leadership does not flap."""
 RETRY_S = 0.2
 ABSTAIN_S = 2.0
 """After it stepped down, a leader waits this long, so that another process can take over."""
@@ -87,9 +80,9 @@ class GateProcess:
         """This process's number among the leader's heirs, from 0; -1 if it is no heir."""
         self.takeovers = 0
         self._known = Leadership("", 0, -1, 0.0, by_leader=False)
-        self._epoch_began_at = -inf
-        """The time at which this process saw the last takeover, by the monotonic clock."""
+        self._succession = Succession(fleet)
         self._leader: Leader | None = None
+        self._patience = Patience()
         self._channel: Channel | None = None
         self._is_vacant = False
         """True if the leader that the log names has answered that it does not lead and knows no leader."""
@@ -178,7 +171,7 @@ class GateProcess:
 
     def _note(self, known: Leadership) -> None:
         if self._known.epoch not in (0, known.epoch):
-            self._epoch_began_at = self._clock.monotonic()
+            self._succession.began()
         self._known = known
 
     async def _take_over(self, known: Leadership) -> None:
@@ -199,6 +192,8 @@ class GateProcess:
             await self._resign(leader)
         elif self.replica.shard.epoch == leader.epoch:
             await self._clock.sleep(ABSTAIN_S)
+        else:  # it was taken for dead, so processes of this fleet stop for longer than the least patience
+            self._patience.took(PATIENCE_S, self._clock.monotonic())
 
     async def _resign(self, leader: Leader) -> None:
         """If there is no heir, write that no process leads, so that the other processes decide alone at once."""
@@ -213,16 +208,21 @@ class GateProcess:
             connection = await connect(self._fleet, known.address)
         except ConnectionLost as error:
             return await self._succeed(known, is_certain=error.refused)
-        self._is_vacant = False
-        channel = self._channel = Channel(connection, self._clock, FOLLOWER_ALIVE_S)
+        self._is_vacant = is_gone = False
+
+        async def suspect() -> None:
+            nonlocal is_gone
+            is_gone = await self._may_succeed(known, is_certain=False)
+
+        channel = self._channel = Channel(connection, self._clock, self._patience, FOLLOWER_ALIVE_S, suspect)
         channel.post(Hello(NEWEST, self.replica.name, "gate", self.address))
         self._end_if_stopping()
         try:
             await channel.run(self._received)
         finally:
             self._channel = None
-        if not self._stopping.is_set() and (self._is_vacant or channel.is_out_of_patience):
-            await self._succeed(known, is_certain=self._is_vacant)
+        if not self._stopping.is_set() and (self._is_vacant or (channel.is_out_of_patience and is_gone)):
+            await self._succeed(known, is_certain=self._is_vacant, is_gone=is_gone)
         return None
 
     def _received(self, message: Message) -> None:
@@ -235,27 +235,13 @@ class GateProcess:
             if self._channel is not None:
                 self._channel.close()
 
-    async def _succeed(self, known: Leadership, *, is_certain: bool) -> None:
-        """Take over, unless another process has done so. If it is not certain that the leader is gone, take over only
-        if the leader began more than HOLD_OFF_S ago and writes nothing within STILL_WRITES_S."""
-        await self._clock.sleep(self._turn_s())
-        now = await read_leadership(self._fleet.log)
-        if now.epoch != known.epoch:
-            return
-        if not is_certain:
-            await self._clock.sleep(STILL_WRITES_S)
-            later = await read_leadership(self._fleet.log)
-            still_writes = later.position > now.position and later.by_leader
-            is_young = self._clock.monotonic() - self._epoch_began_at < HOLD_OFF_S
-            if later.epoch != known.epoch or still_writes or is_young:
-                await self._clock.sleep(RETRY_S)
-                return
-        await self._take_over(known)
+    async def _succeed(self, known: Leadership, *, is_certain: bool, is_gone: bool = False) -> None:
+        """Take over, unless another process has done so. `is_gone`: this was checked already."""
+        if is_gone or await self._may_succeed(known, is_certain=is_certain):
+            await self._take_over(known)
 
-    def _turn_s(self) -> float:
-        if 0 <= self.rank < len(RANK_S):
-            return RANK_S[self.rank]
-        return OTHERS_S * (1 + crc32(self.replica.name.encode()) / 2**32)
+    async def _may_succeed(self, known: Leadership, *, is_certain: bool) -> bool:
+        return await self._succession.may_succeed(known, self.replica.name, self.rank, is_certain=is_certain)
 
     def _not_leader(self) -> NotLeader:
         """Return the answer to clients while this process does not lead."""

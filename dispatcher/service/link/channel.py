@@ -1,22 +1,22 @@
 """The client's side of a connection to a gate process. It sends messages in frames, and watches for receipts.
 
-A leader sends a receipt for each frame at once, even while the log does not answer. If a receipt is missing for
-PATIENCE_S, the leader is dead, paused or cut off (rule 7).
+A leader sends a receipt for each frame at once, even while the log does not answer. If a receipt is missing for longer
+than the process's patience (patience.py), the leader is dead, paused or cut off (rule 7).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 
 from dispatcher.model.errors import ConnectionLost
 from dispatcher.model.formats import OLDEST
 from dispatcher.ports import Clock, Connection
 from dispatcher.service.codec.frames import Alive, Message, Reads, Receipt, decode_frame, encode_frames, encode_message
+from dispatcher.service.link.patience import Patience
 
-PATIENCE_S = 0.25
 ALIVE_S = 1.0
 LATE_S = 0.05
 """If a task wakes up later than it should by this time, this process itself was paused or busy."""
@@ -25,12 +25,29 @@ STALE_S = 3.0
 """A connection without a message for this time is not used again, because this process may have been frozen."""
 
 
+async def suspect_at_once() -> None:
+    """Do nothing more while a receipt is overdue. This is the default of `suspect`."""
+
+
 class Channel:
     """A connection to a gate process. `alive_s`: if no frame was sent for this time, an Alive asks for a receipt.
-    `reads`: the format that the leader before this one read. It is used until the first receipt."""
 
-    def __init__(self, connection: Connection, clock: Clock, alive_s: float = ALIVE_S, *, reads: int = OLDEST) -> None:
+    `suspect` is awaited when a receipt is overdue. If the receipt arrives meanwhile, the channel goes on. `reads`: the
+    format that the leader before this one read. It is used until the first receipt.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        clock: Clock,
+        patience: Patience,
+        alive_s: float = ALIVE_S,
+        suspect: Callable[[], Awaitable[None]] = suspect_at_once,
+        *,
+        reads: int = OLDEST,
+    ) -> None:
         self._connection, self._clock, self.alive_s = connection, clock, alive_s
+        self._patience, self._suspect = patience, suspect
         self._unsent: list[bytes] = []
         self._without_receipt: deque[float] = deque()
         """The time at which each frame without a receipt was sent, by the monotonic clock."""
@@ -44,7 +61,7 @@ class Channel:
         """The highest format that the leader reads (model/formats.py). It says so before its first receipt."""
         self._said = OLDEST
         self.is_out_of_patience = False
-        """True if a receipt did not arrive within PATIENCE_S."""
+        """True if a receipt did not arrive in time."""
 
     @property
     def is_stale(self) -> bool:
@@ -117,10 +134,13 @@ class Channel:
             await self._clock.sleep(max(self._spoke_at + self.alive_s - now_s, MOMENT_S))
 
     async def _watch(self) -> None:
-        """Return when a receipt is overdue."""
+        """Return when a receipt is overdue, and does not arrive during `suspect` either."""
         while not self.is_out_of_patience:
             if self._without_receipt:
-                self.is_out_of_patience = await self._no_receipt_in_time()
+                if await self._no_receipt_in_time():
+                    receipts = self.receipts
+                    await self._suspect()
+                    self.is_out_of_patience = self.receipts == receipts
             else:
                 self._watched.clear()
                 await self._watched.wait()
@@ -130,8 +150,9 @@ class Channel:
 
         If this process was paused, give it LATE_S more to read the messages that arrived meanwhile.
         """
-        due = self._without_receipt[0] + PATIENCE_S
-        while self._without_receipt and self._without_receipt[0] + PATIENCE_S <= due:
+        patience_s = self._patience.seconds(self._clock.monotonic())
+        due = self._without_receipt[0] + patience_s
+        while self._without_receipt and self._without_receipt[0] + patience_s <= due:
             left_s = due - self._clock.monotonic()
             if left_s <= 0:
                 return True
@@ -142,6 +163,7 @@ class Channel:
 
     def _take_receipt(self, frames: int) -> None:
         self.reads = self._said
+        now = self._clock.monotonic()
         while self._without_receipt and self.receipts < frames:
-            self._without_receipt.popleft()
+            self._patience.took(now - self._without_receipt.popleft(), now)
             self.receipts += 1

@@ -19,6 +19,7 @@ from dispatcher.service.courier import Courier
 from dispatcher.service.link.alone import Alone, news_of_status
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Finder, Fleet
+from dispatcher.service.link.patience import Patience
 from dispatcher.service.link.pending import Pending, PendingCommand
 from dispatcher.service.link.waiters import Waiters
 from dispatcher.service.replica import Replica
@@ -53,7 +54,7 @@ class Route:
         self._clock, self._replica, self._mailboxes, self._others = fleet.clock, replica, mailboxes, others
         self._pending, self._waiters = pending, waiters
         self._hello, self._received, self._is_needed = hello, received, is_needed
-        self._finder = Finder(fleet)
+        self._finder, self._patience = Finder(fleet), Patience()
         self.channel: Channel | None = None
         self.alone: Alone | None = None
         self._searching_since = fleet.clock.monotonic()
@@ -141,7 +142,7 @@ class Route:
 
         Return False if no receipt arrived: the other process does not lead.
         """
-        self.channel = channel = Channel(connection, self._clock, reads=self._reads)
+        self.channel = channel = Channel(connection, self._clock, self._patience, reads=self._reads)
         self._found.set()
         channel.post(self._hello())
         self._ask_status()

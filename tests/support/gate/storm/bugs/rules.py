@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import inf
 
 from dispatcher.operations import answer_events, following, submit
-from dispatcher.service import clock_guard, follower, gate_process, planning, presence, replica, snapshots
-from dispatcher.service.link import alone, channel
+from dispatcher.service import clock_guard, follower, gate_process, planning, presence, replica, snapshots, succession
+from dispatcher.service.link import alone, patience
 from dispatcher.shard import accept, fold, records, running, snapshot, state, steps, swapping
 from dispatcher.stores import hedged_log, snapshot_parts
 from gpu_worker.service import agent, held_attempts, seen_attempts
@@ -136,9 +136,9 @@ bug(
 bug(
     "no_patience",
     "A late receipt is taken for a dead leader, and nothing holds a takeover off.",
-    Value(channel, "PATIENCE_S", 0.004),
-    Value(gate_process, "HOLD_OFF_S", 0.0),
-    Edit(gate_process.GateProcess, "_succeed", "if not is_certain:", "if False:"),
+    Value(patience, "PATIENCE_MAX_S", 0.004),
+    Value(succession, "HOLD_OFF_S", 0.0),
+    Edit(succession.Succession, "may_succeed", "if not is_certain:", "if False:"),
     rule=7,
 )
 bug(
