@@ -197,7 +197,8 @@ def _throttled(state: State, command: Accept, app: str) -> Refused | None:
     interaction that has begun."""
     if state.throttle is None:
         return None
-    under_way = bool(command.interaction) and (command.tenant, command.interaction) in state.interactions
+    last_at = state.interactions.get((command.tenant, command.interaction), -math.inf)
+    under_way = bool(command.interaction) and last_at >= state.at - state.settings.interaction_kept_s
     found = state.throttle.check(
         command.tenant, app, state.at, saturated=_is_saturated(state, command.model), under_way=under_way
     )

@@ -175,11 +175,11 @@ def _lost_process(decision: Decision, name: str) -> None:
 
 
 def _saved(decision: Decision, command: Saved) -> None:
-    """Log which usage is projected, but only if a total is newly projected. So snapshots write nothing to an idle
-    log."""
+    """Log which usage is projected, but only if a total changed since the last such fact. So snapshots write nothing to
+    an idle log."""
     state = decision.state
     position = min(command.position, state.position)
-    if any(state.usage_saved <= usage.position < position for usage in state.usage.values()):
+    if state.usage_saved <= state.usage_changed and state.usage_saved < position:
         decision.add(UsageSaved(position))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from dispatcher.model.usage import HOUR_S
 from dispatcher.shard.state import State
 
@@ -18,7 +16,8 @@ def forget(state: State, before: float) -> None:
     """Drop the parts of the state that no decision depends on. All facts of the state must be written.
 
     `before` is the time of the entry before. The entries alone decide what is dropped, so that all copies of a shard
-    drop the same: every second some of the idle tenants are checked, and every minute everything else.
+    drop the same. Some of the interactions and of the usage are checked with each entry (grouped.py), some of the idle
+    tenants every second, and everything else every minute.
     """
     for name in state.grown:
         if (process := state.processes.get(name)) is not None:
@@ -26,11 +25,14 @@ def forget(state: State, before: float) -> None:
     state.grown.clear()
     while len(state.ends) > ENDS_KEPT:
         state.ends.popitem(last=False)
+    is_minute = before // CLEANED_EVERY_S != state.at // CLEANED_EVERY_S
+    _forget_interactions(state, is_minute=is_minute)
+    _forget_usage(state, is_minute=is_minute)
     if int(before) == int(state.at):
         return
     for names in state.idle.due(before, state.at):
         _forget_idle(state, names)
-    if before // CLEANED_EVERY_S != state.at // CLEANED_EVERY_S:
+    if is_minute:
         _forget_old(state)
 
 
@@ -48,16 +50,24 @@ def _forget_old(state: State) -> None:
     for name, process in list(state.processes.items()):
         if not process.calls and state.at - process.seen_at > kept_s:
             del state.processes[name]
-    old = state.at - state.settings.interaction_kept_s
-    state.interactions = {key: at for key, at in state.interactions.items() if at >= old}
     state.models_turned = {model: at for model, at in state.models_turned.items() if state.slots.has(model)}
-    _forget_usage(state)
 
 
-def _forget_usage(state: State) -> None:
+def _forget_interactions(state: State, *, is_minute: bool) -> None:
+    old = state.at - state.settings.interaction_kept_s
+    for key in state.interactions.due(state.position, is_minute=is_minute):
+        if state.interactions[key] < old:
+            del state.interactions[key]
+
+
+def _forget_usage(state: State, *, is_minute: bool) -> None:
     """Forget old totals that are projected. A total that is not projected stays, however old, so that none is lost."""
     oldest = int(state.at // HOUR_S) - HOURS_KEPT
     saved = state.usage_saved
-    for key in [key for key, usage in state.usage.items() if key[2] < oldest and usage.position < saved]:
-        del state.usage[key]
-    state.apps = Counter((tenant, hour) for tenant, _, hour in state.usage)
+    for key in state.usage.due(state.position, is_minute=is_minute):
+        tenant, _, hour = key
+        if hour < oldest and state.usage[key].position < saved:
+            del state.usage[key]
+            state.apps[tenant, hour] -= 1
+            if not state.apps[tenant, hour]:
+                del state.apps[tenant, hour]

@@ -140,6 +140,7 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     for tenant, app, hour, *totals in fields["usage"]:
         state.usage[tenant, app, hour] = Usage(*totals[: len(Usage._fields)])
         state.apps[tenant, hour] += 1
+        state.usage_changed = max(state.usage_changed, state.usage[tenant, app, hour].position)
     for tenant, interaction, at, *_ in fields["interactions"]:
         state.interactions[tenant, interaction] = at
     for over in fields["ends"]:

@@ -24,6 +24,7 @@ from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.activity import IdleTenants, Promises
 from dispatcher.shard.deadlines import Deadlines
+from dispatcher.shard.grouped import GroupedDict
 from dispatcher.shard.lanes import Lanes
 from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
@@ -51,13 +52,14 @@ class State(UndoJournal):
         self.calls: dict[str, Call] = {}
         self.workers: dict[str, Worker] = {}
         self.processes: dict[str, Process] = {}
-        self.usage: dict[tuple[str, str, int], Usage] = {}
+        self.usage: GroupedDict[tuple[str, str, int], Usage] = GroupedDict()
         """By tenant, application and hour."""
         self.apps: Counter[tuple[str, int]] = Counter()
         """The number of applications in `usage` by tenant and hour."""
-        self.usage_saved = 0
-        """The totals of usage that did not change since this position are in the projection."""
-        self.interactions: dict[tuple[str, str], float] = {}
+        self.usage_saved, self.usage_changed = 0, -1
+        """The totals of usage that did not change since the first position are in the projection. The second is that
+        of their last change."""
+        self.interactions: GroupedDict[tuple[str, str], float] = GroupedDict()
         """When the last call of each interaction was accepted."""
         self.ends: OrderedDict[str, Over] = OrderedDict()
         """The ends of the last calls by id, so that a repeated command gets the same answer."""
@@ -163,15 +165,11 @@ class State(UndoJournal):
         self._dirty[call.tenant.name] = call.tenant
         self._note(self.hold, call, worker)
 
-    # Clocks
-
     def set_clocks(self, tenant: Tenant, clocks: Clocks) -> None:
         if clocks != tenant.clocks:
             self._note(self.set_clocks, tenant, tenant.clocks)
             tenant.clocks = clocks
             self._dirty[tenant.name] = tenant
-
-    # Records
 
     def tenant(self, name: str) -> Tenant:
         """Return the tenant; a new one if it is not known."""
@@ -266,6 +264,7 @@ class State(UndoJournal):
         if usage is not None:
             self.usage[key] = usage
         self.apps[key[0], key[2]] += (usage is not None) - (old is not None)
+        self.usage_changed = self.position
         tenant.spent = spent
 
     def _restore_interaction(self, key: tuple[str, str], at: float | None) -> None:

@@ -144,6 +144,7 @@ def ended(state: State, fact: Ended) -> list[News]:
     tenant.spent += served
     if not usage.requests:
         state.apps[tenant.name, key[2]] += 1
+    state.usage_changed = state.position
     state.usage[key] = usage.plus(input_tokens, output_tokens, served, state.position, cached_tokens)
     del state.calls[call_id]
     process = state.processes[call.process]
