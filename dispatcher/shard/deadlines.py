@@ -1,19 +1,25 @@
-"""The deadlines of waiting calls, in a heap. The entry of a call that no longer waits is dead, and is dropped later."""
+"""The deadlines of waiting calls, in a heap. The entry of a call that no longer waits is dead, and is dropped later.
+
+With too many dead entries a sweep begins. It stops nothing, however long the heap is: the heap is put aside, and with
+each call that begins to wait, SWEPT entries move from its end to a new heap, without the dead ones. (A heap without its
+last entry is a heap.)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import inf
 
 from dispatcher.policies.orders.queues import Call
 
 SLACK = 64
-"""The heap may hold two entries for each call, and SLACK more, before all dead entries are dropped."""
+"""The heap may hold two entries for each call, and SLACK more, before a sweep begins."""
+SWEPT = 8
 
-DUE_MAX = 20_000
-"""The most calls that expire in one entry of the log. Their facts fill a third of it. The next tick takes the
-others."""
+DUE_MAX = 400
+"""The most calls that expire in one entry of the log, as many as an entry has commands, so that it does not stop a
+leader for longer. The next tick takes the others, 50 ms later."""
 
 
 class Deadlines:
@@ -22,21 +28,28 @@ class Deadlines:
     def __init__(self, calls: Mapping[str, Call]) -> None:
         self._calls = calls
         self._heap: list[tuple[float, str]] = []
+        self._old: list[tuple[float, str]] = []
+        """During a sweep, the heap from before it."""
+        self._moved: set[str] = set()
+        """During a sweep, the calls with an entry that was moved. A second one is dropped."""
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._heap) + len(self._old)
 
     def add(self, call: Call) -> None:
         """Add a call that begins to wait."""
         heappush(self._heap, (call.deadline_at, call.id))
-        if len(self._heap) > 2 * len(self._calls) + SLACK:
-            self._heap = [(each.deadline_at, each.id) for each in self._calls.values() if not each.worker]
-            heapify(self._heap)
+        if self._old:
+            for _ in range(min(SWEPT, len(self._old))):
+                self._move(self._old.pop())
+        elif len(self._heap) > 2 * len(self._calls) + SLACK:
+            self._heap, self._old = [], self._heap
+            self._moved.clear()
 
     def take_due(self, now: float) -> list[str]:
         """Return the ids of up to DUE_MAX waiting calls after their deadline, and drop their entries."""
         due: dict[str, None] = {}
-        while self._heap and self._heap[0][0] <= now and len(due) < DUE_MAX:
+        while self._has_head() and self._heap[0][0] <= now and len(due) < DUE_MAX:
             call_id = heappop(self._heap)[1]
             call = self._calls.get(call_id)
             if call is not None and not call.worker and call.deadline_at <= now:
@@ -45,10 +58,25 @@ class Deadlines:
 
     def next(self) -> float:
         """Return the earliest deadline of a waiting call; infinity if none waits."""
-        while self._heap:
-            deadline_at, call_id = self._heap[0]
-            call = self._calls.get(call_id)
-            if call is not None and not call.worker and call.deadline_at == deadline_at:
-                return deadline_at
+        while self._has_head():
+            if self._is_live(self._heap[0]):
+                return self._heap[0][0]
             heappop(self._heap)
         return inf
+
+    def _has_head(self) -> bool:
+        """Return whether there is an entry; the first one is then the head of `_heap`."""
+        while self._old and (not self._heap or self._old[0] < self._heap[0]):
+            self._move(heappop(self._old))
+        return bool(self._heap)
+
+    def _move(self, entry: tuple[float, str]) -> None:
+        """Move an entry of the old heap, unless it is dead or its call has another one."""
+        if entry[1] not in self._moved and self._is_live(entry):
+            self._moved.add(entry[1])
+            heappush(self._heap, entry)
+
+    def _is_live(self, entry: tuple[float, str]) -> bool:
+        deadline_at, call_id = entry
+        call = self._calls.get(call_id)
+        return call is not None and not call.worker and call.deadline_at == deadline_at

@@ -38,9 +38,10 @@ def forget(state: State, before: float) -> None:
 
 def _forget_idle(state: State, names: set[str]) -> None:
     """Forget idle tenants that behave like new ones."""
+    tenants, is_forgettable, at, virtual_time = state.tenants, state.order.is_forgettable, state.at, state.virtual_time
     for name in list(names):
-        if state.order.is_forgettable(state.tenants[name], state.at, state.virtual_time):
-            state.tenants.pop(name).queues.clear()  # no reference cycle is left, which a collection would have to find
+        if is_forgettable(tenants[name], at, virtual_time):
+            tenants.pop(name).queues.clear()  # no reference cycle is left, which a collection would have to find
             state.waits.changed.add(name)
             names.discard(name)
 
