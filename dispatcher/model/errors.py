@@ -16,6 +16,7 @@ HeadgateError
 │   ├── Preempted              503  the worker ended the request in favour of more urgent work
 │   ├── DeadlineExceeded       504
 │   └── StoreUnavailable       503  the table cannot be reached, so the request is refused
+│       ├── NotAccepted        503  the same, and nothing of the request is in the log
 │       └── WrongClock         503  this process may not write to the log, because its clock is wrong
 └── ConfigurationError     the operator can correct it; exit code 2
 """
@@ -26,6 +27,10 @@ from dataclasses import dataclass
 
 INTERNAL_ERROR = "internal_error"
 """The code of a request that an error in the gate's code ended, and no other request (service/faults.py)."""
+
+
+STORE_UNAVAILABLE = "store_unavailable"
+"""The code of requests that fail because the table does not answer; also in the refusals of a leader."""
 
 
 class HeadgateError(Exception):
@@ -152,7 +157,11 @@ class DeadlineExceeded(ServiceError):
 
 class StoreUnavailable(ServiceError):
     def __init__(self, message: str = "The tenant store cannot be reached.") -> None:
-        super().__init__(message, "store_unavailable", None, 503, "server_error", 1.0)
+        super().__init__(message, STORE_UNAVAILABLE, None, 503, "server_error", 1.0)
+
+
+class NotAccepted(StoreUnavailable):
+    """The command is certainly not in the log, and no copy of it is on the way there."""
 
 
 class WrongClock(StoreUnavailable):

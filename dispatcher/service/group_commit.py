@@ -9,8 +9,8 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
-from dispatcher.model.commands import Accept, Command, Done, Offer, Outcome, Tick
-from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.commands import Accept, Command, Done, Offer, Outcome, Refused, Tick
+from dispatcher.model.errors import STORE_UNAVAILABLE, StoreUnavailable
 from dispatcher.ports import Clock
 from dispatcher.service.follower import Delivery
 from dispatcher.service.replica import COMMANDS_MAX, Committed, Replica
@@ -23,6 +23,11 @@ TICK_S = 0.05
 """The shortest time between two ticks."""
 RETRY_S = 0.05
 MOMENT_S = 0.001
+STALLED_S = 1.0
+"""If an entry is not written within this time, the log counts as unavailable. It is longer than any entry takes of a
+log that answers, and shorter than the time within which callers learn of an outage (link/log_watch.py)."""
+WATCH_MAX_S = 0.5
+"""One step of `watch` counts at most so many seconds: a pause of this process is no silence of the log."""
 
 Reply = Callable[[Outcome | StoreUnavailable], None]
 
@@ -33,6 +38,12 @@ def no_reply(_outcome: Outcome | StoreUnavailable) -> None:
 
 NO_OFFER = ("", Done())
 TICK: tuple[Command, ...] = (Tick(),)
+
+
+def unwritten(command: Accept) -> Refused:
+    """Return the refusal of a call while the log cannot be written. The call is not in the log (HTTP 503)."""
+    message = "The gate cannot write its log at the moment. The request was not accepted. Send it again."
+    return Refused(command.id, STORE_UNAVAILABLE, message, 1.0)
 
 
 class Item(NamedTuple):
@@ -72,6 +83,11 @@ class GroupCommit:
         self._wakeup = asyncio.Event()
         self._ticked_at = clock.monotonic()
         self._stopping = False
+        self._began_at: float | None = None
+        """When the entry was begun that is not written yet."""
+        self._written = self._watched = 0
+        self._watched_at = clock.monotonic()
+        self._stalled_s = 0.0
         self.committed_at = clock.monotonic()
         """The time of the log's last answer, by the monotonic clock."""
 
@@ -91,12 +107,42 @@ class GroupCommit:
         oldest = self._writing or self._urgent
         return self._clock.monotonic() - oldest[0].arrived_at if oldest else 0.0
 
+    @property
+    def writing_s(self) -> float:
+        """Return the seconds for which the present entry has been written, with all repetitions; 0 without one."""
+        return 0.0 if self._began_at is None else self._clock.monotonic() - self._began_at
+
+    @property
+    def is_stalled(self) -> bool:
+        """Return whether the log has not taken the present entry for STALLED_S, as far as `watch` has counted."""
+        return self._stalled_s >= STALLED_S
+
+    def watch(self) -> None:
+        """Count how long the present entry waits for the log. While it is stalled, refuse nothing by itself."""
+        now = self._clock.monotonic()
+        step_s, self._watched_at = min(now - self._watched_at, WATCH_MAX_S), now
+        is_same = self._began_at is not None and self._watched == self._written
+        self._stalled_s = self._stalled_s + step_s if is_same else 0.0
+        self._watched = self._written
+
+    def withdraw(self) -> None:
+        """Refuse the calls that are in no entry yet, so that none of them runs after its caller has got an error.
+
+        The commands of the present entry stay: it may be in the log already.
+        """
+        calls = [item for item in self._urgent if isinstance(item.command, Accept)]
+        self._urgent = deque(item for item in self._urgent if not isinstance(item.command, Accept))
+        for item in calls:
+            if isinstance(item.command, Accept):
+                item.reply(unwritten(item.command))
+
     def take_all(self) -> list[Item]:
         """Remove and return all commands without an outcome."""
         items = [*self._writing, *self._urgent, *self._patient]
         self._writing = []
         self._urgent.clear()
         self._patient.clear()
+        self._began_at = None
         return items
 
     def stop(self) -> None:
@@ -116,6 +162,8 @@ class GroupCommit:
         ticks = TICK if self._tick_is_due() else ()
         if not self._writing and not ticks:
             return
+        if self._began_at is None:
+            self._began_at = self._clock.monotonic()
         try:
             commands = [item.command for item in self._writing]
             committed = await self._replica.commit([*ticks, *commands], epoch=self._epoch, more=self._more)
@@ -128,6 +176,7 @@ class GroupCommit:
     def _finish(self, committed: Committed, *, ticked: bool) -> None:
         items, self._writing = self._writing, []
         self.committed_at = self._clock.monotonic()
+        self._began_at, self._written = None, self._written + 1
         if ticked:
             self._ticked_at = self.committed_at
         outcomes = committed.outcomes[1:] if ticked else committed.outcomes

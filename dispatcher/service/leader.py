@@ -1,8 +1,9 @@
 """The leader. It decides for all connected processes by group commit, and sends them the outcomes and news.
 
 It leads in one epoch. An entry with a later epoch deposes it. Then it does not answer the commands that it has not
-written, and its clients repeat them to the new leader. If the log does not answer for 2 s, the leader steps down, so
-that another process that reaches the log can lead.
+written, and its clients repeat them to the new leader. If the log does not answer for a second, the leader steps down,
+so that another process that reaches the log can lead. If there is no other process, it refuses the calls that are in no
+entry yet, and leads on.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLe
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Delivery, Offload, at_once, ignore_entry, ignore_load
 from dispatcher.service.garbage import Garbage
-from dispatcher.service.group_commit import GroupCommit, no_reply
+from dispatcher.service.group_commit import GroupCommit, no_reply, unwritten
 from dispatcher.service.launches import Launches
 from dispatcher.service.planning import Planning
 from dispatcher.service.presence import GONE_SILENT_S, SWEEP_S, Presence
@@ -31,9 +32,10 @@ from dispatcher.service.sessions import Session
 
 BACKLOG_MAX_S = 1.0
 BACKLOG_MAX = 20_000
+SLOW_ENTRY_S = 0.5
+"""A leader that is behind because its present entry takes longer than this is not overloaded: its log does not answer."""
 COMMAND_MAX_AGE_S = 60.0
 """An Accept that was first sent longer ago is refused: the shard may have forgotten an earlier copy (rule 8)."""
-STORE_PATIENCE_S = 2.0
 IDLE_READ_S = 1.0
 """A leader that writes nothing reads the end of the log this often."""
 HEIRS = 2
@@ -171,7 +173,10 @@ class Leader:
             return None
         if self._clock.now() - created_at > COMMAND_MAX_AGE_S:
             return Refused(command.id, "too_old", "The request took over a minute to reach the gate.", 1.0)
-        if self.commits.backlog_s > BACKLOG_MAX_S or self.commits.waiting > BACKLOG_MAX:
+        is_behind = self.commits.backlog_s > BACKLOG_MAX_S or self.commits.waiting > BACKLOG_MAX
+        if self.commits.is_stalled or (is_behind and self.commits.writing_s > SLOW_ENTRY_S):
+            return unwritten(command)
+        if is_behind:
             return Refused(command.id, "overloaded", "The gate is over a second behind. Try again later.", 1.0)
         return None
 
@@ -217,16 +222,19 @@ class Leader:
         self._redirect([session for session in self._sessions if session not in self.heirs], "")
 
     def _store_failed(self, error: StoreUnavailable, commits: GroupCommit) -> None:
-        if self._clock.monotonic() - commits.committed_at > STORE_PATIENCE_S and commits.backlog_s > STORE_PATIENCE_S:
+        if commits.is_stalled and self.heirs:
             raise error
 
     async def _sweep(self) -> None:
         """Check which processes are silent, and read the log while nothing is written.
 
-        Return if a command has waited for the log longer than STORE_PATIENCE_S and there is an heir. Then `run` ends.
+        Return if the log has not taken an entry for STALLED_S and there is an heir. Then `run` ends.
         """
-        while self.commits.backlog_s <= STORE_PATIENCE_S or not self.heirs:
+        while not (self.commits.is_stalled and self.heirs):
             await self._clock.sleep(SWEEP_S)
+            self.commits.watch()
+            if self.commits.is_stalled and not self.heirs:
+                self.commits.withdraw()
             silent_s = self._clock.monotonic() - self.commits.committed_at
             if not self.commits.backlog_s and (silent_s > IDLE_READ_S or self.presence.must_read):
                 await self._read_tail()

@@ -37,7 +37,7 @@ LEASE_S = 10.0
 LEASE_MARGIN_S = 1.0
 ATTEMPTS_LOST = 500
 """If many workers are lost together, one sweep gives up about this many attempts. Before their entry is written, the
-items of the durable calls among them are read (kept_answers.py), and a leader steps down if an entry takes 2 s."""
+items of the durable calls among them are read (kept_answers.py), and a leader steps down if an entry takes a second."""
 AGAIN_S = 1.0
 """The shortest time between two submissions of the same command, unless its opposite was submitted in between."""
 

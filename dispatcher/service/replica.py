@@ -12,7 +12,7 @@ from contextlib import suppress
 from zlib import crc32
 
 from dispatcher.model.commands import Command, End, Outcome, Over, Refused
-from dispatcher.model.errors import EntryTooLarge, HeadgateError, StoreUnavailable, WrongClock
+from dispatcher.model.errors import EntryTooLarge, HeadgateError, NotAccepted, StoreUnavailable, WrongClock
 from dispatcher.model.facts import Fact
 from dispatcher.ports import Clock, InvocationStore, Log
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S, ClockGuard, Moment
@@ -67,6 +67,8 @@ class Replica(Decider):
         self._answers = answers
         self._is_contested = False
         """True if another process has written an entry since this process's last commit began."""
+        self._appends = 0
+        """The number of appends that were begun."""
 
     async def commit(self, commands: Sequence[Command], *, epoch: int | None = None, more: More = no_more) -> Committed:
         """Decide the commands, write the facts, and return the outcomes in order when the facts are in the log.
@@ -80,9 +82,18 @@ class Replica(Decider):
 
         A command that raises an error is Refused with the code "internal_error" (faults.py).
 
-        Raises Deposed if the log has a later epoch; StoreUnavailable if the log cannot be read, or if it is unknown
-        whether the commands were written; LogCorrupt, LogGap.
+        Raises Deposed if the log has a later epoch; NotAccepted if the log cannot be read, and none of the commands was
+        written; StoreUnavailable if it is unknown whether they were written; LogCorrupt, LogGap.
         """
+        before = self._appends
+        try:
+            return await self._commit_parts(commands, epoch, more)
+        except StoreUnavailable as error:
+            if self._appends != before:
+                raise
+            raise NotAccepted(error.message) from error
+
+    async def _commit_parts(self, commands: Sequence[Command], epoch: int | None, more: More) -> Committed:
         async with self._lock:
             outcomes: list[Outcome] = []
             deliveries: list[Delivery] = []
@@ -231,6 +242,7 @@ class Replica(Decider):
         these bytes would keep the wrong time.
         """
         named, began, tries = self._named, Moment(self._clock), 0
+        self._appends += 1
         while True:
             try:
                 stands = await self._log.append(position, data)

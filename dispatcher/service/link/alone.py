@@ -9,14 +9,14 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 
-from dispatcher.model.commands import Offer, Outcome, Over, Present
+from dispatcher.model.commands import Accept, Offer, Outcome, Over, Present
 from dispatcher.model.errors import BadFrame, LogError, StoreUnavailable
 from dispatcher.model.facts import Entry
 from dispatcher.ports import Clock, MailboxStore
 from dispatcher.service.codec.frames import decode_news
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Delivery
-from dispatcher.service.group_commit import GroupCommit, no_reply
+from dispatcher.service.group_commit import GroupCommit, no_reply, unwritten
 from dispatcher.service.link.pending import Pending, PendingCommand
 from dispatcher.service.link.waiters import Waiters
 from dispatcher.service.replica import Replica
@@ -48,6 +48,9 @@ class Alone:
 
     def do(self, command: PendingCommand) -> None:
         self._pending.sent(command.number)
+        if isinstance(command.command, Accept) and self._commits.is_stalled:
+            self._pending.resolve(command.number, unwritten(command.command))
+            return
         self._commits.add(command.command, partial(self._pending.resolve, command.number))
 
     async def run(self) -> None:
@@ -88,6 +91,9 @@ class Alone:
         polls = 0
         while True:
             await self._clock.sleep(MAILBOX_POLL_S)
+            self._commits.watch()
+            if self._commits.is_stalled:
+                self._commits.withdraw()
             if not self._waiters.unfinished:
                 continue
             polls += 1

@@ -9,6 +9,7 @@ from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.ports import Clock, Connection, Ids, Log, Transport
 from dispatcher.service.authentication import sign_as_client
+from dispatcher.service.link.log_watch import READ_LATE_S
 from dispatcher.shard.codec import decode_entry_at
 
 CONNECT_S = 0.5
@@ -67,6 +68,8 @@ class Finder:
         self.redirect = ""
         self.known = NO_LEADER
         """The leader that the last search found."""
+        self._reads_fail = False
+        self._reading_since: float | None = None
 
     async def connect(self) -> Connection | None:
         """Return a connection to the leader; None if the log names none. Raises ConnectionLost, LogCorrupt.
@@ -87,8 +90,20 @@ class Finder:
                 attempt.cancel()
         return None
 
+    @property
+    def finds_no_log(self) -> bool:
+        """Return whether the last read of the log's end failed, or is without an answer for READ_LATE_S."""
+        since = self._reading_since
+        return self._reads_fail or (since is not None and self._fleet.clock.monotonic() - since > READ_LATE_S)
+
     async def _read(self) -> Leadership:
+        self._reading_since = self._fleet.clock.monotonic()
         try:
-            return await read_leadership(self._fleet.log)
+            found = await read_leadership(self._fleet.log)
+            self._reads_fail = False
         except StoreUnavailable as error:
+            self._reads_fail = True
             raise ConnectionLost(error.message) from None
+        finally:
+            self._reading_since = None
+        return found

@@ -22,6 +22,7 @@ from dispatcher.ports import InvocationStore, Launcher, MailboxStore
 from dispatcher.service.codec.frames import Hello, Launch, Message, News, Reply
 from dispatcher.service.courier import Courier
 from dispatcher.service.link.finder import Fleet
+from dispatcher.service.link.log_watch import STEP_S
 from dispatcher.service.link.pending import Pending
 from dispatcher.service.link.questions import Questions
 from dispatcher.service.link.route import Route
@@ -38,7 +39,10 @@ ASKS_MAX = 3
 """A question is sent on at most so many connections: to a leader that dies, to a process that redirects, and to the
 next leader."""
 READ_S = 5.0
-"""The longest time to read the log's end, and before it a snapshot if this process has no state yet."""
+"""The longest time to read the log's end, and before it a snapshot, if this process has no state yet."""
+READ_TAIL_S = 0.8
+"""The longest time to read the log's end if this process has the state, or if the log does not answer the search for a
+leader either."""
 LAUNCHES_MAX = 1000
 
 
@@ -68,6 +72,7 @@ class Link:
         self._launches: asyncio.Queue[tuple[str, int]] = asyncio.Queue(LAUNCHES_MAX)
         self._role = "client"
         self._task: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._closed = False
         self._route = Route(
             fleet,
@@ -104,6 +109,7 @@ class Link:
             command = self._expected(command)
         pending = self._pending.add(command)
         self._start()
+        self._watch_log()
         self._route.send(pending)
         try:
             async with asyncio.timeout(COMMAND_S):
@@ -150,17 +156,18 @@ class Link:
         return usage(await self._read_shard(), tenant, first_hour, last_hour)
 
     async def rest(self) -> None:
-        while len(self._pending):
-            await asyncio.wait([pending.outcome for pending in self._pending])
+        while len(self._pending) and not self._pending.watch.is_silent:
+            await asyncio.wait([pending.outcome for pending in self._pending], timeout=STEP_S)
             await asyncio.sleep(0)
         await self._others.finish()
 
     async def close(self) -> None:
         """End the connection. Commands without an outcome fail."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._watching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for pending in self._pending:
             self._pending.resolve(pending.number, StoreUnavailable("This process ends."))
 
@@ -179,6 +186,12 @@ class Link:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._route.run())
         self._route.wake_up()
+
+    def _watch_log(self) -> None:
+        """Watch whether the log answers, while commands have no outcome (log_watch.py)."""
+        if self._watching is None or self._watching.done():
+            watch = self._pending.watch
+            self._watching = asyncio.create_task(watch.run(self._route.blames_log, self._pending.fail_overdue))
 
     def _is_needed(self) -> bool:
         return bool(len(self._pending) or self._waiters.unfinished or self._role == "executor" or self._asking)
@@ -233,11 +246,12 @@ class Link:
     async def _read_shard(self) -> Shard:
         """Return this process's copy of the shard after a read of the log's end.
 
-        Raises StoreUnavailable after READ_S, and if the log cannot be used. Without this bound, the read would wait for
-        an append of this process as long as the table is unavailable.
+        Raises StoreUnavailable after READ_S or READ_TAIL_S, and if the log cannot be used. Without this bound, the read
+        would wait for an append of this process as long as the table is unavailable.
         """
+        is_short = self._replica.is_loaded or self._route.blames_log()
         try:
-            async with asyncio.timeout(READ_S):
+            async with asyncio.timeout(READ_TAIL_S if is_short else READ_S):
                 await self._replica.catch_up()
         except TimeoutError:
             raise StoreUnavailable("The table does not answer.") from None

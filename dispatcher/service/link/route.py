@@ -19,6 +19,7 @@ from dispatcher.service.courier import Courier
 from dispatcher.service.link.alone import Alone, news_of_status
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Finder, Fleet
+from dispatcher.service.link.log_watch import SUSPECT_S, VACANT_S
 from dispatcher.service.link.patience import Patience
 from dispatcher.service.link.pending import Pending, PendingCommand
 from dispatcher.service.link.waiters import Waiters
@@ -58,6 +59,8 @@ class Route:
         self.channel: Channel | None = None
         self.alone: Alone | None = None
         self._searching_since = fleet.clock.monotonic()
+        self._vacant_since: float | None = None
+        """When the last leader stepped down, or a process that the log names as leader answered that it is none."""
         self._given_up = ("", -1)
         """Address and epoch of the last leader that could not be reached."""
         self._reads = OLDEST
@@ -71,6 +74,22 @@ class Route:
     @property
     def is_found(self) -> bool:
         return (self.channel is not None and not self.channel.closed) or self.alone is not None
+
+    def blames_log(self) -> bool:
+        """Return whether the present state counts against the log (log_watch.py)."""
+        if self.channel is not None and self.channel.receipts:
+            return True
+        if self._finder.finds_no_log or self._pending.watch.is_suspected:
+            return True
+        if self.alone is not None:
+            return self._replica.is_loaded
+        vacant = self._vacant_since
+        return vacant is not None and self._clock.monotonic() - vacant >= VACANT_S
+
+    def _suspect_log(self) -> None:
+        """Suspect the log if it did not answer while this process could reach it through a leader or by itself."""
+        if self._pending.longest_s >= SUSPECT_S:
+            self._pending.watch.is_suspected = True
 
     async def until_found(self) -> None:
         """Wait until there is a connection to the leader, or until this process decides alone."""
@@ -142,7 +161,8 @@ class Route:
 
         Return False if no receipt arrived: the other process does not lead.
         """
-        self.channel = channel = Channel(connection, self._clock, self._patience, reads=self._reads)
+        began_at, self.channel = self._clock.monotonic(), Channel(connection, self._clock, self._patience, reads=self._reads)
+        channel = self.channel
         self._found.set()
         channel.post(self._hello())
         self._ask_status()
@@ -154,6 +174,9 @@ class Route:
             self.channel = None
         self._reads = channel.reads if channel.receipts else OLDEST
         if channel.receipts:
+            self._suspect_log()
+            if self._vacant_since is not None and self._vacant_since < began_at:
+                self._vacant_since = None
             self.lost.set()
             self._given_up = ("", -1)
             self._searching_since = self._clock.monotonic()
@@ -165,9 +188,12 @@ class Route:
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Result):
+            self._vacant_since = None
             self._pending.resolve(message.number, message.outcome)
         elif isinstance(message, NotLeader):
             self._finder.redirect = message.address
+            if not message.address and self._vacant_since is None:
+                self._vacant_since = self._clock.monotonic()
             if self.channel is not None:
                 self.channel.close()
         else:
@@ -215,6 +241,7 @@ class Route:
 
     async def _leave_alone(self, work: asyncio.Task[None]) -> None:
         """Stop deciding alone, after the entry that is being written."""
+        self._suspect_log()
         alone, self.alone = self.alone, None
         if alone is not None:
             alone.stop()
