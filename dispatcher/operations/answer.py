@@ -13,6 +13,7 @@ from dispatcher.model.errors import UnknownInvocation
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import answer_without, choices_of, error_of, last_event
+from dispatcher.operations.store_patience import in_time
 from dispatcher.operations.submit import Known
 
 STATUS_OF = {"done": "done", "failed": "failed", "expired": "expired", "cancelled": "failed"}
@@ -38,7 +39,7 @@ async def result_of(context: Context, known: Known, timeout_s: float = math.inf)
                 await following.ended.wait()
         except TimeoutError:
             return None
-        invocation = await context.store.get(invocation.id) or invocation
+        invocation = await in_time(context.store.get(invocation.id)) or invocation
         if invocation.answer is None:
             raise following.error or UnknownInvocation()
     return done(invocation)
@@ -52,7 +53,7 @@ async def progress_of(context: Context, invocation: Invocation) -> Progress:
         if isinstance(outcome, Offer):
             return Progress("running", invocation)
         if isinstance(outcome, Over) or (isinstance(outcome, Unknown) and now >= invocation.deadline_at):
-            current = await context.store.get(invocation.id) or invocation
+            current = await in_time(context.store.get(invocation.id)) or invocation
             invocation = replace(current, answer=current.answer or answer_without(current, outcome, now))
     if invocation.answer is None:  # it waits, or its command is on the way
         return Progress("queued", invocation)

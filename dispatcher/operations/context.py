@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headgate.gate")
 
+LASTING_S = 0.1
+"""`finish` waits so long for the tasks of `spawn_lasting`."""
+
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
@@ -69,6 +72,8 @@ class Context:
     durable_calls: dict[str, Following] = field(default_factory=dict)
     """The durable calls that this process follows, by id."""
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    lasting: set[asyncio.Task[Any]] = field(default_factory=set)
+    """The tasks that may last as long as an outage."""
     _key_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def __post_init__(self) -> None:
@@ -90,15 +95,26 @@ class Context:
         task.add_done_callback(self._ended)
         return task
 
+    def spawn_lasting(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task that may wait for the end of an outage. `finish` does not wait for it any longer than LASTING_S:
+        if the process freezes or ends, the gate finds out that it is gone, and does the rest (rule 6)."""
+        task = asyncio.ensure_future(work)
+        self.lasting.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
     async def finish(self) -> None:
         """Wait until all spawned tasks have ended and all links are idle. Lambda may freeze the process after this."""
         while self.tasks:
             await asyncio.gather(*self.tasks, return_exceptions=True)
             await asyncio.sleep(0)  # since Python 3.12 gather does not yield for ended tasks: their callbacks must run
+        if self.lasting:
+            await asyncio.wait(self.lasting, timeout=LASTING_S)
         for pool in self.pools:
             await pool.link.rest()
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
+        self.lasting.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.warning("background work failed: %s", type(error).__name__)

@@ -20,6 +20,7 @@ from dispatcher.model.tenant_store import TenantStore
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.operations.limits import LimitSettings
 from dispatcher.operations.lookup_budget import Lookup, LookupBudget
+from dispatcher.operations.store_patience import in_time
 from dispatcher.ports import Clock
 
 CACHE_S = 60.0
@@ -95,7 +96,7 @@ class Directory:
         """Return a tenant by name, for an invocation that was accepted earlier. None if it is deleted."""
         now = self._clock.now()
         cached = self._tenants.get(name, now)
-        return cached[0] if cached else self._tenants.put(name, await self._store.get_tenant(name), now)
+        return cached[0] if cached else self._tenants.put(name, await in_time(self._store.get_tenant(name)), now)
 
     async def _key(self, api_key: str, address: str) -> KeyRecord | None:
         """Return the key's record. Concurrent callers with the same prefix share one lookup."""
@@ -114,7 +115,7 @@ class Directory:
         return await asyncio.shield(reading)
 
     async def _read_key(self, prefix: str, now: float, lookup: Lookup | None) -> KeyRecord | None:
-        record = await self._store.find_key(prefix)
+        record = await in_time(self._store.find_key(prefix))
         if record is None:
             self._keys.drop(prefix)
             return self._unknown_keys.put(prefix, None, now)

@@ -11,7 +11,15 @@ from typing import Any
 
 from dispatcher.model.collected import Collected, tokens_of
 from dispatcher.model.commands import Over, Refused
-from dispatcher.model.errors import INTERNAL_ERROR, AnsweredError, NoWorker, ServiceError, WorkerFailed
+from dispatcher.model.errors import (
+    INTERNAL_ERROR,
+    STORE_UNAVAILABLE,
+    AnsweredError,
+    NoWorker,
+    ServiceError,
+    StoreUnavailable,
+    WorkerFailed,
+)
 from dispatcher.model.errors import Refused as RefusedError
 from dispatcher.model.invocation import Answer
 from dispatcher.model.unanswered import answer_of_outcome, error_of_outcome
@@ -48,6 +56,8 @@ def error_of_refused(refused: Refused) -> AnsweredError:
     """Return the error of a command that the gate refused."""
     if refused.code == "no_worker":
         return NoWorker(refused.message)
+    if refused.code == STORE_UNAVAILABLE:
+        return StoreUnavailable(refused.message)
     if refused.code == INTERNAL_ERROR:
         return ServiceError(refused.message, INTERNAL_ERROR, retry_after_s=refused.retry_after_s)
     return RefusedError(refused.message, refused.code, refused.retry_after_s)

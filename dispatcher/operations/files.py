@@ -8,6 +8,7 @@ from dataclasses import replace
 from dispatcher.model.errors import InvalidRequest, Refused, RequestTooLarge
 from dispatcher.model.files import INPUT, FileRecord, FileStore, UnknownFile
 from dispatcher.operations.context import Context
+from dispatcher.operations.store_patience import in_time
 
 FILES_MAX = 2_000
 """The most files of one tenant."""
@@ -36,7 +37,7 @@ def new_record(context: Context, tenant: str, filename: str, purpose: str) -> Fi
 async def upload(context: Context, tenant: str, filename: str, parts: AsyncIterator[bytes]) -> FileRecord:
     """Store the input file of a batch. Raises RequestTooLarge, Refused (too many files), and what `parts` raises."""
     files = file_store(context)
-    held = await context.store.files(tenant)
+    held = await in_time(context.store.files(tenant))
     if len(held) >= FILES_MAX:
         message = f"You have {len(held)} files, at most {FILES_MAX} are kept. Delete some."
         raise Refused(message, "files", None)
@@ -44,14 +45,14 @@ async def upload(context: Context, tenant: str, filename: str, parts: AsyncItera
     record = new_record(context, tenant, filename, INPUT)
     size = await files.write(record.blob, _bounded(parts, context.settings.file_bytes_max, left))
     record = replace(record, size_bytes=size)
-    await context.store.put_file(record)
+    await in_time(context.store.put_file(record))
     return record
 
 
 async def file_of(context: Context, tenant: str, file_id: str) -> FileRecord:
     """Return the tenant's file. Raises UnknownFile, InvalidRequest if the service keeps no files."""
     file_store(context)
-    found = await context.store.file(tenant, file_id)
+    found = await in_time(context.store.file(tenant, file_id))
     if found is None:
         raise UnknownFile()
     return found
@@ -60,7 +61,7 @@ async def file_of(context: Context, tenant: str, file_id: str) -> FileRecord:
 async def delete(context: Context, tenant: str, file_id: str) -> None:
     """Delete the file. Raises UnknownFile."""
     record = await file_of(context, tenant, file_id)
-    await context.store.delete_file(tenant, file_id)
+    await in_time(context.store.delete_file(tenant, file_id))
     await file_store(context).delete(record.blob)
 
 

@@ -21,7 +21,7 @@ from enum import Enum
 
 from dispatcher.model.collected import Collected
 from dispatcher.model.commands import End, Offer, Outcome, Over, Refused, Unknown
-from dispatcher.model.errors import AnsweredError, DeadlineExceeded, StoreUnavailable, WorkerFailed
+from dispatcher.model.errors import AnsweredError, DeadlineExceeded, NotAccepted, StoreUnavailable, WorkerFailed
 from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, WorkEvent
 from dispatcher.operations.answer_events import AnswerEvents, Pause
@@ -140,7 +140,8 @@ class Following:
             await self._follow(outcome)
         except StoreUnavailable as error:
             self._end(error)
-            self._context.spawn(take_back(self._context, self.call, self._attempts.highest))
+            if not isinstance(error, NotAccepted) or self._first.done():
+                self._context.spawn_lasting(take_back(self._context, self.call, self._attempts.highest))
         except AnsweredError as error:
             self._end(error)
         except BaseException:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dispatcher.model.invocation import Invocation
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import is_retryable
+from dispatcher.operations.store_patience import in_time
 
 TRIES_PER_KEY_MAX = 4096
 """The most tries of one key while its answers are stored. Further repetitions get the last error again."""
@@ -32,11 +33,11 @@ async def next_number(context: Context, tenant: str, key: str) -> int:
 
 async def last_try(context: Context, tenant: str, key: str) -> tuple[int, Invocation | None]:
     """Return the number of a key's last try, and its invocation. O(log of the number) reads."""
-    found = await context.store.find(tenant, key)
+    found = await in_time(context.store.find(tenant, key))
     low, high, step = 0, TRIES_PER_KEY_MAX, 1
     while may_try_again(found) and low + 1 < high:
         number = low + step if low + step < high else (low + high) // 2
-        item = await context.store.find(tenant, numbered(key, number))
+        item = await in_time(context.store.find(tenant, numbered(key, number)))
         if item is None:
             high, step = number, high
         else:

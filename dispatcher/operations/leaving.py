@@ -11,10 +11,9 @@ from dispatcher.operations.calls import Call, accept_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.ends import kept_answer
 
-TAKE_BACK_TRIES = 3
-"""The number of tries of `take_back`. Each lasts up to the link's own time limit."""
 TAKE_BACK_S = 1.0
-"""The pause between two tries."""
+TAKE_BACK_MAX_S = 8.0
+"""The first and the longest pause between two tries of `take_back`. Each pause is twice as long as the one before."""
 
 
 async def give_back(context: Context, call: Call, attempt: int, worker: str) -> Outcome | None:
@@ -49,9 +48,11 @@ async def take_back(context: Context, call: Call, begun: int) -> None:
     """Cancel a call, or stop holding a durable one, after a command without an answer. The command may be in the log.
 
     Otherwise the gate would offer the call again and again, and no task would begin the offers. Each would hold a slot
-    for a while, and suspend all calls of this process.
+    for a while, and suspend all calls of this process. So this goes on until the gate answers, or until the call's
+    deadline, at which the gate ends the call.
     """
-    for _ in range(TAKE_BACK_TRIES):
+    pause_s = TAKE_BACK_S
+    while True:
         try:
             # Status comes before Cancel: within an entry, a Cancel is decided before the Accept of the same call, and a
             # Status after it.
@@ -62,8 +63,10 @@ async def take_back(context: Context, call: Call, begun: int) -> None:
                 return await _let_go_unless_followed(context, call, begun)
             return await cancel(context, call, "cancelled", begun)
         except StoreUnavailable:
-            await context.clock.sleep(TAKE_BACK_S)
-    return None
+            if context.clock.now() >= call.deadline_at:
+                return None
+            await context.clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, TAKE_BACK_MAX_S)
 
 
 async def _let_go_unless_followed(context: Context, call: Call, begun: int) -> None:

@@ -11,6 +11,7 @@ from dispatcher.model.errors import InvalidRequest, StoreUnavailable
 from dispatcher.model.kept_response import CONTENT_BYTES_MAX, KeptResponse
 from dispatcher.model.requests import Endpoint
 from dispatcher.operations.context import Context
+from dispatcher.operations.store_patience import in_time
 from dispatcher.responses.errors import Places, UnknownItem, UnknownPreviousResponse, UnknownResponse, renamed
 from dispatcher.responses.ids import is_response_id, response_of_item
 from dispatcher.responses.items import check_size
@@ -36,7 +37,7 @@ async def read_response(context: Context, tenant: str, response_id: str) -> Reco
 
 async def delete_response(context: Context, tenant: str, response_id: str) -> None:
     """Delete a kept response of the tenant. Raises UnknownResponse, StoreUnavailable."""
-    if not is_response_id(response_id) or not await context.store.delete_response(tenant, response_id):
+    if not is_response_id(response_id) or not await in_time(context.store.delete_response(tenant, response_id)):
         raise UnknownResponse(context.settings.responses_kept_s)
 
 
@@ -97,7 +98,7 @@ async def keep(context: Context, tenant: str, record: Record) -> str:
     expires_at = context.clock.now() + settings.responses_kept_s
     kept = KeptResponse(tenant, record.response["id"], content, expires_at)
     try:
-        is_kept = await context.store.keep_response(kept, settings.responses_bytes_max)
+        is_kept = await in_time(context.store.keep_response(kept, settings.responses_bytes_max))
     except StoreUnavailable:
         return _NO_STORE
     return "" if is_kept else _NO_SPACE
@@ -151,5 +152,5 @@ class _KnownItems:
 async def _found(context: Context, tenant: str, response_id: str) -> Record | None:
     if not is_response_id(response_id):
         return None
-    kept = await context.store.response(tenant, response_id)
+    kept = await in_time(context.store.response(tenant, response_id))
     return None if kept is None else decode(kept.content)

@@ -34,6 +34,7 @@ from dispatcher.operations.output_limits import OutputLimit, output_limit
 from dispatcher.operations.pools import Pool
 from dispatcher.operations.results import answer_without
 from dispatcher.operations.slo import slo_class_of
+from dispatcher.operations.store_patience import in_time
 
 TENANT_WIDE = frozenset({"queue_full", "overloaded"})
 """The codes of refusals that apply to all calls of a tenant. (Throttling may apply to one application only.)"""
@@ -143,7 +144,7 @@ async def _submit_durable(context: Context, call: Call, waiting: WaitingRequest)
 
 async def _one_try(context: Context, call: Call, body: str, waiting: WaitingRequest) -> Accepted | Known:
     async with context.key_lock(call.tenant.name, call.key):
-        item = await context.store.create(item_of(call, body))
+        item = await in_time(context.store.create(item_of(call, body)))
         if item.fingerprint != call.request.fingerprint():
             raise IdempotencyConflict()
         if item.id == call.id:
@@ -179,12 +180,12 @@ async def _joined(context: Context, call: Call, item: Invocation) -> Known:
     The item is marked as shared first. So if the gate refuses the first submission of the call and accepts this one,
     the refusal is not stored as the call's answer.
     """
-    item = await context.store.share(item.id) or item
+    item = await in_time(context.store.share(item.id)) or item
     while (running := context.durable_calls.get(item.id)) is not None:
         if running.join():
             return Known(item, running)
         await running.ended.wait()
-        item = await context.store.get(item.id) or item
+        item = await in_time(context.store.get(item.id)) or item
     if item.answer is not None:
         return Known(item)
     pool = (await context.pools.holding(item)).name
@@ -208,7 +209,7 @@ async def _joined(context: Context, call: Call, item: Invocation) -> Known:
 async def _answered(context: Context, item: Invocation, outcome: Outcome) -> Invocation:
     """Return the item of a call that the gate does not hold any more, with its answer. Store one if it has none."""
     answer = answer_without(item, outcome, context.clock.now())
-    return replace(item, answer=await context.store.answer(item.id, answer) or answer)
+    return replace(item, answer=await in_time(context.store.answer(item.id, answer)) or answer)
 
 
 async def _answer_refusal(context: Context, call: Call, error: AnsweredError) -> None:
@@ -219,7 +220,7 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
     """
     if isinstance(error, RefusedError) and error.code in TENANT_WIDE:
         context.limits.durable_refusals.note(call.queue, error, context.clock.monotonic())
-    await context.store.refuse(call.id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now()))
+    await in_time(context.store.refuse(call.id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now())))
 
 
 async def _kept(context: Context, submission: Submission) -> Known | None:

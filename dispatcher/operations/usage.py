@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dispatcher.model.usage import UsageRow
 from dispatcher.operations.context import Context
+from dispatcher.operations.store_patience import in_time
 
 
 async def usage_of(context: Context, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
@@ -16,7 +17,7 @@ async def usage_of(context: Context, tenant: str | None, first_hour: int, last_h
     """
     # The shards are read first. They drop a row only after it is projected, so no row is missing in both reads.
     held = [(pool.name, row) for pool in context.pools for row in await pool.link.usage(tenant, first_hour, last_hour)]
-    return merged([*await context.store.usage(tenant, first_hour, last_hour), *held])
+    return merged([*await in_time(context.store.usage(tenant, first_hour, last_hour)), *held])
 
 
 def merged(rows: Iterable[tuple[str, UsageRow]]) -> Sequence[UsageRow]:

@@ -33,7 +33,7 @@ from dispatcher.service.sessions import Session
 BACKLOG_MAX_S = 1.0
 BACKLOG_MAX = 20_000
 SLOW_ENTRY_S = 0.5
-"""A leader that is behind because its present entry takes longer than this is not overloaded: its log does not answer."""
+"""A leader that is behind because its present entry takes longer is not overloaded: its log does not answer."""
 COMMAND_MAX_AGE_S = 60.0
 """An Accept that was first sent longer ago is refused: the shard may have forgotten an earlier copy (rule 8)."""
 IDLE_READ_S = 1.0

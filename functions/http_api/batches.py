@@ -9,6 +9,7 @@ from starlette.routing import Route
 from dispatcher.operations.batches.create import batch_of, cancel, create
 from dispatcher.operations.files import file_store
 from dispatcher.operations.pages import page
+from dispatcher.operations.store_patience import in_time
 from dispatcher.strict_json import parse_object
 from functions.http_api.callers import context_of, tenant_of
 from functions.http_api.connections import read_body
@@ -32,7 +33,7 @@ async def list_batches(request: Request) -> Response:
     context, tenant = context_of(request), await tenant_of(request)
     file_store(context)
     check_query(request.query_params, PARAMETERS)
-    batches = await context.store.batches(tenant.name)
+    batches = await in_time(context.store.batches(tenant.name))
     return JSONResponse(page(batches, request.query_params, usual=LIMIT_USUAL, most=LIMIT_MAX))
 
 

@@ -14,6 +14,7 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import delete, file_of, file_store, upload
 from dispatcher.operations.pages import page
+from dispatcher.operations.store_patience import in_time
 from functions.http_api.callers import context_of, tenant_of
 from functions.http_api.uploads import uploaded
 
@@ -48,7 +49,7 @@ async def list_files(request: Request) -> Response:
     query = request.query_params
     check_query(query, PARAMETERS)
     purpose = query.get("purpose")
-    found = [each for each in await context.store.files(tenant.name) if purpose in (None, each.purpose)]
+    found = [each for each in await in_time(context.store.files(tenant.name)) if purpose in (None, each.purpose)]
     return JSONResponse(page(found, query, usual=LIMIT_MAX, most=LIMIT_MAX))
 
 

@@ -16,6 +16,7 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.operations.batches.deferred import check_deferred
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import file_store, new_id
+from dispatcher.operations.store_patience import in_time
 
 OPEN_MAX = 50
 """The most batches of one tenant that wait or run."""
@@ -37,7 +38,7 @@ async def create(context: Context, tenant: Tenant, body: Mapping[str, Any]) -> B
     fields = read_fields(body, BATCH_TABLE, "", Reading())
     check_deferred(context, tenant)
     await _check_input(context, tenant.name, fields["input_file_id"])
-    if sum(each.is_open for each in await context.store.batches(tenant.name)) >= OPEN_MAX:
+    if sum(each.is_open for each in await in_time(context.store.batches(tenant.name))) >= OPEN_MAX:
         raise Refused(f"You have {OPEN_MAX} batches that have not ended; that is the most.", "batches", 60.0)
     now = context.clock.now()
     expires_at = now + HOUR_S * int(fields["completion_window"].removesuffix("h"))
@@ -53,14 +54,14 @@ async def create(context: Context, tenant: Tenant, body: Mapping[str, Any]) -> B
         forgotten_at=expires_at + context.settings.files_kept_s,
         metadata=fields.get("metadata", {}),
     )
-    await context.store.create_batch(batch)
+    await in_time(context.store.create_batch(batch))
     return batch
 
 
 async def batch_of(context: Context, tenant: str, batch_id: str) -> Batch:
     """Return the tenant's batch. Raises UnknownBatch, InvalidRequest if the service has no batch API."""
     file_store(context)
-    found = await context.store.batch(tenant, batch_id)
+    found = await in_time(context.store.batch(tenant, batch_id))
     if found is None:
         raise UnknownBatch()
     return found
@@ -81,12 +82,12 @@ async def cancel(context: Context, tenant: str, batch_id: str) -> Batch:
         status = CANCELLED if batch.status == VALIDATING else CANCELLING
         times = {**batch.times, CANCELLING: now, **({CANCELLED: now} if status == CANCELLED else {})}
         changed = replace(batch, version=batch.version + 1, status=status, times=times)
-        if await context.store.replace_batch(changed, batch.version):
+        if await in_time(context.store.replace_batch(changed, batch.version)):
             return changed
 
 
 async def _check_input(context: Context, tenant: str, file_id: str) -> None:
-    record = await context.store.file(tenant, file_id)
+    record = await in_time(context.store.file(tenant, file_id))
     if record is None:
         raise UnknownFile("No file has the id in `input_file_id`.")
     if record.purpose != INPUT:

@@ -127,6 +127,7 @@ class Gate:
         for _ in range(3):
             for context in self.contexts:
                 await context.finish()
+                await asyncio.gather(*context.lasting)
             await self.workers.wound_up()
             await self.shard.settled()
             await asyncio.sleep(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,7 @@ class TwoPools:
         for _ in range(3):
             for context in self.gate.contexts:
                 await context.finish()
+                await asyncio.gather(*context.lasting)
             for workers in (self.gate.workers, self.code_workers):
                 await workers.wound_up()
             for shard in (self.chat, self.code):

@@ -239,9 +239,9 @@ bug(
     Edit(
         submit,
         "_one_try",
-        "        item = await context.store.create(item_of(call, body))\n",
+        "        item = await in_time(context.store.create(item_of(call, body)))\n",
         "        following = Following(context, call, waiting)\n        await following.first()\n"
-        "        item = await context.store.create(item_of(call, body))\n",
+        "        item = await in_time(context.store.create(item_of(call, body)))\n",
     ),
     Edit(
         submit,
