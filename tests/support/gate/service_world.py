@@ -44,13 +44,19 @@ class StoreFaults:
     def __init__(self, random: Random, latency_s: Latency) -> None:
         self._random, self._latency_s = random, latency_s
         self.lost: list[str] = []
+        self.only: frozenset[str] = frozenset()
+        """The operations that the faults below concern; empty: all."""
         self.away = False
         self.fails = 0.0
         """The part of the requests that are refused."""
         self.stalled: asyncio.Event | None = None
+        self.is_deaf = False
+        """True: the requests are applied, and their replies are lost."""
 
     async def before(self, operation: str) -> None:
         await asyncio.sleep(self._latency_s(self._random) / 2)
+        if self.only and operation not in self.only:
+            return
         if self.stalled is not None:
             await self.stalled.wait()
         if self.away or (self.fails and self._random.random() < self.fails):
@@ -60,6 +66,8 @@ class StoreFaults:
         await asyncio.sleep(self._latency_s(self._random) / 2)
         if operation in self.lost:
             self.lost.remove(operation)
+            raise StoreUnavailable("The reply was lost.")
+        if self.is_deaf and (not self.only or operation in self.only):
             raise StoreUnavailable("The reply was lost.")
 
 

@@ -15,7 +15,7 @@ from dispatcher.shard.codec import decode_entry
 from tests.support.gate.service_world import SHARD, World, accept, end, in_virtual_time, report
 
 CALLS_PER_S = 5
-ANSWERED_S = 60.0
+ANSWERED_S = 2.0
 """A caller gets its 503 within this time even if its command was being written when the table went away."""
 RECOVERED_S = 10.0
 
@@ -127,8 +127,7 @@ async def test_callers_get_an_error_with_a_time_and_the_service_is_back_at_once(
     assert max(waited for began, _, waited in traffic.answers if began >= settled) <= 1.0
     during = traffic.between(before + 2, back - ANSWERED_S)
     if fails == 1.0:
-        assert set(during) <= {"unavailable", "Refused"}
-        assert during["unavailable"]
+        assert set(during) == {"unavailable"}
         assert during.total() == pytest.approx((back - before - 2 - ANSWERED_S) * CALLS_PER_S, rel=0.02)
     check_once(world)
     assert len(traffic.live) <= 2 * CALLS_PER_S, "the attempts that ran when the table went away have ended"
