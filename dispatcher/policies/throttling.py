@@ -14,16 +14,18 @@ the cache is full, no user and no application begins more interactions than its 
 
 Deviations: the paper counts each arrival, also the refused ones, so a client that retries is never admitted again. Here
 only admitted requests count. The paper says "block". Here a refusal names the limit and the seconds until a new request
-would be within it. Memory is bounded: each user and application keeps its last `limit` admission times, and only the
-KEPT_MAX users and KEPT_MAX applications that were admitted most recently are kept. The others start with an empty
-window.
+would be within it. Memory is bounded: each user and application keeps its last `limit` admission times. `trim` keeps
+only the KEPT_MAX users and KEPT_MAX applications that were admitted most recently. The others start with an empty
+window. `trim` depends on these times alone, so `restore` undoes a `note` exactly.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from heapq import nsmallest
 from typing import Literal
 
 WINDOW_S = 60.0
@@ -72,14 +74,15 @@ class Throttle:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._users: OrderedDict[str, deque[float]] = OrderedDict()
-        self._apps: OrderedDict[str, deque[float]] = OrderedDict()
+        self._users: dict[str, deque[float]] = {}
+        self._apps: dict[str, deque[float]] = {}
 
     def decide(self, user: str, app: str, now_s: float, *, saturated: bool, under_way: bool) -> Throttled | None:
         """Admit the request, count it and return None, or return its refusal. `now_s` must never fall."""
         refusal = self.check(user, app, now_s, saturated=saturated, under_way=under_way)
         if refusal is None:
             self.note(user, app, now_s)
+            self.trim()
         return refusal
 
     def check(self, user: str, app: str, now_s: float, *, saturated: bool, under_way: bool) -> Throttled | None:
@@ -97,6 +100,13 @@ class Throttle:
         _note_admission(self._users, user, self._limits.user, now_s)
         _note_admission(self._apps, app, self._limits.of_app(app), now_s)
         return kept
+
+    def trim(self) -> None:
+        """Forget the users and applications beyond KEPT_MAX that were admitted longest ago, by name if equally long."""
+        for kept in (self._users, self._apps):
+            if len(kept) > KEPT_MAX:
+                for name in nsmallest(len(kept) - KEPT_MAX, kept, key=partial(_last_admission, kept)):
+                    del kept[name]
 
     def restore(self, kept: Kept) -> None:
         """Undo the last `note`."""
@@ -127,23 +137,24 @@ class Throttle:
         return Throttled(limit, most, self._limits.window_s - age_s) if age_s < self._limits.window_s else None
 
 
+def _last_admission(kept: Mapping[str, deque[float]], name: str) -> tuple[float, str]:
+    return kept[name][-1], name
+
+
 def _copy(times: deque[float] | None) -> tuple[float, ...] | None:
     return None if times is None else tuple(times)
 
 
-def _restore(kept: OrderedDict[str, deque[float]], name: str, times: tuple[float, ...] | None) -> None:
+def _restore(kept: dict[str, deque[float]], name: str, times: tuple[float, ...] | None) -> None:
     if times is None:
         del kept[name]
     else:
         kept[name] = deque(times, kept[name].maxlen)
 
 
-def _note_admission(kept: OrderedDict[str, deque[float]], name: str, most: int, now_s: float) -> None:
+def _note_admission(kept: dict[str, deque[float]], name: str, most: int, now_s: float) -> None:
     """Keep the last `most` admission times. The limit allows a request again when the oldest leaves the window."""
     times = kept.get(name)
     if times is None:
         times = kept[name] = deque(maxlen=most)
-        if len(kept) > KEPT_MAX:
-            kept.popitem(last=False)
     times.append(now_s)
-    kept.move_to_end(name)

@@ -6,11 +6,14 @@ row shows the state at one moment. Its credit changes with time alone, so a chan
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.ports import Clock, UsageStore
+
+logger = logging.getLogger("headgate.gate")
 
 ROWS_PER_S = 50
 """The rows that are written in a second. Each takes at most two write units."""
@@ -34,6 +37,8 @@ class Projection:
 
         Raises StoreUnavailable.
         """
+        if len(rows) > ROWS_MAX:
+            logger.warning("usage is projected late: shard=%s rows=%d written=%d", self._shard, len(rows), ROWS_MAX)
         for start in range(0, min(len(rows), ROWS_MAX), ROWS_PER_S):
             batch = [row for _, row in rows[start : min(start + ROWS_PER_S, ROWS_MAX)]]
             await self._store.put_usage(self._shard, batch)

@@ -18,6 +18,9 @@ from dispatcher.shard.waits import expected_wait
 APPS_MAX = 100
 """The most applications of a tenant with usage of their own within an hour. A bound is needed because clients choose
 the names, and the state keeps a row of usage for each until it is projected."""
+USAGE_ROWS_MOST = 100_000
+"""With more rows of usage in the state, no further application gets one of its own, of any tenant. A row is kept for an
+hour or two, and 75,000 of them are projected in an hour (service/projection.py)."""
 DUE_LAST = 1e12
 """The priority of a call without an SLO class beside calls with due times, in Unix seconds."""
 RETRY_UNKNOWN_S = 5.0
@@ -168,9 +171,11 @@ def _retry_after_s(wait_s: float) -> float:
 
 
 def _app(state: State, command: Accept) -> str:
-    """Return the call's application, or "" if it is a new one and the tenant has had APPS_MAX in this hour."""
+    """Return the call's application, or "" if it is a new one and there is no room for it (APPS_MAX of the tenant in
+    this hour, USAGE_ROWS_MOST)."""
     tenant, app, hour = command.tenant, command.app, int(state.at // HOUR_S)
-    return app if state.apps[tenant, hour] < APPS_MAX or (tenant, app, hour) in state.usage else ""
+    has_room = state.apps[tenant, hour] < APPS_MAX and len(state.usage) < USAGE_ROWS_MOST
+    return app if has_room or (tenant, app, hour) in state.usage else ""
 
 
 def _expected_discount(state: State, command: Accept, app: str) -> float:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dispatcher.model.usage import HOUR_S
+from dispatcher.shard.kept_ends import drop_old, drop_surplus
 from dispatcher.shard.state import State
 
-ENDS_KEPT = 4096
-"""The number of ended calls with a remembered outcome. They cover more time than a failover takes."""
 CLEANED_EVERY_S = 60.0
 HOURS_KEPT = 1
 """For this number of past hours, usage stays in the state, even if it is projected."""
@@ -16,20 +15,22 @@ def forget(state: State, before: float) -> None:
     """Drop the parts of the state that no decision depends on. All facts of the state must be written.
 
     `before` is the time of the entry before. The entries alone decide what is dropped, so that all copies of a shard
-    drop the same. Some of the interactions and of the usage are checked with each entry (grouped.py), some of the idle
-    tenants every second, and everything else every minute.
+    drop the same. Some of the interactions and of the usage are checked with each entry (grouped.py), the ends and some
+    of the idle tenants every second, and everything else every minute.
     """
     for name in state.grown:
         if (process := state.processes.get(name)) is not None:
             process.drop_accepted()
     state.grown.clear()
-    while len(state.ends) > ENDS_KEPT:
-        state.ends.popitem(last=False)
+    drop_surplus(state.ends)
     is_minute = before // CLEANED_EVERY_S != state.at // CLEANED_EVERY_S
     _forget_interactions(state, is_minute=is_minute)
     _forget_usage(state, is_minute=is_minute)
     if int(before) == int(state.at):
         return
+    drop_old(state.ends, state.at)
+    if state.throttle is not None:
+        state.throttle.trim()
     for names in state.idle.due(before, state.at):
         _forget_idle(state, names)
     if is_minute:

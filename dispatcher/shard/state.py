@@ -24,7 +24,7 @@ from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.activity import IdleTenants, Promises
 from dispatcher.shard.deadlines import Deadlines
-from dispatcher.shard.grouped import GroupedDict
+from dispatcher.shard.interactions import Interactions
 from dispatcher.shard.lanes import Lanes
 from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
@@ -59,10 +59,9 @@ class State(UndoJournal):
         self.usage_saved, self.usage_changed = 0, -1
         """The totals of usage that did not change since the first position are in the projection. The second is that
         of their last change."""
-        self.interactions: GroupedDict[tuple[str, str], float] = GroupedDict()
-        """When the last call of each interaction was accepted."""
+        self.interactions = Interactions()
         self.ends: OrderedDict[str, Over] = OrderedDict()
-        """The ends of the last calls by id, so that a repeated command gets the same answer."""
+        """The ends of the last calls by id, for repeated commands, with marks of time between them (kept_ends.py)."""
         self.throttle = Throttle(settings.throttling) if settings.throttling else None
         self.behind: dict[str, float] = {}
         """Service units that each waiting tier is behind its floor (tier_floors.py)."""
@@ -85,7 +84,7 @@ class State(UndoJournal):
         """The ends of durable calls in the decision that is not written yet, each with the call's last attempt."""
         self.waits = WaitRecord()  # not in the log either
         self.grown: set[str] = set()
-        """Processes with more than `accepted_most` accepted numbers. forgetting.py drops those below their floor."""
+        """Processes with more than `accepted_most` accepted numbers (forgetting.py)."""
         self._dirty: dict[str, Tenant] = {}
 
     # Calls
@@ -243,8 +242,9 @@ class State(UndoJournal):
 
     def note_interaction(self, tenant: str, interaction: str) -> None:
         key = (tenant, interaction)
-        self._note(self._restore_interaction, key, self.interactions.get(key))
-        self.interactions[key] = self.at
+        if self.interactions.has_room(key):
+            self._note(self.interactions.restore, key, self.interactions.get(key))
+            self.interactions[key] = self.at
 
     def remember_end(self, call: Call, over: Over) -> None:
         if call.durable:
@@ -266,11 +266,6 @@ class State(UndoJournal):
         self.apps[key[0], key[2]] += (usage is not None) - (old is not None)
         self.usage_changed = self.position
         tenant.spent = spent
-
-    def _restore_interaction(self, key: tuple[str, str], at: float | None) -> None:
-        self.interactions.pop(key)
-        if at is not None:
-            self.interactions[key] = at
 
     # Derived
 

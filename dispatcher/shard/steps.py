@@ -50,9 +50,9 @@ def accepted(state: State, fact: Accepted) -> None:
         state.suspend(call)
     else:
         state.join_queue(call)
-    if interaction:
-        state.note_interaction(tenant_name, interaction)
     if state.throttle is not None:
+        if interaction:
+            state.note_interaction(tenant_name, interaction)
         state.note_admission(tenant_name, app)
     state.refresh(tenant)
 
