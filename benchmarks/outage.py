@@ -66,8 +66,8 @@ async def outage(gates: int, fault: Fault) -> tuple[list[Kind], After]:
     world.break_table(fault)
     calls = await world.arrivals(OUTAGE_S, EVERY_S)
     await asyncio.sleep(ANSWERED_S)
-    told, place = world.began(OUTAGE_S + ANSWERED_S, began), len(world.workers.orders)
-    refused = sum(each.status >= 400 for each in told)
+    got, place = world.began(OUTAGE_S + ANSWERED_S, began), len(world.workers.orders)
+    refused = sum(each.status >= 400 for each in got)
     world.mend_table()
     mended = clock.monotonic()
     for _ in range(TRIES_MAX):
@@ -80,7 +80,7 @@ async def outage(gates: int, fault: Fault) -> tuple[list[Kind], After]:
     await world.close()
     kinds = []
     for kind in world.kinds():
-        own = [each for each in told if each.kind == kind]
+        own = [each for each in got if each.kind == kind]
         statuses = sorted({str(each.status) for each in own})
         bare = sum(each.status >= 400 and not each.retry_after for each in own)
         kinds.append(Kind(gates, fault, kind, len(own), ", ".join(statuses), max(e.seconds for e in own), bare))
@@ -95,10 +95,10 @@ async def failover() -> list[Kind]:
     began = world.world.clock.monotonic()
     world.world.host(world.world.leaders[0]).kill()
     await asyncio.gather(*await world.arrivals(FAILOVER_S, 0.05))
-    told = world.began(FAILOVER_S, began)
+    got = world.began(FAILOVER_S, began)
     await world.close()
-    statuses = ", ".join(sorted({str(each.status) for each in told}))
-    return [Kind(3, "leader killed", "all", len(told), statuses, max(each.seconds for each in told), 0)]
+    statuses = ", ".join(sorted({str(each.status) for each in got}))
+    return [Kind(3, "leader killed", "all", len(got), statuses, max(each.seconds for each in got), 0)]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -39,7 +39,8 @@ async def result_of(context: Context, known: Known, timeout_s: float = math.inf)
                 await following.ended.wait()
         except TimeoutError:
             return None
-        invocation = await in_time(context.store.get(invocation.id)) or invocation
+        stored = await in_time(context.store.get(invocation.id))
+        invocation = stored or invocation
         if invocation.answer is None:
             raise following.error or UnknownInvocation()
     return done(invocation)

@@ -251,10 +251,9 @@ class Following:
 
     def _await_last_event(self, attempt: int, seen: int = -1) -> None:
         """End the attempt's stream once LAST_EVENT_S pass without an event and with room in the queue."""
-        events = self._events
-        if events.is_full or events.count != seen:
+        if self._events.is_full or self._events.count != seen:
             timer = asyncio.get_running_loop().call_later
-            self._last_wait = timer(LAST_EVENT_S, self._await_last_event, attempt, events.count)
+            self._last_wait = timer(LAST_EVENT_S, self._await_last_event, attempt, self._events.count)
         else:
             self._inbox.put_nowait(Broken(attempt, "", began=True))
 

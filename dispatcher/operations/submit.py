@@ -180,12 +180,14 @@ async def _joined(context: Context, call: Call, item: Invocation) -> Known:
     The item is marked as shared first. So if the gate refuses the first submission of the call and accepts this one,
     the refusal is not stored as the call's answer.
     """
-    item = await in_time(context.store.share(item.id)) or item
+    shared = await in_time(context.store.share(item.id))
+    item = shared or item
     while (running := context.durable_calls.get(item.id)) is not None:
         if running.join():
             return Known(item, running)
         await running.ended.wait()
-        item = await in_time(context.store.get(item.id)) or item
+        stored = await in_time(context.store.get(item.id))
+        item = stored or item
     if item.answer is not None:
         return Known(item)
     pool = (await context.pools.holding(item)).name

@@ -43,7 +43,7 @@ UPLOAD = (
 ).encode()
 
 
-class Told(NamedTuple):
+class Got(NamedTuple):
     """What a caller got: the status (of lambda.invoke: of the error that is raised), and after how many seconds."""
 
     kind: str
@@ -72,7 +72,7 @@ class OutageWorld:
     def __init__(self, gates: int, seed: int = 1) -> None:
         self.world = World(seed)
         self.gate_names = [f"g{number}" for number in range(1, gates + 1)]
-        self.told: list[Told] = []
+        self.got: list[Got] = []
         self.kept = ""
         """The id of a kept response."""
         self._names = 0
@@ -104,7 +104,7 @@ class OutageWorld:
         self.kept = str(kept.json()["id"])
         for kind in self.kinds():
             await self.call(kind)
-        self.told.clear()
+        self.got.clear()
 
     async def close(self) -> None:
         """End the call that runs all the time."""
@@ -171,8 +171,8 @@ class OutageWorld:
             "result of a detached call": lambda: result(self.context, {"api_key": self.key, "id": LONG}),
         }
 
-    async def call(self, kind: str) -> Told:
-        """Make one call and note what its caller got."""
+    async def call(self, kind: str) -> Got:
+        """Make one call, and note what its caller got."""
         began = self.world.clock.monotonic()
         work = self.kinds()[kind]
         try:
@@ -183,10 +183,10 @@ class OutageWorld:
             found = _read(got)
         seconds = self.world.clock.monotonic() - began
         status, code, retry_after, text = found
-        self.told.append(Told(kind, began, status, code, seconds, retry_after, text))
-        return self.told[-1]
+        self.got.append(Got(kind, began, status, code, seconds, retry_after, text))
+        return self.got[-1]
 
-    async def arrivals(self, seconds: float, every_s: float = 0.2) -> list[asyncio.Task[Told]]:
+    async def arrivals(self, seconds: float, every_s: float = 0.2) -> list[asyncio.Task[Got]]:
         """Start a call of each kind again and again. Return their tasks."""
         tasks = []
         until = self.world.clock.monotonic() + seconds
@@ -195,9 +195,9 @@ class OutageWorld:
             await asyncio.sleep(every_s)
         return tasks
 
-    def began(self, seconds: float, at: float) -> list[Told]:
+    def began(self, seconds: float, at: float) -> list[Got]:
         """Return the calls that began within `seconds` after the time `at`, by the monotonic clock."""
-        return [told for told in self.told if at <= told.began < at + seconds]
+        return [each for each in self.got if at <= each.began < at + seconds]
 
     # What the log says
 

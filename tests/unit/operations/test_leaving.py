@@ -6,17 +6,18 @@ import asyncio
 
 import pytest
 
-from dispatcher.model.commands import Cancel, Return
-from dispatcher.model.errors import (
-    StoreUnavailable,
-    WorkerFailed,
-)
+from dispatcher.model.commands import Cancel, Command, Outcome, Return
+from dispatcher.model.errors import NotAccepted, StoreUnavailable, WorkerFailed
 from dispatcher.operations.answer import result_of
 from dispatcher.operations.calls import accept_of
+from dispatcher.operations.context import LASTING_S
 from dispatcher.operations.detached import execute_detached
+from dispatcher.operations.leaving import TAKE_BACK_MAX_S
+from dispatcher.operations.store_patience import STORE_PATIENCE_S
 from dispatcher.operations.submit import Known
 from tests.support.gate.in_process import OFFER_S
 from tests.support.gate.memory_gate import Gate
+from tests.support.gate.store_faults import Slow
 from tests.support.gate.story import accepted, begun, dispatched, followed, queued, read, submitted
 from tests.support.gate.worker_client import UNREACHABLE, Act, dies_after
 
@@ -186,3 +187,51 @@ async def test_a_call_that_is_taken_back_stays_with_a_repeat_of_its_key(gate: Ga
     await asyncio.gather(*busy)
     assert answer is not None
     assert gate.launcher.launched == []
+
+
+async def test_a_call_is_taken_back_after_a_long_outage(gate: Gate) -> None:
+    """Its Accept is in the log, and no process begins its offers."""
+    busy = [begun(gate, "b", max_tokens=400) for _ in range(2)]
+    await asyncio.sleep(0.001)
+    gate.shard.replies_lost = 1
+    assert isinstance(await followed(gate, "a"), StoreUnavailable)
+    gate.shard.down = True
+    await asyncio.sleep(30.0)
+    assert [call.tenant.name for call in gate.shard.shard.state.calls.values()] == ["b", "b", "a"]
+    gate.shard.down = False
+    await asyncio.sleep(TAKE_BACK_MAX_S)
+    assert [call.tenant.name for call in gate.shard.shard.state.calls.values()] == ["b", "b"]
+    await asyncio.gather(*busy)
+
+
+async def test_a_call_that_is_certainly_not_in_the_log_is_not_taken_back(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(command: Command) -> Outcome:
+        raise NotAccepted("The log cannot be written.")
+
+    await followed(gate, "a")  # the view of the fleet is fresh
+    before = len(gate.shard.commands)
+    monkeypatch.setattr(gate.link(), "do", refuse)
+    assert isinstance(await followed(gate, "a"), NotAccepted)
+    assert gate.context.lasting == set()
+    monkeypatch.undo()
+    await gate.quiet()
+    assert len(gate.shard.commands) == before
+
+
+async def test_the_end_of_a_front_does_not_wait_for_an_outage(gate: Gate) -> None:
+    gate.shard.replies_lost = 1
+    assert isinstance(await followed(gate, "a"), StoreUnavailable)
+    gate.shard.down = True
+    began = gate.clock.monotonic()
+    await gate.context.finish()
+    assert gate.clock.monotonic() - began <= 2 * LASTING_S
+    gate.shard.down = False
+
+
+async def test_a_caller_waits_for_the_store_for_a_bounded_time(gate: Gate) -> None:
+    gate.store.faults = Slow(60.0, "create")
+    began = gate.clock.monotonic()
+    assert isinstance(await followed(gate, "a", "k"), StoreUnavailable)
+    assert gate.clock.monotonic() - began == pytest.approx(STORE_PATIENCE_S)
