@@ -16,6 +16,7 @@ import asyncio
 import json
 import sys
 from dataclasses import asdict, dataclass
+from math import inf
 
 from rich.console import Console
 from rich.table import Table
@@ -83,7 +84,8 @@ async def outage(gates: int, fault: Fault) -> tuple[list[Kind], After]:
         own = [each for each in got if each.kind == kind]
         statuses = sorted({str(each.status) for each in own})
         bare = sum(each.status >= 400 and not each.retry_after for each in own)
-        kinds.append(Kind(gates, fault, kind, len(own), ", ".join(statuses), max(e.seconds for e in own), bare))
+        longest_s = max((each.seconds for each in own), default=inf)
+        kinds.append(Kind(gates, fault, kind, len(own), ", ".join(statuses) or "none", longest_s, bare))
     late = sum(not order.durable for order in ran) - 1
     unanswered = sum(not task.done() for task in [*running, *calls])
     return kinds, After(gates, fault, refused, late, len(world.doubled()), unanswered, served_s)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatcher.model.commands import Accept, Done, Outcome, Present, Refused, Status
+from dispatcher.model.commands import Accept, Done, Offer, Outcome, Present, Refused, Status
 from dispatcher.model.errors import STORE_UNAVAILABLE, NotAccepted, StoreUnavailable
 from dispatcher.service.group_commit import STALLED_S, WATCH_MAX_S, no_reply, unwritten
 from dispatcher.service.link.log_watch import LOG_PATIENCE_S, STEP_S, LogWatch
@@ -133,3 +133,17 @@ async def test_a_process_alone_says_whether_the_log_can_contain_a_call() -> None
     world.faults["front"].is_deaf = False
     await asyncio.sleep(5.0)
     assert sorted((await world.folded()).shard.state.calls) == ["front-1", "front-2"]
+
+
+@in_virtual_time()
+async def test_a_cold_process_has_the_time_to_load_a_snapshot() -> None:
+    """It is alone, and the log answers: the time does not count against the log."""
+    world = World()
+    await start_worker(world)
+    front = world.link("front")
+    world.faults["front"].only, world.faults["front"].stalled = frozenset({"load_snapshot"}), asyncio.Event()
+    asking = world.host("front").spawn(front.do(accept(front.new_id(), "front", world.clock.now())))
+    await asyncio.sleep(2 * LOG_PATIENCE_S)
+    assert not asking.done()
+    world.faults["front"].stalled.set()
+    assert isinstance(await asking, Offer)
