@@ -24,6 +24,7 @@ from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.activity import IdleTenants, Promises
 from dispatcher.shard.deadlines import Deadlines
+from dispatcher.shard.grouped import GroupedDict
 from dispatcher.shard.interactions import Interactions
 from dispatcher.shard.lanes import Lanes
 from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
