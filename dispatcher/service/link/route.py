@@ -161,7 +161,10 @@ class Route:
 
         Return False if no receipt arrived: the other process does not lead.
         """
-        began_at, self.channel = self._clock.monotonic(), Channel(connection, self._clock, self._patience, reads=self._reads)
+        began_at, self.channel = (
+            self._clock.monotonic(),
+            Channel(connection, self._clock, self._patience, reads=self._reads),
+        )
         channel = self.channel
         self._found.set()
         channel.post(self._hello())
