@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     kinds = [kind for each, _ in ran for kind in each]
     afters, killed = [after for _, after in ran], run(failover())
     if chosen.json:
-        json.dump([asdict(each) for each in [*kinds, *afters, *killed]], sys.stdout)
+        json.dump([*map(asdict, kinds), *map(asdict, afters), *map(asdict, killed)], sys.stdout)
         return 0
     for gates in chosen.gates:
         _print_kinds(gates, [kind for kind in kinds if kind.gates == gates])

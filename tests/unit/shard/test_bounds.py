@@ -83,7 +83,8 @@ def test_ends_have_a_bound_in_number() -> None:
 @pytest.mark.parametrize("at", [0, 7, 40, 60])
 def test_a_copy_from_a_snapshot_drops_the_same_ends(at: int) -> None:
     """Whatever is kept depends on the entries alone: marks of time are in the snapshot."""
-    shard, entries = LoneShard(), []
+    shard = LoneShard()
+    entries: list[Entry] = []
     copy: Shard | None = None
     for number in range(80):
         if number == at:
