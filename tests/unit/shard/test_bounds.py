@@ -9,6 +9,7 @@ from dispatcher.model.facts import Entry
 from dispatcher.policies import throttling
 from dispatcher.policies.throttling import Limits
 from dispatcher.shard import accept, interactions, kept_ends
+from dispatcher.shard.forgetting import forget
 from dispatcher.shard.kept_ends import ENDS_KEPT_S
 from dispatcher.shard.settings import SATURATED, ShardSettings
 from dispatcher.shard.shard import Shard
@@ -122,7 +123,8 @@ def test_a_tenant_has_a_bound_of_interactions_and_others_keep_theirs(monkeypatch
     assert isinstance(shard.accept("a", interaction="i9")[1], Refused), "it is throttled like a first call"
     again = load(dump(shard.shard), THROTTLED)
     assert not again.state.interactions.has_room(("a", "i9"))
-    again.state.interactions.forget(shard.now + 1)
+    again.state.position, again.state.at = 0, shard.now + THROTTLED.interaction_kept_s + 60.0
+    forget(again.state, shard.now)
     assert again.state.interactions.has_room(("a", "i9"))
 
 
