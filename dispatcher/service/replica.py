@@ -7,6 +7,7 @@ every decision in the log was made on the exact state before its entry. A lock l
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from zlib import crc32
@@ -18,10 +19,12 @@ from dispatcher.ports import Clock, InvocationStore, Log
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S, ClockGuard, Moment
 from dispatcher.service.deciding import Committed as Committed
 from dispatcher.service.deciding import Decider, More, no_more
-from dispatcher.service.faults import DecisionFailed, Failure
+from dispatcher.service.faults import REASON_CHARS_MAX, DecisionFailed, Failure
 from dispatcher.service.follower import Delivery, Offload, StateLost, at_once, deliveries_of
 from dispatcher.service.kept_answers import ends_with_answer, keep_answers, keep_outcomes, kept_ends
 from dispatcher.shard.settings import ShardSettings
+
+logger = logging.getLogger("headgate.gate")
 
 COMMANDS_MAX = 400
 """The most commands that are decided for one entry."""
@@ -106,7 +109,8 @@ class Replica(Decider):
     async def take_over(self, address: str, epoch: int) -> bool:
         """Write an entry that makes `address` the leader, in epoch + 1.
 
-        Return False, and write nothing, if the log's epoch is not `epoch` any more.
+        Return False, and write nothing, if the log's epoch is not `epoch` any more. Raises StoreUnavailable, also if
+        the entry cannot be encoded: an error in the code must not end a process that can try again.
         """
         async with self._lock:
             await self._catch_up()
@@ -114,7 +118,11 @@ class Replica(Decider):
                 await self._make_usable()
                 at = self.guard.entry_time(self.shard.at)
                 self.shard.begin(at)  # it decides nothing, so no error can prevent a takeover
-                if await self._write((), at, address, epoch + 1) is not None:
+                try:
+                    written = await self._write((), at, address, epoch + 1)
+                except DecisionFailed as error:
+                    raise StoreUnavailable("The entry of a takeover could not be encoded.") from error
+                if written is not None:
                     self.guard.stay_calm()
                     return True
             return False
@@ -188,11 +196,18 @@ class Replica(Decider):
             self._roll_back()
 
     async def _keep_outcomes(self, ends: list[Over], now: float) -> None:
-        """Store answers for durable calls that ended before they ran. If that fails, a later reader makes them."""
+        """Store answers for durable calls that ended before they ran. If that fails, a later reader makes them.
+
+        No error may end the process here, because the entry is written and its outcomes wait.
+        """
         if ends and self._answers is not None:
-            with suppress(StoreUnavailable, TimeoutError):
+            try:
                 async with asyncio.timeout(KEEP_OUTCOMES_S):
                     await keep_outcomes(self._answers, ends, now)
+            except (StoreUnavailable, TimeoutError):
+                return
+            except Exception as error:
+                logger.error("outcomes not stored: %s: %r", type(error).__name__, str(error)[:REASON_CHARS_MAX])
 
     async def _commit_split(self, commands: list[Command], epoch: int | None) -> Committed:
         if len(commands) == 1:

@@ -17,6 +17,11 @@ from typing import Any
 _HERE: ContextVar[Host | None] = ContextVar("host", default=None)
 
 
+def current_host() -> Host | None:
+    """Return the host of the task that runs; None if it is of the simulation itself."""
+    return _HERE.get()
+
+
 class Host:
     """A machine or process of its own. `on_change` is called after each pause, resumption and kill."""
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from dispatcher.model import commands
-from dispatcher.model.commands import Accept, Command, Done, End, Offer, Outcome, Over, Refused, Waiting
+from dispatcher.model.commands import Accept, Cancel, Command, Done, End, Offer, Outcome, Over, Refused, Waiting
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Accepted, Entry
 from dispatcher.policies.orders.two_clocks import TwoClocks
 from dispatcher.service import replica as replica_module
 from dispatcher.service.faults import CREDIT_MAX, CREDIT_PER_S, EXTRA, SUSPECT_S
 from dispatcher.service.group_commit import GroupCommit
+from dispatcher.service.kept_answers import keep_outcomes
 from dispatcher.service.replica import Replica
 from dispatcher.shard import codec, fold, shard, steps
 from dispatcher.shard.decide import decide
@@ -245,6 +246,31 @@ async def test_an_error_of_every_decision_prevents_no_takeover(monkeypatch: pyte
     await world.clock.sleep(SUSPECT_S)
     assert isinstance((await one.commit([good(3, now)])).outcomes[0], Offer)
     assert await agrees(world, one)
+
+
+@in_virtual_time()
+async def test_a_takeover_that_cannot_be_encoded_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DecisionFailed would end the gate process (found by the storm at seed 206)."""
+    world = World()
+    one = await ready(world)
+    plain = codec.encode_entry
+    monkeypatch.setattr("dispatcher.service.deciding.encode_entry", raising(plain, lambda *_: True, 1))
+    with pytest.raises(StoreUnavailable):
+        await one.take_over("one:1", one.shard.epoch)
+    assert await one.take_over("one:1", one.shard.epoch)
+    assert await agrees(world, one)
+
+
+@in_virtual_time()
+async def test_an_error_beside_the_answers_of_ended_calls_loses_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry is written by then, and the error would end the gate process (found by the storm at seed 422)."""
+    world = World()
+    one, now = world.replica("one"), world.clock.now()
+    await one.commit([report("w1", 1)])
+    await one.commit([good(1, now), good(2, now)._replace(durable=True)])
+    monkeypatch.setattr("dispatcher.service.replica.keep_outcomes", raising(keep_outcomes, lambda *_: True))
+    outcomes = (await one.commit([Cancel("one-2", "cancelled")])).outcomes
+    assert outcomes == [Over("one-2", 0, "cancelled")]
 
 
 @in_virtual_time()

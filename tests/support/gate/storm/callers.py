@@ -19,6 +19,7 @@ from dispatcher.operations.submit import Known, Submission, submit
 from dispatcher.policies.clocks import Share
 from tests.support.gate.storm.books import Answered
 from tests.support.gate.storm.engine import MODELS
+from tests.support.gate.storm.points import is_thrown
 
 if TYPE_CHECKING:
     from tests.support.gate.storm.nodes import FrontNode
@@ -183,10 +184,12 @@ async def _once(world: World, front: FrontNode, plan: Plan) -> Answered:
         serving.cancel()
         await asyncio.wait((serving, died), return_when=asyncio.FIRST_COMPLETED)
     elif serving.done():
-        if (error := serving.exception()) is not None:
-            world.violate("processes go on", f"caller {plan.number}: {error!r}")
-        else:
+        if (error := serving.exception()) is None:
             code = serving.result()
+        elif is_thrown(error):
+            code = "error"
+        else:
+            world.violate("processes go on", f"caller {plan.number}: {error!r}")
     died.cancel()
     leaving.cancel()
     del world.callers[serving]

@@ -73,6 +73,11 @@ async def _run(weather: Weather, outcome: Run, crash_at: dict[str, int]) -> None
     install_hosts()
     world = World(weather, crash_at)
     world.log.on_entry = _entry_oracles(world)
+    with world.errors.active(world):
+        await _play(world, outcome)
+
+
+async def _play(world: World, outcome: Run) -> None:
     world.start()
     liveness, disturbances = Liveness(world), Disturbances(world)
     disturbances.start()

@@ -17,6 +17,9 @@ PLANNED = 0.5
 """In so many of these the leader plans."""
 RETIRING = 0.2
 """In so many seeds workers retire."""
+ERRORS = 0.35
+"""In so many seeds errors are thrown in production code: in half of them at the calls of one tenant, in the others
+anywhere, in a few both."""
 MILD = 0.25
 """In so many seeds only processes die: store, network and clocks work, so the bounds of liveness hold all the time."""
 
@@ -79,6 +82,11 @@ class Weather:
     """What each worker can load. With more than one, calls are for any of them, and workers swap."""
     retires: float = 0.0
     """Rate of commands that a worker retires, or serves again."""
+    at_fault: str = ""
+    """The tenant whose calls raise errors in the gate (thrown_errors.py)."""
+    throws: float = 0.0
+    """Chance of an error at each of some points of production code, whatever it works on, until each was thrown a few
+    times."""
     freezes: float = 0.0
     """Chance that a process stops in the middle of an append, for longer than an entry lives."""
 
@@ -132,7 +140,18 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
         engine_fails=chance(0.3),
         duplicates=chance(0.3),
     )
-    return _with_retirements(_with_models(weather if mild else _long_silences(weather, random)))
+    return _with_errors(_with_retirements(_with_models(weather if mild else _long_silences(weather, random))))
+
+
+def _with_errors(weather: Weather) -> Weather:
+    """Return the weather, in some seeds with errors in the code. Other random numbers stay as they are."""
+    random = Random(f"errors {weather.seed}")
+    if random.random() >= ERRORS:
+        return weather
+    kind = random.random()
+    throws = random.choice([0.02, 0.2, 1.0]) if kind >= 0.5 else 0.0
+    at_fault = random.choice(["a", "b", "owed"]) if kind < 0.6 else ""
+    return replace(weather, at_fault=at_fault, throws=throws, mild=weather.mild and not throws)
 
 
 def _with_retirements(weather: Weather) -> Weather:

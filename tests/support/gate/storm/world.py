@@ -20,6 +20,7 @@ from tests.support.gate.storm.nodes import SHARD, FrontNode, GateNode, Node, Wor
 from tests.support.gate.storm.queue import LaunchQueue
 from tests.support.gate.storm.recorded_log import RecordedLog
 from tests.support.gate.storm.store_faults import Outage
+from tests.support.gate.storm.thrown_errors import ThrownErrors
 from tests.support.gate.storm.weather import Weather
 
 
@@ -51,6 +52,7 @@ class World:
         self.books = Books()
         self.log = RecordedLog(SHARD, self.settings)
         self.outage = Outage()
+        self.errors = ThrownErrors(weather)
         self.disks: dict[str, Disk] = {}
         self.network = Network(Random(f"{weather.seed} network"), self._latency)
         self.tenants = dict(TENANTS)

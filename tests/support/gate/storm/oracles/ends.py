@@ -16,6 +16,7 @@ from dispatcher.shard.snapshot import load
 from dispatcher.stores.hedged_log import HEDGED_SHARE_MAX, HEDGES_SAVED_MAX
 from dispatcher.stores.snapshot_parts import join
 from tests.support.gate.storm.books import Answered, text_of
+from tests.support.gate.storm.oracles.harm import errors_end_one_task, errors_end_their_own_requests
 
 if TYPE_CHECKING:
     from tests.support.gate.storm.world import World
@@ -37,6 +38,8 @@ NO_CLAIM = frozenset(
         "too_old",
         "idempotency_conflict",
         "cancelled",
+        "internal_error",
+        "error",
     }
 )
 """Errors by which a caller knows nothing of the end, or that come before the call was accepted."""
@@ -338,4 +341,6 @@ END_ORACLES: list[EndOracle] = [
     leadership_is_stable,
     ends_on_disk_are_not_lost,
     repeats_are_few,
+    errors_end_their_own_requests,
+    errors_end_one_task,
 ]

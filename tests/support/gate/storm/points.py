@@ -1,0 +1,188 @@
+"""Points in production code at which the storm throws errors (FoundationDB calls it BUGGIFY): any statement of these
+functions.
+
+A point's function gets one more statement, which calls the hook with the function's parameters. It is compiled once and
+put into the function for the time of a run, wherever the function was imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from types import CodeType
+from typing import Any, NamedTuple
+
+from dispatcher.operations import answer, submit
+from dispatcher.policies.orders import keyed_index, queues, two_clocks, two_clocks_index
+from dispatcher.service import kept_answers
+from dispatcher.shard import (
+    accept,
+    activity,
+    choose,
+    codec,
+    deadlines,
+    decide,
+    dispatching,
+    failure_causes,
+    fold,
+    forgetting,
+    lanes,
+    running,
+    slots,
+    state,
+    steps,
+    swapping,
+    wait_record,
+    waits,
+    workers,
+)
+
+THROWN = "thrown by the storm"
+HOOK = "__storm_point__"
+NUMBER = 987_654_321
+OF_A_CALL: list[tuple[Any, str]] = [
+    (accept, "accept"), (accept, "_configured"), (accept, "_queue_full"), (accept, "_out_of_reach"), (accept, "_app"),
+    (decide, "_accept"), (steps, "accepted"), (steps, "_note_sequence"), (dispatching, "dispatch"),
+    (steps, "dispatched"), (state.State, "join_queue"), (codec, "encode_entry"),
+]  # fmt: skip
+"""Functions that get a call, or its command or fact, until it is dispatched."""
+REPORTS: list[tuple[Any, str]] = [
+    (running, "end"), (running, "returned"), (running, "_return"), (running, "_end"), (steps, "ended"),
+    (steps, "news_of"), (fold, "_returned"), (fold, "_release"), (fold, "_dropped"), (fold, "_leave"),
+    (fold, "_held"), (fold, "_hold_by"), (accept, "_hold"), (decide, "_cancel"), (fold, "_cancelling"),
+    (codec, "encode_entry"), (failure_causes, "cause_of"), (kept_answers, "_kept"),
+]  # fmt: skip
+"""The same, from its dispatch on."""
+ANYWHERE: list[tuple[Any, str]] = [
+    (decide, "decide"), (decide, "_decide"), (decide, "_tick"), (decide, "_set_process"), (decide, "_give_slots"),
+    (decide, "_decide_again"), (decide, "status"), (decide, "_lost_process"), (decide, "_saved"),
+    (choose, "due_queue"), (dispatching, "dispatch_next"), (deadlines.Deadlines, "take_due"), (fold, "fold"),
+    (fold, "_worker_set"), (fold, "_process_set"), (fold, "_process_lost"), (fold, "_tenant_set"),
+    (fold, "_note_reached"), (fold, "_move"), (forgetting, "forget"), (forgetting, "_forget_idle"),
+    (forgetting, "_forget_old"), (lanes.Lanes, "update"), (running, "leave"), (running, "_rest_if_failing"),
+    (slots.Slots, "changed"), (slots.Slots, "first"), (state.State, "flush"), (state.State, "refresh"),
+    (state.State, "leave_queue"), (state.State, "enqueue"), (state.State, "set_call"), (state.State, "set_worker"),
+    (state.State, "note_interaction"), (state.State, "set_clocks"), (swapping, "order_loads"), (waits, "observe"),
+    (waits, "expected_wait"), (waits, "_sum_backlogs"), (wait_record.WaitRecord, "count_ends"),
+    (wait_record.WaitRecord, "saturate"), (workers, "report"), (workers, "rested"), (workers, "silent_worker"),
+    (two_clocks.TwoClocks, "joined"), (two_clocks.TwoClocks, "charged"), (two_clocks.TwoClocks, "settled"),
+    (two_clocks_index.TwoClocksIndex, "place"), (keyed_index.KeyedIndex, "place"), (queues.TenantQueue, "head"),
+    (activity.IdleTenants, "update"), (steps, "_undo_accepted"), (steps, "_undo_dispatched"), (steps, "_undo_ended"),
+    (codec, "encode_entry"), (kept_answers, "keep_answers"), (kept_answers, "kept_ends"),
+    (kept_answers, "keep_outcomes"),
+]  # fmt: skip
+"""Functions of the decision, the fold, and what keeps answers before it."""
+OPERATIONS: list[tuple[Any, str]] = [
+    (submit, "submit"), (submit, "_sent"), (submit, "_one_try"), (submit, "_joined"), (submit, "_checked"),
+    (submit, "_accepted"), (submit, "_answered"), (answer, "result_of"),
+]  # fmt: skip
+"""Functions of a caller's own task, in its front."""
+
+
+class Point(NamedTuple):
+    """`place`: the number of the statement before which the error is thrown."""
+
+    function: Any
+    place: int
+    of_a_call: bool
+    """It is thrown only for calls of the tenant at fault."""
+
+    def __str__(self) -> str:
+        return f"{self.function.__module__.rpartition('.')[2]}.{self.function.__qualname__}:{self.place}"
+
+
+def _function(owner: Any, name: str) -> Any:
+    found = inspect.getattr_static(owner, name)
+    return found.fget if isinstance(found, property) else found
+
+
+_ORIGINALS = {
+    (function := _function(owner, name)): function.__code__
+    for owner, name in (*OF_A_CALL, *REPORTS, *ANYWHERE, *OPERATIONS)
+}
+"""The code of each function before any seeded bug is in it. A function with another code gets no point."""
+_COMPILED: dict[Any, list[CodeType]] = {}
+"""By function: its code with a point at each of its statements."""
+
+
+def is_thrown(error: BaseException) -> bool:
+    """Return whether the storm threw the error."""
+    return THROWN in str(error)
+
+
+def draw_points(random: Random, functions: list[tuple[Any, str]], count: int, *, of_a_call: bool) -> list[Point]:
+    """Return points in some of these functions."""
+    chosen = [_function(owner, name) for owner, name in random.sample(functions, min(count, len(functions)))]
+    return [Point(each, random.randrange(len(_codes(each))), of_a_call) for each in chosen]
+
+
+@contextmanager
+def planted(points: list[Point], hook: Callable[[int, tuple[Any, ...]], None]) -> Iterator[None]:
+    """Call `hook` with a point's number and its function's parameters, each time that the point is reached."""
+    before: list[tuple[Any, CodeType]] = []
+    setattr(builtins, HOOK, hook)
+    try:
+        for number, point in enumerate(points):
+            function = point.function
+            if function.__code__ is _ORIGINALS[function]:
+                before.append((function, function.__code__))
+                code = _codes(function)[point.place]
+                function.__code__ = _numbered(code, number)
+        yield
+    finally:
+        for function, code in before:
+            function.__code__ = code
+        delattr(builtins, HOOK)
+
+
+def _numbered(code: CodeType, number: int) -> CodeType:
+    """Return the code with the point's number instead of NUMBER."""
+    return code.replace(co_consts=tuple(number if each == NUMBER else each for each in code.co_consts))
+
+
+def _codes(function: Any) -> list[CodeType]:
+    if function not in _COMPILED:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        count = len(_places(tree.body[0]))
+        _COMPILED[function] = [_compile(function, place) for place in range(count)]
+    return _COMPILED[function]
+
+
+def _compile(function: Any, place: int) -> CodeType:
+    """Return the function's code with a call of the hook before one of its statements."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
+    definition.decorator_list = []
+    statements, at = _places(definition)[place]
+    arguments = definition.args
+    names = [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    call = f"{HOOK}({NUMBER}, ({''.join(name + ', ' for name in names)}))"
+    statements.insert(at, ast.copy_location(ast.parse(call).body[0], statements[at]))
+    future = ast.parse("from __future__ import annotations").body
+    module = ast.fix_missing_locations(ast.Module([*future, definition], []))
+    made: dict[str, Any] = {}
+    exec(compile(module, function.__code__.co_filename, "exec"), vars(sys.modules[function.__module__]), made)  # noqa: S102 - the source is production code
+    code: CodeType = made[definition.name].__code__
+    return code
+
+
+def _places(definition: ast.AST) -> list[tuple[list[ast.stmt], int]]:
+    """Return each statement of the function but its docstring, as a list of statements and the place in it."""
+    found: list[tuple[list[ast.stmt], int]] = []
+    for node in ast.walk(definition):
+        for name in ("body", "orelse", "finalbody"):
+            statements = getattr(node, name, None)
+            if isinstance(statements, list):
+                found += [(statements, at) for at, each in enumerate(statements) if not _is_docstring(each)]
+    return found
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
