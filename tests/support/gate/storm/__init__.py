@@ -5,6 +5,9 @@ event_loop     virtual time, and nothing else that a loop can do
 world          log, store, network and clocks; the gate processes, fronts and workers, all of production code
 disturbances   kills, pauses, partitions, clock jumps, torn snapshots, expired entries, changed tenants
 callers        requests with and without idempotency keys; callers that leave, repeat, or wait for nothing
+thrown_errors  errors at the points of a seed (points) in decide, encode, fold and operations
+scale          hours as seconds, and in some seeds bounds that are small
+reach          which functions of the gate a storm reaches
 recorded_log   the log with its whole history, and a reference shard that folds each entry when it is written
 oracles        what must hold, each a function
 simulation     one seed from start to end

@@ -1,5 +1,7 @@
 """python -m tests.support.gate.storm --seeds A:B [--fronts N] [--trace]: run seeds, and print those with violations.
 
+`--reach` runs them in one process, and prints the functions of the gate that no seed reached.
+
 For long runs: [--processes N] [--results FILE]. What is in the file for the same code is not run again, so a run that
 was stopped goes on where it was. `--table FILE` prints what a file contains, as Markdown.
 """
@@ -14,6 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from tests.support.gate.storm.reach import Reach
 from tests.support.gate.storm.results import Block, append, blocks_in, table, version
 from tests.support.gate.storm.simulation import run
 from tests.support.gate.storm.weather import draw
@@ -30,6 +33,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:100", help="A:B, from A up to but not including B; or one seed")
     parser.add_argument("--fronts", type=int, help="instead of the number that each seed draws")
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
+    parser.add_argument("--reach", action="store_true", help="print the gate's functions that no seed reached")
     parser.add_argument("--processes", type=int, default=1, help="how many run side by side (default: 1)")
     parser.add_argument("--results", type=Path, help="a file to which each block of seeds is appended")
     parser.add_argument("--table", type=Path, help="print the results in this file, and run nothing")
@@ -41,6 +45,8 @@ def main() -> int:
     todo = list(_blocks(int(first), int(end) if end else int(first) + 1, options))
     if not todo:
         print(f"{options.results} has all of these seeds for this code")
+    if options.reach:
+        return _print_unreached(todo)
     failed = _run_all(todo, options)
     return 1 if failed else 0
 
@@ -77,6 +83,18 @@ def _run_all(todo: list[Block], options: argparse.Namespace) -> int:
                 done = f"{seeds} seeds, {failed} with violations, {entries} entries"
                 print(f"{done}, {seeds / (now - began):.1f} seeds/s; next {block.end}", flush=True)
     return failed
+
+
+def _print_unreached(todo: list[Block]) -> int:
+    """Run the blocks in this process, and print the functions that no seed reached. Return 1 for a violation."""
+    reach, failed = Reach(), False
+    count = len(reach.missed)
+    with reach.watching():
+        for block in todo:
+            failed |= bool(_run_block(block, trace=False).violations)
+    print(f"{count - len(reach.missed)} of {count} functions of the gate were reached. Not reached:")
+    print("\n".join(f"  {name}" for name in sorted(reach.missed)) or "  none")
+    return int(failed)
 
 
 def _run_block(block: Block, *, trace: bool) -> Block:

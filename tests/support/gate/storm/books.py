@@ -47,6 +47,8 @@ class Answered(NamedTuple):
     streamed: bool
     """It read the events of the execution; else it waited for the answer of a durable call."""
     at: float
+    began: float
+    interaction: str
 
 
 @dataclass

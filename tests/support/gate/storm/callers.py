@@ -32,6 +32,12 @@ LONG_TOKENS = 40
 """Output of some calls: longer than a lease on a slow engine."""
 STREAMS = 0.5
 """The part of the calls that are streamed."""
+APPS = ("chat", "search", "")
+INTERACTIONS = ("", "", "talk 1", "talk 2")
+CLASSES = ("", "normal", "batch")
+CROWD_PART = 0.7
+CROWD_S = (1.5, 10.0, 40.0)
+"""Deadlines of crowded calls: some of them cannot be met."""
 TRIES = 4
 AGAIN_S = (0.1, 6.0)
 """The pause before a caller repeats its key: shortest and longest."""
@@ -59,6 +65,9 @@ class Plan:
     leaves_s: float | None
     """It leaves after so many seconds; 0: at once after the acceptance (event work)."""
     model: str = MODELS[0]
+    app: str = ""
+    interaction: str = ""
+    slo_class: str = ""
 
 
 def plans(world: World) -> list[Plan]:
@@ -67,6 +76,7 @@ def plans(world: World) -> list[Plan]:
     random = Random(f"{weather.seed} callers")
     streams = Random(f"{weather.seed} streams")
     models = Random(f"{weather.seed} models")
+    apps = Random(f"{weather.seed} apps")
     long_calls = 0.5 if weather.isolations else 0.15 if weather.durable else 0.05
     made: list[Plan] = []
     for number in range(weather.calls):
@@ -84,7 +94,12 @@ def plans(world: World) -> list[Plan]:
             streams.random() < STREAMS,
             (0.0 if durable else random.random() * 3) if leaves else None,
             models.choice(MODELS[: weather.models]),
+            apps.choice(APPS) if weather.throttled or weather.small else "",
+            apps.choice(INTERACTIONS) if weather.throttled else "",
+            apps.choice(CLASSES) if weather.due_times else "",
         )
+        if weather.crowded:
+            plan = replace(plan, at_s=plan.at_s * CROWD_PART, deadline_s=min(plan.deadline_s, apps.choice(CROWD_S)))
         made.append(plan)
         if durable and random.random() < 0.4:
             made.append(replace(plan, number=weather.calls + number, at_s=plan.at_s + random.random() ** 2 * 8))
@@ -131,8 +146,9 @@ class _Call:
         tenant = self.world.tenant(self.plan.tenant)
         prompt = "p" * (1 + self.plan.number % 7)
         request = Request(
-            self.plan.model, Endpoint.COMPLETION, {"prompt": prompt}, self.plan.max_tokens, stream=self.plan.stream
-        )
+            self.plan.model, Endpoint.COMPLETION, {"prompt": prompt}, self.plan.max_tokens, stream=self.plan.stream,
+            app=self.plan.app, interaction=self.plan.interaction, slo_class=self.plan.slo_class,
+        )  # fmt: skip
         if self.plan.key:
             request = replace(request, body={"prompt": f"prompt of {self.plan.key}"})
         submission = Submission(tenant, request, self.plan.key, self.plan.deadline_s)
@@ -172,7 +188,7 @@ class _Call:
 
 
 async def _once(world: World, front: FrontNode, plan: Plan) -> Answered:
-    call = _Call(world, front, plan)
+    call, began = _Call(world, front, plan), world.now()
     serving = front.host.spawn(call.serve())
     died = asyncio.ensure_future(front.died.wait())
     leaving = asyncio.ensure_future(_leave(call, plan.leaves_s))
@@ -196,7 +212,7 @@ async def _once(world: World, front: FrontNode, plan: Plan) -> Answered:
     got = call.collected
     return Answered(
         plan.number, front.tag, call.id, plan.key, plan.tenant, code, got.text, got.input_tokens, got.output_tokens,
-        call.streamed, world.now(),
+        call.streamed, world.now(), began, plan.interaction,
     )  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from dispatcher.model.commands import Command, Retire
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.policies.clocks import Share
 from dispatcher.service.link.link import Link
-from tests.support.gate.storm.nodes import Node
+from dispatcher.service.load_watch import LoadWatch
+from tests.support.gate.storm.nodes import FrontNode, Node
 from tests.support.gate.storm.world import World
 
 TAKEOVER_S = 9.0
@@ -21,6 +22,8 @@ TAKEOVER_S = 9.0
 LEASE_S = 14.0
 """After so long a silent worker is taken for lost: it is found silent, then its lease and a margin pass."""
 BUSY_S = 12.0
+STOPPED_S = 5.5
+"""A gate process has ended so long after an orderly stop."""
 LONGEST_S = 20.0
 """The longest pause and partition, and by how much an isolation may last longer than a lease."""
 
@@ -50,6 +53,8 @@ class Disturbances:
             (weather.tenant_changes, self._change_tenant),
             (1.0 if weather.expiry else 0.0, self._expire),
             (weather.retires, self._retire),
+            (0.3 if weather.looks else 0.0, self._look),
+            (weather.stops, self._stop),
         ]
         for number, (rate, act) in enumerate(kinds):
             if rate:
@@ -236,6 +241,36 @@ class Disturbances:
             front = random.choice(fronts)
             command = Retire(random.choice(self._world.workers).name, is_over=random.random() < 0.3)
             front.spawn(_sent(front.link, command))
+
+    async def _look(self) -> None:
+        """Ask for usage, load and delays, as operators and the sweep do."""
+        fronts = [front for front in self._world.fronts if front.is_up]
+        if fronts:
+            front = self._random.choice(fronts)
+            front.spawn(_looked(front))
+
+    async def _stop(self) -> None:
+        """Stop a gate process as a deployment does, and begin it again."""
+        gates = [gate for gate in self._world.gates if gate.is_up and not gate.host.paused]
+        if not gates:
+            return
+        gate = self._random.choice(gates)
+        self._world.note(f"stop {gate.tag}")
+        self._world.disturb(TAKEOVER_S)
+        gate.process.stop()
+        await asyncio.sleep(STOPPED_S)
+        self._world.kill(gate)
+        await asyncio.sleep(self._random.random())
+        self._world.restart(gate)
+
+
+async def _looked(front: FrontNode) -> None:
+    with suppress(StoreUnavailable):
+        await front.link.usage(None, 0, 1 << 40)
+        watch = LoadWatch(front.fleet.log, front.world.settings, front.clock)
+        await watch.load()
+        await watch.delays()
+        await watch.suspended()
 
 
 async def _sent(link: Link, command: Command) -> None:

@@ -24,6 +24,7 @@ MODELS = ("m", "n", "o")
 """What the workers of a run can load: the first one, two or three."""
 CONTEXT_TOKENS = 1000
 HANG_S = 15.0
+HALF, FULL = 0.5, 0.95
 
 
 class StormEngine:
@@ -42,6 +43,7 @@ class StormEngine:
         self._books, self._worker, self._incarnation = books, worker, incarnation
         self._seed, self._token_s, self.fails = seed, token_s, fails
         self.facts = EngineFacts(model, CONTEXT_TOKENS, 1.0)
+        self.has_small_cache = False
         self.changed = asyncio.Event()
         self.running: dict[str, asyncio.Event] = {}
         self.most = 0
@@ -107,8 +109,13 @@ class StormEngine:
         if request_id in self.running:
             self.running[request_id].set()
 
+    @property
+    def kv_use(self) -> float:
+        """Return the part of its cache that is in use: nearly all of it while it works, if the cache is small."""
+        return FULL if self.running and self.has_small_cache else HALF
+
     def stats(self) -> EngineStats:
-        return EngineStats(0, len(self.running), 0.5, {})
+        return EngineStats(0, len(self.running), self.kv_use, {})
 
     async def start(self) -> None:
         return None

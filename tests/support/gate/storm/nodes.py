@@ -16,6 +16,7 @@ from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.operations.context import Context
 from dispatcher.operations.detached import serve_launched
 from dispatcher.operations.pools import Pool, Pools, PoolSettings
+from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.ports import Connection, Log
 from dispatcher.service.gate_process import GateProcess, GateStores
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 SHARD = "pool"
 DEADLINE_S = 60.0
+CLASSES = (SloClass("soon", 3.0), SloClass("normal", 10.0), SloClass("batch", 30.0, is_deferred=True))
 
 
 class Node:
@@ -117,7 +119,8 @@ class FrontNode(Node):
         super().__init__(world, name, incarnation)
         self.link = self.new_link(self.tag)
         workers = StormWorkerClient(self.transport, self.clock, self.random, world.weather.duplicates)
-        pools = Pools(Pool(self.link, self.clock, PoolSettings(SHARD, DEADLINE_S)))
+        classes = SloClasses(CLASSES) if world.weather.due_times else None
+        pools = Pools(Pool(self.link, self.clock, PoolSettings(SHARD, DEADLINE_S, slo_classes=classes)))
         self.context = Context(pools, self.store, workers, world.launcher, self.clock, self.ids)
         if world.weather.executors:
             self.spawn(serve_launched(self.context, pools.first))
@@ -132,6 +135,7 @@ class WorkerNode(Node):
         fails = 0.0 if world.outage.is_over else weather.engine_fails
         first = MODELS[int(name[1:]) % weather.models]
         self.engine = StormEngine(world.books, name, incarnation, weather.seed, weather.token_s, fails, first)
+        self.engine.has_small_cache = weather.throttled
         self.link = self.new_link(self.tag)
         journal = MemoryJournal(world.disks.setdefault(name, Disk()))
         self.outbox = Outbox(self.link, self.clock, self.random, journal)

@@ -148,7 +148,7 @@ def _numbered(code: CodeType, number: int) -> CodeType:
 
 def _codes(function: Any) -> list[CodeType]:
     if function not in _COMPILED:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        tree = ast.parse(textwrap.dedent(inspect.getsource(_ORIGINALS[function])))
         count = len(_places(tree.body[0]))
         _COMPILED[function] = [_compile(function, place) for place in range(count)]
     return _COMPILED[function]
@@ -156,7 +156,7 @@ def _codes(function: Any) -> list[CodeType]:
 
 def _compile(function: Any, place: int) -> CodeType:
     """Return the function's code with a call of the hook before one of its statements."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    tree = ast.parse(textwrap.dedent(inspect.getsource(_ORIGINALS[function])))
     definition = tree.body[0]
     assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
     definition.decorator_list = []
@@ -168,7 +168,7 @@ def _compile(function: Any, place: int) -> CodeType:
     future = ast.parse("from __future__ import annotations").body
     module = ast.fix_missing_locations(ast.Module([*future, definition], []))
     made: dict[str, Any] = {}
-    exec(compile(module, function.__code__.co_filename, "exec"), vars(sys.modules[function.__module__]), made)  # noqa: S102 - the source is production code
+    exec(compile(module, _ORIGINALS[function].co_filename, "exec"), vars(sys.modules[function.__module__]), made)  # noqa: S102 - the source is production code
     code: CodeType = made[definition.name].__code__
     return code
 

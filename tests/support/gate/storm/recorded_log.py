@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 
 from dispatcher.model.errors import LogCorrupt
-from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, ProcessLost, Returned, WorkerLost
+from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, Fact, ProcessLost, Returned, WorkerLost
 from dispatcher.shard.codec import decode_entry
+from dispatcher.shard.fold import fold
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
+from dispatcher.shard.state import State
+from dispatcher.shard.steps import News
 from dispatcher.stores.memory.log import LogData
 
 End = Ended | Dropped
+
+
+class Reference(Shard):
+    """A shard that calls `before_fact` with the state before each fact that it folds, and with the fact."""
+
+    def __init__(self, settings: ShardSettings) -> None:
+        super().__init__(settings)
+        self.before_fact: Callable[[State, Fact], None] = lambda _state, _fact: None
+
+    def fold(self, entry: Entry) -> list[News]:
+        if entry.position != self.state.position:
+            raise LogCorrupt(f"entry {entry.position} follows entry {self.state.position - 1}")
+        self._at_before, self.state.at = self.state.at, max(self.state.at, entry.at)
+        self.state.waits.ended.clear()
+        news: list[News] = []
+        for fact in entry.facts:
+            self.before_fact(self.state, fact)
+            news += fold(self.state, fact)
+        self._advance(entry)
+        return news
 
 
 class RecordedLog(LogData):
@@ -20,12 +44,16 @@ class RecordedLog(LogData):
 
     def __init__(self, shard: str, settings: ShardSettings) -> None:
         super().__init__(shard)
-        self.reference = Shard(settings)
+        self.reference = Reference(settings)
         self.history: list[bytes] = []
         self.zombies: list[tuple[int, bytes]] = []
         """Entries that were written at positions that were written before and had expired."""
         self.accepted: dict[str, list[Accepted]] = {}
         self.accepted_at: dict[str, float] = {}
+        self.numbers: dict[str, float] = {}
+        """The number of each call in the order of acceptance. A call of the present entry may not have one yet."""
+        self.written_in: dict[str, float] = {}
+        """When the first entry with each call was written, by the world's clock."""
         self.attempts: dict[tuple[str, int], Dispatched] = {}
         self.dispatched_in: dict[tuple[str, int], int] = {}
         """The position of the entry that dispatched each attempt."""
@@ -58,7 +86,7 @@ class RecordedLog(LogData):
         if position > len(self.history):
             self.corrupt = self.corrupt or f"position {position} was written after {len(self.history) - 1}"
         self.history.append(entry)
-        self._record(entry)
+        self._record(entry, asyncio.get_running_loop().time())
         return super().append(position, entry, now)
 
     def over(self, call_id: str) -> End | None:
@@ -66,7 +94,7 @@ class RecordedLog(LogData):
         ends = self.ends.get(call_id)
         return ends[0] if ends else None
 
-    def _record(self, data: bytes) -> None:
+    def _record(self, data: bytes, now: float) -> None:
         if self.corrupt:
             return
         entry = decode_entry(data)
@@ -79,6 +107,8 @@ class RecordedLog(LogData):
             if isinstance(fact, Accepted):
                 self.accepted.setdefault(fact.id, []).append(fact)
                 self.accepted_at.setdefault(fact.id, entry.at)
+                self.written_in.setdefault(fact.id, now)
+                self.numbers.setdefault(fact.id, len(self.numbers))
             elif isinstance(fact, Dispatched):
                 self.attempts[fact.id, fact.attempt] = fact
                 self.dispatched_in[fact.id, fact.attempt] = entry.position

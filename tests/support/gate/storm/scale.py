@@ -1,17 +1,50 @@
 """Hours as seconds: some constants of production are made smaller, in the same ratio, so that a run of seconds sees
 snapshots, cuts and expired positions. Heirs ask for receipts and read the log less often: a run spends most of its time
-on them."""
+on them.
+
+In some seeds some bounds are small too, so that a run reaches them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from random import Random
+from typing import Any
 from unittest.mock import patch
 
+from dispatcher.model import usage
+from dispatcher.policies.orders import keyed_index, queues, two_clocks_index
 from dispatcher.policies.planning import residency
-from dispatcher.service import follower, gate_process, planning, replica, snapshots
-from dispatcher.shard import workers
+from dispatcher.service import (
+    courier,
+    faults,
+    follower,
+    gate_process,
+    group_commit,
+    kept_answers,
+    leader,
+    planning,
+    projection,
+    replica,
+    snapshots,
+)
+from dispatcher.service.codec import frames
+from dispatcher.shard import (
+    accept,
+    codec,
+    deadlines,
+    forgetting,
+    records,
+    slots,
+    snapshot,
+    state,
+    steps,
+    wait_record,
+    workers,
+)
 from dispatcher.stores.memory import log as memory_log
+from tests.support.gate.storm.oracles import ends
+from tests.support.gate.storm.weather import Weather
 
 SCALED = [
     (snapshots, "INTERVAL_S", 1.5),
@@ -28,9 +61,65 @@ SCALED = [
 ]
 
 
+SMALL: list[tuple[Any, str, float]] = [
+    (usage, "HOUR_S", 10.0),
+    (forgetting, "ENDS_KEPT", 16),
+    (forgetting, "CLEANED_EVERY_S", 3.0),
+    (replica, "COMMANDS_MAX", 3),
+    (replica, "ENTRY_FULL", 500),
+    (follower, "READ_MAX", 3),
+    (follower, "PAUSE_BYTES", 100),
+    (records, "ACCEPTED_KEPT", 2),
+    (leader, "BACKLOG_MAX", 3),
+    (faults, "CREDIT_MAX", 3.0),
+    (faults, "HALVED_MAX", 1),
+    (faults, "SUSPECTS_MAX", 1),
+    (kept_answers, "AT_ONCE", 1),
+    (accept, "APPS_MAX", 1),
+    (projection, "ROWS_PER_S", 1),
+    (projection, "ROWS_MAX", 2),
+    (courier, "UNDER_WAY_MAX", 1),
+    (deadlines, "SLACK", 1),
+    (slots, "SLACK", 1),
+    (queues, "SLACK", 1),
+    (two_clocks_index, "SLACK", 1),
+    (keyed_index, "SLACK", 1),
+    (snapshot, "ROWS_A_LINE", 2),
+    (codec, "COMPRESSED_FROM_BYTES", 64),
+    (frames, "FRAME_FULL", 300),
+    (wait_record, "WINDOW_S", 5.0),
+    (wait_record, "FOLLOWED_MAX", 2),
+    (wait_record, "COSTS_MAX", 2),
+    (wait_record, "PACES_MAX", 1),
+]
+"""Bounds of production, and what they are in half of the seeds with small bounds, each by chance."""
+SHORT_HISTORY: list[tuple[Any, str, float]] = [
+    (wait_record, "SATURATED_MIN_S", 0.3),
+    (wait_record, "ENDS_MIN", 3),
+    (wait_record, "COSTS_MIN", 1),
+    (wait_record, "OBSERVATIONS_MIN", 2),
+]
+"""In crowded seeds waits are announced after a few calls."""
+IMPORTERS: dict[str, list[Any]] = {
+    "HOUR_S": [accept, forgetting, steps, state, ends],
+    "COMMANDS_MAX": [group_commit],
+}
+"""The modules that import a constant by its name."""
+
+
 @contextmanager
-def scaled() -> Iterator[None]:
+def scaled(weather: Weather) -> Iterator[None]:
+    random = Random(f"small {weather.seed}")
+    small = [each for each in SMALL if random.random() < 0.5] if weather.small else []
     with ExitStack() as stack:
         for module, name, value in SCALED:
             stack.enter_context(patch.object(module, name, value))
+        for module, name, value in [*small, *(SHORT_HISTORY if weather.crowded else ())]:
+            for each in _with_constant(module, name):
+                stack.enter_context(patch.object(each, name, value))
         yield
+
+
+def _with_constant(module: Any, name: str) -> list[Any]:
+    """Return the module of the constant, and those that import it from there."""
+    return [module, *IMPORTERS.get(name, ())]

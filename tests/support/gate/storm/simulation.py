@@ -13,14 +13,17 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher.model.facts import Entry
+from dispatcher.model.facts import Entry, Fact
+from dispatcher.shard.state import State
 from tests.support.gate.hosts import Host, install_hosts
 from tests.support.gate.storm.callers import plans, play
 from tests.support.gate.storm.disturbances import Disturbances
 from tests.support.gate.storm.event_loop import StormLoop
 from tests.support.gate.storm.oracles.ends import END_ORACLES
 from tests.support.gate.storm.oracles.entries import ENTRY_ORACLES
+from tests.support.gate.storm.oracles.fairness import unfair
 from tests.support.gate.storm.oracles.liveness import SAMPLE_S, Liveness
+from tests.support.gate.storm.oracles.refusals import beyond_its_limit
 from tests.support.gate.storm.scale import scaled
 from tests.support.gate.storm.weather import Weather
 from tests.support.gate.storm.world import Violation, World
@@ -59,7 +62,7 @@ def run(weather: Weather, *, crash_at: dict[str, int] | None = None, bug: Any = 
     with ExitStack() as stack:
         stack.enter_context(_no_collection())
         stack.enter_context(_quiet())
-        stack.enter_context(scaled())
+        stack.enter_context(scaled(weather))
         stack.enter_context(bug or nullcontext())
         try:
             loop.run_until_complete(_run(weather, outcome, crash_at or {}))
@@ -73,6 +76,7 @@ async def _run(weather: Weather, outcome: Run, crash_at: dict[str, int]) -> None
     install_hosts()
     world = World(weather, crash_at)
     world.log.on_entry = _entry_oracles(world)
+    world.log.reference.before_fact = _fact_oracles(world)
     with world.errors.active(world):
         await _play(world, outcome)
 
@@ -125,10 +129,21 @@ def _entry_oracles(world: World) -> Callable[[Entry], None]:
         world.note(f"entry {entry.position} at {entry.at:.4f} by {entry.writer} {entry.leader} {entry.epoch}")
         for fact in entry.facts:
             world.note(f"    {fact}")
+        world.queues.note(world.now(), world.log.reference.state, entry)
         for oracle in ENTRY_ORACLES:
             message = oracle(world, entry)
             if message is not None:
                 world.violate(oracle.__name__, message)
+
+    return check
+
+
+def _fact_oracles(world: World) -> Callable[[State, Fact], None]:
+    def check(state: State, fact: Fact) -> None:
+        if (message := unfair(state, fact, world.log.numbers)) is not None:
+            world.violate("the order is fair", message)
+        if (message := beyond_its_limit(state, fact)) is not None:
+            world.violate("queues are bounded", message)
 
     return check
 

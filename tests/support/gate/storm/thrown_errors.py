@@ -83,10 +83,10 @@ class ThrownErrors:
         self._world = world
         record, fold = world.log._record, Shard.fold
 
-        def record_quietly(data: bytes) -> None:
+        def record_quietly(data: bytes, now: float) -> None:
             self._is_off = True
             try:
-                record(data)
+                record(data, now)
             finally:
                 self._is_off = False
 

@@ -20,6 +20,17 @@ RETIRING = 0.2
 ERRORS = 0.35
 """In so many seeds errors are thrown in production code: in half of them at the calls of one tenant, in the others
 anywhere, in a few both."""
+SMALL = 0.3
+"""In so many seeds bounds of production are small (scale.py)."""
+CROWDED = 0.12
+"""In so many seeds all tenants have long queues, so that waits are announced and calls are out of reach."""
+THROTTLED = 0.12
+"""In so many seeds the gate throttles."""
+OTHER_ORDER = 0.12
+"""In so many seeds the shard has another order than the default."""
+TIERED = 0.08
+"""In so many seeds with the default order it knows tiers, and in as many due times."""
+ORDERS = ("fcfs", "ratio", "ratio+wake", "virtual-clock", "virtual-clock+cap", "sfq")
 MILD = 0.25
 """In so many seeds only processes die: store, network and clocks work, so the bounds of liveness hold all the time."""
 
@@ -87,6 +98,21 @@ class Weather:
     throws: float = 0.0
     """Chance of an error at each of some points of production code, whatever it works on, until each was thrown a few
     times."""
+    small: bool = False
+    """Bounds of production are small."""
+    crowded: bool = False
+    """Many calls of all tenants come at once, for few slots."""
+    throttled: bool = False
+    """The gate has limits for tenants and applications, and the workers' caches are full while they work."""
+    order: str = "bwfq"
+    tiered: bool = False
+    """The shard knows tiers, and each tenant has another one."""
+    due_times: bool = False
+    """Calls have SLO classes, and the order knows when they are due."""
+    looks: bool = False
+    """Operators ask for usage, load and delays."""
+    stops: float = 0.0
+    """Rate of orderly stops of gate processes."""
     freezes: float = 0.0
     """Chance that a process stops in the middle of an append, for longer than an entry lives."""
 
@@ -140,7 +166,28 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
         engine_fails=chance(0.3),
         duplicates=chance(0.3),
     )
-    return _with_errors(_with_retirements(_with_models(weather if mild else _long_silences(weather, random))))
+    weather = weather if mild else _long_silences(weather, random)
+    return _with_rules(_with_errors(_with_retirements(_with_models(weather))))
+
+
+def _with_rules(weather: Weather) -> Weather:
+    """Return the weather, in some seeds so that rare rules are reached. Other random numbers stay as they are."""
+    random = Random(f"rules {weather.seed}")
+    weather = replace(
+        weather,
+        small=random.random() < SMALL,
+        crowded=random.random() < CROWDED,
+        throttled=random.random() < THROTTLED,
+    )
+    weather = replace(weather, looks=random.random() < 0.1, stops=0.15 if random.random() < 0.1 else 0.0)
+    if random.random() < OTHER_ORDER:
+        weather = replace(weather, order=random.choice(ORDERS))
+    elif random.random() < 2 * TIERED:
+        tiered = random.random() < 0.6
+        weather = replace(weather, tiered=tiered, due_times=not tiered or random.random() < 0.3)
+    if weather.crowded and not weather.isolations:
+        weather = replace(weather, calls=40, workers=1, slots=2, token_s=0.1, trouble_s=8.0)
+    return weather
 
 
 def _with_errors(weather: Weather) -> Weather:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from dispatcher.model.tenants import Tenant
-from dispatcher.shard.settings import ShardSettings
+from dispatcher.policies.orders.slack_index import Slack
+from dispatcher.policies.throttling import Limits
+from dispatcher.policies.tiers import TENANT_TIERS
+from dispatcher.shard.settings import ShardSettings, TierFloors
 from dispatcher.stores.memory.store import MemoryData, MemoryStore
 from tests.support.gate.hosts import Host
 from tests.support.gate.network import Network
@@ -17,11 +21,28 @@ from tests.support.gate.storm.callers import TENANTS
 from tests.support.gate.storm.clocks import SkewedClock
 from tests.support.gate.storm.journal import Disk
 from tests.support.gate.storm.nodes import SHARD, FrontNode, GateNode, Node, WorkerNode
+from tests.support.gate.storm.oracles.refusals import Queues
 from tests.support.gate.storm.queue import LaunchQueue
 from tests.support.gate.storm.recorded_log import RecordedLog
 from tests.support.gate.storm.store_faults import Outage
 from tests.support.gate.storm.thrown_errors import ThrownErrors
 from tests.support.gate.storm.weather import Weather
+
+LIMITS = Limits(user=3, app=4, window_s=4.0)
+CROWD_MAX = 24
+"""The most waiting calls of a tenant in a crowded run."""
+FLOORS = TierFloors({"standard": 0.3, "background": 0.1}, slack=30.0)
+SLACK = Slack(window=50.0, urgent_s=5.0)
+
+
+def settings_of(weather: Weather) -> ShardSettings:
+    """Return the settings of the run's shard."""
+    return ShardSettings(
+        order=weather.order,
+        throttling=LIMITS if weather.throttled else None,
+        tiers=FLOORS if weather.tiered else None,
+        slack=SLACK if weather.due_times else None,
+    )
 
 
 class Violation(NamedTuple):
@@ -47,7 +68,7 @@ class World:
         self.weather = weather
         self.crash_at = crash_at or {}
         self.began_at = self.now()
-        self.settings = ShardSettings()
+        self.settings = settings_of(weather)
         self.violations: list[Violation] = []
         self.books = Books()
         self.log = RecordedLog(SHARD, self.settings)
@@ -56,6 +77,11 @@ class World:
         self.disks: dict[str, Disk] = {}
         self.network = Network(Random(f"{weather.seed} network"), self._latency)
         self.tenants = dict(TENANTS)
+        if weather.crowded:
+            self.tenants = {name: replace(each, queue_items_max=CROWD_MAX) for name, each in TENANTS.items()}
+        if weather.tiered:
+            tiers = zip(self.tenants.items(), TENANT_TIERS, strict=True)
+            self.tenants = {name: replace(each, tier=tier) for (name, each), tier in tiers}
         data = MemoryData()
         data.logs[SHARD] = self.log
         self.store = MemoryStore(SkewedClock(), data=data)
@@ -71,6 +97,7 @@ class World:
         """Until then some fault was active that slows healthy processes down."""
         self.touched: set[str] = set()
         """The hosts that were ever killed, paused, cut off, or got a wrong clock."""
+        self.queues = Queues()
         self.restarts = 0
         self.kills = 0
         self.down_since: dict[str, float] = {}
@@ -119,6 +146,10 @@ class World:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.violate("the simulation itself works", repr(error))
+
+    def lowest_limit(self, tenant: str) -> int:
+        """Return the lowest limit of waiting calls that the tenant may have had."""
+        return 1 if self.weather.tenant_changes else self.tenants[tenant].queue_items_max
 
     # What the weather does
 

@@ -17,6 +17,7 @@ from dispatcher.stores.hedged_log import HEDGED_SHARE_MAX, HEDGES_SAVED_MAX
 from dispatcher.stores.snapshot_parts import join
 from tests.support.gate.storm.books import Answered, text_of
 from tests.support.gate.storm.oracles.harm import errors_end_one_task, errors_end_their_own_requests
+from tests.support.gate.storm.oracles.refusals import refusals_are_justified
 
 if TYPE_CHECKING:
     from tests.support.gate.storm.world import World
@@ -39,6 +40,10 @@ NO_CLAIM = frozenset(
         "idempotency_conflict",
         "cancelled",
         "internal_error",
+        "deadline_out_of_reach",
+        "throttled_user",
+        "throttled_app",
+        "too_large",
         "error",
     }
 )
@@ -343,4 +348,5 @@ END_ORACLES: list[EndOracle] = [
     repeats_are_few,
     errors_end_their_own_requests,
     errors_end_one_task,
+    refusals_are_justified,
 ]

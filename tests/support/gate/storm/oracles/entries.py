@@ -64,7 +64,7 @@ def no_slot_is_left_free(world: World, entry: Entry) -> str | None:
         for worker in state.workers.values()
         if worker.config.state == "serving" and not worker.load and len(worker.running) < worker.config.slots
     }
-    for call in state.calls.values() if entry.facts else ():
+    for call in state.calls.values() if entry.facts and state.order.is_conserving else ():
         if call.queued and call.model in free:
             return f"after entry {entry.position} {call.id} waits and a slot is free"
     return None

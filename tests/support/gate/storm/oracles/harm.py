@@ -22,7 +22,7 @@ def errors_end_their_own_requests(world: World) -> Iterator[str]:
         return
     for request, tenant in harmed.items():
         if not thrown or tenant != world.errors.tenant:
-            yield f"{request} of {tenant} ended by an error of the gate; at fault is {world.errors.tenant or 'no tenant'}"
+            yield f"{request} of {tenant} ended by an error; at fault is {world.errors.tenant or 'no tenant'}"
 
 
 def _harmed(world: World) -> Iterator[tuple[str, str]]:

@@ -110,7 +110,7 @@ class Liveness:
         waiting = [call for call in state.calls.values() if not call.worker and self._is_wanted(call, living)]
         free = {worker.engine.facts.model for worker in world.workers if self._is_usable(worker)}
         eligible = [call.id for call in waiting if call.model in free]
-        if eligible:
+        if eligible and state.order.is_conserving:
             yield "an eligible call waits while a slot is free", eligible[0], WAIT_MAX_S
         if world.weather.planned:  # a plan may leave a model out until its calls are due, beyond their deadlines here
             return

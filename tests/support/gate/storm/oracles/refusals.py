@@ -1,0 +1,106 @@
+"""Oracles of refusals: each is justified by the state at that time, and no call is accepted beyond its limit (I7)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dispatcher.model.facts import Accepted, Entry, Fact
+
+if TYPE_CHECKING:
+    from dispatcher.shard.state import State
+    from tests.support.gate.storm.books import Answered
+    from tests.support.gate.storm.world import World
+
+EARLIER_S = 1.0
+"""A front repeats a refusal of its tenant for a moment, and a writer's clock may be wrong."""
+
+
+def beyond_its_limit(state: State, fact: Fact) -> str | None:
+    """Return what is wrong with an Accepted that is about to be folded: its tenant's queue was full."""
+    if not isinstance(fact, Accepted):
+        return None
+    tenant = state.tenants[fact.tenant]
+    waiting = tenant.waiting + tenant.suspended
+    if waiting and waiting >= tenant.waiting_max:
+        return f"{fact.id} was accepted beside {waiting} waiting calls of {tenant.name}, limit {tenant.waiting_max}"
+    return None
+
+
+class Queues:
+    """The most that waited in each entry, by tenant, and when calls were accepted."""
+
+    def __init__(self) -> None:
+        self._most: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+
+    def note(self, now: float, state: State, entry: Entry) -> None:
+        """Note an entry that was folded: what waits after it, and those that it accepted."""
+        arrived: defaultdict[str, int] = defaultdict(int)
+        for fact in entry.facts:
+            if isinstance(fact, Accepted):
+                arrived[fact.tenant] += 1
+        for tenant in state.tenants.values():
+            most = tenant.waiting + tenant.suspended + arrived[tenant.name]
+            noted = self._most[tenant.name]
+            if not noted or noted[-1][1] != most:
+                noted.append((now, most))
+
+    def most(self, tenant: str, since: float, until: float) -> int:
+        """Return the most calls of a tenant that waited at some time between."""
+        noted = self._most[tenant]
+        first = max(0, bisect_right(noted, (since, 1 << 30)) - 1)
+        return max((count for _, count in noted[first : bisect_left(noted, (until, 1 << 30))]), default=0)
+
+    def any_waited(self, since: float, until: float) -> bool:
+        return any(self.most(tenant, since, until) for tenant in list(self._most))
+
+
+def refusals_are_justified(world: World) -> Iterator[str]:
+    """A call is refused because of a full queue, a far deadline, throttling or overload only if the state was so."""
+    for answered in world.books.answers:
+        since, until = answered.began - EARLIER_S, answered.at
+        if answered.key:
+            since = world.began_at  # its refusal may be a stored one of an earlier submission
+        if (reason := _unjustified(world, answered, since, until)) is not None:
+            yield f"caller {answered.caller} of {answered.tenant} was refused as {answered.code}: {reason}"
+
+
+def _unjustified(world: World, answered: Answered, since: float, until: float) -> str | None:
+    queues = world.queues
+    match answered.code:
+        case "queue_full":
+            most = queues.most(answered.tenant, since, until)
+            return None if most >= world.lowest_limit(answered.tenant) else f"at most {most} of its calls waited"
+        case "deadline_out_of_reach":
+            return None if queues.any_waited(since, until) else "no call waited"
+        case "throttled_user" | "throttled_app":
+            return _not_throttled(world, answered)
+        case "overloaded" | "too_old":
+            return "the weather is mild" if world.weather.mild and not world.weather.small else None
+        case "too_large":
+            return None if world.weather.small else "no command is large"
+    return None
+
+
+def _not_throttled(world: World, answered: Answered) -> str | None:
+    """Throttling applies to a tenant's or application's first call of an interaction beyond its limit."""
+    limits = world.settings.throttling
+    if limits is None:
+        return "the gate does not throttle"
+    is_user = answered.code == "throttled_user"
+    admitted = [
+        (facts[0].interaction, world.log.accepted_at[call_id])
+        for call_id, facts in world.log.accepted.items()
+        if (facts[0].tenant == answered.tenant if is_user else True)
+    ]
+    if answered.interaction and any(
+        facts[0].interaction == answered.interaction
+        and facts[0].tenant == answered.tenant
+        and world.log.written_in[call_id] < answered.began
+        for call_id, facts in world.log.accepted.items()
+    ):
+        return f"its interaction {answered.interaction!r} had begun"
+    least = limits.user if is_user else limits.app
+    return None if len(admitted) >= least else f"only {len(admitted)} calls were admitted"
