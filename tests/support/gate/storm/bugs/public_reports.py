@@ -1,0 +1,45 @@
+"""Mistakes that were made in similar software, each with the report that it is derived from."""
+
+from __future__ import annotations
+
+from dispatcher.policies.orders import two_clocks
+from dispatcher.shard import accept, fold, running
+from tests.support.gate.storm.bugs.registry import Edit, bug
+
+bug(
+    "unbounded_queue",
+    "A tenant's queue has no limit (vllm-project/vllm#18826).",
+    Edit(accept, "_queue_full", "if waiting < tenant.waiting_max or", "if True or"),
+)
+bug(
+    "count_below_zero",
+    "A suspended call that leaves is not counted as suspended, and the count is clamped (llm-d/llm-d#1950).",
+    Edit(fold, "_leave", "state.suspend(call, -1)", "call.tenant.suspended = max(0, call.tenant.suspended)"),
+)
+bug(
+    "aborted_stream_is_free",
+    "A stream that is aborted costs nothing (BerriAI/litellm#18730).",
+    Edit(
+        running,
+        "_end",
+        "    served = clamp_cost(state.settings.service(input_tokens, output_tokens))",
+        '    output_tokens = 0 if outcome == "cancelled" else output_tokens\n'
+        "    served = clamp_cost(state.settings.service(input_tokens, output_tokens))",
+    ),
+)
+bug(
+    "returned_call_goes_last",
+    "A call that comes back loses its place (vllm-project/vllm#23347).",
+    Edit(fold, "_returned", "        state.enqueue(call)", "        call.arrival += 1000\n        state.enqueue(call)"),
+)
+bug(
+    "counter_is_not_lifted",
+    "A tenant that was idle comes back with its old counter, and takes all slots until it has caught up (the lift of "
+    "VTC, section 4.1, left out in several schedulers).",
+    Edit(two_clocks.TwoClocks, "joined", "vft = virtual_time\n", "pass\n"),
+)
+bug(
+    "charged_again_on_retry",
+    "A call that comes back is charged for its first attempt too (BerriAI/litellm#15740).",
+    Edit(running, "_return", "state.order.settled(call.tenant, call, 0.0)", "call.tenant.clocks"),
+)
