@@ -40,7 +40,7 @@ def make_operator(context: Context, config: Config | None = None) -> OperatorAcc
     from dispatcher.monitor.console import Console  # here: only a front with the page reads the log
     from dispatcher.monitor.follower import open_follower
 
-    tenant_named = context.directory.tenant_named
+    tenant_named = context.directory.tenant_of_identity
     consoles = {
         each.pool: Console(
             open_follower(context.store, each, context.clock), context.store, tenant_named, context.clock

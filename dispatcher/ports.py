@@ -162,6 +162,14 @@ class Store(TenantStore, InvocationStore, ResponseStore, FileRecords, BatchStore
         """Open the log of a shard (its name: 1 to 64 of A-Za-z0-9._-)."""
         ...
 
+    async def erase(self, tenant: str) -> None:
+        """Delete what is kept for a deleted tenant: responses, records of files and batches, answers of durable calls.
+
+        `tenant`: its identity. Usage and audit records stay, and so do calls that have no answer yet. DynamoDB's table
+        cannot list responses and answers by tenant: there they stay until they expire. May be repeated.
+        """
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -30,7 +30,7 @@ def log_ended(
         extra={
             "face": face,
             "invocation_id": following.call.id,
-            "tenant": following.call.tenant.name,
+            "tenant": following.call.tenant.identity,
             "trace_id": trace_id_of(following.call.trace),
             "attempt": following.attempt,
             "outcome": outcome,

@@ -6,6 +6,7 @@ HeadgateError
 │   │   ├── RequestTooLarge    413
 │   │   └── SlowRequest        408  the body does not arrive in time
 │   ├── Unauthorized           401  missing, unknown, expired or revoked key
+│   ├── TenantDeleted          403  the tenant was deleted while the request waited
 │   ├── UnknownModel           404
 │   ├── UnknownInvocation      404
 │   ├── IdempotencyConflict    409  the same key with another body
@@ -93,6 +94,17 @@ class SlowRequest(InvalidRequest):
 class Unauthorized(TenantError):
     def __init__(self, message: str = "Incorrect API key provided.") -> None:
         super().__init__(message, "invalid_api_key", None, 401, "invalid_request_error")
+
+
+class TenantDeleted(TenantError):
+    """A waiting request ends with this error if its tenant is deleted. Nothing is charged."""
+
+    def __init__(self) -> None:
+        message = (
+            "The tenant of this API key was deleted before a worker began this request. Nothing was charged. "
+            "Ask your operator for a new key."
+        )
+        super().__init__(message, "tenant_deleted", None, 403, "invalid_request_error")
 
 
 class UnknownModel(TenantError):

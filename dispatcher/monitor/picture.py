@@ -72,9 +72,9 @@ class Picture:
         """The sum of the active tenants' guaranteed rates, in service units a second."""
         return sum(tenant.row.rate_per_s for tenant in self.tenants)
 
-    def tenant(self, name: str) -> TenantPicture | None:
+    def tenant(self, identity: str) -> TenantPicture | None:
         """Return an active tenant; None if it is idle."""
-        return next((tenant for tenant in self.tenants if tenant.row.tenant == name), None)
+        return next((tenant for tenant in self.tenants if tenant.row.tenant == identity), None)
 
 
 def tenants_of(

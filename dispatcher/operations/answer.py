@@ -9,7 +9,7 @@ from typing import Any
 
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.commands import Offer, Over, Status, Unknown
-from dispatcher.model.errors import UnknownInvocation
+from dispatcher.model.errors import TenantDeleted, UnknownInvocation
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import answer_without, choices_of, error_of, last_event
@@ -39,6 +39,8 @@ async def result_of(context: Context, known: Known, timeout_s: float = math.inf)
                 await following.ended.wait()
         except TimeoutError:
             return None
+        if isinstance(following.error, TenantDeleted):
+            raise following.error
         stored = await in_time(context.store.get(invocation.id))
         invocation = stored or invocation
         if invocation.answer is None:

@@ -52,7 +52,7 @@ class Call:
     @property
     def queue(self) -> tuple[str, str]:
         """The queue in which it waits: its tenant has one in each pool."""
-        return self.pool, self.tenant.name
+        return self.pool, self.tenant.identity
 
     @property
     def is_deferred(self) -> bool:
@@ -70,7 +70,7 @@ def accept_of(call: Call, link: GateLink, process: str) -> Accept:
         id=call.id,
         floor=link.floor if is_own else 0,
         process=process,
-        tenant=tenant.name,
+        tenant=tenant.identity,
         model=call.request.model,
         cost=clamp_cost(call.cost),
         deadline_at=call.deadline_at,
@@ -94,7 +94,7 @@ def item_of(call: Call, body: str) -> Invocation:
     """Return the item that makes the call durable."""
     return Invocation(
         id=call.id,
-        tenant=call.tenant.name,
+        tenant=call.tenant.identity,
         key=call.key,
         pool=call.pool,
         model=call.request.model,
@@ -114,7 +114,7 @@ def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
     """
     request = call.request
     return WorkOrder(
-        tenant=call.tenant.name,
+        tenant=call.tenant.identity,
         invocation=call.id,
         attempt=offer.attempt,
         model=request.model,
@@ -140,7 +140,7 @@ def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
 def span_attributes(call: Call) -> dict[str, str | int]:
     """Return what every span of the call names. `key` and `request.body` must not be among it."""
     return {
-        "headgate.tenant": call.tenant.name,
+        "headgate.tenant": call.tenant.identity,
         "headgate.pool": call.pool,
         "headgate.model": call.request.model,
         "headgate.tier": call.tenant.tier.value,

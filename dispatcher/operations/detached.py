@@ -56,7 +56,7 @@ async def _call_to_execute(context: Context, call_id: str) -> Call | None:
         await _end_as_kept(context, item, item.answer)
     if item is None or item.body is None or item.answer is not None:
         return None
-    tenant = await context.directory.tenant_named(item.tenant)
+    tenant = await context.directory.tenant_of_identity(item.tenant)
     if tenant is None:
         await (await context.pools.holding(item)).link.do(Cancel(call_id, "cancelled"))
         return None

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from dispatcher.model.errors import InvalidRequest, Unauthorized
+from dispatcher.model.errors import InvalidRequest, StoreUnavailable, Unauthorized
 from dispatcher.model.tenant_store import TenantStore
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.operations.limits import LimitSettings
@@ -25,6 +25,8 @@ from dispatcher.ports import Clock
 
 CACHE_S = 60.0
 """After this time all processes know that a key was revoked or a limit changed."""
+LOOK_S = 10.0
+"""While a request of a tenant waits, its process looks so often whether the tenant still exists."""
 CACHE_ENTRIES_MAX = 10_000
 KEY_CHARS_MAX = 200
 _NO_KEY = "No API key was sent. Send it in the header `Authorization: Bearer KEY`, or as `api_key` to lambda.invoke."
@@ -41,6 +43,10 @@ class _Cache(Generic[V]):
     def get(self, key: str, now: float) -> tuple[V] | None:
         found = self._entries.get(key)
         return (found[1],) if found is not None and 0 <= now - found[0] < CACHE_S else None
+
+    def last(self, key: str) -> tuple[float, V] | None:
+        """Return the entry's time and its value, valid or expired."""
+        return self._entries.get(key)
 
     def has_had(self, key: str) -> bool:
         """Return whether the key has an entry, valid or expired."""
@@ -69,6 +75,8 @@ class Directory:
         self._tenants: _Cache[Tenant | None] = _Cache()
         self._reading: dict[str, asyncio.Task[KeyRecord | None]] = {}
         """The lookups that are under way, by the key's prefix."""
+        self._looking: set[str] = set()
+        """The tenants that are being read again."""
         self._lookups = LookupBudget(limits, clock)
 
     async def tenant_of(self, api_key: str | None, address: str = "") -> Tenant:
@@ -87,16 +95,48 @@ class Directory:
         self._lookups.note_known(address)
         if record.expires_at is not None and self._clock.now() >= record.expires_at:
             raise Unauthorized()
-        tenant = await self.tenant_named(record.tenant)
+        tenant = await self.tenant_of_identity(record.tenant)
         if tenant is None:
             raise Unauthorized()
         return replace(tenant, slo_class=record.slo_class) if record.slo_class else tenant
 
-    async def tenant_named(self, name: str) -> Tenant | None:
-        """Return a tenant by name, for an invocation that was accepted earlier. None if it is deleted."""
+    async def tenant_of_identity(self, identity: str) -> Tenant | None:
+        """Return a tenant, for an invocation that was accepted earlier. None if it is deleted."""
         now = self._clock.now()
-        cached = self._tenants.get(name, now)
-        return cached[0] if cached else self._tenants.put(name, await in_time(self._store.get_tenant(name)), now)
+        cached = self._tenants.get(identity, now)
+        return cached[0] if cached else await self._read_tenant(identity, now)
+
+    async def check_not_deleted(self, tenant: Tenant) -> None:
+        """Read a tenant of `tenant_of` again, before data that was kept for it is shown. Raises Unauthorized."""
+        is_known = self._tenants.last(tenant.identity) is not None
+        if is_known and await self._read_tenant(tenant.identity, self._clock.now()) is None:
+            raise Unauthorized()
+
+    def is_deleted(self, identity: str) -> bool:
+        """Return whether the last read of the tenant found none. False if this process has not read it. Reads
+        nothing."""
+        last = self._tenants.last(identity)
+        return last is not None and last[1] is None
+
+    async def look_again(self, identity: str) -> None:
+        """Read a tenant again that this process has read before, unless that was less than LOOK_S ago.
+
+        The task of a waiting request calls this, so that the request ends soon after its tenant. If the store does not
+        answer, the tenant counts as existing.
+        """
+        now, last = self._clock.now(), self._tenants.last(identity)
+        if last is None or last[1] is None or identity in self._looking or 0 <= now - last[0] < LOOK_S:
+            return
+        self._looking.add(identity)
+        try:
+            await self._read_tenant(identity, now)
+        except StoreUnavailable:
+            return
+        finally:
+            self._looking.discard(identity)
+
+    async def _read_tenant(self, identity: str, now: float) -> Tenant | None:
+        return self._tenants.put(identity, await in_time(self._store.get_tenant(identity)), now)
 
     async def _key(self, api_key: str, address: str) -> KeyRecord | None:
         """Return the key's record. Concurrent callers with the same prefix share one lookup."""

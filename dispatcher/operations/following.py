@@ -9,6 +9,7 @@ The task follows these rules (docs/gate.md, rules 3 to 6 and 15):
 - If a streaming caller got tokens of a lost attempt, the task ends the next attempt with the delivered tokens. For any
   other caller the next attempt begins from the start. Only the attempt that ends the call is charged.
 - Only the worker reports the end of an attempt that it began.
+- If the tenant is deleted, a call that waits is cancelled, and a call that runs goes on to its end.
 - If the caller of a call without a key leaves, the call is cancelled. A durable call goes on without its caller: this
   process stops holding it. Then another process executes it, or the worker that runs it reports its answer.
 """
@@ -17,11 +18,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from enum import Enum
 
 from dispatcher.model.collected import Collected
 from dispatcher.model.commands import End, Offer, Outcome, Over, Refused, Unknown
-from dispatcher.model.errors import AnsweredError, DeadlineExceeded, NotAccepted, StoreUnavailable, WorkerFailed
+from dispatcher.model.errors import (
+    AnsweredError,
+    DeadlineExceeded,
+    NotAccepted,
+    StoreUnavailable,
+    TenantDeleted,
+    WorkerFailed,
+)
 from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, WorkEvent
 from dispatcher.operations.answer_events import AnswerEvents, Pause
@@ -31,20 +38,13 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.ends import end_in_log, error_of_refused
 from dispatcher.operations.leaving import cancel, give_back, let_go, take_back
 from dispatcher.operations.limits import WaitingRequest
+from dispatcher.operations.watching import LATE_S, Signal, watch
 
-LATE_S = 2.0
-"""A worker ends an execution at its deadline. If it has not done so within this time after it, the stream is closed."""
 LAST_EVENT_S = 3.0
 """After the gate has reported the end of the running attempt, the task waits this long for each further event of it. It
 waits longer only while the caller reads so slowly that the task reads no events."""
 
-
-class _Signal(Enum):
-    LEFT = "the last caller left"
-    LATE = "the deadline has passed"
-
-
-Item = Outcome | LastEvent | Broken | _Signal
+Item = Outcome | LastEvent | Broken | Signal
 
 
 class Following:
@@ -127,7 +127,7 @@ class Following:
         if reader or not self._callers:
             self._events.discard()
         if not self._callers:
-            self._inbox.put_nowait(_Signal.LEFT)
+            self._inbox.put_nowait(Signal.LEFT)
 
     # ── The task ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -136,7 +136,7 @@ class Following:
         try:
             outcome = await self._link.do(accept_of(self.call, self._link, self._link.process))
             self._first.set_result(outcome)
-            watching = asyncio.ensure_future(self._watch())
+            watching = asyncio.ensure_future(watch(self._context, self.call, self._inbox.put_nowait))
             await self._follow(outcome)
         except StoreUnavailable as error:
             self._end(error)
@@ -171,24 +171,13 @@ class Following:
             self._end(StoreUnavailable("The gate does not know this request. Send it again."))
         elif isinstance(item, LastEvent | Broken):
             return await self._on_stream_end(item)
-        elif item is _Signal.LATE:
+        elif item is Signal.LATE:
             await self._on_late()
-        elif item is _Signal.LEFT and not self._callers:
+        elif item is Signal.LOOK:
+            await self._on_look()
+        elif item is Signal.LEFT and not self._callers:
             await self._on_left()
         return None
-
-    async def _watch(self) -> None:
-        """Pass the gate's news to the task, and a signal when the deadline has passed."""
-        late_at = self.call.deadline_at
-        while True:
-            news = await self._link.news(self.call.id, max(0.0, late_at - self._context.clock.now()))
-            if news is not None:
-                self._inbox.put_nowait(news)
-                if isinstance(news, Over):
-                    return
-            elif self._context.clock.now() >= late_at:
-                self._inbox.put_nowait(_Signal.LATE)
-                late_at += LATE_S
 
     # ── Offers and attempts ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -198,6 +187,9 @@ class Following:
             return
         if not self._callers:
             await self._on_left()
+            return
+        if self._is_deleted():
+            await self._on_deleted()
             return
         attempts.highest = offer.attempt
         await attempts.stop()
@@ -213,7 +205,7 @@ class Following:
         error = WorkerFailed()
         call, got = self.call, self._events.collected
         answer = error_body(error) if call.is_durable else ""
-        end = End(call.id, offer.attempt, "failed", got.input_tokens, got.output_tokens, call.tenant.name, answer)
+        end = End(call.id, offer.attempt, "failed", got.input_tokens, got.output_tokens, call.tenant.identity, answer)
         ended = await self._link.do(end._replace(unbegun=True))
         self._end(error)
         if call.is_durable and not isinstance(ended, Over):  # another process may have begun it: then its answer counts
@@ -266,6 +258,20 @@ class Following:
         self._end(DeadlineExceeded())
         await self._attempts.stop()
         await cancel(self._context, self.call, "expired", self._attempts.highest)
+
+    async def _on_look(self) -> None:
+        if not self._attempts.is_running and self._is_deleted():
+            await self._on_deleted()
+        elif not self._attempts.is_running:  # in a task of its own: an offer must not wait for the store
+            self._context.spawn(self._context.directory.look_again(self.call.tenant.identity))
+
+    def _is_deleted(self) -> bool:
+        return self._context.directory.is_deleted(self.call.tenant.identity)
+
+    async def _on_deleted(self) -> None:
+        """End a call that no worker runs, because its tenant was deleted."""
+        self._end(TenantDeleted())
+        await cancel(self._context, self.call, "cancelled", self._attempts.highest)
 
     async def _on_left(self) -> None:
         self._end(None)  # at once, so that no further caller joins

@@ -89,10 +89,23 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
     If the earlier call with the key ended with a retryable error (a worker shed or preempted it, or its queue was
     full), the request is submitted again (keys.py).
 
-    Raises UnknownModel, NoWorker, InvalidRequest (a field that the model's workers do not support; prompt or max_tokens
-    beyond the model or the tenant's limit; an unknown or stricter SLO class),
-    RequestTooLarge, Refused, IdempotencyConflict, StoreUnavailable.
+    An answer that is kept under the key is returned only while the tenant exists.
+
+    Raises Unauthorized, UnknownModel, NoWorker, InvalidRequest (a field that the model's workers do not support; prompt
+    or max_tokens beyond the model or the tenant's limit; an unknown or stricter SLO class), RequestTooLarge, Refused,
+    IdempotencyConflict, StoreUnavailable.
     """
+    submitted = await _submit(context, submission)
+    if isinstance(submitted, Known):
+        try:
+            await context.directory.check_not_deleted(submission.tenant)
+        except BaseException:
+            submitted.leave()
+            raise
+    return submitted
+
+
+async def _submit(context: Context, submission: Submission) -> Accepted | Known:
     pool = await context.pools.serving(submission.request.model)
     try:
         unnamed = await _checked(context, pool, submission)
@@ -138,12 +151,12 @@ async def _submit_durable(context: Context, call: Call, waiting: WaitingRequest)
         submitted = await _one_try(context, replace(call, key=numbered(call.key, number)), body, waiting)
         if not isinstance(submitted, Known) or not may_try_again(submitted.invocation):
             break
-        number, tried = await next_number(context, call.tenant.name, call.key), number
+        number, tried = await next_number(context, call.tenant.identity, call.key), number
     return submitted
 
 
 async def _one_try(context: Context, call: Call, body: str, waiting: WaitingRequest) -> Accepted | Known:
-    async with context.key_lock(call.tenant.name, call.key):
+    async with context.key_lock(call.tenant.identity, call.key):
         item = await in_time(context.store.create(item_of(call, body)))
         if item.fingerprint != call.request.fingerprint():
             raise IdempotencyConflict()
@@ -227,7 +240,7 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
 
 async def _kept(context: Context, submission: Submission) -> Known | None:
     """Return the key's call if its answer is stored. Today's workers and limits do not matter for a stored answer."""
-    item = await latest(context, submission.tenant.name, submission.key) if submission.key else None
+    item = await latest(context, submission.tenant.identity, submission.key) if submission.key else None
     if item is None or item.answer is None or may_try_again(item):
         return None
     if item.fingerprint != submission.request.fingerprint():
@@ -277,4 +290,4 @@ def _size_of(call: Call) -> tuple[str, int, int]:
     """Return what the call takes of the limits while it waits: its tenant, its bytes, and its likely tokens (one a
     byte, and those of the answer)."""
     size_bytes = call.request.prompt_bytes()
-    return call.tenant.name, size_bytes, size_bytes + call.limit.likely_tokens * call.request.choices
+    return call.tenant.identity, size_bytes, size_bytes + call.limit.likely_tokens * call.request.choices

@@ -12,7 +12,7 @@ from dispatcher.model.audit import AuditRecord
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.tenant_store import TenantStore
-from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import KeyRecord, Tenant, new_identity
 from dispatcher.operations.directory import new_key
 from dispatcher.operations.tenant_settings import check_bounds, settings_of, with_settings
 from dispatcher.ports import Clock, Ids
@@ -25,7 +25,7 @@ KEYS_MAX = 2
 class TenantAdmin(Protocol):
     """What an administrator can do: here with a store, and in headgate/cli/admin_function.py through headgate-admin.
 
-    All methods raise ConfigurationError.
+    `name`: the tenant's name, or its whole identity. All methods raise ConfigurationError.
     """
 
     async def create(self, tenant: Tenant) -> str: ...
@@ -57,23 +57,26 @@ class StoreAdmin:
         """Write the tenant and return its first key, which is never shown again.
 
         The first version is the present Unix second; each change adds one. So a tenant that is deleted and created
-        again has a higher version than before, and the log never takes the old share for the newer one.
+        again has a higher version than before, and the log never takes the old share for the newer one. (Its identity
+        is new too, unless an older version of headgate creates it.)
         """
-        if not NAME.fullmatch(tenant.name):
-            raise ConfigurationError(f"a tenant's name is 1 to 64 of a-z, 0-9 and -, not {tenant.name[:80]!r}")
+        name = tenant.identity
+        if not NAME.fullmatch(name):
+            raise ConfigurationError(f"a tenant's name is 1 to 64 of a-z, 0-9 and -, not {name[:80]!r}")
         check_bounds(settings_of(tenant))
-        created = replace(tenant, version=max(1, int(self._clock.now())))
-        audit = self._record("tenant.create", tenant.name, None, settings_of(created))
+        identity = new_identity(name, self._ids.new())
+        created = replace(tenant, identity=identity, version=max(1, int(self._clock.now())))
+        audit = self._record("tenant.create", identity, None, settings_of(created))
         if not await self._store.put_tenant(created, expected_version=None, audit=audit):
-            raise ConfigurationError(f"there is a tenant {tenant.name!r} already")
-        return await self._add_key(tenant.name)
+            raise ConfigurationError(f"there is a tenant {name!r} already")
+        return await self._add_key(identity)
 
     async def change(self, name: str, settings: Mapping[str, Any]) -> Tenant:
         """Change these settings (tenant_settings.py). All processes use them within a minute."""
         tenant = await self.existing(name)
         check_bounds(settings)
         changed = replace(with_settings(tenant, settings), version=tenant.version + 1)
-        audit = self._record("tenant.change", name, settings_of(tenant), settings_of(changed))
+        audit = self._record("tenant.change", tenant.identity, settings_of(tenant), settings_of(changed))
         if not await self._store.put_tenant(changed, expected_version=tenant.version, audit=audit):
             raise ConfigurationError(f"tenant {name!r} was changed by another operator just now: show it and try again")
         return changed
@@ -81,9 +84,9 @@ class StoreAdmin:
     async def delete(self, name: str) -> None:
         """Delete the tenant and its keys."""
         tenant = await self.existing(name)
-        keys = {"keys": [key.prefix for key in await self._store.keys_of(name)]}
-        audit = self._record("tenant.delete", name, {**settings_of(tenant), **keys}, None)
-        await self._store.delete_tenant(name, audit=audit)
+        keys = {"keys": [key.prefix for key in await self._store.keys_of(tenant.identity)]}
+        audit = self._record("tenant.delete", tenant.identity, {**settings_of(tenant), **keys}, None)
+        await self._store.delete_tenant(tenant.identity, audit=audit)
 
     async def rotate_key(self, name: str, slo_class: str = "", *, lives_s: float | None = None) -> str:
         """Return a new key. Delete all old keys but the newest, so that callers can switch.
@@ -91,10 +94,10 @@ class StoreAdmin:
         `slo_class`: the SLO class of requests with this key; empty: that of the tenant. `lives_s`: the key is refused
         after this time; None: it does not expire.
         """
-        oldest_first = await self.keys(name)
-        for old in oldest_first[: -(KEYS_MAX - 1)]:
+        identity = (await self.existing(name)).identity
+        for old in (await self._keys_of(identity))[: -(KEYS_MAX - 1)]:
             await self._delete_key(old)
-        return await self._add_key(name, slo_class, lives_s)
+        return await self._add_key(identity, slo_class, lives_s)
 
     async def revoke_key(self, name: str, prefix: str) -> None:
         """Delete one key of the tenant; every process refuses it within a minute.
@@ -109,7 +112,7 @@ class StoreAdmin:
         await self._delete_key(found[0])
 
     async def existing(self, name: str) -> Tenant:
-        tenant = await self._store.get_tenant(name)
+        tenant = await self._store.find_tenant(name)
         if tenant is None:
             raise ConfigurationError(f"there is no tenant {name!r}")
         return tenant
@@ -119,18 +122,20 @@ class StoreAdmin:
 
     async def keys(self, name: str) -> Sequence[KeyRecord]:
         """Return the tenant's valid keys, the oldest first."""
-        await self.existing(name)
-        return sorted(await self._store.keys_of(name), key=lambda key: key.created_at)
+        return await self._keys_of((await self.existing(name)).identity)
 
     async def audit(self, month: str) -> Sequence[AuditRecord]:
         """Return the records of a month in UTC, such as "2026-11", oldest first."""
         return await self._store.audit_records(month)
 
-    async def _add_key(self, name: str, slo_class: str = "", lives_s: float | None = None) -> str:
+    async def _keys_of(self, identity: str) -> Sequence[KeyRecord]:
+        return sorted(await self._store.keys_of(identity), key=lambda key: key.created_at)
+
+    async def _add_key(self, identity: str, slo_class: str = "", lives_s: float | None = None) -> str:
         now = self._clock.now()
         expires_at = None if lives_s is None else now + lives_s
-        key, record = new_key(name, self._ids.secret(), expires_at, created_at=now, slo_class=slo_class)
-        await self._store.put_key(record, audit=self._record("key.create", name, None, _shown(record)))
+        key, record = new_key(identity, self._ids.secret(), expires_at, created_at=now, slo_class=slo_class)
+        await self._store.put_key(record, audit=self._record("key.create", identity, None, _shown(record)))
         return key
 
     async def _delete_key(self, key: KeyRecord) -> None:

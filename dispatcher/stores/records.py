@@ -21,7 +21,7 @@ Record = dict[str, Any]
 def tenant_record(tenant: Tenant) -> Record:
     share = {"weight": tenant.share.weight, "rate_per_s": tenant.share.rate_per_s, "burst": tenant.share.burst}
     return {
-        "name": tenant.name,
+        "name": tenant.identity,  # an older version takes this for the tenant's name, and serves the same identity
         **share,
         "tier": tenant.tier.value,
         "models": None if tenant.models is None else list(tenant.models),
@@ -35,7 +35,7 @@ def tenant_record(tenant: Tenant) -> Record:
 def to_tenant(record: Mapping[str, Any]) -> Tenant:
     models = record.get("models")
     return Tenant(
-        name=record["name"],
+        identity=record["name"],
         share=Share(float(record["weight"]), float(record["rate_per_s"]), float(record["burst"])),
         tier=Tier(record["tier"]),
         models=None if models is None else tuple(models),

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.sections import TenantSection
 
-Name = Annotated[str, Field(max_length=64)]
+Name = Annotated[str, Field(max_length=80)]
+"""A tenant's name, or its whole identity."""
 
 
 class Command(BaseModel):

@@ -94,7 +94,8 @@ async def administer(admin: StoreAdmin, command: commands.AnyCommand) -> dict[st
 
 
 def tenant_json(tenant: Tenant) -> dict[str, Any]:
-    return {"name": tenant.name, "version": tenant.version, "settings": settings_of(tenant)}
+    named = {"name": tenant.name, "identity": tenant.identity}
+    return {**named, "version": tenant.version, "settings": settings_of(tenant)}
 
 
 def key_json(key: KeyRecord) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from dispatcher.operations.context import Context
 from dispatcher.operator_access import OperatorAccess, make_operator
 from dispatcher.strict_json import parse_object
 from functions.http_api.batches import ROUTES as BATCHES
-from functions.http_api.callers import context_of, tenant_of
+from functions.http_api.callers import context_of, owner_of, tenant_of
 from functions.http_api.complete import complete, read_request
 from functions.http_api.connections import BoundedConnections
 from functions.http_api.cors import ConfiguredCors
@@ -63,8 +63,8 @@ async def _complete(request: Request, endpoint: Endpoint) -> Response:
 
 
 async def tenant_usage(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
-    return JSONResponse(await usage(context, tenant.name, request.query_params))
+    context, tenant = context_of(request), await owner_of(request)
+    return JSONResponse(await usage(context, tenant.identity, request.query_params))
 
 
 async def _answered(request: Request, error: Exception) -> Response:

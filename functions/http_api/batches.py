@@ -11,7 +11,7 @@ from dispatcher.operations.files import file_store
 from dispatcher.operations.pages import page
 from dispatcher.operations.store_patience import in_time
 from dispatcher.strict_json import parse_object
-from functions.http_api.callers import context_of, tenant_of
+from functions.http_api.callers import context_of, owner_of
 from functions.http_api.connections import read_body
 from functions.http_api.files import check_query
 
@@ -24,27 +24,27 @@ PARAMETERS = {
 
 
 async def create_batch(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
+    context, tenant = context_of(request), await owner_of(request)
     body = parse_object(await read_body(request, context.limit_settings.body_s))
     return JSONResponse((await create(context, tenant, body)).body())
 
 
 async def list_batches(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
+    context, tenant = context_of(request), await owner_of(request)
     file_store(context)
     check_query(request.query_params, PARAMETERS)
-    batches = await in_time(context.store.batches(tenant.name))
+    batches = await in_time(context.store.batches(tenant.identity))
     return JSONResponse(page(batches, request.query_params, usual=LIMIT_USUAL, most=LIMIT_MAX))
 
 
 async def get_batch(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
-    return JSONResponse((await batch_of(context, tenant.name, request.path_params["id"])).body())
+    context, tenant = context_of(request), await owner_of(request)
+    return JSONResponse((await batch_of(context, tenant.identity, request.path_params["id"])).body())
 
 
 async def cancel_batch(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
-    return JSONResponse((await cancel(context, tenant.name, request.path_params["id"])).body())
+    context, tenant = context_of(request), await owner_of(request)
+    return JSONResponse((await cancel(context, tenant.identity, request.path_params["id"])).body())
 
 
 ROUTES = [

@@ -21,7 +21,17 @@ async def tenant_of(request: Request) -> Tenant:
     """Return the tenant of the request's key, and hold one of its open requests until the answer is sent."""
     context = context_of(request)
     tenant = await context.directory.tenant_of(api_key(request), address_of(request))
-    hold_open_request(request, context, tenant.name)
+    hold_open_request(request, context, tenant.identity)
+    return tenant
+
+
+async def owner_of(request: Request) -> Tenant:
+    """Return the tenant of the request's key, for a route that shows kept data: a deleted tenant gets none of it.
+
+    `tenant_of` accepts a key for up to a minute after its deletion.
+    """
+    tenant = await tenant_of(request)
+    await context_of(request).directory.check_not_deleted(tenant)
     return tenant
 
 

@@ -23,7 +23,7 @@ async def read_request(request: Request, tenant: Tenant) -> tuple[str, bytes]:
     every pool: the body has the model, which names the pool."""
     context, key = context_of(request), idempotency_key(request)
     if not key:
-        queues = ((pool, tenant.name) for pool in context.pools.names)
+        queues = ((pool, tenant.identity) for pool in context.pools.names)
         context.limits.full_queues.check_all(queues, context.clock.monotonic())
     return key, await read_body(request, context.limit_settings.body_s)
 
@@ -38,7 +38,7 @@ async def complete(request: Request, tenant: Tenant, parsed: Parsed, key: str, f
 async def _answer(request: Request, tenant: Tenant, asked: TenantRequest, key: str, form: FormMaker) -> Response:
     context = context_of(request)
     if key:
-        hold_key(request, context, tenant.name, key)
+        hold_key(request, context, tenant.identity, key)
     submitted = await submit(
         context, Submission(tenant, asked, key, traceparent=request.headers.get("traceparent", ""))
     )

@@ -15,7 +15,7 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.files import delete, file_of, file_store, upload
 from dispatcher.operations.pages import page
 from dispatcher.operations.store_patience import in_time
-from functions.http_api.callers import context_of, tenant_of
+from functions.http_api.callers import context_of, owner_of
 from functions.http_api.uploads import uploaded
 
 PATH = "/v1/files"
@@ -29,9 +29,9 @@ PARAMETERS = {
 
 
 async def create_file(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
+    context, tenant = context_of(request), await owner_of(request)
     file_store(context)
-    with context.limits.upload(tenant.name):
+    with context.limits.upload(tenant.identity):
         record = await _uploaded(request, context, tenant)
     return JSONResponse(record.body())
 
@@ -40,36 +40,36 @@ async def _uploaded(request: Request, context: Context, tenant: Tenant) -> FileR
     async with uploaded(request, context.settings.file_bytes_max) as form:
         if form.purpose != INPUT:
             raise InvalidRequest(f"`purpose` must be {INPUT}: headgate keeps files for batches only.", "purpose")
-        return await upload(context, tenant.name, form.filename, form.parts())
+        return await upload(context, tenant.identity, form.filename, form.parts())
 
 
 async def list_files(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
+    context, tenant = context_of(request), await owner_of(request)
     file_store(context)
     query = request.query_params
     check_query(query, PARAMETERS)
     purpose = query.get("purpose")
-    found = [each for each in await in_time(context.store.files(tenant.name)) if purpose in (None, each.purpose)]
+    found = [each for each in await in_time(context.store.files(tenant.identity)) if purpose in (None, each.purpose)]
     return JSONResponse(page(found, query, usual=LIMIT_MAX, most=LIMIT_MAX))
 
 
 async def get_file(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
-    return JSONResponse((await file_of(context, tenant.name, request.path_params["id"])).body())
+    context, tenant = context_of(request), await owner_of(request)
+    return JSONResponse((await file_of(context, tenant.identity, request.path_params["id"])).body())
 
 
 async def get_content(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
-    record = await file_of(context, tenant.name, request.path_params["id"])
+    context, tenant = context_of(request), await owner_of(request)
+    record = await file_of(context, tenant.identity, request.path_params["id"])
     content = file_store(context).read(record.blob)
     headers = {"content-length": str(record.size_bytes)}
     return StreamingResponse(content, media_type="application/octet-stream", headers=headers)
 
 
 async def remove_file(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
+    context, tenant = context_of(request), await owner_of(request)
     name = request.path_params["id"]
-    await delete(context, tenant.name, name)
+    await delete(context, tenant.identity, name)
     return JSONResponse({"id": name, "object": "file", "deleted": True})
 
 

@@ -14,7 +14,7 @@ from dispatcher.operations.responses import delete_response, read_response, read
 from dispatcher.responses.errors import renamed
 from dispatcher.responses.listing import page_of
 from dispatcher.strict_json import parse_object
-from functions.http_api.callers import context_of, tenant_of
+from functions.http_api.callers import context_of, owner_of, tenant_of
 from functions.http_api.complete import complete, read_request
 from functions.http_api.response_form import ResponseForm
 
@@ -24,33 +24,35 @@ PATH = "/v1/responses"
 async def create_response(request: Request) -> Response:
     context, tenant = context_of(request), await tenant_of(request)
     key, body = await read_request(request, tenant)
-    turn = await read_turn(context, tenant.name, parse_object(body))
+    turn = await read_turn(context, tenant.identity, parse_object(body))
+    if turn.items != turn.asked.items:  # it continues a kept response, or refers to items of one
+        await context.directory.check_not_deleted(tenant)
 
     def form(head: AnswerHead) -> ResponseForm:
-        return ResponseForm(context, tenant.name, head, turn.asked, turn.items)
+        return ResponseForm(context, tenant.identity, head, turn.asked, turn.items)
 
     with renamed(turn.places):
         return await complete(request, tenant, turn.chat, key, form)
 
 
 async def get_response(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
+    context, tenant = context_of(request), await owner_of(request)
     _check_query(request.query_params, "include", "include[]", "include_obfuscation")
-    record = await read_response(context, tenant.name, request.path_params["id"])
+    record = await read_response(context, tenant.identity, request.path_params["id"])
     return JSONResponse(record.response)
 
 
 async def remove_response(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
+    context, tenant = context_of(request), await owner_of(request)
     name = request.path_params["id"]
-    await delete_response(context, tenant.name, name)
+    await delete_response(context, tenant.identity, name)
     return JSONResponse({"id": name, "object": "response", "deleted": True})
 
 
 async def cancel_response(request: Request) -> Response:
     """Refuse to cancel: only a response in the background could be cancelled, and headgate makes none."""
-    context, tenant = context_of(request), await tenant_of(request)
-    await read_response(context, tenant.name, request.path_params["id"])
+    context, tenant = context_of(request), await owner_of(request)
+    await read_response(context, tenant.identity, request.path_params["id"])
     message = (
         "Only a background response can be cancelled, and this one is complete. Close the stream to end one early."
     )
@@ -58,8 +60,8 @@ async def cancel_response(request: Request) -> Response:
 
 
 async def list_input_items(request: Request) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
-    record = await read_response(context, tenant.name, request.path_params["id"])
+    context, tenant = context_of(request), await owner_of(request)
+    record = await read_response(context, tenant.identity, request.path_params["id"])
     return JSONResponse(page_of(record.items, request.query_params))
 
 

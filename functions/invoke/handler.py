@@ -59,7 +59,7 @@ async def invoke(context: Context, event: Any, request_id: str, remaining_s: flo
         if request.stream:
             message = "lambda.invoke does not stream. Send this request over HTTP, or leave out `stream`."
             raise InvalidRequest(message, "stream", "unsupported_parameter")
-        with context.limits.open_request(tenant.name), context.limits.key_in_flight(tenant.name, key):
+        with context.limits.open_request(tenant.identity), context.limits.key_in_flight(tenant.identity, key):
             return await _invoke(context, Submission(tenant, request, key, traceparent=str(traceparent)), until)
     except TenantError as error:
         count("refused")

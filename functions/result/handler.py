@@ -32,11 +32,12 @@ async def result(context: Context, event: Any) -> dict[str, Any]:
     try:
         fields = fields_of(event)
         tenant = await context.directory.tenant_of(api_key_of(fields))
+        await context.directory.check_not_deleted(tenant)
         key = id_of(fields.pop("id", None), "id")
         if key is None or fields:
             raise InvalidRequest("The payload is {api_key, id} and nothing else.", "id", "missing_required_parameter")
-        with context.limits.open_request(tenant.name):
-            return await _result(context, tenant.name, key)
+        with context.limits.open_request(tenant.identity):
+            return await _result(context, tenant.identity, key)
     except TenantError as error:
         return error_payload(error)
 

@@ -97,5 +97,6 @@ def _plain_name(function: str) -> str:
 
 
 def _tenant(answer: Mapping[str, Any]) -> Tenant:
-    plain = Tenant(str(answer["name"]), version=int(answer["version"]))
+    identity = answer.get("identity", answer["name"])  # an older function has one text for both
+    plain = Tenant(str(identity), version=int(answer["version"]))
     return with_settings(plain, answer["settings"])

@@ -13,19 +13,21 @@ from rich.table import Table
 from dispatcher.bootstrap import RealClock
 from dispatcher.model.audit import AuditRecord
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.tenants import is_named
 from dispatcher.operations.tenant_settings import difference
 from headgate.cli.admins import with_admin
 from headgate.cli.gate_store import Data
 from headgate.cli.tenant_keys import Json, shown_as
 
-OnlyName = Annotated[str | None, typer.Argument(help="Only changes of this tenant.")]
+OnlyName = Annotated[str | None, typer.Argument(help="Only changes of tenants with this name, or of this identity.")]
 Month = Annotated[str | None, typer.Option(help="The month in UTC, such as 2026-11; default: this one.")]
 
 
 def audit(name: OnlyName = None, month: Month = None, data: Data = None, json: Json = False) -> None:
     """List the changes of tenants and keys in a month: the time, the identity, and what was before and after."""
     chosen = _checked(month) if month else datetime.fromtimestamp(RealClock().now(), UTC).strftime("%Y-%m")
-    found = [each for each in with_admin(data, lambda admin: admin.audit(chosen)) if name in (None, each.tenant)]
+    records = with_admin(data, lambda admin: admin.audit(chosen))
+    found = [each for each in records if name is None or is_named(each.tenant, name)]
     if json:
         shown_as({"month": chosen, "records": [record._asdict() for record in found]}, True, "")
         return

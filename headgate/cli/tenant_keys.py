@@ -19,7 +19,7 @@ from headgate.cli.admins import admin_function, with_admin
 from headgate.cli.gate_store import Data, gate_config
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Name = Annotated[str, typer.Argument(help="The tenant's name.")]
+Name = Annotated[str, typer.Argument(help="The tenant's name or identity.")]
 SloClassName = Annotated[str | None, typer.Option(help='SLO class of the requests; "" is the usual class.')]
 ExpiresIn = Annotated[str | None, typer.Option(help="Refuse the key after this time, for example 12h or 90d.")]
 Prefix = Annotated[str, typer.Argument(help="The first characters of the key, as `headgate tenants keys` lists them.")]

@@ -124,7 +124,8 @@ def show(name: Name, data: Data = None, json: Json = False) -> None:
 
     shown = with_admin(data, run)
     if not admin_function(data):  # its callers may not read the log
-        now = with_store(data, lambda store, config: _now_by_pool(store, config, name))
+        identity = str(shown["identity"])
+        now = with_store(data, lambda store, config: _now_by_pool(store, config, identity))
         shown |= {"now": next(iter(now.values()))} if len(now) == 1 else {"pools": now}
     fields = {**shown, **shown["terms"], "models": ", ".join(shown["models"] or ("all",))}
     fields["keys"] = ", ".join(shown["keys"])
@@ -159,16 +160,16 @@ def delete(name: Name, data: Data = None, json: Json = False) -> None:
     shown_as({"tenant": name, "deleted": True}, json, f"{name}: deleted")
 
 
-async def _now_by_pool(store: Store, config: Config, name: str) -> dict[str, dict[str, Any] | None]:
+async def _now_by_pool(store: Store, config: Config, identity: str) -> dict[str, dict[str, Any] | None]:
     """Return the tenant's state in the log of each pool; None where it is idle."""
-    return {each.pool: await _now(store, each, name) for each in config.each_pool()}
+    return {each.pool: await _now(store, each, identity) for each in config.each_pool()}
 
 
-async def _now(store: Store, config: Config, name: str) -> dict[str, Any] | None:
+async def _now(store: Store, config: Config, identity: str) -> dict[str, Any] | None:
     """Return the tenant's state in the log; None while it is idle."""
     follower, now = open_follower(store, config, RealClock()), RealClock().now()
     await follower.catch_up()
-    tenant = follower.picture(now).tenant(name)
+    tenant = follower.picture(now).tenant(identity)
     return None if tenant is None else {field: value for field, value in tenant_json(tenant).items() if field in LIVE}
 
 
@@ -187,4 +188,4 @@ def _as_json(tenant: Tenant) -> dict[str, Any]:
     `line` has the queue, and `terms` the share."""
     fields = asdict(tenant)
     share = fields.pop("share")
-    return {**fields, "line": tenant.name, "terms": share, "tier": tenant.tier.value}
+    return {"name": tenant.name, **fields, "line": tenant.identity, "terms": share, "tier": tenant.tier.value}

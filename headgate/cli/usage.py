@@ -16,6 +16,7 @@ from rich.table import Table
 
 from dispatcher.bootstrap import RealClock
 from dispatcher.config import Config
+from dispatcher.model.tenants import has_id, is_named, name_of
 from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.monitor.follower import open_follower
 from dispatcher.monitor.usage import usage_rows
@@ -23,7 +24,17 @@ from dispatcher.ports import Store
 from dispatcher.stores.limits import USAGE_KEEP_S
 from headgate.cli.gate_store import Data, with_store
 
-COLUMNS = ("hour", "tenant", "application", "requests", "input_tokens", "output_tokens", "service", "cached_tokens")
+COLUMNS = (
+    "hour",
+    "tenant",
+    "application",
+    "requests",
+    "input_tokens",
+    "output_tokens",
+    "service",
+    "cached_tokens",
+    "identity",
+)
 DEFAULT_SPAN_S = 24 * HOUR_S
 MOMENT = "2026-11-22, 2026-11-22T10 or 2026-11-22T10:30, in UTC"
 """The same forms as in GET /v1/usage."""
@@ -31,7 +42,7 @@ MOMENT = "2026-11-22, 2026-11-22T10 or 2026-11-22T10:30, in UTC"
 
 def usage(
     data: Data = None,
-    tenant: Annotated[str | None, typer.Option(help="One tenant; default: all.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="One tenant, also a deleted one: its name or identity.")] = None,
     start: Annotated[
         str | None, typer.Option("--from", help=f"Count from this hour on: {MOMENT}; default: 24 hours before --to.")
     ] = None,
@@ -50,7 +61,9 @@ def usage(
         if hours[0] > hours[1]:
             return []
         followers = [open_follower(store, each, RealClock()) for each in config.each_pool()]
-        return await usage_rows(store, followers, tenant, *hours)
+        identity = tenant if tenant is not None and has_id(tenant) else None
+        rows = await usage_rows(store, followers, identity, *hours)
+        return [row for row in rows if tenant is None or is_named(row.tenant, tenant)]
 
     rows = with_store(data, run)
     if as_csv:
@@ -85,9 +98,10 @@ def _seconds(text: str, option: str) -> float:
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _values(row: UsageRow) -> tuple[str, str, str, int, int, int, float, int]:
+def _values(row: UsageRow) -> tuple[str, str, str, int, int, int, float, int, str]:
     hour = datetime.fromtimestamp(row.hour * HOUR_S, UTC).strftime("%Y-%m-%dT%H:00:00Z")
-    return hour, row.tenant, row.app, row.requests, row.input_tokens, row.output_tokens, row.service, row.cached_tokens
+    counts = row.requests, row.input_tokens, row.output_tokens, row.service, row.cached_tokens
+    return hour, name_of(row.tenant), row.app, *counts, row.tenant
 
 
 def _csv(rows: Sequence[UsageRow]) -> None:

@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dispatcher.model.tenants import name_of
 from dispatcher.monitor.picture import Picture
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import WEIGHTED_TOKENS
@@ -38,7 +39,8 @@ def tenant_now(name: str, samples: Sequence[Sample], picture: Picture | None, el
     """Make a tenant's row. `picture`: the gate; None if it is not known. `elapsed_s`: seconds since the play began."""
     own = [sample for sample in samples if sample.tenant == name]
     ttfts = [sample.ttft_s for sample in own if sample.ttft_s is not None]
-    found = picture.tenant(name) if picture else None
+    gate = picture.tenants if picture else ()
+    found = next((each for each in gate if name_of(each.row.tenant) == name), None)
     return TenantNow(
         name=name,
         waiting=found.row.waiting if found else 0,

@@ -83,7 +83,7 @@ async def make_tenants(store: TenantStore, tenants: Mapping[str, Share], queue_i
     ids = RealIds()
     keys: dict[str, str] = {}
     for name, share in tenants.items():
-        tenant = Tenant(name=name, share=share, queue_items_max=queue_items_max)
+        tenant = Tenant(name, share=share, queue_items_max=queue_items_max)
         await store.put_tenant(tenant, expected_version=None)
         keys[name], record = new_key(name, ids.secret())
         await store.put_key(record)

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dispatcher.model.fleet_plan import GroupPlan
+from dispatcher.model.tenants import name_of
 from dispatcher.monitor.plan_picture import ModelPicture, PlannedWorkerPicture, PlanPicture
 from dispatcher.policies.planning.autoscaling import WorkersNeeded
 from headgate.monitor.render import DASH
@@ -56,7 +57,8 @@ def _worker_json(worker: PlannedWorkerPicture) -> dict[str, Any]:
 def _group_json(number: int, group: GroupPlan) -> dict[str, Any]:
     return {
         "number": number,
-        "tenant": group.tenant or None,
+        "tenant": name_of(group.tenant) or None,
+        "identity": group.tenant or None,
         "model": group.model or None,
         "slo_class": group.slo_class,
         "length_bucket": group.length_bucket,

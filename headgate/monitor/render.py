@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dispatcher.model.tenants import name_of
 from dispatcher.monitor.picture import Picture, TenantPicture, WorkerPicture
 
 DASH = "–"
@@ -30,7 +31,8 @@ def as_json(picture: Picture) -> dict[str, Any]:
 def tenant_json(tenant: TenantPicture) -> dict[str, Any]:
     row, recent = tenant.row, tenant.recent
     return {
-        "tenant": row.tenant,
+        "tenant": name_of(row.tenant),
+        "identity": row.tenant,
         "tier": row.tier,
         "weight": row.weight,
         "guarantee_per_s": row.rate_per_s,

@@ -18,7 +18,14 @@ from typing import Any
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.batches import Batch
 from dispatcher.model.collected import Choices
-from dispatcher.model.errors import AnsweredError, DeadlineExceeded, InvalidRequest, ServiceError, StoreUnavailable
+from dispatcher.model.errors import (
+    AnsweredError,
+    DeadlineExceeded,
+    InvalidRequest,
+    ServiceError,
+    StoreUnavailable,
+    TenantDeleted,
+)
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished
 from dispatcher.operations.answer import head_of, result_of
@@ -111,10 +118,10 @@ class LineCall:
             submitted.leave()
 
     async def _tenant(self) -> Tenant:
-        """Return the tenant as it is configured now: a batch may run for a day. Raises InvalidRequest."""
-        found = await self._context.directory.tenant_named(self._batch.tenant)
+        """Return the tenant as it is configured now: a batch may run for a day. Raises TenantDeleted."""
+        found = await self._context.directory.tenant_of_identity(self._batch.tenant)
         if found is None:
-            raise InvalidRequest("The tenant does not exist any more.", None, "unknown_tenant")
+            raise TenantDeleted
         return found
 
     async def _known(self, known: Known, asked: LineRequest) -> dict[str, Any]:

@@ -37,14 +37,14 @@ async def create(context: Context, tenant: Tenant, body: Mapping[str, Any]) -> B
         raise InvalidRequest(_IN_LAMBDA, None, "batches_unavailable")
     fields = read_fields(body, BATCH_TABLE, "", Reading())
     check_deferred(context, tenant)
-    await _check_input(context, tenant.name, fields["input_file_id"])
-    if sum(each.is_open for each in await in_time(context.store.batches(tenant.name))) >= OPEN_MAX:
+    await _check_input(context, tenant.identity, fields["input_file_id"])
+    if sum(each.is_open for each in await in_time(context.store.batches(tenant.identity))) >= OPEN_MAX:
         raise Refused(f"You have {OPEN_MAX} batches that have not ended; that is the most.", "batches", 60.0)
     now = context.clock.now()
     expires_at = now + HOUR_S * int(fields["completion_window"].removesuffix("h"))
     batch = Batch(
         id=new_id(context, "batch_"),
-        tenant=tenant.name,
+        tenant=tenant.identity,
         pool=context.settings.batch_queue,
         endpoint=fields["endpoint"],
         input_file_id=fields["input_file_id"],

@@ -60,7 +60,7 @@ async def line_request(context: Context, tenant: Tenant, line: Line, endpoint: s
 async def _line_request(context: Context, tenant: Tenant, line: Line, endpoint: str) -> LineRequest:
     fields, turn = fields_of(line, endpoint), None
     if endpoint == RESPONSES:
-        turn = await read_turn(context, tenant.name, fields)
+        turn = await read_turn(context, tenant.identity, fields)
         request = turn.chat.request
     else:
         request = parse(fields, ENDPOINTS[endpoint], drop_unknown=context.settings.drops_unknown_fields).request

@@ -7,6 +7,7 @@ crash another process continues at the first line without a stored result.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from contextlib import aclosing, suppress
 from itertools import takewhile
@@ -29,8 +30,9 @@ from dispatcher.operations.batches.claim import Claim
 from dispatcher.operations.batches.deferred import check_deferred
 from dispatcher.operations.batches.lines import inspect, lines_of
 from dispatcher.operations.batches.results import Result, delete_parts, put_together, store_part
-from dispatcher.operations.batches.stop import CANCELLED_BY_TENANT, WINDOW_OVER, Stop
+from dispatcher.operations.batches.stop import CANCELLED_BY_TENANT, TENANT_DELETED, WINDOW_OVER, Stop, TenantGone
 from dispatcher.operations.context import Context
+from dispatcher.operations.erasing import TenantData
 from dispatcher.operations.files import file_of, file_store
 
 WAITING_MAX = 16
@@ -44,6 +46,8 @@ PART_LINES, PART_S = 100, 10.0
 RENEW_S = 4.0
 """The claim is renewed, and a cancellation noticed, this often."""
 
+logger = logging.getLogger("headgate.batches")
+
 
 class BatchRun:
     def __init__(self, context: Context, claim: Claim) -> None:
@@ -56,7 +60,18 @@ class BatchRun:
         self._stored_at = context.clock.monotonic()
 
     async def run(self) -> None:
-        """Run the batch to its end. Raises ClaimLost, StoreUnavailable; then another run continues it."""
+        """Run the batch to its end. Raises ClaimLost, StoreUnavailable; then another run continues it.
+
+        If its tenant is deleted, the running lines end, and then all data of the tenant is deleted, with the batch.
+        """
+        try:
+            await self._run()
+        except TenantGone:
+            await TenantData(self._context.store, self._context.files).erase_all(self._claim.batch.tenant)
+            logger.info("the data of the deleted tenant %s is deleted", self._claim.batch.tenant)
+
+    async def _run(self) -> None:
+        """Raises TenantGone, ClaimLost, StoreUnavailable."""
         working, watching = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._watch())
         try:
             await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -67,10 +82,9 @@ class BatchRun:
             await asyncio.gather(working, watching, return_exceptions=True)
 
     async def _work(self) -> None:
-        tenant = await self._context.directory.tenant_named(self._claim.batch.tenant)
+        tenant = await self._context.directory.tenant_of_identity(self._claim.batch.tenant)
         if tenant is None:
-            await self._fail("unknown_tenant", "The tenant does not exist any more.")
-            return
+            raise TenantGone
         try:
             await self._work_for(tenant)
         except TenantError as error:  # the input file was deleted, or the service has no deferred class any more
@@ -78,7 +92,7 @@ class BatchRun:
 
     async def _work_for(self, tenant: Tenant) -> None:
         claim = self._claim
-        blob = (await file_of(self._context, tenant.name, claim.batch.input_file_id)).blob
+        blob = (await file_of(self._context, tenant.identity, claim.batch.input_file_id)).blob
         if claim.batch.status == VALIDATING:
             found = await inspect(lines_of(file_store(self._context).read(blob)))
             if found.errors:
@@ -87,6 +101,8 @@ class BatchRun:
             await claim.enter(IN_PROGRESS, total=found.lines)
         if claim.batch.status != FINALIZING:
             await self._answer_lines(tenant, blob)
+            if self._context.directory.is_deleted(tenant.identity):
+                raise TenantGone
             await claim.enter(FINALIZING)
         await self._end(_last_status(claim), **await put_together(self._context, claim.batch))
 
@@ -136,15 +152,21 @@ class BatchRun:
                 self._running.popleft()
 
     async def _watch(self) -> None:
-        """Renew the claim, and stop the batch when it is cancelled or its window is over. Raises ClaimLost."""
-        clock, claim = self._context.clock, self._claim
+        """Renew the claim, and stop the batch when it is cancelled, its tenant is deleted, or its window is over.
+
+        Raises ClaimLost.
+        """
+        clock, claim, directory = self._context.clock, self._claim, self._context.directory
         while True:
             left_s = claim.batch.expires_at - clock.now()
             if claim.batch.status == CANCELLING:
                 self._stop.set(CANCELLED_BY_TENANT)
+            elif directory.is_deleted(claim.batch.tenant):
+                self._stop.set(TENANT_DELETED)
             elif left_s <= 0:
                 self._stop.set(WINDOW_OVER)
             await clock.sleep(min(RENEW_S, left_s) if left_s > 0 else RENEW_S)
+            self._context.spawn(directory.look_again(claim.batch.tenant))
             with suppress(StoreUnavailable):  # the claim holds for a while longer
                 await claim.change()
 

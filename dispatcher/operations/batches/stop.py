@@ -1,11 +1,18 @@
-"""Ends a batch before its lines have ended: the tenant cancelled it, or its window is over."""
+"""Ends a batch before its lines have ended: the tenant cancelled it or was deleted, or its window is over."""
 
 from __future__ import annotations
 
 import asyncio
 
+from dispatcher.model.errors import HeadgateError
+
 CANCELLED_BY_TENANT = ("batch_cancelled", "The batch was cancelled before this request had an answer.")
 WINDOW_OVER = ("batch_expired", "This request had no answer at the end of the completion window.")
+TENANT_DELETED = ("tenant_deleted", "The tenant was deleted before this request had an answer.")
+
+
+class TenantGone(HeadgateError):
+    """The batch's tenant was deleted. No result is written."""
 
 
 class Stop:

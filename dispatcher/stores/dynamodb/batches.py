@@ -82,6 +82,14 @@ class DynamoBatches:
         retired = {**open_batch_key(batch.pool, batch.id), "tenant": batch.tenant, EXPIRY: self._present()}
         await self._requests.put(encode_item(retired))
 
+    async def erase_batches(self, tenant: str) -> None:
+        """Delete the records of a tenant's files and batches, each by an expired item, as `delete_file` does."""
+        for record in await self.files(tenant):
+            await self.delete_file(tenant, record.id)
+        for batch in await self.batches(tenant):
+            await self._requests.put(encode_item({**batch_key(tenant, batch.id), EXPIRY: self._present()}))
+            await self.retire_batch(batch)
+
     def _present(self) -> int:
         return int(self._requests.clock.now())
 

@@ -15,12 +15,15 @@
     USAGE#<day>         <tenant>#<hour>#<shard>#<app>  usage within an hour
     STATE#<shard>       <tenant>                  the state of an active tenant, from the log
     TENANT#<tenant>     CONFIG                    a tenant's configuration
+    TENANT#<name>       NAME                      the identity of the tenant that has the name
     TENANT#<tenant>     KEY#<prefix>              an API key of the tenant
     TENANTS             <tenant>                  a copy of every tenant's configuration, to list them
     KEY#<prefix>        KEY                       the same API key, to find its tenant and digest
     AUDIT#<month>       <milliseconds>#<id>       the record of a change of tenants or keys
 
-Only administrators write the last five. Positions and hours have leading zeros, so that they sort as text.
+<tenant> is a tenant's identity (model/tenants.py): its name, or its name and an id. The item NAME is missing for a
+tenant that is older than identities. Only administrators write the last six. Positions and hours have leading zeros,
+so that they sort as text.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ def tenant_partition(tenant: str) -> str:
 
 
 def response_partition(tenant: str, response_id: str) -> str:
-    """Return the partition. A tenant's name has no separator, so a response's id may have any character."""
+    """Return the partition. A tenant's identity has no `#`, so a response's id may have any character."""
     return f"RESP#{tenant}#{response_id}"
 
 
@@ -171,12 +174,16 @@ def tenant_row_key(shard: str, tenant: str) -> Key:
     return {PARTITION: state_partition(shard), SORT: tenant}
 
 
-def tenant_key(name: str) -> Key:
-    return {PARTITION: tenant_partition(name), SORT: "CONFIG"}
+def tenant_key(identity: str) -> Key:
+    return {PARTITION: tenant_partition(identity), SORT: "CONFIG"}
 
 
-def listing_key(name: str) -> Key:
-    return {PARTITION: TENANTS, SORT: name}
+def name_key(name: str) -> Key:
+    return {PARTITION: tenant_partition(name), SORT: "NAME"}
+
+
+def listing_key(identity: str) -> Key:
+    return {PARTITION: TENANTS, SORT: identity}
 
 
 def audit_partition(month: str) -> str:

@@ -82,6 +82,9 @@ class DynamoStore(DynamoTenants, DynamoInvocations, DynamoResponses, DynamoBatch
         log = DynamoLog(self._requests, self._reads, shard)
         return HedgedLog(log, self._requests.is_throttled) if self._is_hedged else log
 
+    async def erase(self, tenant: str) -> None:
+        await self.erase_batches(tenant)
+
     async def close(self) -> None:
         """Release the threads. Requests that are under way end by themselves."""
         self._requests.close()

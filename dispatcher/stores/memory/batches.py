@@ -31,6 +31,11 @@ class MemoryBatches:
         self._files.pop((tenant, file_id), None)
         return found is not None
 
+    def erase(self, tenant: str) -> None:
+        for records in (self._files, self._batches, self._open):
+            for named in [named for named in records if named[0] == tenant]:
+                records.pop(named)
+
     def create_batch(self, batch: Batch) -> None:
         self._open[batch.tenant, batch.id] = batch.pool
         self._batches[batch.tenant, batch.id] = batch

@@ -42,6 +42,12 @@ class MemoryInvocations:
             found = self._by_id[invocation_id] = replace(found, answer=answer, body=None)
         return found.answer
 
+    def erase(self, tenant: str) -> None:
+        """Delete the answered invocations of the tenant."""
+        for item in [each for each in self._by_id.values() if each.tenant == tenant and each.answer is not None]:
+            del self._by_id[item.id]
+            self._by_key.pop((tenant, item.key), None)
+
     def share(self, invocation_id: str, now: float) -> Invocation | None:
         found = self.get(invocation_id, now)
         if found is not None and found.answer is None:

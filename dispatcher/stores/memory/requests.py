@@ -31,6 +31,7 @@ WRITES = frozenset(
         "put_tenant_rows",
         "put_tenant",
         "delete_tenant",
+        "erase",
         "put_key",
         "delete_key",
     ]
@@ -54,6 +55,7 @@ READS = frozenset(
         "tenant_rows",
         "find_key",
         "get_tenant",
+        "find_tenant",
         "list_tenants",
         "keys_of",
         "audit_records",

@@ -42,6 +42,11 @@ class MemoryResponses:
             self._drop(tenant, response_id)
         return found is not None
 
+    def erase(self, tenant: str) -> None:
+        self._bytes.pop(tenant, None)
+        for named in [named for named in self._by_id if named[0] == tenant]:
+            del self._by_id[named]
+
     def _drop(self, tenant: str, response_id: str) -> None:
         """Delete the response, if there is one, and give its bytes back."""
         old = self._by_id.pop((tenant, response_id), None)

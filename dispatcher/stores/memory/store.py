@@ -173,6 +173,13 @@ class MemoryStore:
     async def retire_batch(self, batch: Batch) -> None:
         await self._requests.apply("retire_batch", lambda: self.data.batches.retire_batch(batch))
 
+    async def erase(self, tenant: str) -> None:
+        def apply() -> None:
+            for part in (self.data.invocations, self.data.responses, self.data.batches):
+                part.erase(tenant)
+
+        await self._requests.apply("erase", apply)
+
     # ── Usage ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def put_usage(self, shard: str, rows: Sequence[UsageRow]) -> None:
@@ -197,8 +204,11 @@ class MemoryStore:
         find = self.data.tenants.find_key
         return await self._requests.apply("find_key", lambda: find(prefix, self._clock.now()))
 
-    async def get_tenant(self, name: str) -> Tenant | None:
-        return await self._requests.apply("get_tenant", lambda: self.data.tenants.get(name))
+    async def get_tenant(self, identity: str) -> Tenant | None:
+        return await self._requests.apply("get_tenant", lambda: self.data.tenants.get(identity))
+
+    async def find_tenant(self, name: str) -> Tenant | None:
+        return await self._requests.apply("find_tenant", lambda: self.data.tenants.find(name))
 
     async def put_tenant(
         self, tenant: Tenant, *, expected_version: int | None, audit: AuditRecord | None = None
@@ -209,8 +219,8 @@ class MemoryStore:
     async def list_tenants(self) -> Sequence[Tenant]:
         return await self._requests.apply("list_tenants", self.data.tenants.all)
 
-    async def delete_tenant(self, name: str, *, audit: AuditRecord | None = None) -> None:
-        await self._requests.apply("delete_tenant", lambda: self.data.tenants.delete(name, audit))
+    async def delete_tenant(self, identity: str, *, audit: AuditRecord | None = None) -> None:
+        await self._requests.apply("delete_tenant", lambda: self.data.tenants.delete(identity, audit))
 
     async def put_key(self, key: KeyRecord, *, audit: AuditRecord | None = None) -> None:
         await self._requests.apply("put_key", lambda: self.data.tenants.put_key(key, audit))
@@ -218,9 +228,9 @@ class MemoryStore:
     async def delete_key(self, prefix: str, *, audit: AuditRecord | None = None) -> None:
         await self._requests.apply("delete_key", lambda: self.data.tenants.delete_key(prefix, audit))
 
-    async def keys_of(self, tenant: str) -> Sequence[KeyRecord]:
+    async def keys_of(self, identity: str) -> Sequence[KeyRecord]:
         keys_of = self.data.tenants.keys_of
-        return await self._requests.apply("keys_of", lambda: keys_of(tenant, self._clock.now()))
+        return await self._requests.apply("keys_of", lambda: keys_of(identity, self._clock.now()))
 
     async def audit_records(self, month: str) -> Sequence[AuditRecord]:
         return await self._requests.apply("audit_records", lambda: self.data.tenants.audit_records(month))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.audit import AuditRecord
-from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import KeyRecord, Tenant, has_id
 from dispatcher.stores.records import is_valid, when
 
 
@@ -17,24 +17,30 @@ class MemoryTenants:
         key = self._keys.get(prefix)
         return key if key is not None and is_valid(key, now) else None
 
-    def get(self, name: str) -> Tenant | None:
-        return self._tenants.get(name)
+    def get(self, identity: str) -> Tenant | None:
+        return self._tenants.get(identity)
+
+    def find(self, name: str) -> Tenant | None:
+        if has_id(name):
+            return self.get(name)
+        named = [tenant for tenant in self._tenants.values() if tenant.name == name]
+        return max(named, key=lambda tenant: has_id(tenant.identity), default=None)
 
     def put(self, tenant: Tenant, expected_version: int | None, audit: AuditRecord | None = None) -> bool:
-        old = self._tenants.get(tenant.name)
+        old = self.find(tenant.name) if expected_version is None else self.get(tenant.identity)
         if (None if old is None else old.version) != expected_version:
             return False
-        self._tenants[tenant.name] = tenant
+        self._tenants[tenant.identity] = tenant
         self._note(audit)
         return True
 
     def all(self) -> list[Tenant]:
-        return [self._tenants[name] for name in sorted(self._tenants)]
+        return [self._tenants[identity] for identity in sorted(self._tenants)]
 
-    def delete(self, name: str, audit: AuditRecord | None) -> None:
+    def delete(self, identity: str, audit: AuditRecord | None) -> None:
         self._note(audit)
-        self._tenants.pop(name, None)
-        self._keys = {prefix: key for prefix, key in self._keys.items() if key.tenant != name}
+        self._tenants.pop(identity, None)
+        self._keys = {prefix: key for prefix, key in self._keys.items() if key.tenant != identity}
 
     def put_key(self, key: KeyRecord, audit: AuditRecord | None) -> None:
         self._note(audit)
@@ -44,8 +50,8 @@ class MemoryTenants:
         if self._keys.pop(prefix, None) is not None:
             self._note(audit)
 
-    def keys_of(self, tenant: str, now: float) -> list[KeyRecord]:
-        mine = (key for key in self._keys.values() if key.tenant == tenant and is_valid(key, now))
+    def keys_of(self, identity: str, now: float) -> list[KeyRecord]:
+        mine = (key for key in self._keys.values() if key.tenant == identity and is_valid(key, now))
         return sorted(mine, key=lambda key: key.prefix)
 
     def audit_records(self, month: str) -> list[AuditRecord]:

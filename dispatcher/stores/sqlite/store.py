@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 from dispatcher.ports import Clock
@@ -30,6 +31,14 @@ class SqliteStore(SqliteTenants, SqliteInvocations, SqliteResponses, SqliteBatch
 
     def log(self, shard: str) -> SqliteLog:
         return SqliteLog(self._database, shard, self._clock)
+
+    async def erase(self, tenant: str) -> None:
+        def apply(connection: sqlite3.Connection) -> None:
+            for table in ("responses", "response_bytes", "files", "batches"):
+                connection.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,))  # noqa: S608
+            connection.execute("DELETE FROM invocations WHERE tenant = ? AND answer IS NOT NULL", (tenant,))
+
+        await self._database.write(apply, synced=True)
 
     async def close(self) -> None:
         await self._database.close()

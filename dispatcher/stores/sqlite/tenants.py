@@ -1,4 +1,4 @@
-"""Tenants and keys in SQLite."""
+"""Tenants and keys in SQLite. The column `name` has the identity, as in files of older versions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from dispatcher.model.audit import AuditRecord
-from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import SEPARATOR, KeyRecord, Tenant, has_id, new_identity
 from dispatcher.ports import Clock
 from dispatcher.stores.records import (
     audit_record,
@@ -21,6 +21,10 @@ from dispatcher.stores.records import (
 )
 from dispatcher.stores.sqlite.database import Database
 
+_NAMED = "SELECT record FROM tenants WHERE name = ? OR (name > ? AND name < ?) ORDER BY name DESC LIMIT 1"
+"""The tenant of a name. An identity with an id sorts after the name itself."""
+_AFTER_SEPARATOR = chr(ord(SEPARATOR) + 1)
+
 
 class SqliteTenants:
     """dispatcher.model.tenant_store.TenantStore."""
@@ -33,9 +37,15 @@ class SqliteTenants:
         found = await self._keys("prefix = ?", prefix)
         return found[0] if found else None
 
-    async def get_tenant(self, name: str) -> Tenant | None:
+    async def get_tenant(self, identity: str) -> Tenant | None:
         query = "SELECT record FROM tenants WHERE name = ?"
-        row = await self._database.read(lambda db: db.execute(query, (name,)).fetchone())
+        row = await self._database.read(lambda db: db.execute(query, (identity,)).fetchone())
+        return None if row is None else to_tenant(json.loads(row[0]))
+
+    async def find_tenant(self, name: str) -> Tenant | None:
+        if has_id(name):
+            return await self.get_tenant(name)
+        row = await self._database.read(lambda db: db.execute(_NAMED, _named(name)).fetchone())
         return None if row is None else to_tenant(json.loads(row[0]))
 
     async def put_tenant(
@@ -45,11 +55,13 @@ class SqliteTenants:
 
         def apply(connection: sqlite3.Connection) -> bool:
             if expected_version is None:
-                insert = "INSERT INTO tenants VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-                written = connection.execute(insert, (tenant.name, tenant.version, record)).rowcount
+                if connection.execute(_NAMED, _named(tenant.name)).fetchone() is not None:
+                    return False
+                insert = "INSERT INTO tenants VALUES (?, ?, ?)"
+                written = connection.execute(insert, (tenant.identity, tenant.version, record)).rowcount
             else:
                 update = "UPDATE tenants SET version = ?, record = ? WHERE name = ? AND version = ?"
-                fields = (tenant.version, record, tenant.name, expected_version)
+                fields = (tenant.version, record, tenant.identity, expected_version)
                 written = connection.execute(update, fields).rowcount
             if written:
                 _note(connection, audit)
@@ -62,11 +74,11 @@ class SqliteTenants:
         rows = await self._database.read(lambda db: db.execute(query).fetchall())
         return [to_tenant(json.loads(record)) for (record,) in rows]
 
-    async def delete_tenant(self, name: str, *, audit: AuditRecord | None = None) -> None:
+    async def delete_tenant(self, identity: str, *, audit: AuditRecord | None = None) -> None:
         def apply(connection: sqlite3.Connection) -> None:
             _note(connection, audit)
-            connection.execute("DELETE FROM keys WHERE tenant = ?", (name,))
-            connection.execute("DELETE FROM tenants WHERE name = ?", (name,))
+            connection.execute("DELETE FROM keys WHERE tenant = ?", (identity,))
+            connection.execute("DELETE FROM tenants WHERE name = ?", (identity,))
 
         await self._database.write(apply, synced=True)
 
@@ -86,8 +98,8 @@ class SqliteTenants:
 
         await self._database.write(apply, synced=True)
 
-    async def keys_of(self, tenant: str) -> Sequence[KeyRecord]:
-        return await self._keys("tenant = ?", tenant)
+    async def keys_of(self, identity: str) -> Sequence[KeyRecord]:
+        return await self._keys("tenant = ?", identity)
 
     async def audit_records(self, month: str) -> Sequence[AuditRecord]:
         query = "SELECT record FROM audit WHERE month = ? ORDER BY at"
@@ -99,6 +111,11 @@ class SqliteTenants:
         rows = await self._database.read(lambda db: db.execute(query, (value,)).fetchall())
         now = self._clock.now()
         return [key for (record,) in rows if is_valid(key := to_key(json.loads(record)), now)]
+
+
+def _named(name: str) -> tuple[str, str, str]:
+    """Return the values of _NAMED: the name, and the bounds of all identities with this name."""
+    return name, new_identity(name, ""), f"{name}{_AFTER_SEPARATOR}"
 
 
 def _note(connection: sqlite3.Connection, audit: AuditRecord | None) -> None:

@@ -27,7 +27,7 @@ class LoggedPool:
         self.console = Console(
             LogFollower(log or gate.store.log(POOL), ShardSettings(), gate.clock, POOL),
             gate.store,
-            gate.context.directory.tenant_named,
+            gate.context.directory.tenant_of_identity,
             gate.clock,
         )
 

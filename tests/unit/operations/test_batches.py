@@ -300,16 +300,38 @@ async def test_the_batches_of_a_tenant_run_one_after_another(gate: Gate) -> None
     assert over[0].times["completed"] <= over[1].times["in_progress"]
 
 
-async def test_a_batch_without_its_file_or_tenant_fails(gate: Gate) -> None:
+async def test_a_batch_without_its_file_fails(gate: Gate) -> None:
     lost = await started(gate, line("a"))
     await delete(gate.context, "a", lost.input_file_id)
+    async with runner(gate):
+        over = await ended(gate, lost)
+    assert (over.status, over.errors[0]["code"]) == ("failed", "not_found")
+
+
+async def test_a_batch_without_its_tenant_ends_with_all_that_is_kept_for_it(gate: Gate) -> None:
     orphan = await started(gate, line("a"), tenant="b")
     await gate.store.delete_tenant("b")
-    batch_process(gate)  # its memory of tenants is empty
-    async with runner(gate, gate.contexts[-1]):
-        over = [await ended(gate, batch) for batch in (lost, orphan)]
-    assert [each.status for each in over] == ["failed", "failed"]
-    assert [each.errors[0]["code"] for each in over] == ["not_found", "unknown_tenant"]
+    other = batch_process(gate)  # its memory of tenants is empty
+    async with runner(gate, other):
+        await gate.clock.sleep(5.0)
+    assert await gate.store.batch("b", orphan.id) is None
+    assert await gate.store.files("b") == []
+    assert list(await gate.store.open_batches(gate.context.settings.batch_queue)) == []
+    assert not [name for name in gate.context.files.blobs if name.startswith("b/")]  # type: ignore[union-attr]
+    assert not accepts(gate)
+
+
+async def test_a_batch_of_a_deleted_tenant_ends_its_running_lines_whole(gate: Gate) -> None:
+    batch = await started(gate, *(line(f"r{number}", 100) for number in range(200)))
+    async with runner(gate):
+        await gate.clock.sleep(5.0)
+        await gate.store.delete_tenant("a")
+        await gate.clock.sleep(60.0)
+        assert await gate.store.batch("a", batch.id) is None
+    assert gate.context.files.blobs == {}  # type: ignore[union-attr]
+    assert 0 < len(gate.ends("done")) < 200
+    assert not gate.ends("failed"), "no running line was cut off"
+    assert gate.spent("a") == len(gate.ends("done")) * (10 + 2 * 100)
 
 
 async def test_a_tenant_that_changes_meanwhile_changes_its_batch(gate: Gate) -> None:
