@@ -5,9 +5,11 @@ All methods raise StoreUnavailable; those that read the log also raise LogGap, L
 
 from __future__ import annotations
 
+import asyncio
+
 from dispatcher.bootstrap import make_log_keeper, make_scaler
 from dispatcher.config import Config
-from dispatcher.model.commands import Tick
+from dispatcher.model.commands import Cancel, Tick
 from dispatcher.model.formats import NEWEST
 from dispatcher.model.pool_delays import PoolDelays
 from dispatcher.model.scaling import FleetLoad, ScaleReport
@@ -16,6 +18,8 @@ from dispatcher.operations.pools import Pool
 from dispatcher.operations.scaling import Scaling
 from dispatcher.service.load_watch import LoadWatch
 from dispatcher.service.log_format import use_format
+
+TENANTS_AT_ONCE, CALLS_AT_ONCE = 100, 500
 
 
 class PoolSweep:
@@ -27,7 +31,8 @@ class PoolSweep:
         self._watch = LoadWatch(context.store.log(config.shard), config.shard_settings(), context.clock)
         self._scaling = Scaling(make_scaler(config), pool.link, config.scale_settings(), context.clock)
         self._keeper = make_log_keeper(config, context.store, context.clock, context.ids)
-        self._starts = 0
+        self._directory = context.directory
+        self._starts = self._looked = 0
 
     async def tick(self) -> None:
         """Let the gate decide what is due, also while nothing else arrives."""
@@ -63,6 +68,22 @@ class PoolSweep:
         self._starts += 1
         await self._launcher.launch(call.id, call.attempt)
         return True
+
+    async def end_of_deleted(self) -> int:
+        """End the waiting calls of deleted tenants that no process holds. Return how many.
+
+        A process ends the calls that it holds itself (operations/following.py). Each sweep looks at TENANTS_AT_ONCE
+        tenants and ends CALLS_AT_ONCE calls at most. What is left ends in a later sweep, or at its turn.
+        """
+        waiting = await self._watch.unheld()
+        tenants = sorted({call.tenant.name for call in waiting})
+        start = self._looked % max(1, len(tenants))
+        self._looked += TENANTS_AT_ONCE
+        chosen = [*tenants[start:], *tenants[:start]][:TENANTS_AT_ONCE]
+        gone = {each for each in chosen if await self._directory.tenant_of_identity(each) is None}
+        ends = [Cancel(call.id, "cancelled") for call in waiting if call.tenant.name in gone][:CALLS_AT_ONCE]
+        await asyncio.gather(*map(self._pool.link.do, ends))
+        return len(ends)
 
     async def keep_log(self) -> bool:
         """Save a snapshot of the log if one is due and no gate process does it. Return whether one was saved."""

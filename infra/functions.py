@@ -80,7 +80,7 @@ FRONT = Spec("front", "run.sh", LONGEST, 1024)
 BESIDE_THE_GATE = {
     INVOKE.name: (partitions.ACCEPTED,),
     EXECUTE.name: (partitions.EXECUTED,),
-    SWEEP.name: (),
+    SWEEP.name: (partitions.EXECUTED,),
     FRONT.name: (partitions.ACCEPTED, partitions.HTTP),
 }
 """What these functions do with the table beside what each process does that may decide."""

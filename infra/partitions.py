@@ -25,6 +25,7 @@ ANSWERS: Partitions = {"INV#*": "GU"}
 ACCEPTED: Partitions = {"TENANT#*": "G", "KEY#*": "G", "CALL#*": "GP", "INV#*": "P"}
 """Of each process that takes requests of tenants."""
 EXECUTED: Partitions = {"TENANT#*": "G"}
+"""Of executors and the sweep: whether the tenant of a call still exists."""
 HTTP: Partitions = {"RESP#*": "QPU", "USAGE#*": "Q"}
 """Of fronts, beside ACCEPTED: kept responses and GET /v1/usage."""
 BATCHES: Partitions = {"FILE#*": "GQP", "BATCH#*": "GQP", "OPEN#*": "QP"}

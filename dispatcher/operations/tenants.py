@@ -12,14 +12,23 @@ from dispatcher.model.audit import AuditRecord
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.tenant_store import TenantStore
-from dispatcher.model.tenants import KeyRecord, Tenant, new_identity
+from dispatcher.model.tenants import KeyRecord, Tenant, has_id, new_identity
 from dispatcher.operations.directory import new_key
+from dispatcher.operations.erasing import TenantData
 from dispatcher.operations.tenant_settings import check_bounds, settings_of, with_settings
 from dispatcher.ports import Clock, Ids
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 KEYS_MAX = 2
 """A tenant's key, and the new key that replaces it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A tenant that was deleted. `is_erased`: its kept data is deleted too, as far as the store can list it."""
+
+    identity: str
+    is_erased: bool
 
 
 class TenantAdmin(Protocol):
@@ -32,7 +41,7 @@ class TenantAdmin(Protocol):
 
     async def change(self, name: str, settings: Mapping[str, Any]) -> Tenant: ...
 
-    async def delete(self, name: str) -> None: ...
+    async def delete(self, name: str) -> Deleted: ...
 
     async def rotate_key(self, name: str, slo_class: str = "", *, lives_s: float | None = None) -> str: ...
 
@@ -48,10 +57,15 @@ class TenantAdmin(Protocol):
 
 
 class StoreAdmin:
-    """Changes a store. Each change leaves its audit record, which names `actor`; it is asked once."""
+    """Changes a store. Each change leaves its audit record, which names `actor`; it is asked once.
 
-    def __init__(self, store: TenantStore, ids: Ids, clock: Clock, actor: Callable[[], str]) -> None:
-        self._store, self._ids, self._clock, self._actor = store, ids, clock, cache(actor)
+    `data`: deletes what is kept for a deleted tenant. None: this administrator may not, and it expires by itself.
+    """
+
+    def __init__(
+        self, store: TenantStore, ids: Ids, clock: Clock, actor: Callable[[], str], data: TenantData | None = None
+    ) -> None:
+        self._store, self._ids, self._clock, self._actor, self._data = store, ids, clock, cache(actor), data
 
     async def create(self, tenant: Tenant) -> str:
         """Write the tenant and return its first key, which is never shown again.
@@ -81,12 +95,20 @@ class StoreAdmin:
             raise ConfigurationError(f"tenant {name!r} was changed by another operator just now: show it and try again")
         return changed
 
-    async def delete(self, name: str) -> None:
-        """Delete the tenant and its keys."""
+    async def delete(self, name: str) -> Deleted:
+        """Delete the tenant and its keys, and then what is kept for it (docs/operators.md has the times).
+
+        If this breaks off after the first step, nothing of the tenant can be read any more, and the rest can be
+        repeated with its identity.
+        """
+        tenant = await self._store.find_tenant(name)
+        if tenant is None and has_id(name) and self._data is not None:
+            return Deleted(name, await self._data.erase(name))
         tenant = await self.existing(name)
         keys = {"keys": [key.prefix for key in await self._store.keys_of(tenant.identity)]}
         audit = self._record("tenant.delete", tenant.identity, {**settings_of(tenant), **keys}, None)
         await self._store.delete_tenant(tenant.identity, audit=audit)
+        return Deleted(tenant.identity, self._data is not None and await self._data.erase(tenant.identity))
 
     async def rotate_key(self, name: str, slo_class: str = "", *, lives_s: float | None = None) -> str:
         """Return a new key. Delete all old keys but the newest, so that callers can switch.

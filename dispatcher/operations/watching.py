@@ -12,6 +12,9 @@ from dispatcher.operations.directory import LOOK_S
 
 LATE_S = 2.0
 """A worker ends an execution at its deadline. If it has not done so within this time after it, the stream is closed."""
+WAITING_END_S = 3 * LOOK_S
+"""A waiting request ends within this time after its tenant was deleted, and the time of one read of the store: a look
+that another request's read makes unnecessary, one that begins a read, and one that finds its result."""
 
 
 class Signal(Enum):

@@ -15,6 +15,7 @@ from dispatcher.service.follower import Delivery, Follower
 from dispatcher.service.launches import suspended_calls
 from dispatcher.shard.fleet_load import fleet_load
 from dispatcher.shard.pool_delays import pool_delays
+from dispatcher.shard.records import NO_PROCESS
 from dispatcher.shard.settings import ShardSettings
 
 ALL_TENANTS = ""
@@ -45,6 +46,12 @@ class LoadWatch:
         """Return the waiting calls that no process holds, while they are suspended. Raises what `load` raises."""
         await self._follower.catch_up()
         return suspended_calls(self._follower.shard.state)
+
+    async def unheld(self) -> list[Call]:
+        """Return the waiting calls that no process holds. Raises what `load` raises."""
+        await self._follower.catch_up()
+        unheld = self._follower.shard.state.processes.get(NO_PROCESS)
+        return [] if unheld is None else [call for call in unheld.calls.values() if not call.worker]
 
     def _note(self, entry: Entry, _: list[Delivery]) -> None:
         service = sum(fact.cost for fact in entry.facts if isinstance(fact, Accepted) and not fact.deferred)

@@ -8,6 +8,7 @@ It logs commands and their callers, and no key.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -77,7 +78,7 @@ async def administer(admin: StoreAdmin, command: commands.AnyCommand) -> dict[st
         case commands.Change():
             return {"tenant": tenant_json(await admin.change(command.tenant, command.settings.given()))}
         case commands.Delete():
-            await admin.delete(command.tenant)
+            return asdict(await admin.delete(command.tenant))
         case commands.RotateKey():
             key = await admin.rotate_key(command.tenant, command.slo_class, lives_s=command.lives_s)
             return {"api_key": key}

@@ -3,7 +3,7 @@
 For each pool it publishes the load and the delays, and the number of workers that the pool should have, and sets this
 number (dispatcher/operations/scaling.py). Each sweep publishes all values, zeros too: a missing value never means zero.
 It starts an executor for suspended calls, and once an hour it saves the log where no gate process does
-(dispatcher/service/log_keeper.py).
+(dispatcher/service/log_keeper.py). It ends the calls of deleted tenants that no process holds.
 
 With {"use_format": N} it changes the format of the pools' logs instead, when an operator invokes it by hand
 (docs/operations.md).
@@ -66,5 +66,6 @@ async def _swept(pool: PoolSweep, event_id: str) -> None:
     scaled = await pool.scale(load)
     publish_scaling(pool.name, scaled)
     started, saved = await pool.start_executor(), await pool.keep_log()
-    done = {"pool": pool.name, "started": started, "saved": saved, "problem": scaled.problem}
+    ended = await pool.end_of_deleted()
+    done = {"pool": pool.name, "started": started, "saved": saved, "ended": ended, "problem": scaled.problem}
     logger.info("swept", extra={"event_id": event_id, **done})

@@ -20,6 +20,7 @@ from dispatcher.model.audit import AuditRecord
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.operations.tenant_settings import settings_of, with_settings
+from dispatcher.operations.tenants import Deleted
 
 
 class FunctionAdmin:
@@ -35,8 +36,9 @@ class FunctionAdmin:
     async def change(self, name: str, settings: Mapping[str, Any]) -> Tenant:
         return _tenant((await self._do("change", tenant=name, settings=dict(settings)))["tenant"])
 
-    async def delete(self, name: str) -> None:
-        await self._do("delete", tenant=name)
+    async def delete(self, name: str) -> Deleted:
+        answer = await self._do("delete", tenant=name)
+        return Deleted(**answer) if answer else Deleted(name, is_erased=False)  # an older function answers nothing
 
     async def rotate_key(self, name: str, slo_class: str = "", *, lives_s: float | None = None) -> str:
         answer = await self._do("rotate-key", tenant=name, slo_class=slo_class, lives_s=lives_s)

@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from dispatcher.bootstrap import RealClock, RealIds
+from dispatcher.bootstrap import RealClock, RealIds, make_files
 from dispatcher.config import Config
+from dispatcher.operations.erasing import TenantData
 from dispatcher.operations.tenants import StoreAdmin, TenantAdmin
 from dispatcher.ports import Store
 from headgate.cli.gate_store import with_store
@@ -55,7 +56,8 @@ def _function_admin(function: str) -> TenantAdmin:
 
 
 def _store_admin(store: Store, config: Config) -> TenantAdmin:
-    return StoreAdmin(store, RealIds(), RealClock(), lambda: _actor(config))
+    clock = RealClock()
+    return StoreAdmin(store, RealIds(), clock, lambda: _actor(config), TenantData(store, make_files(config, clock)))
 
 
 def _actor(config: Config) -> str:

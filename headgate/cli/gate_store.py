@@ -30,7 +30,7 @@ def gate_config(data: Path | None) -> Config:
         return load_config()
     folder = DataFolder(data).existing()
     own = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}  # as the server does
-    return load_config({**own, **folder.settings(), "HEADGATE_STORE": folder.store})
+    return load_config({**own, **folder.settings(), "HEADGATE_STORE": folder.store, "HEADGATE_FILES": folder.files})
 
 
 def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]], pool: str | None = None) -> T:

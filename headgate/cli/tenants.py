@@ -27,6 +27,7 @@ from headgate.cli.one_object import takes
 from headgate.cli.overbooked import warn_if_overbooked
 from headgate.cli.tenant_apply import apply
 from headgate.cli.tenant_audit import audit
+from headgate.cli.tenant_deletion import lines_of
 from headgate.cli.tenant_keys import Json, Name, SloClassName, check_class, keys, revoke_key, rotate_key, shown_as
 from headgate.monitor.render import tenant_json
 
@@ -155,9 +156,13 @@ def set_(settings: Settings) -> None:
 
 @app.command()
 def delete(name: Name, data: Data = None, json: Json = False) -> None:
-    """Delete a tenant. Its keys are refused everywhere within a minute."""
-    with_admin(data, lambda admin: admin.delete(name))
-    shown_as({"tenant": name, "deleted": True}, json, f"{name}: deleted")
+    """Delete a tenant, and print what happens to its keys, its requests, its data and its usage.
+
+    Its keys are refused everywhere within a minute, and its name can be used again: the new tenant begins empty.
+    """
+    deleted = with_admin(data, lambda admin: admin.delete(name))
+    shown = {"tenant": name, "deleted": True, "identity": deleted.identity, "erased": deleted.is_erased}
+    shown_as(shown, json, "\n".join(lines_of(deleted, is_table=data is None)))
 
 
 async def _now_by_pool(store: Store, config: Config, identity: str) -> dict[str, dict[str, Any] | None]:

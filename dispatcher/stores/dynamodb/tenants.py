@@ -76,8 +76,8 @@ class DynamoTenants:
                 return False
             claims = self._claiming(tenant, claimed) if has_id(tenant.identity) else []
         record = tenant_record(tenant)
-        own = self._put({**tenant_key(tenant.identity), **record, "nonce": nonce}, _is_version(expected_version))
-        listed = self._put({**listing_key(tenant.identity), **record})
+        own = self._put_of({**tenant_key(tenant.identity), **record, "nonce": nonce}, _is_version(expected_version))
+        listed = self._put_of({**listing_key(tenant.identity), **record})
         puts = [own, listed, *claims, *self._noted(audit)]
         try:
             await self._requests.transact(puts, nonce)
@@ -102,7 +102,7 @@ class DynamoTenants:
                 "ExpressionAttributeNames": {"#identity": "identity"},
                 "ExpressionAttributeValues": {":claimed": encode(claimed)},
             }
-        return [self._put({**name_key(tenant.name), "identity": tenant.identity}, condition)]
+        return [self._put_of({**name_key(tenant.name), "identity": tenant.identity}, condition)]
 
     async def delete_tenant(self, identity: str, *, audit: AuditRecord | None = None) -> None:
         """Delete the tenant, its keys first, so that a tenant that is only partly deleted has no valid key.
@@ -120,7 +120,7 @@ class DynamoTenants:
     async def put_key(self, key: KeyRecord, *, audit: AuditRecord | None = None) -> None:
         record = {**key_record(key), EXPIRY: None if key.expires_at is None else ceil(key.expires_at)}
         places = (key_key(key.prefix), own_key_key(key.tenant, key.prefix))
-        puts = [self._put({**place, **record}) for place in places]
+        puts = [self._put_of({**place, **record}) for place in places]
         await self._requests.transact([*puts, *self._noted(audit)], self._requests.nonce())
 
     async def delete_key(self, prefix: str, *, audit: AuditRecord | None = None) -> None:
@@ -146,9 +146,9 @@ class DynamoTenants:
         """Return the part of a transaction that writes the record. A repetition writes the same item again."""
         if audit is None:
             return []
-        return [self._put({**audit_key(audit.month, when(audit)), **audit_record(audit)})]
+        return [self._put_of({**audit_key(audit.month, when(audit)), **audit_record(audit)})]
 
-    def _put(self, item: Item, condition: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _put_of(self, item: Item, condition: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the part of a transaction that writes the item."""
         return {"Put": {"TableName": self._requests.table, "Item": encode_item(item), **(condition or {})}}
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from dispatcher.config import load_config
 from dispatcher.model.commands import Return
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools, PoolSettings
 from dispatcher.pool_sweep import PoolSweep
@@ -79,3 +80,26 @@ async def test_when_the_executor_holds_its_call_all_go_on_and_the_sweep_starts_n
     assert sum(bool(call.worker) for call in state.calls.values()) == SLOTS
     assert state.calls.keys() == set(names)
     assert not await world.on("sweep", sweep.start_executor())
+
+
+@in_virtual_time()
+async def test_the_waiting_calls_of_a_deleted_tenant_end_and_no_others() -> None:
+    world = World()
+    await start_worker(world, SLOTS)
+    front, now = world.link("front"), world.clock.now()
+    calls = {tenant: [front.new_id() for _ in range(CALLS)] for tenant in ("kept", "gone.1")}
+    await world.store("sweep").put_tenant(Tenant("kept"), expected_version=None)
+    for tenant, names in calls.items():
+        for name in names:
+            new = accept(name, NO_PROCESS, now, tenant=tenant, durable=True, deadline_at=now + 3_600)
+            await world.on("front", front.do(new))
+    held = accept(front.new_id(), "front", now, tenant="gone.1", deadline_at=now + 3_600)
+    await world.on("front", front.do(held))
+    sweep = pool_sweep(world)
+    running = {each for each, call in (await world.folded()).shard.state.calls.items() if call.worker}
+    assert len(running) == SLOTS
+    ended = set(calls["gone.1"]) - running
+    assert await world.on("sweep", sweep.end_of_deleted()) == len(ended)
+    assert not await world.on("sweep", sweep.end_of_deleted())
+    left = (await world.folded()).shard.state.calls.keys()
+    assert left == {*calls["kept"], *calls["gone.1"], held.id} - ended
