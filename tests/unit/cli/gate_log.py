@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dispatcher.bootstrap import RealClock
 from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Report
+from dispatcher.model.tenants import Tenant
 from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.sqlite.store import SqliteStore
@@ -28,6 +29,17 @@ def make_folder(path: Path) -> DataFolder:
 async def _closed(store: SqliteStore) -> None:
     await store.list_tenants()
     await store.close()
+
+
+def add_older_tenant(database: str | Path, name: str) -> None:
+    """Store a tenant from before there were identities: its identity is its name."""
+
+    async def run() -> None:
+        store = SqliteStore(database, RealClock())
+        await store.put_tenant(Tenant(name), expected_version=None)
+        await store.close()
+
+    asyncio.run(run())
 
 
 def write_history(folder: DataFolder) -> None:

@@ -15,6 +15,7 @@ from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.sqlite.store import SqliteStore
 from tests.unit.cli.command import headgate
+from tests.unit.cli.gate_log import add_older_tenant
 
 Output = pytest.CaptureFixture[str]
 MODELS = {"chat": "m", "code": "n"}
@@ -72,9 +73,8 @@ def test_usage_adds_the_pools_up(capsys: Output) -> None:
     assert (row["tenant"], row["requests"], row["input_tokens"], row["output_tokens"]) == ("acme", 2, 20, 8)
 
 
-def test_a_tenant_is_shown_in_each_pool(capsys: Output) -> None:
-    assert headgate("tenants", "create", "acme") == 0
-    capsys.readouterr()
+def test_a_tenant_is_shown_in_each_pool(capsys: Output, tmp_path: Path) -> None:
+    add_older_tenant(tmp_path / "headgate.sqlite", "acme")
     shown = printed(capsys, "tenants", "show", "acme")
     assert {pool: now["spent"] for pool, now in shown["pools"].items()} == {"chat": 18.0, "code": 18.0}
     assert "now" not in shown

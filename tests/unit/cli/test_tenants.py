@@ -15,11 +15,11 @@ import pytest
 from dispatcher.stores.dynamodb.store import create_table
 from tests.support.local.moto_server import moto_server
 from tests.unit.cli.command import headgate
-from tests.unit.cli.gate_log import make_folder, write_history
+from tests.unit.cli.gate_log import add_older_tenant, make_folder, write_history
 
 JSON_KEYS = {
-    "name", "line", "terms", "tier", "models", "queue_items_max", "max_tokens_max", "version", "keys", "now",
-    "slo_class",
+    "name", "identity", "line", "terms", "tier", "models", "queue_items_max", "max_tokens_max", "version", "keys",
+    "now", "slo_class",
 }  # fmt: skip
 """Of `tenants show --json`: a public face, whatever the fields of the class are called."""
 Output = pytest.CaptureFixture[str]
@@ -71,7 +71,8 @@ def test_a_tenants_life(capsys: Output) -> None:
     listed = output(capsys, "list")["tenants"]
     assert isinstance(listed, list)
     assert [tenant["name"] for tenant in listed] == ["acme"]
-    assert output(capsys, "delete", "acme") == {"tenant": "acme", "deleted": True}
+    deleted = {"tenant": "acme", "deleted": True, "identity": shown["identity"], "erased": True}
+    assert output(capsys, "delete", "acme") == deleted
     assert output(capsys, "list") == {"tenants": []}
 
 
@@ -138,6 +139,38 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys: Output, arguments: tup
     assert output(capsys, "list") == {"tenants": []}
 
 
+def test_a_name_can_be_used_again_and_names_another_tenant(capsys: Output) -> None:
+    first = output(capsys, "create", "acme", "--weight", "3")
+    identity = str(output(capsys, "show", "acme")["identity"])
+    assert identity.startswith("acme.")
+    assert output(capsys, "show", identity) == output(capsys, "show", "acme")
+    assert headgate("tenants", "delete", "acme") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{identity}: deleted. The name can be used again")
+    said = "\n".join(lines)
+    for what in ("keys: refused within 60 s", "end within 30 s", "tenant_deleted (403)", "running requests: end whole",
+                 "files and batches are deleted", "24 h", "kept for 400 days", "never deleted"):  # fmt: skip
+        assert what in said
+    second = output(capsys, "create", "acme")
+    assert second["api_key"] != first["api_key"]
+    shown = output(capsys, "show", "acme")
+    assert shown["identity"] != identity
+    assert cast("dict[str, Any]", shown["terms"])["weight"] == 1.0
+    assert headgate("tenants", "show", identity) == 2
+    assert f"no tenant '{identity}'" in capsys.readouterr().err
+    records = cast("list[dict[str, Any]]", output(capsys, "audit", "acme")["records"])
+    assert [each["action"] for each in records].count("tenant.create") == 2
+    assert {each["tenant"] for each in records} == {identity, shown["identity"]}
+    own = cast("list[dict[str, Any]]", output(capsys, "audit", identity)["records"])
+    assert [each["action"] for each in own] == ["tenant.create", "key.create", "tenant.delete"]
+
+
+@pytest.mark.parametrize("name", ["acme.1", "acme.", ".x", "acme~1"])
+def test_no_name_looks_like_an_identity(capsys: Output, name: str) -> None:
+    assert headgate("tenants", "create", name) == 2
+    assert "a-z, 0-9 and -" in capsys.readouterr().err
+
+
 def test_the_same_name_twice(capsys: Output) -> None:
     first = output(capsys, "create", "acme", "--weight", "3")
     assert headgate("tenants", "create", "acme") == 2
@@ -170,7 +203,8 @@ class TestDataFolder:
     def test_a_tenants_state_is_live(self, capsys: Output, tmp_path: Path) -> None:
         folder = make_folder(tmp_path)
         data = ("--data", str(tmp_path))
-        assert set(output(capsys, "create", "a", "--rate", "50", "--burst", "100", *data)) == {"tenant", "api_key"}
+        assert set(output(capsys, "create", "new", "--rate", "50", "--burst", "100", *data)) == {"tenant", "api_key"}
+        add_older_tenant(folder.database, "a")
         write_history(folder)
         now = output(capsys, "show", "a", *data)["now"]
         assert isinstance(now, dict)

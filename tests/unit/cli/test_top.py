@@ -30,8 +30,8 @@ from tests.unit.cli.gate_log import FIRST_TOKEN_S, SLOTS, make_folder, write_his
 
 Output = pytest.CaptureFixture[str]
 TENANT_KEYS = {
-    "tenant", "tier", "weight", "guarantee_per_s", "burst", "waiting", "running", "reserved", "spent", "credit",
-    "clocks", "share", "service_per_s", "wait_p50_s", "wait_p99_s", "first_token_p50_s", "first_token_p99_s",
+    "tenant", "identity", "tier", "weight", "guarantee_per_s", "burst", "waiting", "running", "reserved", "spent",
+    "credit", "clocks", "share", "service_per_s", "wait_p50_s", "wait_p99_s", "first_token_p50_s", "first_token_p99_s",
 }  # fmt: skip
 TOP_KEYS = {"at", "position", "leader", "epoch", "capacity_per_s", "guaranteed_per_s", "tenants", "workers"}
 
@@ -125,7 +125,8 @@ class TestUsage:
         write_history(folder)
         hours.append(_hour())
         (row,) = usage(capsys, folder)
-        assert set(row) == {"hour", "tenant", "application", "requests", "input_tokens", "output_tokens", "service"}
+        counts = {"requests", "input_tokens", "output_tokens", "service"}
+        assert set(row) == {"hour", "tenant", "identity", "application"} | counts
         assert [row[key] for key in ("tenant", "application", "requests")] == ["a", "chat", 1]
         assert [row[key] for key in ("input_tokens", "output_tokens", "service")] == [10, 4, 18.0]
         assert row["hour"] in hours
