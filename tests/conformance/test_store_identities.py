@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
-from tests.conformance.store_backends import Place
+from dispatcher.stores.dynamodb.attributes import encode_item
+from dispatcher.stores.dynamodb.layout import listing_key, tenant_key
+from dispatcher.stores.records import tenant_record, to_tenant
+from tests.conformance.store_backends import Place, TablePlace
 from tests.conformance.store_world import FakeClock, answer, batch, file, invocation, kept_response
 
 FIRST, SECOND = Tenant("a.1", version=5), Tenant("a.2", version=6)
@@ -90,3 +93,24 @@ async def test_what_is_kept_for_a_deleted_tenant_is_erased_and_nothing_else(stor
             "its bytes are free"
         )
     assert not await store.replace_batch(replace(batch(tenant="a.1"), version=2), 1)
+
+
+def test_an_older_version_takes_the_identity_for_the_name() -> None:
+    """So both versions serve the same identity during a deployment."""
+    assert tenant_record(FIRST)["name"] == "a.1"
+    assert to_tenant(tenant_record(FIRST)) == FIRST
+
+
+async def test_a_name_is_free_after_an_older_version_has_deleted_its_tenant(
+    table_place: TablePlace, clock: FakeClock
+) -> None:
+    """It knows no claim of a name, and leaves it."""
+    store = table_place.open(clock)
+    assert await store.put_tenant(FIRST, expected_version=None)
+    for key in (tenant_key("a.1"), listing_key("a.1")):
+        table_place.client.delete_item(TableName=table_place.table, Key=encode_item(key))
+    assert await store.find_tenant("a") is None
+    assert await store.put_tenant(SECOND, expected_version=None)
+    assert not await store.put_tenant(FIRST, expected_version=None)
+    assert await store.find_tenant("a") == SECOND
+    await store.close()
