@@ -185,11 +185,8 @@ class Following:
         attempts = self._attempts
         if offer.attempt <= attempts.highest:
             return
-        if not self._callers:
-            await self._on_left()
-            return
-        if self._is_deleted():
-            await self._on_deleted()
+        if not self._callers or self._is_deleted():
+            await (self._on_deleted() if self._callers else self._on_left())
             return
         attempts.highest = offer.attempt
         await attempts.stop()
@@ -198,7 +195,8 @@ class Following:
             return
         attempts.begin(offer)
         self.begun.set()
-        self._release()
+        if self._waiting is not None:
+            self._waiting.release()
 
     async def _end_as_delivered(self, offer: Offer) -> None:
         """End the offered attempt without beginning it, with the tokens that the caller got from the lost one."""
@@ -260,7 +258,7 @@ class Following:
         await cancel(self._context, self.call, "expired", self._attempts.highest)
 
     async def _on_look(self) -> None:
-        if not self._attempts.is_running and self._is_deleted():
+        if self._is_deleted() and not self._attempts.is_running:
             await self._on_deleted()
         elif not self._attempts.is_running:  # in a task of its own: an offer must not wait for the store
             self._context.spawn(self._context.directory.look_again(self.call.tenant.identity))
@@ -288,13 +286,10 @@ class Following:
             self.error = error
             self._events.end(error)
 
-    def _release(self) -> None:
-        if self._waiting is not None:
-            self._waiting.release()
-
     def _wind_up(self) -> None:
         """Release what the call holds: its news, its part of the limits, and its place among the durable calls."""
-        self._release()
+        if self._waiting is not None:
+            self._waiting.release()
         self._link.forget(self.call.id)
         if self._last_wait is not None:
             self._last_wait.cancel()

@@ -24,6 +24,7 @@ from dispatcher.service import kept_answers
 from dispatcher.shard import (
     accept,
     activity,
+    backlogs,
     choose,
     codec,
     deadlines,
@@ -69,7 +70,7 @@ ANYWHERE: list[tuple[Any, str]] = [
     (slots.Slots, "changed"), (slots.Slots, "first"), (state.State, "flush"), (state.State, "refresh"),
     (state.State, "leave_queue"), (state.State, "enqueue"), (state.State, "set_call"), (state.State, "set_worker"),
     (state.State, "note_interaction"), (state.State, "set_clocks"), (swapping, "order_loads"), (waits, "observe"),
-    (waits, "expected_wait"), (waits, "_sum_backlogs"), (wait_record.WaitRecord, "count_ends"),
+    (waits, "expected_wait"), (backlogs, "sum_changed"), (wait_record.WaitRecord, "count_ends"),
     (wait_record.WaitRecord, "saturate"), (workers, "report"), (workers, "rested"), (workers, "silent_worker"),
     (two_clocks.TwoClocks, "joined"), (two_clocks.TwoClocks, "charged"), (two_clocks.TwoClocks, "settled"),
     (two_clocks_index.TwoClocksIndex, "place"), (keyed_index.KeyedIndex, "place"), (queues.TenantQueue, "head"),

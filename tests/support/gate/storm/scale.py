@@ -34,6 +34,9 @@ from dispatcher.shard import (
     codec,
     deadlines,
     forgetting,
+    grouped,
+    interactions,
+    kept_ends,
     records,
     slots,
     snapshot,
@@ -63,7 +66,11 @@ SCALED = [
 
 SMALL: list[tuple[Any, str, float]] = [
     (usage, "HOUR_S", 10.0),
-    (forgetting, "ENDS_KEPT", 16),
+    (kept_ends, "ENDS_LEAST", 16),
+    (kept_ends, "ENDS_MOST", 24),
+    (kept_ends, "ENDS_KEPT_S", 2.0),
+    (interactions, "INTERACTIONS_MOST", 1),
+    (grouped, "FEW", 1),
     (forgetting, "CLEANED_EVERY_S", 3.0),
     (replica, "COMMANDS_MAX", 3),
     (replica, "ENTRY_FULL", 500),
