@@ -65,7 +65,7 @@ class Stops:
             self._run(handle)
             self.callbacks.append(1e3 * (time.thread_time() - begun))
 
-        Handle._run = timed  # type: ignore[method-assign]
+        Handle._run = timed  # type: ignore[method-assign, assignment]
         gc.callbacks.append(self._collected)
 
     def stop(self) -> None:

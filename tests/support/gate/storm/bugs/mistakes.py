@@ -86,7 +86,7 @@ bug(
     Edit(
         running,
         "_end",
-        "served = clamp_cost(state.settings.service(input_tokens, output_tokens))",
+        "served = clamp_cost(state.settings.charge(input_tokens, output_tokens, cached_tokens))",
         "served = call.cost",
     ),
 )
