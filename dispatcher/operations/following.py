@@ -202,9 +202,9 @@ class Following:
         """End the offered attempt without beginning it, with the tokens that the caller got from the lost one."""
         error = WorkerFailed()
         call, got = self.call, self._events.collected
-        answer = error_body(error) if call.is_durable else ""
-        end = End(call.id, offer.attempt, "failed", got.input_tokens, got.output_tokens, call.tenant.identity, answer)
-        ended = await self._link.do(end._replace(unbegun=True))
+        counts, answer = (got.input_tokens, got.output_tokens), error_body(error) if call.is_durable else ""
+        end = End(call.id, offer.attempt, "failed", *counts, call.tenant.identity, answer, unbegun=True)
+        ended = await self._link.do(end)
         self._end(error)
         if call.is_durable and not isinstance(ended, Over):  # another process may have begun it: then its answer counts
             await let_go(self._context, self.call, begun=offer.attempt - 1)
@@ -274,10 +274,10 @@ class Following:
     async def _on_left(self) -> None:
         self._end(None)  # at once, so that no further caller joins
         await self._attempts.stop()
-        if not self.call.is_durable:
+        if self.call.is_durable:
+            await let_go(self._context, self.call, begun=self._attempts.heard)
+        else:
             await cancel(self._context, self.call, "cancelled", self._attempts.highest)
-            return
-        await let_go(self._context, self.call, begun=self._attempts.heard)
 
     def _end(self, error: AnsweredError | None) -> None:
         """Record the end of the call. Ignore any further end."""

@@ -125,7 +125,7 @@ class TestUsage:
         write_history(folder)
         hours.append(_hour())
         (row,) = usage(capsys, folder)
-        counts = {"requests", "input_tokens", "output_tokens", "service"}
+        counts = {"requests", "input_tokens", "cached_tokens", "output_tokens", "service"}
         assert set(row) == {"hour", "tenant", "identity", "application"} | counts
         assert [row[key] for key in ("tenant", "application", "requests")] == ["a", "chat", 1]
         assert [row[key] for key in ("input_tokens", "output_tokens", "service")] == [10, 4, 18.0]

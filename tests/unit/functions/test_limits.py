@@ -205,8 +205,9 @@ async def test_a_flood_of_looks_at_results_is_refused_with_a_time(gate: Gate) ->
     looks = [result(gate.context, {"api_key": gate.keys["a"], "id": "r"}) for _ in range(4)]
     other = result(gate.context, {"api_key": gate.keys["b"], "id": "r"})
     *answers, others = await asyncio.gather(*looks, other)
-    assert [answer["status"] for answer in answers] == ["done", "done", 429, 429]
-    assert (answers[3]["error"]["code"], answers[3]["retry_after_s"]) == ("open_requests", 1.0)
+    assert [answer["status"] for answer in answers].count("done") == 2
+    refused = [answer for answer in answers if answer["status"] == 429]
+    assert [(each["error"]["code"], each["retry_after_s"]) for each in refused] == [("open_requests", 1.0)] * 2
     assert others["status"] == 404
 
 

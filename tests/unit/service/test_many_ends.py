@@ -68,7 +68,7 @@ async def test_calls_that_expire_together_hold_up_the_others_for_a_second() -> N
     world = World()
     replica = await accepted(world, 5000, slots=0)
     await asyncio.sleep(400)
-    began = world.clock.monotonic()
     while replica.shard.state.calls:  # at most DUE_MAX of them in an entry
+        began = world.clock.monotonic()
         await replica.commit([Tick()])
-    assert world.clock.monotonic() - began < KEEP_OUTCOMES_S + 0.1
+        assert world.clock.monotonic() - began < KEEP_OUTCOMES_S + 0.1
