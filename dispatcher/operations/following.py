@@ -200,8 +200,7 @@ class Following:
 
     async def _end_as_delivered(self, offer: Offer) -> None:
         """End the offered attempt without beginning it, with the tokens that the caller got from the lost one."""
-        error = WorkerFailed()
-        call, got = self.call, self._events.collected
+        call, got, error = self.call, self._events.collected, WorkerFailed()
         counts, answer = (got.input_tokens, got.output_tokens), error_body(error) if call.is_durable else ""
         end = End(call.id, offer.attempt, "failed", *counts, call.tenant.identity, answer, unbegun=True)
         ended = await self._link.do(end)
