@@ -47,7 +47,7 @@ FOUND = {
     "hedged_without_bound": 0,
     "no_lease_watch": 73,
     "worker_trusts_the_wall_clock": 191,
-    "unknown_attempts_run_on": 170,
+    "unknown_attempts_run_on": 508,
     "dead_worker_keeps_its_work": 29,
     "silent_worker_gets_work": 29,
     "not_begun_does_not_suspend": 21,
