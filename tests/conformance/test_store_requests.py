@@ -92,7 +92,10 @@ async def test_requests_of_the_log(counted: Counted, call: OfLog, operations: li
         pytest.param(lambda s: s.list_tenants(), [QUERY], id="list tenants"),
         pytest.param(lambda s: s.keys_of("a"), [QUERY], id="keys of"),
         pytest.param(lambda s: s.put_key(KeyRecord("k", "d", "a")), [TRANSACTION], id="put key"),
-        pytest.param(lambda s: s.put_tenant(Tenant("a"), expected_version=None), [TRANSACTION], id="put tenant"),
+        pytest.param(
+            lambda s: s.put_tenant(Tenant("a"), expected_version=None), [GET, GET, GET, TRANSACTION], id="new tenant"
+        ),
+        pytest.param(lambda s: s.put_tenant(Tenant("a"), expected_version=1), [TRANSACTION], id="changed tenant"),
     ],
 )
 async def test_requests_of_the_store(counted: Counted, call: OfStore, operations: list[str]) -> None:

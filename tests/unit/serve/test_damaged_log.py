@@ -59,7 +59,7 @@ def spoil_pages(folder: Path) -> None:
     ("damage", "reason"),
     [
         (damage_entry, r"the log in .* cannot be used: entry 2 .* do not decode.*[^.]\. Restore .* --data"),
-        (write_newer_entry, "the log in .* newer headgate: entry 4 has version .*: update this process.* changed$"),
+        (write_newer_entry, "the log in .* newer headgate: entry 4 has format .*: update this process.* changed$"),
         (lose_entry, "the log in .* cannot be used: .* no entry 2, .* --data"),
         (spoil_pages, "the database in .* cannot be used: "),
     ],

@@ -58,6 +58,8 @@ CALLS: list[Callable[[Store], Awaitable[object]]] = [
     lambda s: s.tenant_rows(SHARD),
     lambda s: s.put_tenant(Tenant("a"), expected_version=None),
     lambda s: s.get_tenant("a"),
+    lambda s: s.find_tenant("a"),
+    lambda s: s.erase("a"),
     lambda s: s.list_tenants(),
     lambda s: s.delete_tenant("a"),
     lambda s: s.put_key(KeyRecord("k", "d", "a")),
