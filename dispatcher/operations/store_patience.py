@@ -13,14 +13,25 @@ from typing import TypeVar
 from dispatcher.model.errors import StoreUnavailable
 
 STORE_PATIENCE_S = 1.5
+COLD_PATIENCE_S = 6.0
+"""Until the store has answered this process once: it makes connections, and a new sandbox of Lambda is slow."""
 
 T = TypeVar("T")
 
 
+class _Patience:
+    """Of this process. `seconds`: for its next request."""
+
+    seconds = COLD_PATIENCE_S
+
+
 async def in_time(request: Awaitable[T]) -> T:
-    """Return the result of a request to the store. Raises StoreUnavailable after STORE_PATIENCE_S."""
+    """Return the result of a request to the store. Raises StoreUnavailable after STORE_PATIENCE_S, in a process that
+    the store has not answered yet after COLD_PATIENCE_S."""
     try:
-        async with asyncio.timeout(STORE_PATIENCE_S):
-            return await request
+        async with asyncio.timeout(_Patience.seconds):
+            result = await request
     except TimeoutError:
         raise StoreUnavailable("The store does not answer.") from None
+    _Patience.seconds = STORE_PATIENCE_S
+    return result
