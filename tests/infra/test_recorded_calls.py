@@ -61,7 +61,6 @@ NOT_RECORDED = {
         "ecs:UpdateTaskProtection",
         "",
     ): "a scale-in, after a hold of ten minutes; tests/infra/test_scaling_role.py",
-    (SWEEP, "dynamodb:GetItem", "TENANT"): "calls that wait and that no process holds: does their tenant still exist?",
     (FRONT, "s3:AbortMultipartUpload", ""): "an upload of more than 8 MiB that breaks off (dispatcher/files/s3.py)",
 }
 """What a role needs in cases that the recording does not reach, by role, action and partition."""
