@@ -10,7 +10,6 @@ import asyncio
 from dispatcher.bootstrap import make_log_keeper, make_scaler
 from dispatcher.config import Config
 from dispatcher.model.commands import Cancel, Tick
-from dispatcher.model.formats import NEWEST
 from dispatcher.model.pool_delays import PoolDelays
 from dispatcher.model.scaling import FleetLoad, ScaleReport
 from dispatcher.operations.context import Context
@@ -40,9 +39,7 @@ class PoolSweep:
 
     async def use_format(self, wanted: int) -> None:
         """Change the format of the pool's log (service/log_format.py). Raises ConfigurationError too."""
-        await use_format(self._pool.link, wanted)
-        if wanted < NEWEST:  # an older process begins with a snapshot that it can read
-            await self._keeper.save()
+        await use_format(self._pool.link, self._keeper, wanted)
 
     async def load(self) -> FleetLoad:
         return await self._watch.load()

@@ -13,9 +13,9 @@ from dispatcher.model.batches import BatchStore
 from dispatcher.model.commands import Command, Offer, Outcome, Over
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.files import FileRecords
+from dispatcher.model.formats import Reader
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.kept_response import ResponseStore
-from dispatcher.model.reader import Reader
 from dispatcher.model.tenant_store import TenantStore
 from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder

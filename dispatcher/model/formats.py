@@ -14,8 +14,18 @@ and the models that a worker can load, 6 cached input tokens of ends, the log's 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 OLDEST = 5
 """What a process reads that announces nothing. It is also the format of a log whose first fact names none."""
 NEWEST = 6
 """The highest format that this code reads. A log that this code begins has it."""
 SKIPPABLE = "?"
+
+
+class Reader(NamedTuple):
+    """A process that is connected to a leader. `role`: of frames.Hello. `reads`: the highest format that it reads."""
+
+    process: str
+    role: str
+    reads: int

@@ -29,8 +29,7 @@ class LogKeeper:
         now = self._clock.monotonic()
         if self._looked_at is not None and now - self._looked_at < UNSAVED_S:
             return False
-        replica = Replica(self._log, self._settings, self._clock, self._ids.new())
-        await replica.catch_up()
+        replica = await self._read_log()
         self._looked_at = now
         if not self._snapshots.is_due(replica):
             return False
@@ -39,6 +38,10 @@ class LogKeeper:
 
     async def save(self) -> None:
         """Write a snapshot and its projections now. Raises StoreUnavailable, LogGap, LogCorrupt."""
+        replica = await self._read_log()
+        await replica.commit([await self._snapshots.write(replica)])
+
+    async def _read_log(self) -> Replica:
         replica = Replica(self._log, self._settings, self._clock, self._ids.new())
         await replica.catch_up()
-        await replica.commit([await self._snapshots.write(replica)])
+        return replica

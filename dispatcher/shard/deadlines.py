@@ -14,7 +14,7 @@ from math import inf
 from dispatcher.policies.orders.queues import Call
 
 SLACK = 64
-"""The heap may hold two entries for each call, and SLACK more, before a sweep begins."""
+"""The heaps may hold two entries for each call, and SLACK more. A sweep begins at three quarters of it."""
 SWEPT = 8
 
 DUE_MAX = 400
@@ -42,7 +42,7 @@ class Deadlines:
         if self._old:
             for _ in range(min(SWEPT, len(self._old))):
                 self._move(self._old.pop())
-        elif len(self._heap) > 2 * len(self._calls) + SLACK:
+        elif 4 * len(self._heap) > 3 * (2 * len(self._calls) + SLACK):
             self._heap, self._old = [], self._heap
             self._moved.clear()
 

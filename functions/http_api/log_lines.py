@@ -2,7 +2,8 @@
 
 Every request writes lines to standard output. A pipe that is not read is full after some seconds, and the
 next line would stop the event loop, and with it all requests. So a thread writes the lines, from a queue with a bound.
-What does not fit, or cannot be written, is dropped and counted, and one line says so when lines can be written again.
+What does not fit, or cannot be written, is dropped and counted. One line says so when the queue is empty again; while
+lines wait, one each REPORT_S.
 
 A front in Lambda writes directly: Lambda freezes it after its last byte, and the thread with it.
 """
@@ -14,10 +15,12 @@ import json
 import os
 import sys
 import threading
+import time
 from collections import deque
 
 QUEUE_BYTES_MAX = 8_000_000
 """About 10,000 lines."""
+REPORT_S = 60.0
 CLOSING_S = 2.0
 """How long the end of the process waits for its last lines."""
 
@@ -32,7 +35,9 @@ class LogLines(io.TextIOBase):
         self._descriptor, self._bytes_max = descriptor, bytes_max
         self._changed = threading.Condition()
         self._queue: deque[bytes] = deque()
-        self._bytes, self._reported, self._partial, self._ends = 0, 0, "", False
+        self._bytes, self._partial, self._ends = 0, "", False
+        self._reported, self._reported_s = 0, time.monotonic()
+        """The dropped lines that were reported, and when the last report was written."""
         self._thread = threading.Thread(target=self._write_lines, name=f"headgate-log-{descriptor}", daemon=True)
         self._thread.start()
 
@@ -71,9 +76,10 @@ class LogLines(io.TextIOBase):
             with self._changed:
                 self._bytes -= len(line)
                 self.dropped += not is_written
-                lost = self.dropped - self._reported if is_written else 0
+                is_time = not self._queue or time.monotonic() - self._reported_s > REPORT_S
+                lost = self.dropped - self._reported if is_written and is_time else 0
             if lost and self._write(_drop_line(lost)):
-                self._reported += lost
+                self._reported, self._reported_s = self._reported + lost, time.monotonic()
 
     def _next(self) -> bytes | None:
         """Wait for a line. None at the end."""

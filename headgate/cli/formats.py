@@ -14,8 +14,7 @@ from rich.table import Table
 
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_link, make_log_keeper
 from dispatcher.config import Config
-from dispatcher.model.formats import NEWEST, OLDEST
-from dispatcher.model.reader import Reader
+from dispatcher.model.formats import NEWEST, OLDEST, Reader
 from dispatcher.monitor.follower import open_follower
 from dispatcher.ports import Store
 from dispatcher.service.log_format import use_format
@@ -42,9 +41,7 @@ def formats(
         link = make_link(_with_secret(config, data), store, clock, NoLauncher())
         try:
             if use is not None:
-                await use_format(link, use)
-                if use < NEWEST:  # an older process begins with a snapshot that it can read
-                    await make_log_keeper(config, store, clock, RealIds()).save()
+                await use_format(link, make_log_keeper(config, store, clock, RealIds()), use)
             follower = open_follower(store, config, clock)
             await follower.catch_up()
             return follower.log_format, await link.readers()

@@ -15,8 +15,7 @@ from contextlib import suppress
 from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, parse_call_id
 from dispatcher.model.errors import ConnectionLost, LogError, StoreUnavailable
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.formats import NEWEST
-from dispatcher.model.reader import Reader
+from dispatcher.model.formats import NEWEST, Reader
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import InvocationStore, Launcher, MailboxStore
 from dispatcher.service.codec.frames import Hello, Launch, Message, News, Reply

@@ -29,8 +29,8 @@ from dispatcher.model.commands import (
 )
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Entry, Fact, ProcessSet, WorkerSet
+from dispatcher.model.formats import Reader
 from dispatcher.model.invocation import Answer
-from dispatcher.model.reader import Reader
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import Clock, InvocationStore, Launcher
 from dispatcher.shard.settings import ShardSettings

@@ -30,7 +30,7 @@ def test_lines_arrive_whole_and_in_order() -> None:
     assert lines.dropped == 0
 
 
-def test_a_pipe_that_is_not_read_drops_lines_and_says_so() -> None:
+def test_a_pipe_that_is_not_read_drops_lines_and_says_so_once() -> None:
     reading, writing = os.pipe()
     lines = LogLines(writing, bytes_max=100_000)
     for _ in range(5000):  # 5 MB; the pipe holds 64 KB, and the queue 100
@@ -47,7 +47,7 @@ def test_a_pipe_that_is_not_read_drops_lines_and_says_so() -> None:
     assert len(found) - len(told) + lines.dropped == 5000
     assert [json.loads(line)["level"] for line in told] == ["WARNING"] * len(told)
     assert sum(int(json.loads(line)["message"].split()[0]) for line in told) == lines.dropped
-    assert 10 * len(told) < lines.dropped, "it is said when a line is written again, and not for each dropped line"
+    assert len(told) <= 2, "it is said when the reader reads again, and not for each line"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")

@@ -16,6 +16,7 @@ from dispatcher.service.codec.frames import COMMANDS, Do, Hello, Reads, decode_f
 from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
 from dispatcher.service.log_format import use_format
+from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.snapshot import dump, fields_of, load
 from tests.support.gate.service_world import (
@@ -52,6 +53,13 @@ async def served(world: World, front: Link, worker: Link) -> Over:
     return over
 
 
+async def change(world: World, front: Link, wanted: int) -> None:
+    """Let an operator confirm the format."""
+    store = world.store("operator")
+    keeper = LogKeeper(store.log(SHARD), store, world.settings, SHARD, world.clock, world.ids)
+    await world.on("front", use_format(front, keeper, wanted))
+
+
 async def entries(world: World) -> list[list[Any]]:
     """Return the fields of the log's entries, as they are written."""
     found = await world.store("reader").log(SHARD).read(0, 1000)
@@ -84,11 +92,11 @@ async def test_an_older_log_keeps_its_format_until_an_operator_confirms_the_newe
     ended = next(fact for fields in await entries(world) for fact in fields[6] if fact[0] == "e")
     assert {fields[0] for fields in await entries(world)} == {OLDEST}
     assert len(ended) == 10  # the letter, and the fields that an older version reads
-    await world.on("front", use_format(front, NEWEST))
+    await change(world, front, NEWEST)
     await served(world, front, worker)
     assert (await entries(world))[-1][0] == NEWEST
     assert await charges(world) == [(0, 120.0), (CACHED, 48.0)]
-    await world.on("front", use_format(front, NEWEST))  # nothing changes
+    await change(world, front, NEWEST)  # nothing changes
 
 
 @pytest.mark.usefixtures("older_log")
@@ -102,13 +110,13 @@ async def test_the_leader_refuses_a_format_that_a_connected_process_does_not_rea
     received = decode_frame(await older.receive())
     assert not any(isinstance(message, Reads) for message in received)  # it would not know this message
     with pytest.raises(ConfigurationError, match=r"do not read format 6: old-front\. Update them"):
-        await world.on("front", use_format(front, NEWEST))
+        await change(world, front, NEWEST)
     readers = await world.on("front", front.readers())
     assert readers is not None
     assert ("old-front", "client", OLDEST) in readers
     older.close()
     await world.clock.sleep(1.0)
-    await world.on("front", use_format(front, NEWEST))
+    await change(world, front, NEWEST)
     assert (await entries(world))[-1][0] == NEWEST
 
 
@@ -118,13 +126,17 @@ async def test_the_log_goes_back_to_the_older_format_with_a_snapshot_that_older_
     world = World()
     front, worker = await running(world)
     await served(world, front, worker)
-    await world.on("front", use_format(front, NEWEST))
+    await change(world, front, NEWEST)
     await served(world, front, worker)
-    await world.on("front", use_format(front, OLDEST))
+    await change(world, front, OLDEST)
     await served(world, front, worker)
     found = await entries(world)
     changed = max(place for place, fields in enumerate(found) if ["O", "bwfq"] in fields[6])
     assert {fields[0] for fields in found[changed:]} == {OLDEST}
+    saved = await world.store("reader").log(SHARD).load_snapshot()
+    assert saved is not None, "an older process begins with it"
+    assert saved[0] > changed
+    assert fields_of(saved[1])["format"] == OLDEST
     shard = (await world.folded()).shard
     fields = fields_of(dump(shard))
     assert fields["format"] == OLDEST
