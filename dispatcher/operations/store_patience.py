@@ -19,19 +19,22 @@ COLD_PATIENCE_S = 6.0
 T = TypeVar("T")
 
 
-class _Patience:
-    """Of this process. `seconds`: for its next request."""
+class StorePatience:
+    """A process's patience with its store. `seconds`: with the next request."""
 
-    seconds = COLD_PATIENCE_S
+    def __init__(self) -> None:
+        self.seconds = COLD_PATIENCE_S
+
+    async def in_time(self, request: Awaitable[T]) -> T:
+        """Return the result of a request to the store. Raises StoreUnavailable after `seconds`."""
+        try:
+            async with asyncio.timeout(self.seconds):
+                result = await request
+        except TimeoutError:
+            raise StoreUnavailable("The store does not answer.") from None
+        self.seconds = STORE_PATIENCE_S
+        return result
 
 
-async def in_time(request: Awaitable[T]) -> T:
-    """Return the result of a request to the store. Raises StoreUnavailable after STORE_PATIENCE_S, in a process that
-    the store has not answered yet after COLD_PATIENCE_S."""
-    try:
-        async with asyncio.timeout(_Patience.seconds):
-            result = await request
-    except TimeoutError:
-        raise StoreUnavailable("The store does not answer.") from None
-    _Patience.seconds = STORE_PATIENCE_S
-    return result
+OF_THIS_PROCESS = StorePatience()
+in_time = OF_THIS_PROCESS.in_time

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.commands import Leave, Tick
-from dispatcher.model.errors import NoWorker, WorkerFailed
+from dispatcher.model.commands import Leave, Tick, UseFormat
+from dispatcher.model.errors import ConfigurationError, NoWorker, WorkerFailed
+from dispatcher.model.formats import NEWEST
 from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.submit import Accepted
 from dispatcher.operations.waking import Waking
@@ -205,6 +206,15 @@ def test_sweep_is_a_tick(sandbox: Sandbox) -> None:
     assert sweep.handler(event, LambdaContext()) == {"ticks": 1}
     assert sandbox.gate.shard.commands[-1] == Tick()
     assert sandbox.gate.link().rests
+
+
+def test_an_operator_changes_the_format_of_the_logs_by_a_sweep(sandbox: Sandbox) -> None:
+    assert sweep.handler({"use_format": NEWEST}, LambdaContext()) == {"format": NEWEST}
+    assert sandbox.gate.shard.commands[-1] == UseFormat(NEWEST)
+    with pytest.raises(ConfigurationError, match=r"writes the formats 5 to 6, not 7\."):
+        sweep.handler({"use_format": 7}, LambdaContext())
+    with pytest.raises(ConfigurationError, match="use_format is a number"):
+        sweep.handler({"use_format": "6"}, LambdaContext())
 
 
 def test_a_sweep_publishes_zeros_too(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
