@@ -66,13 +66,13 @@ class Stops:
             self.callbacks.append(1e3 * (time.thread_time() - begun))
 
         Handle._run = timed  # type: ignore[method-assign, assignment]
-        gc.callbacks.append(self._collected)
+        gc.callbacks.append(self._note_collection)
 
     def stop(self) -> None:
         Handle._run = self._run  # type: ignore[method-assign]
-        gc.callbacks.remove(self._collected)
+        gc.callbacks.remove(self._note_collection)
 
-    def _collected(self, phase: str, _: dict[str, int]) -> None:
+    def _note_collection(self, phase: str, _: dict[str, int]) -> None:
         if phase == "start":
             self._begun = time.thread_time()
         else:

@@ -114,7 +114,7 @@ class Decider(Follower):
         except Exception as error:
             raise DecisionFailed(commands, self._undo(error)) from error
 
-    def _encoded(self, facts: Sequence[Fact], now: float, leader: str, epoch: int) -> tuple[Entry, bytes]:
+    def _encode(self, facts: Sequence[Fact], now: float, leader: str, epoch: int) -> tuple[Entry, bytes]:
         """Return the entry at the shard's position, and its bytes, which were decoded for a check. Raises any error
         that an encoder or decoder raises."""
         writer = f"{self.name}:{self.entries_written}"
@@ -127,7 +127,7 @@ class Decider(Follower):
         failure = None
         try:
             _, facts = self.shard.decide(commands, now)
-            self._encoded(facts, now, self.shard.leader, self.shard.epoch)
+            self._encode(facts, now, self.shard.leader, self.shard.epoch)
         except Exception as error:
             failure = self._undo(error)
         else:

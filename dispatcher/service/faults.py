@@ -112,7 +112,7 @@ class Faults:
         """Refuse the command at fault, and suspect its owner."""
         self.refused += 1
         fault = blake2b(f"{self._name}:{self.refused}".encode(), digest_size=6).hexdigest()
-        logger.error("command refused: fault=%s %s owner=%s error=%s", fault, *_described(command, owner, error))
+        logger.error("command refused: fault=%s %s owner=%s error=%s", fault, *_describe(command, owner, error))
         self._suspects.pop(owner, None)
         self._suspects[owner] = (self._clock.monotonic() + SUSPECT_S, fault)
         if len(self._suspects) > SUSPECTS_MAX:
@@ -199,7 +199,7 @@ def _refused(command: Command, fault: str) -> Refused:
     return Refused(str(getattr(command, "id", "")), INTERNAL_ERROR, message, RETRY_S)
 
 
-def _described(command: Command, owner: str, error: Exception) -> tuple[str, str, str]:
+def _describe(command: Command, owner: str, error: Exception) -> tuple[str, str, str]:
     """Return the kind of the command, its owner and the error with its place, without line breaks.
 
     A command's End may contain an answer, so the command itself is not logged.

@@ -56,7 +56,7 @@ class Garbage:
         if self._leads:
             return
         self._leads = True
-        self._gc.callbacks.append(self._collected)
+        self._gc.callbacks.append(self._note_collection)
         self._gc.freeze()
         self._base = self._blocks()
 
@@ -65,7 +65,7 @@ class Garbage:
         if not self._leads:
             return
         self._leads = False
-        self._gc.callbacks.remove(self._collected)
+        self._gc.callbacks.remove(self._note_collection)
         self._gc.unfreeze()
 
     def sweep(self, *, is_idle: bool) -> None:
@@ -82,6 +82,6 @@ class Garbage:
         else:
             self._gc.collect(0)
 
-    def _collected(self, phase: str, _facts: dict[str, int]) -> None:
+    def _note_collection(self, phase: str, _facts: dict[str, int]) -> None:
         if phase == "stop":
             self._gc.freeze()

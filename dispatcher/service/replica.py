@@ -228,7 +228,7 @@ class Replica(Decider):
         """
         self.entries_written += 1
         try:
-            entry, data = self._encoded(facts, now, leader, epoch)
+            entry, data = self._encode(facts, now, leader, epoch)
         except Exception as error:
             raise DecisionFailed(commands, self._undo(error)) from error
         try:

@@ -48,7 +48,7 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
     )
     if refused is not None:
         return refused
-    cost = command.cost - min(command.cost, _expected_discount(state, command, app))
+    cost = command.cost - min(command.cost, _discount(state, command, app))
     slack = state.order.slack
     deferred = command.deferred and slack is not None
     clocks, priority = state.order.joined(tenant, state.at, state.virtual_time, deferred=deferred)
@@ -178,7 +178,7 @@ def _app(state: State, command: Accept) -> str:
     return app if has_room or (tenant, app, hour) in state.usage else ""
 
 
-def _expected_discount(state: State, command: Accept, app: str) -> float:
+def _discount(state: State, command: Accept, app: str) -> float:
     """Return what the call will cost less for cached input tokens, if as large a part of its input is cached as of the
     application's calls that ended in this hour, or else in the last."""
     hour = int(state.at // HOUR_S)

@@ -133,10 +133,10 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     for name, workers, *_ in fields.get("unreached", ()):  # older snapshots have none
         state.processes[name].unreached = tuple(workers)
     for values in fields["tenants"]:
-        _add_tenant(state, _named(_TENANT, values, len(_TENANT)))
+        _add_tenant(state, _by_name(_TENANT, values, len(_TENANT)))
     for tenant, *values in fields["calls"]:
         least = len(_CALL) if fields["format"] >= 5 else _CALL.index("slo_class")
-        _add_call(state, state.tenants[tenant], _named(_CALL, values, least))
+        _add_call(state, state.tenants[tenant], _by_name(_CALL, values, least))
     for tenant, app, hour, *totals in fields["usage"]:
         state.usage[tenant, app, hour] = Usage(*totals[: len(Usage._fields)])
         state.apps[tenant, hour] += 1
@@ -152,7 +152,7 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     return shard
 
 
-def _named(names: tuple[str, ...], values: list[Any], least: int) -> dict[str, Any]:
+def _by_name(names: tuple[str, ...], values: list[Any], least: int) -> dict[str, Any]:
     """Return a row's values by name. Raises ValueError for a row with fewer than `least` values."""
     if len(values) < least:
         raise ValueError(f"a row of {len(values)} values has too few")

@@ -63,7 +63,7 @@ class _Kind:
     def make(self, values: list[Any]) -> Any:
         """Return the named tuple. Raises BadFrame."""
         if len(values) != len(self._fields):
-            values = self._completed(values)
+            values = self._complete(values)
         found = tuple(map(type, values))
         if found not in self._fitting:
             self._check(found)
@@ -75,7 +75,7 @@ class _Kind:
                 raise BadFrame(f"Field {index} of a {self._made.__name__} has the wrong type.") from None
         return made(self._made, values)
 
-    def _completed(self, values: list[Any]) -> list[Any]:
+    def _complete(self, values: list[Any]) -> list[Any]:
         """Return the values of this version's fields."""
         missing = len(self._fields) - len(values)
         if missing > len(self._defaults):

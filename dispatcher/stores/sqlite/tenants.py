@@ -45,7 +45,7 @@ class SqliteTenants:
     async def find_tenant(self, name: str) -> Tenant | None:
         if has_id(name):
             return await self.get_tenant(name)
-        row = await self._database.read(lambda db: db.execute(_NAMED, _named(name)).fetchone())
+        row = await self._database.read(lambda db: db.execute(_NAMED, _range_of(name)).fetchone())
         return None if row is None else to_tenant(json.loads(row[0]))
 
     async def put_tenant(
@@ -55,7 +55,7 @@ class SqliteTenants:
 
         def apply(connection: sqlite3.Connection) -> bool:
             if expected_version is None:
-                if connection.execute(_NAMED, _named(tenant.name)).fetchone() is not None:
+                if connection.execute(_NAMED, _range_of(tenant.name)).fetchone() is not None:
                     return False
                 insert = "INSERT INTO tenants VALUES (?, ?, ?)"
                 written = connection.execute(insert, (tenant.identity, tenant.version, record)).rowcount
@@ -113,7 +113,7 @@ class SqliteTenants:
         return [key for (record,) in rows if is_valid(key := to_key(json.loads(record)), now)]
 
 
-def _named(name: str) -> tuple[str, str, str]:
+def _range_of(name: str) -> tuple[str, str, str]:
     """Return the values of _NAMED: the name, and the bounds of all identities with this name."""
     return name, new_identity(name, ""), f"{name}{_AFTER_SEPARATOR}"
 

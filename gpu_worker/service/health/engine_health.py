@@ -168,9 +168,9 @@ class EngineHealth:
         self._wanted.set()
         if self._probing is None:
             self._probing = asyncio.ensure_future(self._probe())
-            self._probing.add_done_callback(self._ended)
+            self._probing.add_done_callback(self._note_end)
 
-    def _ended(self, probing: asyncio.Task[None]) -> None:
+    def _note_end(self, probing: asyncio.Task[None]) -> None:
         self._probing = None
         self._explain()
         if not probing.cancelled() and (error := probing.exception()) is not None:

@@ -98,7 +98,7 @@ class ToolCalls:
         for index in self._halves.end():
             self._calls[index].pieces.append(REPLACEMENT)
             if self._calls[index].is_sent:
-                deltas.append(_continued(self._calls[index], REPLACEMENT, {}))
+                deltas.append(_continue(self._calls[index], REPLACEMENT, {}))
         for call in self._calls:
             if not call.name:
                 raise EngineError("generation_failed", "the engine failed on this request: its tool call has no name")
@@ -108,7 +108,7 @@ class ToolCalls:
             if not call.is_sent:
                 deltas.append(self._first(call))
             elif missing:
-                deltas.append(_continued(call, missing, {}))
+                deltas.append(_continue(call, missing, {}))
         return deltas
 
     def _take(self, piece: _Piece, whole: bool) -> Iterator[dict[str, Any]]:
@@ -124,7 +124,7 @@ class ToolCalls:
             call.pieces.append(arguments)
         if call.is_sent:
             if arguments or piece.extra:
-                yield _continued(call, arguments, piece.extra)
+                yield _continue(call, arguments, piece.extra)
             return
         call.extra |= piece.extra
         if call.name and (whole or call.arguments or self._is_certain(call.name)):
@@ -188,7 +188,7 @@ class ToolCalls:
         return wanted
 
 
-def _continued(call: _Call, arguments: str, extra: dict[str, Any]) -> dict[str, Any]:
+def _continue(call: _Call, arguments: str, extra: dict[str, Any]) -> dict[str, Any]:
     return {"index": call.index, **extra, "function": {"arguments": arguments}}
 
 
