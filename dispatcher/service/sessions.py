@@ -37,7 +37,7 @@ class Session:
         if len(self._unsent) >= UNSENT_MAX:
             self.close()
             return
-        self._unsent.append(encode_message(message, self.reads))
+        self._unsent.append(encode_message(message))
         self._wakeup.set()
 
     def heard(self) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, event, usage
+from dispatcher.model.collected import Collected
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Token
+from dispatcher.responses.shape import usage as usage_of_response
 
 CHAT = AnswerHead("i", 7, "m", Endpoint.CHAT)
 COMPLETION = AnswerHead("i", 7, "m", Endpoint.COMPLETION)
@@ -33,6 +35,19 @@ def test_bodies() -> None:
     assert completion["choices"] == [{"index": 0, "text": "t", "logprobs": None, "finish_reason": "length"}]
     assert chat["usage"] == completion["usage"] == usage(Finished("stop", 2, 3))
     assert usage(Finished("stop", 2, 3)) == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+
+
+def test_usage_has_the_parts_that_the_engine_counted() -> None:
+    counted = Finished("stop", 20, 9, (), 15, 4)
+    assert usage(counted)["prompt_tokens_details"] == {"cached_tokens": 15}
+    assert usage(counted)["completion_tokens_details"] == {"reasoning_tokens": 4}
+    assert CHAT.usage_chunk(counted)["usage"] == usage(counted)
+    of_response = usage_of_response(counted)
+    assert of_response["input_tokens_details"]["cached_tokens"] == 15
+    assert of_response["output_tokens_details"]["reasoning_tokens"] == 4
+    collected = Collected()
+    collected.note(counted)
+    assert collected.finished == counted
 
 
 def test_chunks() -> None:

@@ -17,8 +17,10 @@ from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
 from dispatcher.service.log_format import use_format
 from dispatcher.service.log_keeper import LogKeeper
+from dispatcher.service.questions import answer, read_usage
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.snapshot import dump, fields_of, load
+from tests.support.gate.lone_shard import LoneShard
 from tests.support.gate.service_world import (
     SHARD,
     World,
@@ -160,6 +162,31 @@ def test_a_command_for_an_older_leader_has_no_later_fields() -> None:
     assert len(json.loads(frame)[0][3]) == 11  # the letter, and ten fields
     (read,) = decode_frame(frame)
     assert read == Do(1, 0.0, command._replace(cached_tokens=0))
+
+
+@in_virtual_time()
+async def test_a_leader_of_an_older_version_gets_no_later_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not say what it reads, also if it follows a newer one. (Here a newer leader keeps silent.)"""
+    world = World()
+    await start_gates(world, "g1", "g2")
+    front, worker = world.link("front"), await start_worker(world, 4)
+    await served(world, front, worker)
+    monkeypatch.setattr("dispatcher.service.leader.OLDEST", NEWEST)  # g2 greets as an older leader does
+    world.network.hosts["g1"].kill()
+    await world.clock.sleep(5.0)
+    assert world.leaders == ["g2"]
+    await served(world, front, worker)
+    await served(world, front, worker)
+    assert await charges(world) == [(CACHED, 48.0), (0, 120.0), (0, 120.0)]
+
+
+def test_a_client_of_an_older_version_gets_rows_of_usage_that_it_knows() -> None:
+    shard = LoneShard()
+    shard.end(shard.call("a"))
+    for reads, fields in ((OLDEST, 8), (NEWEST, 9)):
+        ((*row,),) = json.loads(answer(shard.shard, "usage", ("", "0", "999999"), reads))
+        assert len(row) == fields
+        assert [found.tenant for found in read_usage(json.dumps([[*row, "later"]]))] == ["a"]
 
 
 def test_what_a_later_version_adds_to_a_message_is_left_out() -> None:

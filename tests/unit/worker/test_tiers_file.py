@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.registry import make_engine
+from gpu_worker.policies.configured import make_queue
 from gpu_worker.policies.slo.monitor import Slo, SloSettings
 from gpu_worker.policies.slo.shedding import ShedSettings
 from gpu_worker.policies.tiers.settings import TierSettings, tier_settings
@@ -70,6 +71,18 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
     assert (slo.window_s, slo.samples_max, slo.goal, slo.samples_min, slo.misses_min) == (30.0, 500, 0.95, 5, 1)
     assert [slo.target(Tier.PREMIUM, kind) for kind in Slo] == [0.1, 0.02, inf]
     assert slo.target(Tier.STANDARD, Slo.TTFT) == 0.5
+
+
+def test_cached_tokens_have_the_gates_price(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "").priced(0.2) == {"cached_fraction": 0.2}
+    assert loaded(tmp_path, "queue: {cached_fraction: 0.2}").priced(0.2) == {"cached_fraction": 0.2}
+    with pytest.raises(ValueError, match=r"is 0\.5, and the gate charges 0\.2 \(HEADGATE_CACHED_FRACTION\)"):
+        loaded(tmp_path, "queue: {cached_fraction: 0.5}").priced(0.2)
+    for policy in ("vtc", "tiered:vtc"):
+        assert make_queue(policy, {"cached_fraction": 0.2}) is not None
+    assert make_queue("vtc", {"cached_fraction": 0.2}).cached_fraction == 0.2
+    with pytest.raises(ValueError, match="has no tiers to set"):
+        make_queue("vtc", {"cached_fraction": 0.2, "lead_max": 5.0})
 
 
 @pytest.mark.parametrize("text", ["", "{}", "slo: {}", "shedding: {calm_s: null}"])

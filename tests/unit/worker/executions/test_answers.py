@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from dispatcher.model.commands import End
-from gpu_worker.engines.interface import EngineRequest
+from dispatcher.model.invocation import Answer, cached_tokens_of
+from dispatcher.operations.results import last_event
+from gpu_worker.engines.interface import EngineRequest, Finished
 from headgate.simulator.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine, TokenizingEngine
@@ -47,6 +50,25 @@ class TestAnswers:
         assert (end.outcome, end.output_tokens) == ("failed", 3)
         assert json.loads(end.answer)["error"]["code"] == "result_too_large"
         assert json.loads(lines[-1])["code"] == "result_too_large"
+
+    def test_it_keeps_the_cached_and_the_reasoning_tokens(self) -> None:
+        class Caching(ScriptedEngine):
+            async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
+                async for event in super().generate(request):
+                    is_end = isinstance(event, Finished)
+                    yield replace(event, cached_tokens=2, reasoning_tokens=1) if is_end else event
+
+        async def story() -> End:
+            harness = WorkerHarness(Caching())
+            await harness.start(order(durable=True))
+            return harness.gate.ended[0]
+
+        end = run(story())
+        answer = Answer("done", 1, end.input_tokens, end.output_tokens, end.answer, 0.0)
+        assert end.cached_tokens == cached_tokens_of(answer) == 2
+        spent = last_event(answer)
+        assert (spent.cached_tokens, spent.reasoning_tokens) == (2, 1)
+        assert cached_tokens_of(Answer("failed", 1, 3, 0, '{"error": {}}', 0.0)) == 0
 
     def test_half_of_a_character_does_not_break_it(self) -> None:
         class Halves(ScriptedEngine):
