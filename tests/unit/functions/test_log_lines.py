@@ -50,6 +50,25 @@ def test_a_pipe_that_is_not_read_drops_lines_and_says_so_once() -> None:
     assert len(told) <= 2, "it is said when the reader reads again, and not for each line"
 
 
+def test_a_reader_that_is_slow_is_not_given_a_report_with_each_line() -> None:
+    reading, writing = os.pipe()
+    lines = LogLines(writing, bytes_max=100_000)
+    found = b""
+    for _ in range(30):  # the queue is always filled faster than it is read
+        for _ in range(200):
+            lines.write(f"{LINE}\n")
+        found += os.read(reading, 10 * (len(LINE) + 1))
+    assert lines.dropped > 4000
+    assert b"dropped" not in found
+    rest: list[str] = []
+    reader = threading.Thread(target=lambda: rest.extend(read_all(reading)))
+    reader.start()
+    lines.finish(within_s=60.0)
+    os.close(writing)
+    reader.join()
+    assert [line for line in rest if "dropped" in line] == rest[-1:], "it is said once, after the lines that waited"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
 def test_a_full_disk_costs_lines_and_nothing_else() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
