@@ -55,8 +55,9 @@ class TestAnswers:
         class Caching(ScriptedEngine):
             async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
                 async for event in super().generate(request):
-                    is_end = isinstance(event, Finished)
-                    yield replace(event, cached_tokens=2, reasoning_tokens=1) if is_end else event
+                    if isinstance(event, Finished):
+                        event = replace(event, cached_tokens=2, reasoning_tokens=1)
+                    yield event
 
         async def story() -> End:
             harness = WorkerHarness(Caching())
