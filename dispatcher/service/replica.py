@@ -140,7 +140,10 @@ class Replica(Decider):
             if epoch is not None and self.shard.epoch != epoch:
                 raise Deposed()
             if not self.is_loaded:
+                position = self.shard.position
                 await self._make_usable()
+                if self.shard.position != position:  # the answers were stored for an earlier state
+                    kept, found = False, ()
             now = now if kept else self.guard.entry_time(self.shard.at)
             decided, facts = self._decide(found, commands, now)
             outcomes = decided[len(found) :]

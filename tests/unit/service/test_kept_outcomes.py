@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from dispatcher.model.commands import Cancel, Done, End, Leave, Over, Return, Tick
+from dispatcher.model.commands import Cancel, Command, Done, End, Leave, Over, Return, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.requests import Endpoint
+from dispatcher.service import replica as replica_module
 from dispatcher.service.replica import Replica
-from tests.support.gate.service_world import World, accept, in_virtual_time, report
+from dispatcher.shard import steps
+from dispatcher.shard.codec import decode_entry
+from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
 
 
 async def accepted(world: World, *, slots: int) -> Replica:
@@ -152,3 +156,30 @@ async def test_an_answer_that_cannot_be_kept_does_not_hold_up_the_end() -> None:
         committed = await replica.commit([Cancel("one-1", "cancelled")])
     assert committed.outcomes == [Over("one-1", 0, "cancelled")]
     assert "one-1" not in replica.shard.state.calls
+
+
+@in_virtual_time()
+async def test_an_end_is_decided_anew_if_the_state_is_loaded_again_after_its_answer_is_kept() -> None:
+    """Else the entry has the time of the decision before, which is earlier than that of the entry before it."""
+    world = World()
+    replica, other = await accepted(world, slots=1), world.replica("two")
+    keep, undo = replica_module.keep_answers, steps._undo_ended
+    with pytest.MonkeyPatch.context() as patch:
+
+        async def keep_late(*arguments: Any) -> list[Command]:
+            await world.clock.sleep(5.0)
+            await other.commit([accept("two-1", "two", world.clock.now())])
+            return await keep(*arguments)
+
+        def fail_once(*_: Any) -> None:
+            patch.setattr(steps, "_undo_ended", undo)
+            raise RuntimeError("an error of the code")
+
+        patch.setattr(replica_module, "keep_answers", keep_late)
+        patch.setattr(steps, "_undo_ended", fail_once)
+        (outcome,) = (await replica.commit([End("one-1", 1, "done", 7, 9, "acme", '{"text":"hello"}')])).outcomes
+    assert outcome == Over("one-1", 1, "done", 7, 9)
+    entries = world.data.logs[SHARD].entries.values()
+    times = [decode_entry(data).at for data in entries]
+    assert times == sorted(times)
+    assert "two-1" in replica.shard.state.calls
