@@ -9,7 +9,8 @@ a message, of a row or of an entry's head, and facts with a letter that begins w
 adds only these needs no new format. What an older process must not miss needs one.
 
 Format 2 added UsageSaved, 3 ProcessSet for the calls that no process holds, 4 a worker's capabilities, 5 SLO classes
-and the models that a worker can load, 6 cached input tokens of ends, the log's own format, and the rules above.
+and the models that a worker can load, 6 cached input tokens of ends, the log's own format, the rules above, and that
+idle tenants are forgotten a few with each entry.
 """
 
 from __future__ import annotations

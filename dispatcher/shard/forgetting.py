@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dispatcher.model.usage import HOUR_S
 from dispatcher.shard.kept_ends import drop_old, drop_surplus
 from dispatcher.shard.state import State
@@ -15,8 +17,9 @@ def forget(state: State, before: float) -> None:
     """Drop the parts of the state that no decision depends on. All facts of the state must be written.
 
     `before` is the time of the entry before. The entries alone decide what is dropped, so that all copies of a shard
-    drop the same. Some of the interactions and of the usage are checked with each entry (grouped.py), the ends and some
-    of the idle tenants every second, and everything else every minute.
+    drop the same. Some of the interactions, of the usage (grouped.py) and of the idle tenants are checked with each
+    entry, the ends every second, and everything else every minute. In a log of format 5 some of the idle tenants are
+    checked every second, because the version that wrote it did so.
     """
     for name in state.grown:
         if (process := state.processes.get(name)) is not None:
@@ -26,25 +29,28 @@ def forget(state: State, before: float) -> None:
     is_minute = before // CLEANED_EVERY_S != state.at // CLEANED_EVERY_S
     _forget_interactions(state, is_minute=is_minute)
     _forget_usage(state, is_minute=is_minute)
+    if state.format >= 6:
+        _forget_idle(state, state.idle.due_parts(state.position, before, state.at))
     if int(before) == int(state.at):
         return
     drop_old(state.ends, state.at)
     if state.throttle is not None:
         state.throttle.trim()
-    for names in state.idle.due(before, state.at):
-        _forget_idle(state, names)
+    if state.format < 6:
+        _forget_idle(state, state.idle.due_groups(before, state.at))
     if is_minute:
         _forget_old(state)
 
 
-def _forget_idle(state: State, names: set[str]) -> None:
+def _forget_idle(state: State, due: Iterable[set[str]]) -> None:
     """Forget idle tenants that behave like new ones."""
     tenants, is_forgettable, at, virtual_time = state.tenants, state.order.is_forgettable, state.at, state.virtual_time
-    for name in list(names):
-        if is_forgettable(tenants[name], at, virtual_time):
-            tenants.pop(name).queues.clear()  # no reference cycle is left, which a collection would have to find
-            state.waits.changed.add(name)
-            names.discard(name)
+    for names in due:
+        for name in list(names):
+            if is_forgettable(tenants[name], at, virtual_time):
+                tenants.pop(name).queues.clear()  # no reference cycle is left, which a collection would have to find
+                state.waits.changed.add(name)
+                names.discard(name)
 
 
 def _forget_old(state: State) -> None:

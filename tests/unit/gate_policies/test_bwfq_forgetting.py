@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.orders.two_clocks_index import TwoClocksIndex
-from dispatcher.shard.activity import GROUPS
+from dispatcher.shard.activity import CHECKED_MOST, GROUPS, PARTS, IdleTenants
 from tests.support.depth import at_depth
 from tests.support.gate.labelled import T0, LabelledGate
 
 
-def test_ten_thousand_tenants_that_came_once_are_not_kept() -> None:
+@pytest.mark.parametrize(("log_format", "most"), [(5, 2 * GROUPS), (6, 3 * GROUPS)])
+def test_ten_thousand_tenants_that_came_once_are_not_kept(log_format: int, most: int) -> None:
     gate = LabelledGate()
+    gate.state.format = log_format
     for number in range(10_000):
         gate.arrive(f"t{number}", f"i{number}", 1.0, T0 + number)
         gate.settle(f"i{number}", 1.0, T0 + number)
-    assert len(gate.state.tenants) <= 2 * GROUPS
+    assert len(gate.state.tenants) <= most
+
+
+def test_an_entry_checks_few_tenants_and_each_comes_in_turn() -> None:
+    idle, seen = IdleTenants(), Counter[str]()
+    for number in range(20_000):
+        idle.update(Tenant(f"t{number}", (0.0, 0.0)), is_known=True)
+    for position in range(4096):  # one entry a minute
+        parts = idle.due_parts(position, T0 + 60.0 * position, T0 + 60.0 * (position + 1))
+        checked = [name for part in parts for name in part]
+        assert CHECKED_MOST <= len(checked) < 1.2 * CHECKED_MOST
+        seen.update(checked)
+    assert len(seen) == 20_000
+
+
+def test_in_a_second_as_many_parts_come_as_a_group_has() -> None:
+    idle = IdleTenants()
+    parts = [list(idle.due_parts(number, T0 + number / 100, T0 + (number + 1) / 100)) for number in range(100)]
+    assert sum(map(len, parts)) == PARTS
+    assert not list(idle.due_parts(0, T0, T0))
+    assert len(list(idle.due_parts(0, T0, T0 + 3600.0))) == GROUPS * PARTS
 
 
 def test_those_with_a_guarantee_are_kept_until_their_buckets_are_full() -> None:
@@ -83,7 +107,7 @@ def test_a_change_of_share_finds_the_forgotten_and_the_kept_alike(change: Callab
     for forgets in (True, False):
         gate = LabelledGate(slots=8)
         if not forgets:
-            gate.state.idle.due = lambda before, now: iter(())  # type: ignore[method-assign]
+            gate.state.idle.due_parts = lambda *_: iter(())  # type: ignore[method-assign]
         _owed(gate, 10.0)
         gate.arrive("a", "first", 9.0)
         gate.settle("first", 9.0)
