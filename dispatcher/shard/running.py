@@ -65,9 +65,9 @@ def returned(decision: Decision, command: Return) -> Outcome:
         return _known(state, command.id, command.attempt)
     if call.watchers and command.reason in BY_ITS_PROCESS:
         return Done()
-    _return(decision, call, NO_ROUTE if _lacks_route(state, call, command.reason) else command.reason)
     if command.reason == "not_begun" and not call.cancelling and not state.processes[call.process].silent:
-        decision.add(ProcessSet(call.process, "silent"))
+        decision.add(ProcessSet(call.process, "silent"))  # before its slot is free, or another of its calls gets it
+    _return(decision, call, NO_ROUTE if _lacks_route(state, call, command.reason) else command.reason)
     _rest_if_failing(decision, command.worker)
     _after_slot_freed(decision)
     return Done()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.commands import End, Gone, Offer, Over, Present, Silent, Tick, Waiting
+from dispatcher.shard.settings import ShardSettings
 from tests.support.gate.lone_shard import LoneShard, report
 
 
@@ -48,6 +49,18 @@ def test_an_offer_that_was_not_begun_suspends_its_process() -> None:
     assert [type(shard.status(name)) for name in (first, second)] == [Waiting, Waiting]
     shard.do(Present("p"))
     assert shard.drain(other) == [first, second]
+
+
+def test_the_slot_of_a_late_offer_that_was_not_begun_goes_to_no_call_of_its_process() -> None:
+    shard = LoneShard(ShardSettings(order="ratio"), report("w", 1))  # the end of an attempt itself gives its slot away
+    waits = shard.call("a", process="p", rate_per_s=1.0)
+    shard.now += 10.0
+    late = shard.call("a", process="p", rate_per_s=1.0, wait_s=5.0)
+    assert shard.worker_of(late) == "w"
+    shard.now += 10.0
+    shard.give_back(late, "not_begun")
+    assert outcome_of(shard, late) == "expired"
+    assert shard.worker_of(waits) == ""
 
 
 def test_a_dead_process_leaves_at_once_and_only_durable_calls_stay() -> None:
