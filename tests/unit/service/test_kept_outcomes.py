@@ -11,7 +11,7 @@ from dispatcher.model.commands import Cancel, Command, Done, End, Leave, Over, R
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.requests import Endpoint
-from dispatcher.service import replica as replica_module
+from dispatcher.service.kept_answers import keep_answers
 from dispatcher.service.replica import Replica
 from dispatcher.shard import steps
 from dispatcher.shard.codec import decode_entry
@@ -163,7 +163,7 @@ async def test_an_end_is_decided_anew_if_the_state_is_loaded_again_after_its_ans
     """Else the entry has the time of the decision before, which is earlier than that of the entry before it."""
     world = World()
     replica, other = await accepted(world, slots=1), world.replica("two")
-    keep, undo = replica_module.keep_answers, steps._undo_ended
+    keep, undo = keep_answers, steps._undo_ended
     with pytest.MonkeyPatch.context() as patch:
 
         async def keep_late(*arguments: Any) -> list[Command]:
@@ -175,7 +175,7 @@ async def test_an_end_is_decided_anew_if_the_state_is_loaded_again_after_its_ans
             patch.setattr(steps, "_undo_ended", undo)
             raise RuntimeError("an error of the code")
 
-        patch.setattr(replica_module, "keep_answers", keep_late)
+        patch.setattr("dispatcher.service.replica.keep_answers", keep_late)
         patch.setattr(steps, "_undo_ended", fail_once)
         (outcome,) = (await replica.commit([End("one-1", 1, "done", 7, 9, "acme", '{"text":"hello"}')])).outcomes
     assert outcome == Over("one-1", 1, "done", 7, 9)
