@@ -146,7 +146,7 @@ test-bodies: $(STAMPS)/install ## 50,000 bodies generated from the OpenAPI docum
 	@$(BIN)/python -W ignore -m tests.support.generated_bodies --bodies 50000
 
 storm: $(STAMPS)/install ## 10,000 seeds of the gate under faults at every await (seven minutes; CI has 400)
-	@$(BIN)/python -m tests.support.gate.storm --seeds $(STORM_SEEDS) --processes $(TEST_PROCESSES)
+	@$(BIN)/python -m tests.support.gate.storm --seeds $(STORM_SEEDS) --processes $(TEST_PROCESSES) --reach
 	@$(BIN)/python -m tests.support.gate.storm --seeds 0:200 --fronts 8 --processes $(TEST_PROCESSES)
 
 check: $(STAMPS)/install ## lint, types, import contracts, style as a test

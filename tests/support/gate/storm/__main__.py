@@ -1,6 +1,6 @@
 """python -m tests.support.gate.storm --seeds A:B [--fronts N] [--trace]: run seeds, and print those with violations.
 
-`--reach` runs them in one process, and prints the functions of the gate that no seed reached.
+`--reach` prints the functions of the gate that no seed reached, and fails if there is one.
 
 For long runs: [--processes N] [--results FILE]. What is in the file for the same code is not run again, so a run that
 was stopped goes on where it was. `--table FILE` prints what a file contains, as Markdown.
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.support.gate.storm.reach import Reach
+from tests.support.gate.storm.reach import Reach, functions
 from tests.support.gate.storm.results import Block, append, blocks_in, table, version
 from tests.support.gate.storm.simulation import run
 from tests.support.gate.storm.weather import draw
@@ -45,10 +45,10 @@ def main() -> int:
     todo = list(_blocks(int(first), int(end) if end else int(first) + 1, options))
     if not todo:
         print(f"{options.results} has all of these seeds for this code")
+    failed, missed = _run_all(todo, options)
     if options.reach:
-        return _print_unreached(todo)
-    failed = _run_all(todo, options)
-    return 1 if failed else 0
+        _print_missed(missed)
+    return 1 if failed or (options.reach and missed) else 0
 
 
 def _blocks(first: int, end: int, options: argparse.Namespace) -> Iterator[Block]:
@@ -64,14 +64,15 @@ def _blocks(first: int, end: int, options: argparse.Namespace) -> Iterator[Block
             yield Block(commit, code, fronts, seeds[0], seeds[-1] + 1)
 
 
-def _run_all(todo: list[Block], options: argparse.Namespace) -> int:
-    """Run the blocks, note each, and return how many seeds had violations."""
+def _run_all(todo: list[Block], options: argparse.Namespace) -> tuple[int, set[str]]:
+    """Run the blocks, note each, and return how many seeds had violations, and the functions that none reached."""
     began = reported = time.monotonic()
     seeds = failed = entries = 0
-    work = partial(_run_block, trace=options.trace)
-    with multiprocessing.Pool(options.processes) as pool:
-        blocks = map(work, todo) if options.processes == 1 else pool.imap_unordered(work, todo)
-        for count, block in enumerate(blocks, 1):
+    missed = set(functions()) if options.reach else set()
+    work = partial(_run_watched, trace=options.trace)
+    with multiprocessing.Pool(options.processes, _watch if options.reach else None) as pool:
+        for count, (block, unreached) in enumerate(pool.imap_unordered(work, todo), 1):
+            missed &= unreached
             if options.results:
                 append(options.results, block)
             seeds += block.end - block.first
@@ -82,19 +83,27 @@ def _run_all(todo: list[Block], options: argparse.Namespace) -> int:
                 reported = now
                 done = f"{seeds} seeds, {failed} with violations, {entries} entries"
                 print(f"{done}, {seeds / (now - began):.1f} seeds/s; next {block.end}", flush=True)
-    return failed
+    return failed, missed
 
 
-def _print_unreached(todo: list[Block]) -> int:
-    """Run the blocks in this process, and print the functions that no seed reached. Return 1 for a violation."""
-    reach, failed = Reach(), False
-    count = len(reach.missed)
-    with reach.watching():
-        for block in todo:
-            failed |= bool(_run_block(block, trace=False).violations)
-    print(f"{count - len(reach.missed)} of {count} functions of the gate were reached. Not reached:")
-    print("\n".join(f"  {name}" for name in sorted(reach.missed)) or "  none")
-    return int(failed)
+def _print_missed(missed: set[str]) -> None:
+    count = len(functions())
+    print(f"{count - len(missed)} of {count} functions of the gate were reached. Not reached:")
+    print("\n".join(f"  {name}" for name in sorted(missed)) or "  none")
+
+
+_reach = Reach()
+"""Of this process."""
+
+
+def _watch() -> None:
+    """Note from now on which functions this process calls."""
+    _reach.watch()
+
+
+def _run_watched(block: Block, *, trace: bool) -> tuple[Block, set[str]]:
+    """Run the block. Return it, and the functions that this process has not called yet."""
+    return _run_block(block, trace=trace), set(_reach.missed)
 
 
 def _run_block(block: Block, *, trace: bool) -> Block:

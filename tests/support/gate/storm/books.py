@@ -62,6 +62,8 @@ class Books:
     refused: set[str] = field(default_factory=set)
     """Executions that an engine refused to begin."""
     answers: list[Answered] = field(default_factory=list)
+    refusals: dict[str, str] = field(default_factory=dict)
+    """The code with which the gate refused a call without a key, by id."""
     trace: list[str] = field(default_factory=list)
     """What happened, line by line: equal in each run of a seed."""
 

@@ -32,9 +32,13 @@ LONG_TOKENS = 40
 """Output of some calls: longer than a lease on a slow engine."""
 STREAMS = 0.5
 """The part of the calls that are streamed."""
+REPEATED = 0.4
+"""The part of the keys that another caller repeats at some front."""
 APPS = ("chat", "search", "")
 INTERACTIONS = ("", "", "talk 1", "talk 2")
 CLASSES = ("", "normal", "batch")
+RUSH_S = 3.0
+"""The time between two moments at which calls come together."""
 CROWD_PART = 0.7
 CROWD_S = (1.5, 10.0, 40.0)
 """Deadlines of crowded calls: some of them cannot be met."""
@@ -77,7 +81,8 @@ def plans(world: World) -> list[Plan]:
     streams = Random(f"{weather.seed} streams")
     models = Random(f"{weather.seed} models")
     apps = Random(f"{weather.seed} apps")
-    long_calls = 0.5 if weather.isolations else 0.15 if weather.durable else 0.05
+    streams_part, repeated = (0.9, 0.9) if weather.shared else (STREAMS, REPEATED)
+    long_calls = 0.5 if weather.isolations or weather.shared else 0.15 if weather.durable else 0.05
     made: list[Plan] = []
     for number in range(weather.calls):
         durable = random.random() < weather.durable
@@ -91,17 +96,19 @@ def plans(world: World) -> list[Plan]:
             f"key{number}" if durable else "",
             LONG_TOKENS if is_long else random.randrange(1, 9),
             deadlines_s[-1] if is_long else random.choice(deadlines_s),
-            streams.random() < STREAMS,
+            streams.random() < streams_part,
             (0.0 if durable else random.random() * 3) if leaves else None,
             models.choice(MODELS[: weather.models]),
             apps.choice(APPS) if weather.throttled or weather.small else "",
             apps.choice(INTERACTIONS) if weather.throttled else "",
             apps.choice(CLASSES) if weather.due_times else "",
         )
+        if weather.rushed:
+            plan = replace(plan, at_s=plan.at_s // RUSH_S * RUSH_S)
         if weather.crowded:
             plan = replace(plan, at_s=plan.at_s * CROWD_PART, deadline_s=min(plan.deadline_s, apps.choice(CROWD_S)))
         made.append(plan)
-        if durable and random.random() < 0.4:
+        if durable and random.random() < repeated:
             made.append(replace(plan, number=weather.calls + number, at_s=plan.at_s + random.random() ** 2 * 8))
     return made
 

@@ -55,6 +55,7 @@ class Disturbances:
             (weather.retires, self._retire),
             (0.3 if weather.looks else 0.0, self._look),
             (weather.stops, self._stop),
+            (1.0 if weather.rushed else 0.0, self._revive),
         ]
         for number, (rate, act) in enumerate(kinds):
             if rate:
@@ -93,6 +94,8 @@ class Disturbances:
         leaders = [gate for gate in self._world.gates if gate.is_up and gate.process.is_leader]
         if leaders and self._random.random() < 0.4:
             return self._random.choice(leaders)
+        if self._world.weather.shared:  # the callers of one call stay at their fronts
+            return self._random.choice([*self._world.gates, *self._world.workers])
         return self._random.choice(self._world.nodes())
 
     async def _kill(self) -> None:
@@ -116,6 +119,11 @@ class Disturbances:
             self._world.note(f"{node.name} is gone for good")
             self._gone.add(node.name)
 
+    async def _revive(self) -> None:
+        """Bring all gate processes back."""
+        for gate in list(self._world.gates):
+            self._world.restart(gate)
+
     async def _pause(self) -> None:
         node = self._victim()
         self._world.pause(node)
@@ -132,7 +140,8 @@ class Disturbances:
         others = [other.name for other in world.nodes() if other is not node]
         share = random.choice([0.3, 0.6, 1.0])
         chosen = [name for name in others if random.random() < share]
-        return await self._cut_off(node, chosen, random.random() < 0.4, random.random() ** 2 * LONGEST_S)
+        from_store = random.random() < 0.4 and not world.weather.apart
+        return await self._cut_off(node, chosen, from_store, random.random() ** 2 * LONGEST_S)
 
     async def _isolate_busy(self) -> None:
         """Isolate a worker in the middle of its work."""

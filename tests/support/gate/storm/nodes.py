@@ -11,7 +11,7 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.model.commands import Report
+from dispatcher.model.commands import Accept, Command, Outcome, Refused, Report
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.operations.context import Context
 from dispatcher.operations.detached import serve_launched
@@ -27,6 +27,7 @@ from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.swapper import Swapper
+from tests.support.gate.storm.books import Books
 from tests.support.gate.storm.clocks import CountingIds, SkewedClock
 from tests.support.gate.storm.engine import CONTEXT_TOKENS, MODELS, StormEngine
 from tests.support.gate.storm.journal import Disk, MemoryJournal
@@ -40,6 +41,20 @@ if TYPE_CHECKING:
 SHARD = "pool"
 DEADLINE_S = 60.0
 CLASSES = (SloClass("soon", 3.0), SloClass("normal", 10.0), SloClass("batch", 30.0, is_deferred=True))
+
+
+class NotedLink(Link):
+    """A link that notes which calls without a key were refused."""
+
+    def __init__(self, *arguments: Any, books: Books, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._books = books
+
+    async def do(self, command: Command) -> Outcome:
+        outcome = await super().do(command)
+        if isinstance(command, Accept) and isinstance(outcome, Refused) and not command.durable:
+            self._books.refusals[command.id] = outcome.code
+        return outcome
 
 
 class Node:
@@ -61,7 +76,7 @@ class Node:
             lambda: world.kill(self),
             fails=weather.store_fails,
             pauses=weather.store_pause,
-            crashes=weather.crash,
+            crashes=weather.crash if name.startswith("g") or not weather.rushed else 0.0,
             freeze=lambda seconds: world.freeze(self, seconds),
             freezes=weather.freezes,
         )
@@ -88,13 +103,14 @@ class Node:
 
     def new_link(self, process: str) -> Link:
         store = self.store
-        return Link(
+        return NotedLink(
             process,
             self.fleet,
             self.world.settings,
             mailboxes=store.mailboxes,
             launcher=self.world.launcher,
             answers=store,
+            books=self.world.books,
         )
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

@@ -11,7 +11,6 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -91,18 +90,12 @@ class Reach:
         """The functions that were not called yet."""
         self._codes: dict[str, CodeType] = {}
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watch(self) -> None:
+        """Note calls from now on, until the end of this process."""
         setattr(builtins, FIRST_CALL, self._first_call)
         self._codes = {name: function.__code__ for name, function in self.missed.items()}
-        try:
-            for name, function in self.missed.items():
-                function.__code__ = _stub(name, function)
-            yield
-        finally:
-            for name, function in self.missed.items():
-                function.__code__ = self._codes[name]
-            delattr(builtins, FIRST_CALL)
+        for name, function in self.missed.items():
+            function.__code__ = _stub(name, function)
 
     def _first_call(self, name: str) -> FunctionType:
         function = self.missed.pop(name)

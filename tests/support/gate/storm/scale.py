@@ -37,6 +37,7 @@ from dispatcher.shard import (
     grouped,
     interactions,
     kept_ends,
+    plan_command,
     records,
     slots,
     snapshot,
@@ -98,8 +99,17 @@ SMALL: list[tuple[Any, str, float]] = [
     (wait_record, "FOLLOWED_MAX", 2),
     (wait_record, "COSTS_MAX", 2),
     (wait_record, "PACES_MAX", 1),
+    (plan_command, "GROUPS_MAX", 2),
 ]
 """Bounds of production, and what they are in half of the seeds with small bounds, each by chance."""
+APART: list[tuple[Any, str, float]] = [
+    (leader, "IDLE_READ_S", 5.0),
+    (replica, "POSITION_MAX_AGE_S", 1.0),
+    (follower, "POSITION_MAX_AGE_S", 1.0),
+]
+"""In seeds in which processes are apart the leader reads seldom what others wrote, and then loads a snapshot."""
+RUSHED: list[tuple[Any, str, float]] = [(leader, "BACKLOG_MAX", 2)]
+"""In rushed seeds a leader is behind with three commands."""
 SHORT_HISTORY: list[tuple[Any, str, float]] = [
     (wait_record, "SATURATED_MIN_S", 0.3),
     (wait_record, "ENDS_MIN", 3),
@@ -121,7 +131,12 @@ def scaled(weather: Weather) -> Iterator[None]:
     with ExitStack() as stack:
         for module, name, value in SCALED:
             stack.enter_context(patch.object(module, name, value))
-        for module, name, value in [*small, *(SHORT_HISTORY if weather.crowded else ())]:
+        for module, name, value in [
+            *small,
+            *(SHORT_HISTORY if weather.crowded else ()),
+            *(APART if weather.apart else ()),
+            *(RUSHED if weather.rushed else ()),
+        ]:
             for each in _with_constant(module, name):
                 stack.enter_context(patch.object(each, name, value))
         yield

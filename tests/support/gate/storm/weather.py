@@ -26,6 +26,12 @@ CROWDED = 0.12
 """In so many seeds all tenants have long queues, so that waits are announced and calls are out of reach."""
 THROTTLED = 0.12
 """In so many seeds the gate throttles."""
+SHARED = 0.08
+"""In so many seeds most keys are repeated at other fronts, while their calls run."""
+RUSHED = 0.06
+"""In so many seeds many calls come at the same moments, the leader dies often, and soon refuses what it has to do."""
+APART = 0.06
+"""In so many seeds processes are cut off from each other and not from the store, and the leader's clock jumps."""
 OTHER_ORDER = 0.12
 """In so many seeds the shard has another order than the default."""
 TIERED = 0.08
@@ -109,6 +115,12 @@ class Weather:
     """The shard knows tiers, and each tenant has another one."""
     due_times: bool = False
     """Calls have SLO classes, and the order knows when they are due."""
+    shared: bool = False
+    """Keys are repeated at other fronts while their calls run, and attempts are lost."""
+    rushed: bool = False
+    """Calls come together, and a leader with a few commands is behind."""
+    apart: bool = False
+    """Parts of the fleet work without each other, and the leader reads the log seldom."""
     looks: bool = False
     """Operators ask for usage, load and delays."""
     stops: float = 0.0
@@ -185,9 +197,43 @@ def _with_rules(weather: Weather) -> Weather:
     elif random.random() < 2 * TIERED:
         tiered = random.random() < 0.6
         weather = replace(weather, tiered=tiered, due_times=not tiered or random.random() < 0.3)
+    kind = random.random()
+    if kind < SHARED:
+        return _shared(weather)
+    if kind < SHARED + APART:
+        return _apart(weather)
+    if kind < SHARED + APART + RUSHED:
+        return _rushed(weather)
     if weather.crowded and not weather.isolations:
         weather = replace(weather, calls=40, workers=1, slots=2, token_s=0.1, trouble_s=8.0)
     return weather
+
+
+def _shared(weather: Weather) -> Weather:
+    """Return a weather in which streams are followed by several fronts, and lose their attempts."""
+    return replace(
+        weather, shared=True, mild=False, crowded=False, isolations=0.0, fronts=max(2, weather.fronts),
+        workers=max(2, weather.workers), gates=max(2, weather.gates), leaderless=False, slots=2, durable=0.9,
+        token_s=0.2, trouble_s=30.0, kills=0.5, cuts=0.1, callers_leave=0.1, lost=0.0,
+    )  # fmt: skip
+
+
+def _rushed(weather: Weather) -> Weather:
+    """Return a weather in which the copies of one command meet leaders of which some are behind."""
+    return replace(
+        weather, rushed=True, mild=False, crowded=False, isolations=0.0, leaderless=False, gates=max(2, weather.gates),
+        durable=0.0, slots=2, token_s=0.1, trouble_s=16.0, calls=40, kills=0.0, cuts=0.0, crash=0.05, lost=0.0,
+        store_gone=0.0,
+    )  # fmt: skip
+
+
+def _apart(weather: Weather) -> Weather:
+    """Return a weather in which processes write the log beside a leader that does not hear of it at once."""
+    return replace(
+        weather, apart=True, mild=False, crowded=False, isolations=0.0, leaderless=False, gates=max(2, weather.gates),
+        fronts=max(2, weather.fronts), workers=max(2, weather.workers), slots=1, token_s=0.1, trouble_s=16.0, kills=0.0,
+        cuts=0.8, jumps=2.0, skew_s=3.0, store_fails=0.0, store_pause=0.0, store_gone=0.0, crash=0.0,
+    )  # fmt: skip
 
 
 def _with_errors(weather: Weather) -> Weather:

@@ -5,6 +5,7 @@ rules      the rules of docs/gate.md, each removed
 mistakes   other mistakes
 careless   more of them: in what undoes and searches after an error, in what reads the log, and in the order
 public_reports   mistakes that were made in similar software
+planted    a pytest plugin that runs other tests with a bug in the code
 """
 
 from tests.support.gate.storm.bugs import careless as _careless

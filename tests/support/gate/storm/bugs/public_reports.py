@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dispatcher.policies.orders import two_clocks
 from dispatcher.shard import accept, fold, running
+from gpu_worker.service import executions
+from gpu_worker.service import outbox as worker_outbox
 from tests.support.gate.storm.bugs.registry import Edit, bug
 
 bug(
@@ -42,4 +44,21 @@ bug(
     "charged_again_on_retry",
     "A call that comes back is charged for its first attempt too (BerriAI/litellm#15740).",
     Edit(running, "_return", "state.order.settled(call.tenant, call, 0.0)", "call.tenant.clocks"),
+)
+bug(
+    "refused_charge_is_dropped",
+    "A report that the gate refuses for now is not sent again (BerriAI/litellm#35531, #33873: spend that the database "
+    "does not take is gone).",
+    Edit(worker_outbox.Outbox, "_acknowledged", "if not isinstance(outcome, Refused):", "if True:"),
+)
+bug(
+    "finished_work_is_given_away",
+    "A worker does not say that it holds an attempt whose report is under way, so the attempt is done again "
+    "(mapbox/ecs-watchbot#143).",
+    Edit(executions.Executions, "live", "self.running() | self.outbox.live() | self._deciding", "self.running()"),
+)
+bug(
+    "aborted_request_keeps_its_slot",
+    "A request whose caller left before the end keeps its slot (sgl-project/sglang#8587).",
+    Edit(executions.Executions, "_close", "if execution.name in self._live:", "if False:"),
 )

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dispatcher.model.facts import Accepted, Entry, Fact
+from dispatcher.shard import interactions
 
 if TYPE_CHECKING:
     from dispatcher.shard.state import State
     from tests.support.gate.storm.books import Answered
     from tests.support.gate.storm.world import World
 
+TALKS = 2
+"""A tenant's interactions in a run (callers.INTERACTIONS)."""
 EARLIER_S = 1.0
 """A front repeats a refusal of its tenant for a moment, and a writer's clock may be wrong."""
 
@@ -34,15 +37,19 @@ class Queues:
 
     def __init__(self) -> None:
         self._most: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+        self._waited: defaultdict[str, int] = defaultdict(int)
+        """After the last entry, by tenant."""
 
     def note(self, now: float, state: State, entry: Entry) -> None:
-        """Note an entry that was folded: what waits after it, and those that it accepted."""
+        """Note an entry that was folded: what waits before or after it, and those that it accepted."""
         arrived: defaultdict[str, int] = defaultdict(int)
         for fact in entry.facts:
             if isinstance(fact, Accepted):
                 arrived[fact.tenant] += 1
         for tenant in state.tenants.values():
-            most = tenant.waiting + tenant.suspended + arrived[tenant.name]
+            waits = tenant.waiting + tenant.suspended
+            most = max(self._waited[tenant.name], waits) + arrived[tenant.name]
+            self._waited[tenant.name] = waits
             noted = self._most[tenant.name]
             if not noted or noted[-1][1] != most:
                 noted.append((now, most))
@@ -65,6 +72,13 @@ def refusals_are_justified(world: World) -> Iterator[str]:
             since = world.began_at  # its refusal may be a stored one of an earlier submission
         if (reason := _unjustified(world, answered, since, until)) is not None:
             yield f"caller {answered.caller} of {answered.tenant} was refused as {answered.code}: {reason}"
+
+
+def refused_calls_do_not_run(world: World) -> Iterator[str]:
+    """I1: a call that the gate refused is not in the log, whichever copy of its command was refused."""
+    for call_id, code in world.books.refusals.items():
+        if call_id in world.log.accepted:
+            yield f"{call_id} was refused as {code}, and accepted"
 
 
 def _unjustified(world: World, answered: Answered, since: float, until: float) -> str | None:
@@ -95,11 +109,16 @@ def _not_throttled(world: World, answered: Answered) -> str | None:
         for call_id, facts in world.log.accepted.items()
         if (facts[0].tenant == answered.tenant if is_user else True)
     ]
-    if answered.interaction and any(
-        facts[0].interaction == answered.interaction
-        and facts[0].tenant == answered.tenant
-        and world.log.written_in[call_id] < answered.began
-        for call_id, facts in world.log.accepted.items()
+    is_remembered = interactions.INTERACTIONS_MOST >= TALKS  # not with a small bound (scale.py)
+    if (
+        answered.interaction
+        and is_remembered
+        and any(
+            facts[0].interaction == answered.interaction
+            and facts[0].tenant == answered.tenant
+            and world.log.written_in[call_id] < answered.began
+            for call_id, facts in world.log.accepted.items()
+        )
     ):
         return f"its interaction {answered.interaction!r} had begun"
     least = limits.user if is_user else limits.app
