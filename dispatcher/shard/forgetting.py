@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dispatcher.model.usage import HOUR_S
-from dispatcher.shard.kept_ends import drop_old, drop_surplus
+from dispatcher.shard.kept_ends import drop_old, drop_surplus, mark_second
 from dispatcher.shard.state import State
 
 CLEANED_EVERY_S = 60.0
@@ -18,7 +18,7 @@ def forget(state: State, before: float) -> None:
 
     `before` is the time of the entry before. The entries alone decide what is dropped, so that all copies of a shard
     drop the same. Some of the interactions, of the usage (grouped.py) and of the idle tenants are checked with each
-    entry, the ends every second, and everything else every minute. In a log of format 5 some of the idle tenants are
+    entry, and some of the old ends; everything else every minute. In a log of format 5 some of the idle tenants are
     checked every second, because the version that wrote it did so.
     """
     for name in state.grown:
@@ -26,6 +26,7 @@ def forget(state: State, before: float) -> None:
             process.drop_accepted()
     state.grown.clear()
     drop_surplus(state.ends)
+    drop_old(state.ends, state.at)
     is_minute = before // CLEANED_EVERY_S != state.at // CLEANED_EVERY_S
     _forget_interactions(state, is_minute=is_minute)
     _forget_usage(state, is_minute=is_minute)
@@ -33,7 +34,7 @@ def forget(state: State, before: float) -> None:
         _forget_idle(state, state.idle.due_parts(state.position, before, state.at))
     if int(before) == int(state.at):
         return
-    drop_old(state.ends, state.at)
+    mark_second(state.ends, state.at)
     if state.throttle is not None:
         state.throttle.trim()
     if state.format < 6:

@@ -12,7 +12,7 @@ the same ends at the same entry. (A process of an older version drops the oldest
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import islice
+from math import ceil
 
 from dispatcher.model.commands import Over
 
@@ -23,6 +23,10 @@ ENDS_LEAST = 4_096
 """So many ends are kept however old they are."""
 ENDS_MOST = 65_536
 """More ends are never kept. At 2,000 calls a second, as much as a shard carries, there are 60,000."""
+DROPPED_MOST = 1_000
+"""Most ends that are dropped for their age with one entry."""
+MARKS_TRIED = 60
+"""A log that was idle for longer drops its old ends when a later mark is old."""
 MARK = "@"
 
 
@@ -32,24 +36,25 @@ def drop_surplus(ends: OrderedDict[str, Over]) -> None:
         ends.popitem(last=False)
 
 
-def drop_old(ends: OrderedDict[str, Over], now: float) -> None:
-    """Mark the ends so far, and drop the old ones. Call this once a second of the log. `now` is in Unix seconds.
-
-    O(ends of a second), and O(1) for each end that is dropped.
-    """
+def mark_second(ends: OrderedDict[str, Over], now: float) -> None:
+    """Mark the ends so far. Call this with the first entry of a second of the log. `now` is in Unix seconds."""
     if ends and not next(reversed(ends)).startswith(MARK):
         name = f"{MARK}{int(now) + 1}"
         ends[name] = Over(name, 0, "")
-    while len(ends) > ENDS_LEAST and (marked := _first_second(ends)) and _time_of(marked[-1]) < now - ENDS_KEPT_S:
-        for name in marked[: len(ends) - ENDS_LEAST]:
-            del ends[name]
 
 
-def _first_second(ends: OrderedDict[str, Over]) -> list[str]:
-    """Return the ids up to the first mark; none if there is no mark."""
-    count = next((place for place, name in enumerate(ends, 1) if name.startswith(MARK)), 0)
-    return list(islice(ends, count))
+def drop_old(ends: OrderedDict[str, Over], now: float) -> None:
+    """Drop ends that are older than ENDS_KEPT_S, at most DROPPED_MOST. Call this after each entry."""
+    if len(ends) <= ENDS_LEAST or (last := _last_old_mark(ends, now)) is None:
+        return
+    for _ in range(min(DROPPED_MOST, len(ends) - ENDS_LEAST)):
+        if ends.popitem(last=False)[0] == last:
+            return
 
 
-def _time_of(mark: str) -> float:
-    return float(mark.removeprefix(MARK))
+def _last_old_mark(ends: OrderedDict[str, Over], now: float) -> str | None:
+    """Return the newest mark that is older than ENDS_KEPT_S, if it is among the MARKS_TRIED newest that there can be.
+    Before it are all older ones."""
+    newest = ceil(now - ENDS_KEPT_S) - 1
+    names = (f"{MARK}{second}" for second in range(newest, newest - MARKS_TRIED, -1))
+    return next((name for name in names if name in ends), None)
