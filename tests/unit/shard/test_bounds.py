@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 
 from dispatcher.model.commands import End, Over, Refused, Unknown
@@ -151,3 +153,15 @@ def test_a_decision_that_is_undone_leaves_no_trace_at_the_bounds(monkeypatch: py
     shard.shard.decide([command], shard.now + 2)
     shard.shard.rollback()
     assert dump(shard.shard) == before
+
+
+def test_an_entry_drops_few_of_many_old_ends() -> None:
+    ends = OrderedDict((f"p-{number}", Over(f"p-{number}", 1, "done")) for number in range(10_000))
+    kept_ends.mark_second(ends, 100.0)
+    kept_ends.drop_old(ends, 131.0)
+    assert len(ends) == 10_001
+    for _ in range(20):
+        before = len(ends)
+        kept_ends.drop_old(ends, 132.0)
+        assert before - len(ends) <= kept_ends.DROPPED_MOST
+    assert len(ends) == kept_ends.ENDS_LEAST
