@@ -100,7 +100,7 @@ class OrderAlone:
         queue.add(Call(tenant, found, MODEL, COST, self.arrivals, priority))
         found.waiting += 1
         found.direct += 1
-        if queue.entry is None:
+        if not queue.places:
             self.index.place(queue, now)
 
     def prepare(self, tenant: str, true_cost: float) -> None:
@@ -130,7 +130,7 @@ class OrderAlone:
         if queue.count:
             self.index.place(queue, now)
         else:
-            self.index.drop(queue)
+            queue.move()
         self.running.append(call)
 
 

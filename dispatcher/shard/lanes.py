@@ -18,19 +18,17 @@ class Lanes:
     def update(self, queue: TenantQueue, now: float) -> None:
         """Bring the queue's entry up to date with its head and its tenant's clocks."""
         if not queue.count:
-            if queue.entry is not None:
-                self._index(queue).drop(queue)
+            queue.move()
             return
-        clocks = queue.tenant.clocks
-        if queue.entry is None or queue.indexed is not clocks or queue.entry[1] != queue.head().arrival:
+        clocks, arrival = queue.tenant.clocks, queue.head().arrival
+        if not queue.places or queue.indexed_clocks is not clocks or queue.indexed_arrival != arrival:
             self._index(queue).place(queue, now)
-            queue.indexed = clocks
+            queue.indexed_clocks, queue.indexed_arrival = clocks, arrival
 
     def drop(self, tenant: Tenant) -> None:
         """Remove all queues of a tenant, because its tier or its share is about to change."""
         for queue in tenant.queues.values():
-            if queue.entry is not None:
-                self._index(queue).drop(queue)
+            queue.move()
 
     def lowest_vft(self, model: str) -> float:
         """Return the lowest vft of the tenants that wait for the model; infinity if none waits."""

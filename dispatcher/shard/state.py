@@ -288,7 +288,7 @@ class State(UndoJournal):
         if is_active is tenant.is_idle:
             self.idle.update(tenant, is_known=tenant.name in self.tenants)
         for queue in tenant.queues.values():
-            if queue.count or queue.entry is not None:
+            if queue.count or queue.places:
                 self.lanes.update(queue, self.at)
 
     def scale(self) -> float:

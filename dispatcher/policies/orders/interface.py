@@ -30,10 +30,6 @@ class Index(Protocol):
         """Add the queue, or update it after a change of its head or of its tenant's clocks. It must not be empty."""
         ...
 
-    def drop(self, queue: TenantQueue) -> None:
-        """Remove the queue: it is empty, or its tenant's tier or share is about to change."""
-        ...
-
     def due(self, now: float, virtual_time: float) -> tuple[TenantQueue | None, float]:
         """Return the queue that is due first, or None if nothing waits, and what `lowest_vft` returns.
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
+from dispatcher.policies.orders.sorted_entries import Entry, SortedEntries
+
 SLACK = 64
 """Beside n waiting calls, a queue keeps about n + SLACK dead entries before it drops them all."""
 
 Clocks = tuple[float, ...]
 """The numbers that an order keeps for a tenant. Their meaning belongs to the order."""
-
-Entry = tuple[float, int, "TenantQueue"]
-"""An entry of an index: a key, the arrival of the queue's head, and the queue."""
 
 
 class Call:
@@ -68,24 +67,30 @@ class Call:
 
 
 class TenantQueue:
-    """The waiting calls of one tenant for one model. `entry`, `later_entry`: its live entries in an index.
+    """The waiting calls of one tenant for one model.
 
-    `indexed`: the tenant's clocks when `entry` was made; None if it was never made.
+    `places`: its entries in an index, each with the list that holds it; empty if the queue is in no index.
+    `indexed_clocks`, `indexed_arrival`: the tenant's clocks and the arrival of the head when they were made.
     """
 
-    __slots__ = ("calls", "count", "entry", "indexed", "later_entry", "model", "tenant")
+    __slots__ = ("calls", "count", "indexed_arrival", "indexed_clocks", "model", "places", "tenant")
 
     def __init__(self, tenant: Tenant, model: str) -> None:
         self.tenant = tenant
         self.model = model
-        self.indexed: Clocks | None = None
+        self.places: tuple[tuple[SortedEntries, Entry], ...] = ()
+        self.indexed_clocks: Clocks = ()
+        self.indexed_arrival = 0
         self.calls: list[tuple[float, int, Call]] = []
         self.count = 0
-        self.entry: Entry | None = None
-        self.later_entry: Entry | None = None
 
-    def __lt__(self, other: TenantQueue) -> bool:
-        return False  # a heap compares queues only if key and arrival are equal
+    def move(self, *places: tuple[SortedEntries, Entry]) -> None:
+        """Put its entries into these lists, instead of where they are."""
+        for entries, entry in self.places:
+            entries.remove(entry)
+        for entries, entry in places:
+            entries.add(entry)
+        self.places = places
 
     def add(self, call: Call) -> None:
         call.queued = True

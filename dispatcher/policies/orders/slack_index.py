@@ -14,7 +14,7 @@ Deferred calls (class batch) wait in queues of their own. Such a queue gets a sl
 and is charged as surplus, so that night work does not use up the guarantee of the morning. `urgent_s` before its head
 is due, the queue becomes one like any other. Deferred queues do not hold V back.
 
-    queue            heap         key
+    queue            list         key
     in profile       _ready       due, vft
     surplus          _window      due, vft       vft <= V + window; V only grows, so a queue enters it once
                      _beyond      vft           the others
@@ -22,24 +22,15 @@ is due, the queue becomes one like any other. Deferred queues do not hold V back
     deferred         _deferred    vft
                      _calm        due            the same queues, until they are urgent
     not deferred     _by_vft      vft            for V
-
-Entries are lazy, as in two_clocks_index.py: an entry is live while its queue names it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Any
 
-from dispatcher.policies.orders.queues import Call, Entry, TenantQueue
-
-SWEEP_SLACK = 64
-"""The heaps may hold eight entries for each queue, and SWEEP_SLACK more, before the dead ones are dropped."""
-
-Heap = list[tuple[Any, ...]]
-"""Keys, the arrival of the queue's head, and the queue's entry. Two queues never have the same arrival."""
+from dispatcher.policies.orders.queues import Call, TenantQueue
+from dispatcher.policies.orders.sorted_entries import Entry, SortedEntries
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,47 +51,39 @@ class Slack:
 
 
 class SlackIndex:
+    """An entry has its list's keys, the arrival of the queue's head (no two queues have the same), and the queue."""
+
     def __init__(self, slack: Slack) -> None:
         self._slack = slack
-        self._queues = 0
-        self._ready: Heap = []
-        self._window: Heap = []
-        self._beyond: Heap = []
-        self._later: Heap = []
-        self._deferred: Heap = []
-        self._calm: Heap = []
-        self._by_vft: Heap = []
+        self._ready = SortedEntries()
+        self._window = SortedEntries()
+        self._beyond = SortedEntries()
+        self._later = SortedEntries()
+        self._deferred = SortedEntries()
+        self._calm = SortedEntries()
+        self._by_vft = SortedEntries()
         self._window_end = -inf
 
     def place(self, queue: TenantQueue, now: float) -> None:
-        self._queues += queue.entry is None
         head, (tat, vft) = queue.head(), queue.tenant.clocks
-        arrival = head.arrival
-        queue.entry = entry = (vft, arrival, queue)
+        by_vft = (vft, head.arrival, queue)
         if self._slack.is_calm(head, now):
-            heappush(self._deferred, (vft, arrival, entry))
-            heappush(self._calm, (head.due_at - self._slack.urgent_s, arrival, entry))
+            urgent_at = head.due_at - self._slack.urgent_s
+            queue.move((self._deferred, by_vft), (self._calm, (urgent_at, head.arrival, queue)))
+        elif not queue.tenant.rate_per_s:
+            queue.move((self._by_vft, by_vft), (self._beyond, by_vft))
+        elif tat <= now:
+            queue.move((self._by_vft, by_vft), (self._ready, (head.due_at or inf, *by_vft)))
         else:
-            heappush(self._by_vft, (vft, arrival, entry))
-            if queue.tenant.rate_per_s and tat <= now:
-                heappush(self._ready, (head.due_at or inf, vft, arrival, entry))
-            else:
-                heappush(self._beyond, (vft, arrival, entry))
-                if queue.tenant.rate_per_s:
-                    heappush(self._later, (tat, arrival, entry))
-        self._sweep()
-
-    def drop(self, queue: TenantQueue) -> None:
-        self._queues -= queue.entry is not None
-        queue.entry = None
+            later = (tat, head.arrival, queue)
+            queue.move((self._by_vft, by_vft), (self._beyond, by_vft), (self._later, later))
 
     def due(self, now: float, virtual_time: float) -> tuple[TenantQueue | None, float]:
         queue = self.direct(now, virtual_time) or _first(self._deferred)
         return queue, self.lowest_vft()
 
     def direct(self, now: float, virtual_time: float) -> TenantQueue | None:
-        self._bring_up_to_date(now)
-        if (queue := _first(self._ready)) is not None:
+        if (queue := self.guaranteed(now)) is not None:
             return queue
         self._move_window(virtual_time + self._slack.window)
         return _first(self._window) or _first(self._beyond)
@@ -110,42 +93,31 @@ class SlackIndex:
         return _first(self._ready)
 
     def lowest_vft(self) -> float:
-        return self._by_vft[0][0] if _first(self._by_vft) is not None else inf
+        return self._by_vft.first[0] if self._by_vft.first else inf
 
     def _move_window(self, end: float) -> None:
         """Move queues with vft <= `end` to `_window`, the others to `_beyond`. V falls only if a decision is undone."""
         if end < self._window_end:
-            self._beyond += [(vft, arrival, entry) for _, vft, arrival, entry in self._window if vft > end]
-            self._window = [item for item in self._window if item[1] <= end]
-            heapify(self._beyond)
-            heapify(self._window)
+            for _, vft, arrival, queue in list(self._window):
+                if vft > end:
+                    _exchange(queue, self._window, self._beyond, (vft, arrival, queue))
         self._window_end = end
-        while _first(self._beyond) is not None and self._beyond[0][0] <= end:
-            vft, arrival, entry = heappop(self._beyond)
-            heappush(self._window, (entry[2].head().due_at or inf, vft, arrival, entry))
+        while (first := self._beyond.first) is not None and first[0] <= end:
+            vft, arrival, queue = first
+            _exchange(queue, self._beyond, self._window, (queue.head().due_at or inf, vft, arrival, queue))
 
     def _bring_up_to_date(self, now: float) -> None:
         """Place the queues anew that are in profile again, or have an urgent head now."""
-        for heap in (self._later, self._calm):
-            while heap and heap[0][0] <= now:
-                if _is_live(entry := heappop(heap)[-1]):
-                    self.place(entry[2], now)
-
-    def _sweep(self) -> None:
-        """Remove dead entries if there are too many. Each queue has at most three live ones."""
-        heaps = (self._ready, self._window, self._beyond, self._later, self._deferred, self._calm, self._by_vft)
-        if sum(map(len, heaps)) > 8 * self._queues + SWEEP_SLACK:
-            for heap in heaps:
-                heap[:] = [item for item in heap if _is_live(item[-1])]
-                heapify(heap)
+        for entries in (self._later, self._calm):
+            while (first := entries.first) is not None and first[0] <= now:
+                self.place(first[-1], now)
 
 
-def _is_live(entry: Entry) -> bool:
-    return entry[2].entry is entry
+def _exchange(queue: TenantQueue, old: SortedEntries, new: SortedEntries, entry: Entry) -> None:
+    """Move the queue from one list to another one."""
+    kept = (place for place in queue.places if place[0] is not old)
+    queue.move(*kept, (new, entry))
 
 
-def _first(heap: Heap) -> TenantQueue | None:
-    """Drop dead entries from the head of the heap. Return the first queue, or None."""
-    while heap and not _is_live(heap[0][-1]):
-        heappop(heap)
-    return heap[0][-1][2] if heap else None
+def _first(entries: SortedEntries) -> TenantQueue | None:
+    return entries.first[-1] if entries.first else None

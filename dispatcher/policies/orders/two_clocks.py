@@ -19,7 +19,7 @@ Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the units 
     overbooked    effective rate = rate x rate_scale(sum of the rates of tenants that wait or run, capacity)
 
 Invariants: no more calls run than there are slots (except after a reduction of the slots). A slot is free only while no
-call waits that may use it. A decision takes O(log waiting tenants), amortized (two_clocks_index.py).
+call waits that may use it. A decision compares O(log waiting tenants) entries (sorted_entries.py).
 
 The second rule for V, at a settlement, raises V at once to where the settled tenant's next dispatch would raise it.
 This harms no other tenant: while a slot is free, a lead delays none. Start-time fair queueing has this rule for the end

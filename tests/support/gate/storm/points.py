@@ -74,6 +74,7 @@ ANYWHERE: list[tuple[Any, str]] = [
     (wait_record.WaitRecord, "saturate"), (workers, "report"), (workers, "rested"), (workers, "silent_worker"),
     (two_clocks.TwoClocks, "joined"), (two_clocks.TwoClocks, "charged"), (two_clocks.TwoClocks, "settled"),
     (two_clocks_index.TwoClocksIndex, "place"), (keyed_index.KeyedIndex, "place"), (queues.TenantQueue, "head"),
+    (queues.TenantQueue, "move"),
     (activity.IdleTenants, "update"), (steps, "_undo_accepted"), (steps, "_undo_dispatched"), (steps, "_undo_ended"),
     (codec, "encode_entry"), (kept_answers, "keep_answers"), (kept_answers, "kept_ends"),
     (kept_answers, "keep_outcomes"),

@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from dispatcher.model import usage
-from dispatcher.policies.orders import keyed_index, queues, two_clocks_index
+from dispatcher.policies.orders import queues, sorted_entries
 from dispatcher.policies.planning import residency
 from dispatcher.service import (
     courier,
@@ -90,8 +90,7 @@ SMALL: list[tuple[Any, str, float]] = [
     (deadlines, "SLACK", 1),
     (slots, "SLACK", 1),
     (queues, "SLACK", 1),
-    (two_clocks_index, "SLACK", 1),
-    (keyed_index, "SLACK", 1),
+    (sorted_entries, "BLOCK_MOST", 2),
     (snapshot, "ROWS_A_LINE", 2),
     (codec, "COMPRESSED_FROM_BYTES", 64),
     (frames, "FRAME_FULL", 300),

@@ -175,5 +175,5 @@ bug(
 bug(
     "profile_ignored",
     "A tenant in profile has no advantage.",
-    Edit(two_clocks_index.TwoClocksIndex, "_fill_buckets", "while ", "while False and "),
+    Edit(two_clocks_index.TwoClocksIndex, "_fill_buckets", "later[0] <= now", "later[0] < 0.0"),
 )
