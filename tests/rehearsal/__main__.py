@@ -74,6 +74,7 @@ def say(line: str) -> None:
 async def _rehearse(template: dict[str, Any], home: Path) -> int:
     children = Children(RealIds().new(), home / "logs", temporary=home)
     aws: LocalAws | None = None
+    following: list[asyncio.Task[None]] = []
     try:
         moto = await children.spawn_python("moto", ["-m", "headgate.local.moto.server"], environment=base_environment())
         moto_url = str((await moto.announcement(60.0))["url"])
@@ -102,18 +103,18 @@ async def _rehearse(template: dict[str, Any], home: Path) -> int:
         for task in (checking, *following):
             if task.done():
                 task.result()
-        for each in following:
-            each.cancel()
-        await asyncio.gather(*following, return_exceptions=True)
         for service in services:
             say(f"desired counts of the pool {service.pool}: {', '.join(map(str, service.desired))}")
         say("the rehearsal passed")
         return 0
     except Exception as error:
-        sys.stdout.write(f"✘ {type(error).__name__}: {error}\n")
         _show_logs(home)
+        say(f"the rehearsal failed: {type(error).__name__}: {error}")
         return 1
     finally:
+        for each in following:
+            each.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
         if aws is not None:
             await aws.stop()
         with suppress(ProcessLookupError):

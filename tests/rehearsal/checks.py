@@ -165,12 +165,11 @@ class Checks:
                 while len(serving := await asyncio.to_thread(self._serving, MODEL)) < 2:
                     await asyncio.sleep(1.0)
         finally:
-            ended = [each for each in asked if each.done()]
+            failed = [error for each in asked if each.done() and (error := each.exception()) is not None]
             for each in asked:
                 each.cancel()
-            answers = await asyncio.gather(*asked, return_exceptions=True)
-        failed = [answer for answer in answers[: len(ended)] if isinstance(answer, openai.APIError)]
-        assert not failed, failed[0]
+            await asyncio.gather(*asked, return_exceptions=True)
+        assert not failed, f"{len(failed)} of {FLOOD} requests failed, the first with {failed[0]!r}"
         self._say(f"a flood of {FLOOD} requests: the sweep set the desired count, and {len(serving)} workers serve")
 
     def _serving(self, pool: str) -> list[str]:
