@@ -81,15 +81,15 @@ class Backlogs:
         before = of_tenant.get(queue) if of_tenant is not None else None
         if before == part:
             return
-        if before is not None:
-            self._add(queue[0], before, -1)
         if part is not None:
-            self._add(queue[0], part, 1)
+            self._add(queue[0], part)
             self.parts.setdefault(tenant, {})[queue] = part
         elif of_tenant is not None:
             del of_tenant[queue]
             if not of_tenant:
                 del self.parts[tenant]
+        if before is not None:
+            self._remove(queue[0], before)
 
     def waiting(self, tenant: str, queue: QueueName, mean_cost: float) -> tuple[float, float]:
         """Return the queue's own service in the sums: what waits now, and that with what is forecast."""
@@ -99,11 +99,20 @@ class Backlogs:
         unit = (1.0 if part.is_service else mean_cost) / scaled(1.0)
         return part.now * unit, part.later * unit
 
-    def _add(self, model: str, part: Part, sign: int) -> None:
-        ranks = self.ranks.setdefault(model, {})
-        sums = ranks.setdefault(part.rank, RankSums())
-        sums.add(part, sign)
-        if sign < 0 and sums.is_empty:
+    def _add(self, model: str, part: Part) -> None:
+        ranks = self.ranks.get(model)
+        if ranks is None:
+            ranks = self.ranks[model] = {}
+        sums = ranks.get(part.rank)
+        if sums is None:
+            sums = ranks[part.rank] = RankSums()
+        sums.add(part, 1)
+
+    def _remove(self, model: str, part: Part) -> None:
+        ranks = self.ranks[model]
+        sums = ranks[part.rank]
+        sums.add(part, -1)
+        if sums.is_empty:
             del ranks[part.rank]
             if not ranks:
                 del self.ranks[model]

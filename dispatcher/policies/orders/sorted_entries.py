@@ -55,16 +55,17 @@ class SortedEntries:
 
     def remove(self, entry: Entry) -> None:
         """Raises KeyError if the entry is not there."""
-        blocks, lasts = self._blocks, self._lasts
-        place = 0 if entry is self.first else bisect_left(lasts, entry)
-        block = blocks[place] if place < len(blocks) else []
-        number = 0 if entry is self.first else bisect_left(block, entry)
-        if number == len(block) or block[number] != entry:
-            raise KeyError(entry)
+        blocks, lasts, place, number = self._blocks, self._lasts, 0, 0
+        if entry is not self.first:
+            place = bisect_left(lasts, entry)
+            number = bisect_left(blocks[place], entry) if place < len(blocks) else 0
+            if place == len(blocks) or blocks[place][number] != entry:
+                raise KeyError(entry)
+        block = blocks[place]
         del block[number]
         if not block:
             del blocks[place], lasts[place]
-        elif 4 * len(block) < BLOCK_MOST and len(blocks) > 1:
+        elif len(blocks) > 1 and 4 * len(block) < BLOCK_MOST:
             self._join(min(place, len(blocks) - 2))
         elif number == len(block):
             lasts[place] = block[-1]
