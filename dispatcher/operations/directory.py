@@ -75,6 +75,8 @@ class Directory:
         self._tenants: _Cache[Tenant | None] = _Cache()
         self._reading: dict[str, asyncio.Task[KeyRecord | None]] = {}
         """The lookups that are under way, by the key's prefix."""
+        self._reading_tenants: dict[str, asyncio.Task[Tenant | None]] = {}
+        """The same, by the tenant's identity."""
         self._looking: set[str] = set()
         """The tenants that are being read again."""
         self._lookups = LookupBudget(limits, clock)
@@ -101,10 +103,16 @@ class Directory:
         return replace(tenant, slo_class=record.slo_class) if record.slo_class else tenant
 
     async def tenant_of_identity(self, identity: str) -> Tenant | None:
-        """Return a tenant, for an invocation that was accepted earlier. None if it is deleted."""
+        """Return a tenant, for an invocation that was accepted earlier. None if it is deleted. Concurrent callers share
+        one read."""
         now = self._clock.now()
-        cached = self._tenants.get(identity, now)
-        return cached[0] if cached else await self._read_tenant(identity, now)
+        if cached := self._tenants.get(identity, now):
+            return cached[0]
+        reading = self._reading_tenants.get(identity)
+        if reading is None:
+            reading = self._reading_tenants[identity] = asyncio.ensure_future(self._read_tenant(identity, now))
+            reading.add_done_callback(partial(_forget_reading, self._reading_tenants, identity))
+        return await asyncio.shield(reading)
 
     async def check_not_deleted(self, tenant: Tenant) -> None:
         """Read a tenant of `tenant_of` again, before data that was kept for it is shown. Raises Unauthorized."""
@@ -151,7 +159,7 @@ class Directory:
             if not self._keys.has_had(prefix):
                 lookup = self._lookups.take(address, is_checked=has_check(api_key))
             reading = self._reading[prefix] = asyncio.ensure_future(self._read_key(prefix, now, lookup))
-            reading.add_done_callback(partial(self._forget_reading, prefix))
+            reading.add_done_callback(partial(_forget_reading, self._reading, prefix))
         return await asyncio.shield(reading)
 
     async def _read_key(self, prefix: str, now: float, lookup: Lookup | None) -> KeyRecord | None:
@@ -163,10 +171,11 @@ class Directory:
             lookup.give_back()
         return self._keys.put(prefix, record, now)
 
-    def _forget_reading(self, prefix: str, reading: asyncio.Task[KeyRecord | None]) -> None:
-        del self._reading[prefix]
-        if not reading.cancelled():
-            reading.exception()  # each waiting caller raises it
+
+def _forget_reading(readings: dict[str, asyncio.Task[V]], name: str, reading: asyncio.Task[V]) -> None:
+    del readings[name]
+    if not reading.cancelled():
+        reading.exception()  # each waiting caller raises it
 
 
 KEY_PREFIX_CHARS = 12

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.model.errors import InvalidRequest, Refused, StoreUnavailable, Unauthorized
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations import directory as module
 from dispatcher.operations.directory import CACHE_S, key_prefix, new_key
 from dispatcher.operations.limits import LimitSettings
@@ -21,6 +22,22 @@ async def test_asks_the_table_once_a_minute(gate: Gate) -> None:
     await asyncio.sleep(CACHE_S)
     await gate.context.directory.tenant_of(gate.keys["a"])
     assert (gate.store.requests["find_key"], gate.store.requests["get_tenant"]) == (2, 2)
+
+
+async def test_requests_that_come_together_share_one_read(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a minute later, when what is known of a busy tenant is too old."""
+    get_tenant = gate.store.get_tenant
+
+    async def get_slowly(identity: str) -> Tenant | None:
+        await asyncio.sleep(0.1)
+        return await get_tenant(identity)
+
+    monkeypatch.setattr(gate.store, "get_tenant", get_slowly)
+    for reads in (1, 2):
+        asked = [gate.context.directory.tenant_of(gate.keys["a"]) for _ in range(100)]
+        assert {tenant.name for tenant in await asyncio.gather(*asked)} == {"a"}
+        assert (gate.store.requests["find_key"], gate.store.requests["get_tenant"]) == (reads, reads)
+        await asyncio.sleep(CACHE_S)
 
 
 async def test_an_unknown_key_is_asked_for_once_too(gate: Gate) -> None:
