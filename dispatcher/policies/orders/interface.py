@@ -24,7 +24,7 @@ plain tuple, because a named one takes several times as long to make."""
 
 
 class Index(Protocol):
-    """The waiting queues of one model (and tier), found by the order's key."""
+    """The waiting queues of one model (and tier), found by the order's key. A queue leaves by TenantQueue.move()."""
 
     def place(self, queue: TenantQueue, now: float) -> None:
         """Add the queue, or update it after a change of its head or of its tenant's clocks. It must not be empty."""

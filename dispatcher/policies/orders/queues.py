@@ -85,7 +85,7 @@ class TenantQueue:
         self.count = 0
 
     def move(self, *places: tuple[SortedEntries, Entry]) -> None:
-        """Put its entries into these lists, instead of where they are."""
+        """Put its entries into these lists of an index, instead of where they are. Without any, it leaves its index."""
         for entries, entry in self.places:
             entries.remove(entry)
         for entries, entry in places:

@@ -32,6 +32,7 @@ def test_a_walk_beside_a_sorted_list(seed: int, most: int, monkeypatch: pytest.M
         assert list(entries) == expected
         assert len(entries) == len(expected)
         assert entries.first == (expected[0] if expected else None)
+        assert entries._lasts == [block[-1] for block in entries._blocks]
 
 
 def test_an_entry_that_is_not_there() -> None:
