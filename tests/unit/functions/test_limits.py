@@ -90,6 +90,7 @@ async def test_a_full_queue_is_refused_for_a_moment_without_the_gate_or_the_body
     assert again.headers["retry-after"] == first.headers["retry-after"]
     assert len(gate.shard.commands) == decided
     others = gate.caller("a").start("POST", CHAT, BODY)
+    await asyncio.sleep(0.01)
     keyed = await gate.caller("small").post(CHAT, BODY, idempotency_key="k")
     assert (keyed.status, keyed.error["code"]) == (429, "queue_full")
     assert len(gate.shard.commands) == decided + 2, "another tenant, and a key that may have its answer, are decided"
