@@ -217,8 +217,8 @@ class Replica(Decider):
             message = "This command does not fit into an entry of the log."
             return Committed([Refused(getattr(commands[0], "id", ""), "too_large", message, 0.0)], [])
         half = len(commands) // 2
-        first = await self._commit(commands[:half], epoch)
-        second = await self._commit(commands[half:], epoch)
+        first = await self._commit_sound(commands[:half], epoch)
+        second = await self._commit_sound(commands[half:], epoch)  # the first half is written, whatever fails here
         return Committed(first.outcomes + second.outcomes, first.deliveries + second.deliveries)
 
     async def _write(

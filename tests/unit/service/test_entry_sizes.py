@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.model.commands import Offer, Over, Refused, Report, Status, Tick, Waiting
 from dispatcher.model.facts import Entry
+from dispatcher.service import deciding
 from dispatcher.service import replica as replica_module
 from dispatcher.shard import deadlines
 from dispatcher.shard.codec import encode_entry
@@ -53,6 +54,31 @@ async def test_a_command_that_fits_into_no_entry_is_refused_alone(monkeypatch: p
     (status,) = (await one.commit([Status("one-1")])).outcomes
     assert isinstance(status, Offer)
     assert "one-2" not in one.shard.state.calls
+
+
+@in_virtual_time()
+async def test_an_error_in_the_second_entry_of_a_split_ends_no_command_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica_module, "ENTRY_FULL", 700)
+    world = World()
+    one = world.replica("one")
+    await one.commit([report("w", 8)])
+    now, encoded = world.clock.now(), list[int]()
+
+    def encode(entry: Entry, of_format: int, *, checked: bool) -> bytes:
+        encoded.append(len(entry.facts))
+        if len(encoded) == 3:  # the first is too large, and the second is of the first half
+            raise KeyError("once")
+        return encode_entry(entry, of_format, checked=checked)
+
+    monkeypatch.setattr(deciding, "encode_entry", encode)
+    names = ["".join(Random(number).choices(ascii_letters, k=100)) for number in range(1, 9)]
+    calls = [accept(f"one-{number}", "one", now, app=name) for number, name in enumerate(names, 1)]
+    outcomes = (await one.commit(calls)).outcomes
+    assert [outcome.id for outcome in outcomes if isinstance(outcome, Offer)] == [call.id for call in calls]
+    assert len(encoded) > 3
+    assert dump(one.shard) == dump((await world.folded()).shard)
 
 
 def test_many_deadlines_in_one_moment_expire_in_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
