@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dispatcher.model.commands import Command, Outcome
-from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Dispatched, Entry, Fact
 from dispatcher.ports import Clock, Log
 from dispatcher.service.clock_guard import ClockGuard
@@ -142,7 +141,7 @@ class Decider(Follower):
             return Failure(error)
         dispatched = (fact for fact in decision.facts if isinstance(fact, Dispatched))
         call_id = decision.dispatching or next((fact.id for fact in dispatched if not _is_sound(fact)), "")
-        if isinstance(error, LogCorrupt):  # a fact may have been folded in part, and has no inverse then
+        if decision.is_folding:
             self._lose_state(error)
         else:
             self._roll_back()

@@ -18,12 +18,19 @@ class Decision:
         self.news: list[News] = []
         self.dispatching = ""
         """The id of the waiting call that is being dispatched. If that raises, the call is at fault, not a command."""
+        self.is_folding = False
+        """Whether a fact is being applied. If that raises, the fact has no inverse, and the state is of no use."""
 
     def add(self, fact: Fact) -> None:
         state = self.state
         if not state.log_order:
             state_order = OrderSet(state.order.name, NEWEST)  # nothing older has ever read this log
             self.facts.append(state_order)
-            fold(state, state_order)
+            self._fold(state_order)
         self.facts.append(fact)
-        self.news += fold(state, fact)
+        self._fold(fact)
+
+    def _fold(self, fact: Fact) -> None:
+        self.is_folding = True
+        self.news += fold(self.state, fact)
+        self.is_folding = False

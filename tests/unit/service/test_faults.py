@@ -150,8 +150,18 @@ async def test_a_fact_that_does_not_fold_is_never_written(monkeypatch: pytest.Mo
     assert await agrees(world, one)
 
 
+class ErrorWithoutText(RuntimeError):
+    """It raises again when the line for the log is made."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ErrorWithoutText])
 @in_virtual_time()
-async def test_a_fact_that_fails_after_it_was_folded_in_part_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fact_that_fails_after_it_was_folded_in_part_leaves_nothing(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World()
     one, now = await ready(world), world.clock.now()
     accepted = steps.accepted
@@ -160,7 +170,7 @@ async def test_a_fact_that_fails_after_it_was_folded_in_part_leaves_nothing(monk
         accepted(state, fact)
         if fact.tenant == "evil":
             state.arrivals += 5  # a change without an inverse
-            raise RuntimeError("half done")
+            raise error("half done")
 
     monkeypatch.setitem(fold.FOLDS, Accepted, half)
     outcomes = (await one.commit([good(2, now), evil(20, now)])).outcomes
