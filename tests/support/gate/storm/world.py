@@ -93,8 +93,8 @@ class World:
         self.workers: list[WorkerNode] = []
         self.callers: dict[asyncio.Task[Any], ServedCall] = {}
         """The requests that are being served."""
-        self.disturbed_until = 0.0
-        """Until then some fault was active that slows healthy processes down."""
+        self.disturbed_until = self.began_at
+        """Until then some fault was active that slows healthy processes down. The start counts as one: a takeover."""
         self.touched: set[str] = set()
         """The hosts that were ever killed, paused, cut off, or got a wrong clock."""
         self.queues = Queues()
