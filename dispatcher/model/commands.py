@@ -8,6 +8,7 @@ A *call* is one invocation in the log. The process that *holds* a call holds the
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
@@ -279,6 +280,7 @@ def call_id(process: str, sequence: int) -> str:
     return f"{process}-{digits or '0'}"
 
 
+@lru_cache(1024)  # a decision parses an id several times
 def parse_call_id(call_id: str) -> tuple[str, int]:
     """Return (process, sequence). Raises ValueError."""
     process, _, sequence = call_id.rpartition("-")

@@ -11,7 +11,7 @@ because its holder is silent, or runs on a worker. Slots in use are exactly the 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import Any
 
 from dispatcher.model.commands import Over
@@ -26,6 +26,7 @@ from dispatcher.shard.activity import IdleTenants, Promises
 from dispatcher.shard.deadlines import Deadlines
 from dispatcher.shard.grouped import GroupedDict
 from dispatcher.shard.interactions import Interactions
+from dispatcher.shard.kept_ends import Ends
 from dispatcher.shard.lanes import Lanes
 from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
@@ -61,7 +62,7 @@ class State(UndoJournal):
         """The totals of usage that did not change since the first position are in the projection. The second is that
         of their last change."""
         self.interactions = Interactions()
-        self.ends: OrderedDict[str, Over] = OrderedDict()
+        self.ends = Ends()
         """The ends of the last calls by id, for repeated commands, with marks of time between them (kept_ends.py)."""
         self.throttle = Throttle(settings.throttling) if settings.throttling else None
         self.behind: dict[str, float] = {}
@@ -276,9 +277,10 @@ class State(UndoJournal):
 
     def flush(self) -> None:
         """Bring indexes and the sum of promised rates up to date with the tenants that changed."""
-        for tenant in self._dirty.values():
-            self.refresh(tenant)
-        self._dirty.clear()
+        if self._dirty:
+            for tenant in self._dirty.values():
+                self.refresh(tenant)
+            self._dirty.clear()
 
     def refresh(self, tenant: Tenant) -> None:
         """Bring indexes and the sum of promised rates up to date with one tenant. Calls only what has to change."""

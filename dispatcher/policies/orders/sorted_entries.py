@@ -25,9 +25,10 @@ class SortedEntries:
 
     def __init__(self) -> None:
         self.first: Entry | None = None
-        self._blocks: list[list[Entry]] = []
+        self._blocks: list[list[Entry]] = [[]]
+        """At least one block. It is empty only if it is the only one."""
         self._lasts: list[Entry] = []
-        """The last entry of each block."""
+        """The last entry of each block but the last one. So with one block there is nothing to keep."""
 
     def __len__(self) -> int:
         return sum(map(len, self._blocks))
@@ -37,39 +38,38 @@ class SortedEntries:
             yield from block
 
     def add(self, entry: Entry) -> None:
-        blocks, lasts = self._blocks, self._lasts
-        if not blocks:
-            blocks.append([entry])
-            lasts.append(entry)
-            self.first = entry
-            return
-        place = bisect_left(lasts, entry)
-        if place == len(lasts):
-            place -= 1
-            lasts[place] = entry
-        block = blocks[place]
+        lasts = self._lasts
+        place = bisect_left(lasts, entry) if lasts else 0
+        block = self._blocks[place]
         insort(block, entry)
-        self.first = blocks[0][0]
+        if place == 0:
+            self.first = block[0]
         if len(block) > BLOCK_MOST:
             self._split(place)
 
     def remove(self, entry: Entry) -> None:
         """Raises KeyError if the entry is not there."""
         blocks, lasts, place, number = self._blocks, self._lasts, 0, 0
+        block = blocks[0]
         if entry is not self.first:
-            place = bisect_left(lasts, entry)
-            number = bisect_left(blocks[place], entry) if place < len(blocks) else 0
-            if place == len(blocks) or blocks[place][number] != entry:
+            place = bisect_left(lasts, entry) if lasts else 0
+            block = blocks[place]
+            number = bisect_left(block, entry)
+            if number == len(block) or block[number] != entry:
                 raise KeyError(entry)
-        block = blocks[place]
         del block[number]
-        if not block:
-            del blocks[place], lasts[place]
-        elif len(blocks) > 1 and 4 * len(block) < BLOCK_MOST:
-            self._join(min(place, len(blocks) - 2))
-        elif number == len(block):
-            lasts[place] = block[-1]
-        self.first = blocks[0][0] if blocks else None
+        if lasts:
+            self._shrunk(place)
+        if place == 0:
+            self.first = blocks[0][0] if blocks[0] else None
+
+    def _shrunk(self, place: int) -> None:
+        """Keep the invariants of several blocks, of which this one has lost an entry."""
+        block = self._blocks[place]
+        if 4 * len(block) < BLOCK_MOST:
+            self._join(min(place, len(self._blocks) - 2))
+        elif place < len(self._lasts):
+            self._lasts[place] = block[-1]
 
     def _split(self, place: int) -> None:
         block = self._blocks[place]
@@ -83,6 +83,7 @@ class SortedEntries:
         block = self._blocks[place]
         block += self._blocks.pop(place + 1)
         del self._lasts[place]
-        self._lasts[place] = block[-1]
+        if place < len(self._lasts):
+            self._lasts[place] = block[-1]
         if len(block) > BLOCK_MOST:
             self._split(place)

@@ -32,7 +32,8 @@ def test_a_walk_beside_a_sorted_list(seed: int, most: int, monkeypatch: pytest.M
         assert list(entries) == expected
         assert len(entries) == len(expected)
         assert entries.first == (expected[0] if expected else None)
-        assert entries._lasts == [block[-1] for block in entries._blocks]
+        assert entries._lasts == [block[-1] for block in entries._blocks[:-1]]
+        assert len(entries._blocks) == 1 or all(entries._blocks)
 
 
 def test_an_entry_that_is_not_there() -> None:
@@ -59,7 +60,7 @@ def test_blocks_stay_short_and_few() -> None:
             assert all(len(block) <= BLOCK_MOST for block in entries._blocks)
             assert len(entries._blocks) <= 1 + len(present) * 4 // BLOCK_MOST
     assert entries.first is None
-    assert not entries._blocks
+    assert entries._blocks == [[]]
     assert not entries._lasts
 
 
