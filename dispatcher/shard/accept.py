@@ -48,7 +48,9 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
     )
     if refused is not None:
         return refused
-    cost = command.cost - min(command.cost, _discount(state, command, app))
+    cost = command.cost
+    if discount := _discount(state, command, app):
+        cost -= min(cost, discount)
     slack = state.order.slack
     deferred = command.deferred and slack is not None
     clocks, priority = state.order.joined(tenant, state.at, state.virtual_time, deferred=deferred)
@@ -181,8 +183,8 @@ def _app(state: State, command: Accept) -> str:
 def _discount(state: State, command: Accept, app: str) -> float:
     """Return what the call will cost less for cached input tokens, if as large a part of its input is cached as of the
     application's calls that ended in this hour, or else in the last."""
-    hour = int(state.at // HOUR_S)
-    past = state.usage.get((command.tenant, app, hour)) or state.usage.get((command.tenant, app, hour - 1))
+    tenant, hour, usage = command.tenant, int(state.at // HOUR_S), state.usage
+    past = usage.get((tenant, app, hour)) or usage.get((tenant, app, hour - 1))
     if past is None or not past.cached_tokens:
         return 0.0
     cached_tokens = int(command.input_tokens * past.cached_tokens / past.input_tokens)

@@ -5,9 +5,10 @@ calls. If that mean is not known, it is the model's, which changes with every en
 and the sums are multiplied by the model's mean when they are read. A tenant's forecast arrivals are added to what waits
 in its queue.
 
-Only `sum_changed` changes the sums, for the tenants in `WaitRecord.changed`. It runs after an entry was confirmed or
-folded. So a decision that is undone leaves no trace in them, and all copies that saw the same entries have the same
-sums.
+Only `sum_changed` changes the sums, for the tenants in `WaitRecord.changed`. It runs before the sums are read, and when
+many tenants have changed. So an entry costs nothing here while no wait is announced. The sums may contain what a
+decision changed that is not written yet. If it is undone, the same tenants have changed again. So all copies that saw
+the same entries read the same sums.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from dispatcher.shard.state import State
 
 DEFERRED_RANK = len(Tier)
+CHANGED_MOST = 100
+"""With more changed tenants than this, an entry brings the sums up to date. So no reader has to do it for many."""
 
 QueueName = tuple[str, bool]
 """A model, and whether the queue's calls are deferred."""
@@ -118,10 +121,11 @@ class Backlogs:
                 del self.ranks[model]
 
 
-def sum_changed(state: State) -> None:
-    """Bring the sums up to date with the tenants that changed. All facts of the state must be written."""
+def sum_changed(state: State, *, most: int = 0) -> None:
+    """Bring the sums up to date with the tenants that changed, if those are more than `most`."""
     record = state.waits
-    record.fade_oldest(state.at)
+    if len(record.changed) <= most:
+        return
     for name in record.changed:
         tenant = state.tenants.get(name)
         queues = tenant.queues if tenant is not None else {}

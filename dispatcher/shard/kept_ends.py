@@ -30,31 +30,46 @@ MARKS_TRIED = 60
 MARK = "@"
 
 
-def drop_surplus(ends: OrderedDict[str, Over]) -> None:
+class Ends(OrderedDict[str, Over]):
+    """`none_old_at`: the second for which no old mark was found. The next old one is of a later second."""
+
+    none_old_at = 0
+
+
+def drop_surplus(ends: Ends) -> None:
     """Drop the oldest ends beyond ENDS_MOST. Call this after each entry."""
     while len(ends) > ENDS_MOST:
         ends.popitem(last=False)
 
 
-def mark_second(ends: OrderedDict[str, Over], now: float) -> None:
+def mark_second(ends: Ends, now: float) -> None:
     """Mark the ends so far. Call this with the first entry of a second of the log. `now` is in Unix seconds."""
     if ends and not next(reversed(ends)).startswith(MARK):
         name = f"{MARK}{int(now) + 1}"
         ends[name] = Over(name, 0, "")
 
 
-def drop_old(ends: OrderedDict[str, Over], now: float) -> None:
+def drop_old(ends: Ends, now: float) -> None:
     """Drop ends that are older than ENDS_KEPT_S, at most DROPPED_MOST. Call this after each entry."""
-    if len(ends) <= ENDS_LEAST or (last := _last_old_mark(ends, now)) is None:
+    if len(ends) <= ENDS_LEAST or ends.none_old_at == _newest_old(now):
+        return
+    last = _last_old_mark(ends, now)
+    if last is None:
+        ends.none_old_at = _newest_old(now)
         return
     for _ in range(min(DROPPED_MOST, len(ends) - ENDS_LEAST)):
         if ends.popitem(last=False)[0] == last:
             return
 
 
-def _last_old_mark(ends: OrderedDict[str, Over], now: float) -> str | None:
+def _newest_old(now: float) -> int:
+    """Return the newest second whose ends are all older than ENDS_KEPT_S."""
+    return ceil(now - ENDS_KEPT_S) - 1
+
+
+def _last_old_mark(ends: Ends, now: float) -> str | None:
     """Return the newest mark that is older than ENDS_KEPT_S, if it is among the MARKS_TRIED newest that there can be.
     Before it are all older ones."""
-    newest = ceil(now - ENDS_KEPT_S) - 1
+    newest = _newest_old(now)
     names = (f"{MARK}{second}" for second in range(newest, newest - MARKS_TRIED, -1))
     return next((name for name in names if name in ends), None)

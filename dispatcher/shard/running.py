@@ -7,7 +7,7 @@ from dispatcher.model.facts import Dropped, Ended, ProcessSet, Returned, WorkerL
 from dispatcher.model.formats import OLDEST
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.policies.orders.queues import Call
-from dispatcher.policies.share_bounds import clamp_cost
+from dispatcher.policies.share_bounds import COST_MAX, clamp_cost
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch_next
 from dispatcher.shard.fold import NO_ROUTE, NOT_COUNTED
@@ -125,8 +125,11 @@ def _end(
         input_tokens, output_tokens = _clamp_tokens(input_tokens), _clamp_tokens(output_tokens)
     if not 0.0 <= first_token_s <= FIRST_TOKEN_MAX_S:
         first_token_s = 0.0
-    cached_tokens = _cached_tokens(state, cached_tokens, input_tokens)
-    served = clamp_cost(state.settings.charge(input_tokens, output_tokens, cached_tokens))
+    if cached_tokens:
+        cached_tokens = _cached_tokens(state, cached_tokens, input_tokens)
+    served = state.settings.charge(input_tokens, output_tokens, cached_tokens)
+    if not 0.0 <= served <= COST_MAX:
+        served = clamp_cost(served)
     clocks = state.order.settled(call.tenant, call, served)
     virtual_time = state.virtual_time
     if not state.waiting and _leaves_a_slot_free(state, call):

@@ -64,5 +64,5 @@ class ShardSettings:
 
     def charge(self, input_tokens: int, output_tokens: int, cached_tokens: int) -> float:
         """Return the service of a call that has ended, with `cached_tokens` of its input from a prefix cache."""
-        discount = cache_discount(self.service, cached_tokens, self.cached_fraction)
-        return self.service(input_tokens, output_tokens) - discount
+        service = self.service(input_tokens, output_tokens)
+        return service - cache_discount(self.service, cached_tokens, self.cached_fraction) if cached_tokens else service

@@ -16,7 +16,7 @@ from dispatcher.model.commands import Command, Outcome, Over
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Entry, Fact, Returned, WorkerSet
 from dispatcher.model.usage import TenantRow, UsageRow
-from dispatcher.shard.backlogs import sum_changed
+from dispatcher.shard.backlogs import CHANGED_MOST, sum_changed
 from dispatcher.shard.decide import decide
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.fold import fold
@@ -144,7 +144,7 @@ class Shard:
         self.state.durable_ends.clear()
         observe(self.state, entry.facts, self.state.at - self._at_before)
         forget(self.state, self._at_before)
-        sum_changed(self.state)
+        sum_changed(self.state, most=CHANGED_MOST)
 
     def _taken(self, *, undo: bool = False) -> Decision:
         decision, self._decision = self._decision, None

@@ -126,7 +126,7 @@ class WaitRecord:
         self.costs: dict[tuple[str, str], Costs] = {}
         """By tenant and model."""
         self.backlogs = Backlogs()
-        """What waits for each model, as of the last entry (backlogs.py)."""
+        """What waits for each model; `changed` is not in it yet (backlogs.py)."""
         self.changed: set[str] = set()
         """The tenants with queues, shares, costs or forecasts that are not in `backlogs` yet."""
         self._fading: deque[tuple[str, str]] = deque()

@@ -17,8 +17,8 @@ contains the rests of the running calls (each dispatch follows an end), so B r i
 a straight line from 0 to FORECAST_S, because the exact one takes O(queues) for each announcement. It is concave, so
 the line is below it by a little.
 
-The sums over all queues change with each entry, by the queues that it changes (backlogs.py). So neither an announcement
-nor an entry takes longer with many tenants.
+The sums over all queues change by the queues that changed since they were last read (backlogs.py). So neither an
+announcement nor an entry takes longer with many tenants.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.planning.fair_drain import FORECAST_S
 from dispatcher.policies.planning.residency import DRAIN_S, residency_s
 from dispatcher.policies.planning.waiting import NORMAL_P90
-from dispatcher.shard.backlogs import QueueName, rank_of
+from dispatcher.shard.backlogs import QueueName, rank_of, sum_changed
 from dispatcher.shard.records import Worker
 from dispatcher.shard.state import State
 from dispatcher.shard.wait_record import COSTS_MIN
@@ -97,6 +97,7 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
             record.arrived(fact.tenant, fact.model, state.arrivals, at)
             if at >= record.follow_from:
                 _follow(state, fact.id)
+    record.fade_oldest(at)
 
 
 def _follow(state: State, call_id: str) -> None:
@@ -122,6 +123,7 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
     """Return the service of other queues before the tenant has received `own`: of what waits now, and of that and what
     is forecast to arrive in FORECAST_S seconds. `mean_cost`: the model's mean service of a call."""
     model, deferred = queue
+    sum_changed(state)
     ranks = state.waits.backlogs.ranks.get(model)
     if ranks is None:
         return 0.0, 0.0

@@ -13,7 +13,7 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from dispatcher.model.commands import Accept, End, Tick, call_id
 from dispatcher.policies.tiers import Tier
-from dispatcher.shard.backlogs import DEFERRED_RANK
+from dispatcher.shard.backlogs import DEFERRED_RANK, sum_changed
 from dispatcher.shard.levels import CLASSES, SCALE, Levels, class_of, scaled
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, load
@@ -67,7 +67,8 @@ def test_a_higher_level_has_no_lower_class(level: float, factor: float) -> None:
 
 
 def kept(shard: Shard) -> Sums:
-    """The incremental sums."""
+    """The incremental sums, as a reader finds them."""
+    sum_changed(shard.state)
     found: Sums = {}
     for model, ranks in shard.state.waits.backlogs.ranks.items():
         for rank, sums in ranks.items():
@@ -142,7 +143,13 @@ class BacklogMachine(ShardMachine):
     @rule()
     def undone_decisions_leave_no_trace(self) -> None:
         before = {key: dict(sums) for key, sums in kept(self.writer).items()}
-        self.writer.decide([Tick()], self.now + 50.0)
+        self.sequences["p"] += 1
+        accept = Accept(
+            call_id("p", self.sequences["p"]), 0, "p", "a", "m", 7.0, self.now + 99, False, "", "", 1, 1.0, 0.0, 0.0,
+            "standard", 9,
+        )  # fmt: skip
+        self.writer.decide([Tick(), accept], self.now + 50.0)
+        sum_changed(self.writer.state)
         self.writer.rollback()
         assert kept(self.writer) == before
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 
 import pytest
 
@@ -156,7 +155,7 @@ def test_a_decision_that_is_undone_leaves_no_trace_at_the_bounds(monkeypatch: py
 
 
 def test_an_entry_drops_few_of_many_old_ends() -> None:
-    ends = OrderedDict((f"p-{number}", Over(f"p-{number}", 1, "done")) for number in range(10_000))
+    ends = kept_ends.Ends((f"p-{number}", Over(f"p-{number}", 1, "done")) for number in range(10_000))
     kept_ends.mark_second(ends, 100.0)
     kept_ends.drop_old(ends, 131.0)
     assert len(ends) == 10_001
