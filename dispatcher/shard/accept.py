@@ -11,7 +11,7 @@ from dispatcher.policies.orders.queues import Clocks, Tenant
 from dispatcher.policies.service import cache_discount
 from dispatcher.policies.share_bounds import COST_MAX, clamp_burst, clamp_rate, clamp_weight, is_share_sound
 from dispatcher.shard.decision import Decision
-from dispatcher.shard.records import NO_PROCESS
+from dispatcher.shard.records import NO_PROCESS, NO_USAGE, Usage
 from dispatcher.shard.state import State
 from dispatcher.shard.waits import expected_wait
 
@@ -42,15 +42,15 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
     if not state.slots.has(command.model):
         return Refused(command.id, "no_worker", "No worker serves this model at the moment.", RETRY_UNKNOWN_S)
     tenant = _configured(decision, command)
-    app = _app(state, command)
+    app, past = _app(state, command)
     refused = (
         _queue_full(state, tenant, command) or _throttled(state, command, app) or _out_of_reach(state, tenant, command)
     )
     if refused is not None:
         return refused
     cost = command.cost
-    if discount := _discount(state, command, app):
-        cost -= min(cost, discount)
+    if past.cached_tokens:
+        cost -= min(cost, _discount(state, command, past))
     slack = state.order.slack
     deferred = command.deferred and slack is not None
     clocks, priority = state.order.joined(tenant, state.at, state.virtual_time, deferred=deferred)
@@ -172,21 +172,23 @@ def _retry_after_s(wait_s: float) -> float:
     return float(min(RETRY_MAX_S, max(1, math.ceil(min(wait_s, RETRY_MAX_S)))))
 
 
-def _app(state: State, command: Accept) -> str:
-    """Return the call's application, or "" if it is a new one and there is no room for it (APPS_MAX of the tenant in
-    this hour, USAGE_ROWS_MOST)."""
-    tenant, app, hour = command.tenant, command.app, int(state.at // HOUR_S)
-    has_room = state.apps[tenant, hour] < APPS_MAX and len(state.usage) < USAGE_ROWS_MOST
-    return app if has_room or (tenant, app, hour) in state.usage else ""
+def _app(state: State, command: Accept) -> tuple[str, Usage]:
+    """Return the call's application, and its usage in this hour, or else in the last.
+
+    The application is "" if it is a new one and there is no room for it (APPS_MAX of the tenant in this hour,
+    USAGE_ROWS_MOST).
+    """
+    tenant, app, hour, rows = command.tenant, command.app, int(state.at // HOUR_S), state.usage
+    usage = rows.get((tenant, app, hour))
+    if usage is None and (state.apps[tenant, hour] >= APPS_MAX or len(rows) >= USAGE_ROWS_MOST):
+        app = ""
+        usage = rows.get((tenant, app, hour))
+    return app, usage or rows.get((tenant, app, hour - 1), NO_USAGE)
 
 
-def _discount(state: State, command: Accept, app: str) -> float:
+def _discount(state: State, command: Accept, past: Usage) -> float:
     """Return what the call will cost less for cached input tokens, if as large a part of its input is cached as of the
-    application's calls that ended in this hour, or else in the last."""
-    tenant, hour, usage = command.tenant, int(state.at // HOUR_S), state.usage
-    past = usage.get((tenant, app, hour)) or usage.get((tenant, app, hour - 1))
-    if past is None or not past.cached_tokens:
-        return 0.0
+    calls in `past`."""
     cached_tokens = int(command.input_tokens * past.cached_tokens / past.input_tokens)
     return cache_discount(state.settings.service, cached_tokens, state.settings.cached_fraction)
 

@@ -7,7 +7,7 @@ last entry is a heap.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from math import inf
 
@@ -40,8 +40,8 @@ class Deadlines:
         """Add a call that begins to wait."""
         heappush(self._heap, (call.deadline_at, call.id))
         if self._old:
-            for _ in range(min(SWEPT, len(self._old))):
-                self._move(self._old.pop())
+            self._move(self._old[-SWEPT:])
+            del self._old[-SWEPT:]
         elif 4 * len(self._heap) > 3 * (2 * len(self._calls) + SLACK):
             self._heap, self._old = [], self._heap
             self._moved.clear()
@@ -67,13 +67,18 @@ class Deadlines:
     def _has_head(self) -> bool:
         """Return whether there is an entry; the first one is then the head of `_heap`."""
         while self._old and (not self._heap or self._old[0] < self._heap[0]):
-            self._move(heappop(self._old))
+            self._move((heappop(self._old),))
         return bool(self._heap)
 
-    def _move(self, entry: tuple[float, str]) -> None:
-        """Move an entry of the old heap, unless it is dead or its call has another one."""
-        if entry[1] not in self._moved and self._is_live(entry):
-            self._moved.add(entry[1])
+    def _move(self, entries: Iterable[tuple[float, str]]) -> None:
+        """Move entries of the old heap, without those that are dead or whose calls have another one."""
+        moved, calls = self._moved, self._calls
+        for entry in entries:
+            deadline_at, call_id = entry
+            call = calls.get(call_id)
+            if call is None or call.worker or call.deadline_at != deadline_at or call_id in moved:
+                continue
+            moved.add(call_id)
             heappush(self._heap, entry)
 
     def _is_live(self, entry: tuple[float, str]) -> bool:

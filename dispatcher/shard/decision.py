@@ -23,14 +23,8 @@ class Decision:
 
     def add(self, fact: Fact) -> None:
         state = self.state
-        if not state.log_order:
-            state_order = OrderSet(state.order.name, NEWEST)  # nothing older has ever read this log
-            self.facts.append(state_order)
-            self._fold(state_order)
-        self.facts.append(fact)
-        self._fold(fact)
-
-    def _fold(self, fact: Fact) -> None:
-        self.is_folding = True
-        self.news += fold(self.state, fact)
-        self.is_folding = False
+        for each in (fact,) if state.log_order else (OrderSet(state.order.name, NEWEST), fact):  # no older log reader
+            self.facts.append(each)
+            self.is_folding = True
+            self.news += fold(state, each)
+            self.is_folding = False

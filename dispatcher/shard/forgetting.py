@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dispatcher.model.usage import HOUR_S
-from dispatcher.shard.kept_ends import drop_old, drop_surplus, mark_second
+from dispatcher.shard.kept_ends import drop_old, mark_second
 from dispatcher.shard.state import State
 
 CLEANED_EVERY_S = 60.0
@@ -25,7 +25,6 @@ def forget(state: State, before: float) -> None:
         if (process := state.processes.get(name)) is not None:
             process.drop_accepted()
     state.grown.clear()
-    drop_surplus(state.ends)
     drop_old(state.ends, state.at)
     is_minute = before // CLEANED_EVERY_S != state.at // CLEANED_EVERY_S
     _forget_interactions(state, is_minute=is_minute)

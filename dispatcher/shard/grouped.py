@@ -33,6 +33,9 @@ class GroupedDict(dict[K, V]):
             self._groups.setdefault(group_of(key), set()).add(key)
         super().__setitem__(key, value)
 
+    replace = dict.__setitem__
+    """Assigns the value of a key that is there."""
+
     def __delitem__(self, key: K) -> None:
         super().__delitem__(key)
         self._discard(key)

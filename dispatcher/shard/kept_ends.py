@@ -36,12 +36,6 @@ class Ends(OrderedDict[str, Over]):
     none_old_at = 0
 
 
-def drop_surplus(ends: Ends) -> None:
-    """Drop the oldest ends beyond ENDS_MOST. Call this after each entry."""
-    while len(ends) > ENDS_MOST:
-        ends.popitem(last=False)
-
-
 def mark_second(ends: Ends, now: float) -> None:
     """Mark the ends so far. Call this with the first entry of a second of the log. `now` is in Unix seconds."""
     if ends and not next(reversed(ends)).startswith(MARK):
@@ -50,8 +44,13 @@ def mark_second(ends: Ends, now: float) -> None:
 
 
 def drop_old(ends: Ends, now: float) -> None:
-    """Drop ends that are older than ENDS_KEPT_S, at most DROPPED_MOST. Call this after each entry."""
-    if len(ends) <= ENDS_LEAST or ends.none_old_at == _newest_old(now):
+    """Drop the oldest ends beyond ENDS_MOST, and those that are older than ENDS_KEPT_S, at most DROPPED_MOST. Call this
+    after each entry."""
+    if len(ends) <= ENDS_LEAST:
+        return
+    while len(ends) > ENDS_MOST:
+        ends.popitem(last=False)
+    if ends.none_old_at == _newest_old(now):
         return
     last = _last_old_mark(ends, now)
     if last is None:

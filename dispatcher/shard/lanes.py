@@ -20,7 +20,8 @@ class Lanes:
         if not queue.count:
             queue.move()
             return
-        clocks, arrival = queue.tenant.clocks, queue.head().arrival
+        clocks, head = queue.tenant.clocks, queue.calls[0]
+        arrival = head[1] if head[2].queued else queue.head().arrival
         if not queue.places or queue.indexed_clocks is not clocks or queue.indexed_arrival != arrival:
             self._index(queue).place(queue, now)
             queue.indexed_clocks, queue.indexed_arrival = clocks, arrival

@@ -69,7 +69,8 @@ def returned(decision: Decision, command: Return) -> Outcome:
         decision.add(ProcessSet(call.process, "silent"))  # before its slot is free, or another of its calls gets it
     _return(decision, call, NO_ROUTE if _lacks_route(state, call, command.reason) else command.reason)
     _rest_if_failing(decision, command.worker)
-    _after_slot_freed(decision)
+    if not state.order.is_conserving:
+        dispatch_next(decision)
     return Done()
 
 
@@ -143,7 +144,8 @@ def _end(
             ),
         )
     )  # fmt: skip
-    _after_slot_freed(decision)
+    if not state.order.is_conserving:  # for all other orders `decide` gives the slots away
+        dispatch_next(decision)
 
 
 def _clamp_tokens(tokens: int) -> int:
@@ -159,12 +161,6 @@ def _cached_tokens(state: State, tokens: int, input_tokens: int) -> int:
 def _leaves_a_slot_free(state: State, call: Call) -> bool:
     worker = state.workers[call.worker]
     return (worker.slots_open > 0 and worker.free >= 0) or state.slots.first(call.model) is not None
-
-
-def _after_slot_freed(decision: Decision) -> None:
-    """Dispatch one call if the order is not work conserving. (`decide` does it for all others.)"""
-    if not decision.state.order.is_conserving:
-        dispatch_next(decision)
 
 
 def _rest_if_failing(decision: Decision, worker_id: str) -> None:

@@ -142,10 +142,13 @@ def ended(state: State, fact: Ended) -> list[News]:
         tenant.clocks = clocks
     state.virtual_time = virtual_time
     tenant.spent += served
-    if not usage.requests:
+    totals = usage.plus(input_tokens, output_tokens, served, state.position, cached_tokens)
+    if usage.requests:
+        state.usage.replace(key, totals)
+    else:
+        state.usage[key] = totals
         state.apps[tenant.name, key[2]] += 1
     state.usage_changed = state.position
-    state.usage[key] = usage.plus(input_tokens, output_tokens, served, state.position, cached_tokens)
     del state.calls[call_id]
     process = state.processes[call.process]
     del process.calls[call_id]

@@ -37,7 +37,9 @@ class TwoClocksIndex:
             queue.move((self._surplus, entry), (self._later, (tat, arrival, queue)))
 
     def due(self, now: float, virtual_time: float) -> tuple[TenantQueue | None, float]:
-        self._fill_buckets(now)
+        later = self._later.first
+        if later is not None and later[0] <= now:
+            self._fill_buckets(now)
         ready, surplus = self._ready.first, self._surplus.first
         if ready is None:
             return (None, inf) if surplus is None else (surplus[2], surplus[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from dispatcher.model.commands import End, Over, Refused, Unknown
