@@ -5,10 +5,10 @@ calls. If that mean is not known, it is the model's, which changes with every en
 and the sums are multiplied by the model's mean when they are read. A tenant's forecast arrivals are added to what waits
 in its queue.
 
-Only `sum_changed` changes the sums, for the tenants in `WaitRecord.changed`. It runs before the sums are read, and when
-many tenants have changed. So an entry costs nothing here while no wait is announced. The sums may contain what a
-decision changed that is not written yet. If it is undone, the same tenants have changed again. So all copies that saw
-the same entries read the same sums.
+Only `sum_changed` changes the sums, for the tenants in `WaitRecord.changed`. It runs before the first wait of an entry is
+found (`present_backlogs`), and when many tenants have changed. So an entry without such a wait costs nothing here. The
+sums may contain what a decision has changed that is not written yet. If it is undone, the same tenants have changed
+again, so nothing of it stays.
 """
 
 from __future__ import annotations
@@ -119,6 +119,16 @@ class Backlogs:
             del ranks[part.rank]
             if not ranks:
                 del self.ranks[model]
+
+
+def present_backlogs(state: State) -> Backlogs:
+    """Return the sums. They are brought up to date at the first call for an entry, because a change of the sums makes
+    the next reading expensive (levels.py)."""
+    record = state.waits
+    if not record.is_summed:
+        sum_changed(state)
+        record.is_summed = True
+    return record.backlogs
 
 
 def sum_changed(state: State, *, most: int = 0) -> None:

@@ -66,6 +66,7 @@ class Shard:
         self._decision = Decision(state)
         state.durable_ends.clear()
         state.waits.ended.clear()
+        state.waits.is_summed = False
         return self._decision
 
     @property
@@ -145,6 +146,7 @@ class Shard:
         observe(self.state, entry.facts, self.state.at - self._at_before)
         forget(self.state, self._at_before)
         sum_changed(self.state, most=CHANGED_MOST)
+        self.state.waits.is_summed = False
 
     def _taken(self, *, undo: bool = False) -> Decision:
         decision, self._decision = self._decision, None

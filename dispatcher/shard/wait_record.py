@@ -127,6 +127,8 @@ class WaitRecord:
         """By tenant and model."""
         self.backlogs = Backlogs()
         """What waits for each model; `changed` is not in it yet (backlogs.py)."""
+        self.is_summed = False
+        """Whether `backlogs` was brought up to date for the present entry."""
         self.changed: set[str] = set()
         """The tenants with queues, shares, costs or forecasts that are not in `backlogs` yet."""
         self._fading: deque[tuple[str, str]] = deque()

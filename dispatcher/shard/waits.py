@@ -32,7 +32,7 @@ from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.planning.fair_drain import FORECAST_S
 from dispatcher.policies.planning.residency import DRAIN_S, residency_s
 from dispatcher.policies.planning.waiting import NORMAL_P90
-from dispatcher.shard.backlogs import QueueName, rank_of, sum_changed
+from dispatcher.shard.backlogs import QueueName, present_backlogs, rank_of
 from dispatcher.shard.records import Worker
 from dispatcher.shard.state import State
 from dispatcher.shard.wait_record import COSTS_MIN
@@ -123,8 +123,8 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
     """Return the service of other queues before the tenant has received `own`: of what waits now, and of that and what
     is forecast to arrive in FORECAST_S seconds. `mean_cost`: the model's mean service of a call."""
     model, deferred = queue
-    sum_changed(state)
-    ranks = state.waits.backlogs.ranks.get(model)
+    backlogs = present_backlogs(state)
+    ranks = backlogs.ranks.get(model)
     if ranks is None:
         return 0.0, 0.0
     rank = rank_of(state, tenant, deferred)
@@ -132,7 +132,7 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
     now = later = 0.0
     if (same := ranks.get(rank)) is not None:
         given = same.given(level, mean_cost)
-        parts = state.waits.backlogs.waiting(tenant.name, queue, mean_cost)
+        parts = backlogs.waiting(tenant.name, queue, mean_cost)
         now, later = (max(0.0, each - min(part, own)) for each, part in zip(given, parts, strict=True))
     for urgent, sums in ranks.items() if len(ranks) > 1 else ():
         if urgent < rank:

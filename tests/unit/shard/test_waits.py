@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.commands import Cancel, End, Outcome, Refused, Waiting
+from dispatcher.model.commands import Accept, Cancel, End, Outcome, Refused, Waiting
 from dispatcher.model.facts import Entry, Fact
 from dispatcher.model.loadable import LoadableModel
+from dispatcher.shard import backlogs
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
+from dispatcher.shard.state import State
 from dispatcher.shard.wait_record import COSTS_MAX, Pace, WaitRecord
 from dispatcher.shard.waits import expected_wait
 from tests.support.gate.lone_shard import LoneShard, report
@@ -183,6 +185,27 @@ def test_a_free_slot_is_given_in_spite_of_a_slow_past() -> None:
     busy(shard)
     shard.call("a", wait_s=0.1)
     assert shard.facts
+
+
+def test_the_sums_are_made_once_for_an_entry_with_many_announced_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = backlog()
+    made, sum_changed = list[int](), backlogs.sum_changed
+
+    def count(state: State, *, most: int = 0) -> None:
+        made.append(state.position)
+        sum_changed(state, most=most)
+
+    monkeypatch.setattr(backlogs, "sum_changed", count)
+    for _ in range(2):
+        names = [f"q-{number}" for number in range(20 * len(made), 20 * len(made) + 20)]
+        accepts = [
+            Accept(name, 0, "q", f"t{name}", "m", 1.0, 2e9, False, "", "", 1, 1.0, 0.0, 0.0, "standard", 9)
+            for name in names
+        ]
+        outcomes, facts = shard.shard.decide(accepts, shard.now)
+        assert all(wait_s(outcome) > 0 for outcome in outcomes)
+        shard.shard.confirm(Entry(shard.shard.position, shard.shard.at, "test", "", 0, facts))
+    assert made == [shard.shard.position - 2, shard.shard.position - 1]
 
 
 def test_a_decision_that_is_rolled_back_leaves_no_trace() -> None:
