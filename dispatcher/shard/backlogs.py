@@ -5,9 +5,9 @@ calls. If that mean is not known, it is the model's, which changes with every en
 and the sums are multiplied by the model's mean when they are read. A tenant's forecast arrivals are added to what waits
 in its queue.
 
-Only `sum_changed` changes the sums, for the tenants in `WaitRecord.changed`. It runs before the first wait of an entry is
-found (`present_backlogs`), and when many tenants have changed. So an entry without such a wait costs nothing here. The
-sums may contain what a decision has changed that is not written yet. If it is undone, the same tenants have changed
+Only `sum_changed` changes the sums, for the tenants in `WaitRecord.changed`. It runs before the first wait of an entry
+is found (`present_backlogs`), and when many tenants have changed. So an entry without such a wait costs nothing here.
+The sums may contain what a decision has changed that is not written yet. If it is undone, the same tenants have changed
 again, so nothing of it stays.
 """
 
