@@ -1,7 +1,7 @@
 """What a fair order gives to queues while each receives so much service per weight, summed incrementally.
 
 With b the service that waits in a queue of weight w, all queues together receive Σ min(b, v w) until each has had v per
-weight or is empty: the fluid model of weighted fair queueing (policies/planning/fair_drain.py). A queue's level is
+weight or is empty: the fluid model of weighted fair queueing (waits.py). A queue's level is
 b / w. Queues are counted in classes of their level, CLASSES to an octave. So a queue is added or removed in O(1), and
 the sum is found among the classes, of which there are at most some hundreds, however many queues there are.
 

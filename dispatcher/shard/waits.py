@@ -11,11 +11,23 @@
 - L: seconds until the model is loaded, if it is loaded nowhere
 - q: the 0.9 quantile of actual over predicted waits; n: the calls that are dispatched before; σ: deviation of a cost
 
-Source: policies/planning/waiting.py and fair_drain.py, with these deviations. The wait ends with the dispatch, not
-with the first token. At the gate a slot is the unit of the batch: a call waits only while no slot is free, and Θ
-contains the rests of the running calls (each dispatch follows an end), so B r is not subtracted. others(T) is taken as
-a straight line from 0 to FORECAST_S, because the exact one takes O(queues) for each announcement. It is concave, so
-the line is below it by a little.
+Source: QLM (SoCC 2024), section 6, equations 2 and 3; 1.28 is the 0.9 quantile of its normal distribution. others(T) is
+the fluid model of weighted fair queueing: every other queue j gets as much per weight, or is empty, so with b_j the
+service that waits in it, λ_j its forecast arrivals and v = own / weight,
+
+    others(T) = Σ_j min(b_j + λ_j min(T, FORECAST_S), v w_j)
+
+Deviations:
+- QLM counts every request before this one in one virtual queue, the case of first come, first served.
+- QLM forecasts no arrivals. Without them, later calls of a light tenant are missed, which a fair order serves first;
+  without an end of the forecast, a burst would last for ever.
+- Service units (input + 2 x output), in which the gate charges and measures, instead of output tokens.
+- The wait ends with the dispatch, not with the last token of the requests before. A slot is the unit of the batch at
+  the gate: a call waits only while no slot is free, and Θ contains the rests of the running calls (each dispatch
+  follows an end). So equation 2's error for the first batches does not arise (evidence/qlm/full_queue.py).
+- q corrects what the normal distribution leaves out: later calls that are served first, and a Θ that changes.
+- others(T) is taken as a straight line from 0 to FORECAST_S, because the exact one takes O(queues) for each
+  announcement. It is concave, so the line is below it by a little.
 
 The sums over all queues change by the queues that changed since they were last read (backlogs.py). So neither an
 announcement nor an entry takes longer with many tenants.
@@ -29,14 +41,13 @@ from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact
 from dispatcher.policies.orders.queues import Tenant
-from dispatcher.policies.planning.fair_drain import FORECAST_S
 from dispatcher.policies.planning.residency import DRAIN_S, residency_s
-from dispatcher.policies.planning.waiting import NORMAL_P90
 from dispatcher.shard.backlogs import QueueName, present_backlogs, rank_of
 from dispatcher.shard.records import Worker
 from dispatcher.shard.state import State
-from dispatcher.shard.wait_record import COSTS_MIN
+from dispatcher.shard.wait_record import COSTS_MIN, FORECAST_S
 
+NORMAL_P90 = 1.28
 SAMPLE_EVERY_S = 0.004
 """At most one end and one arrival in so many seconds changes the costs and the forecast of its tenant."""
 FOLLOW_EVERY_S = 0.02

@@ -1,19 +1,11 @@
-"""Output lengths of a request group, from finished requests only, and how much of a running request is left.
+"""Output lengths of a request group, from finished requests only. Units: tokens.
 
-Source: QLM (SoCC 2024), section 6: the mean μ and the deviation σ of a group's outputs come from its history. With c =
-σ²/μ², the squared coefficient of variation:
-
-    r = (μ² + σ²) / 2μ                         residual of a running request at a random time (renewal theory)
-    left(g) = c μ + (1 - c) max(μ - g, 0)      residual after g generated tokens, for c <= 1; r for c > 1
-
-`left` is exact for equal lengths (c = 0: μ - g) and for exponential lengths (c = 1: μ, whatever was generated), and
-its mean over a random time is r in both cases. Units: tokens.
+Source: QLM (SoCC 2024), section 6: the mean μ and the deviation σ of a group's outputs come from its history.
 
 Deviations from QLM:
 - QLM fits μ and σ once from a data set. Here old observations fade, so that a tenant whose prompts change is followed.
 - QLM assumes a history. A group without one starts from a prior that counts as two observations: the lengths of the
   whole queue, or half of max_tokens if no request has ended yet.
-- QLM has no r: its equation 2 assumes that the first batch waits too (waiting.py).
 """
 
 from __future__ import annotations
@@ -40,24 +32,6 @@ class Lengths:
     def __post_init__(self) -> None:
         if not (0 <= self.output_mean < inf and 0 <= self.output_deviation < inf):
             raise ValueError(f"mean and deviation must be finite and not negative, not {self!r}")
-
-    @property
-    def residual(self) -> float:
-        """r: the expected rest of a request that is seen running at a random time."""
-        if not self.output_mean:
-            return 0.0
-        return (self.output_mean**2 + self.output_deviation**2) / (2 * self.output_mean)
-
-    def left_after(self, generated: float) -> float:
-        """Return the expected rest of a request that has `generated` tokens. Raises ValueError if that is negative."""
-        if not generated >= 0:
-            raise ValueError(f"generated must not be negative, not {generated!r}")
-        if not self.output_mean:
-            return 0.0
-        variation = (self.output_deviation / self.output_mean) ** 2
-        if variation > 1:
-            return self.residual
-        return variation * self.output_mean + (1 - variation) * max(self.output_mean - generated, 0.0)
 
 
 def lengths_without_history(max_tokens: float) -> Lengths:

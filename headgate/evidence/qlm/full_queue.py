@@ -1,4 +1,9 @@
-"""Waits of a queue that is full at the start, in the simulator: equation 2 alone and corrected.
+"""Waits of a queue that is full at the start, in the simulator: QLM's equation 2 alone and corrected.
+
+    W = (service of the requests before - B r) / Θ        equation 2 has no B r
+
+When a request is admitted, the requests before it have not ended: each of the B running ones still needs r. Equation 2
+waits for their last token, so it is B r / Θ too high, which is most of the wait of a few groups.
 
 All requests arrive at time 0, as in QLM's Figure 18. A group has four batches of requests (QLM's δ = 4). Θ, μ, σ and B
 are those of an earlier run with other lengths (another seed), never of the run that is predicted.
@@ -13,7 +18,6 @@ from random import Random
 from statistics import fmean
 
 from dispatcher.policies.planning.lengths import LengthHistory, Lengths, lengths_without_history
-from dispatcher.policies.planning.waiting import Ahead, Batch, expected_wait_s
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.engines.profile import load_profile
@@ -86,14 +90,19 @@ def fits(profile: str, groups: int, seed: int) -> tuple[float, float]:
     play(profile, played)
     actual = [request.first_token_s for request in played]
     weight = WEIGHTED_TOKENS.output_weight
-    alone = Batch(rest=0.0, kept=0.0)
-    corrected = Batch(rest=0.0, kept=weight * known.running * known.lengths.residual)
+    kept = weight * known.running * residual(known.lengths)
     each = known.input_mean + weight * known.lengths.output_mean
     predicted = [
-        [expected_wait_s(Ahead(i * each), batch, known.capacity_per_s) or 0.0 for i in range(len(played))]
-        for batch in (alone, corrected)
+        [max(0.0, (i * each - less) / known.capacity_per_s) for i in range(len(played))] for less in (0.0, kept)
     ]
     return r_squared(actual, predicted[0]), r_squared(actual, predicted[1])
+
+
+def residual(lengths: Lengths) -> float:
+    """Return r = (μ² + σ²) / 2μ: the expected rest of a request that is seen running at a random time (renewal
+    theory)."""
+    mean, deviation = lengths.output_mean, lengths.output_deviation
+    return (mean**2 + deviation**2) / (2 * mean) if mean else 0.0
 
 
 def r_squared(actual: Sequence[float], predicted: Sequence[float]) -> float:

@@ -47,7 +47,7 @@ def figures_3_and_18(setting: Setting) -> Section:
         text=(
             "All requests wait from time 0, in groups of four batches. Capacity, batch and lengths are those of an "
             f"earlier run with other lengths. A cell has R² of QLM's equation 2 and of ours, the worst of {FIT_SEEDS} "
-            "seeds. The paper has 0.99 at four groups; benchmarks/results/planning_waiting.md has the measured runs.",
+            "seeds. The paper has 0.99 at four groups.",
         ),
         tables=[Table("R² by the number of groups", ("profile", *(str(groups) for groups in GROUPS)), rows)],
         checks=[

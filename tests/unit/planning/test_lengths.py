@@ -1,4 +1,4 @@
-"""Output lengths of a group: statistics from the past, and the rest of a running request."""
+"""Output lengths of a group: statistics from the past."""
 
 from __future__ import annotations
 
@@ -35,23 +35,6 @@ def test_old_lengths_fade() -> None:
     assert history.lengths(PRIOR).output_mean < 15
 
 
-def test_residual_of_equal_lengths_is_half_and_of_exponential_ones_the_mean() -> None:
-    assert Lengths(100, 0).residual == 50
-    assert Lengths(100, 100).residual == 100
-    assert Lengths(0, 0).residual == 0
-
-
-def test_the_rest_after_some_tokens() -> None:
-    assert Lengths(100, 0).left_after(30) == 70
-    assert Lengths(100, 0).left_after(130) == 0
-    assert Lengths(100, 100).left_after(5000) == 100
-    assert Lengths(100, 200).left_after(5000) == Lengths(100, 200).residual
-
-
-def test_the_mean_rest_over_a_life_is_the_residual() -> None:
-    assert fmean(Lengths(100, 0).left_after(generated) for generated in range(101)) == pytest.approx(50)
-
-
 def test_each_group_has_its_own_history() -> None:
     history = OutputHistory()
     for _ in range(200):
@@ -76,5 +59,3 @@ def test_impossible_lengths_are_refused(tokens: float) -> None:
         LengthHistory().observe(tokens)
     with pytest.raises(ValueError, match="finite and not negative"):
         Lengths(tokens, 1.0)
-    with pytest.raises(ValueError, match="must not be negative"):
-        Lengths(1.0, 0.0).left_after(-1.0)

@@ -18,7 +18,7 @@ import dispatcher.policies.orders
 import dispatcher.service
 import dispatcher.shard
 from dispatcher.policies import clocks, service, share_bounds, throttling
-from dispatcher.policies.planning import fair_drain, residency, wait_ratios
+from dispatcher.policies.planning import residency, wait_ratios
 
 FIRST_CALL = "__storm_first_call__"
 ELSEWHERE = {
@@ -35,13 +35,12 @@ ELSEWHERE = {
     "dispatcher.policies.orders.two_clocks.TwoClocks.goes_at_once": "the same",
     "dispatcher.policies.orders.keyed_index.KeyedIndex.direct": "only with tiers, which need another order",
     "dispatcher.policies.orders.keyed_index.KeyedIndex.guaranteed": "the same",
-    "dispatcher.policies.planning.fair_drain.": "the planner's own process",
     "dispatcher.policies.service.service_": "the worker and the simulator",
     "dispatcher.policies.share_bounds.share_problem": "headgate doctor",
     "dispatcher.policies.throttling.Throttle.decide": "the simulator",
 }
 """Functions, by the beginning of their names, that no storm can reach, and what calls them."""
-POLICIES: list[ModuleType] = [clocks, service, share_bounds, throttling, fair_drain, residency, wait_ratios]
+POLICIES: list[ModuleType] = [clocks, service, share_bounds, throttling, residency, wait_ratios]
 
 
 def functions() -> dict[str, FunctionType]:

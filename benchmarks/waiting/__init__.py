@@ -1,1 +1,0 @@
-"""Waiting times against simulated and measured runs (benchmarks/planning_waiting.py)."""
