@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 POLL_S = 5.0
 RESERVE_S = 30.0
-"""Of the caller's time, for its answer."""
+"""The part of the caller's time that is reserved for the caller's answer."""
 REPEATED = {"ResourceContention", "ScalingActivityInProgress", "Throttling", "ServiceUnavailable", "InternalFailure"}
 """Errors of a group that is busy, or of a busy service; the next try may succeed."""
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ class OperatorAccess:
 
     token: bytes
     consoles: Mapping[str, Console]
-    """By pool, in the order of the configuration."""
+    """The consoles by pool, in the order of the configuration."""
 
 
 def make_operator(context: Context, config: Config | None = None) -> OperatorAccess | None:

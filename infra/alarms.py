@@ -15,7 +15,8 @@ OVERDUE_MAX_S = 60
 FAILED_MIN, FAILED_MAX_PERCENT = 5, 1
 """Requests fail if so many fail in five minutes, and if they are more than this part of all that ended."""
 STARTING_PERIODS = 4
-"""Of five minutes: for so long 503 is the right answer of a pool that had no worker and starts one."""
+"""The number of periods of five minutes in which 503 is the right answer of a pool that had no worker and starts a
+worker."""
 MISSING_MINUTES = 20
 """Workers may be missing for so long: an instance starts and a model loads in less."""
 

@@ -19,14 +19,14 @@ from infra.fleet_removal import RemoveGroup
 from infra.network import Network
 
 ROOT_DISK_GB = 100
-"""For the system and the image; the model lies on the instance's own disk."""
+"""The size of the disk for the system and the image; the model lies on the instance's own disk."""
 DISK = "/opt/headgate"
 WATCHER = "/usr/local/bin/headgate-spot"
 METADATA = "http://169.254.169.254"
 SPOT_NOTICE = "spot-notice"
 """The file in which a worker finds that its instance ends."""
 WORKER_UID = 10001
-"""Of gpu_worker/Dockerfile."""
+"""The user id of a worker, as in gpu_worker/Dockerfile."""
 AGENT_WILDCARDS = ("AwsSolutions-IAM5[Resource::*]", "AwsSolutions-IAM5[Action::ecs:Submit*]")
 
 

@@ -34,7 +34,7 @@ from infra.watched import FIVE_MINUTES
 MODEL, HOME = "/model", "/var/lib/headgate"
 WEIGHTS_MB, GATE_MB = 2048, 1024
 SYSTEM_MB = 2048
-"""Of an instance's memory, for the system and ECS's agent."""
+"""The part of an instance's memory for the system and ECS's agent."""
 SERVES = (
     "import json, sys, urllib.request as web; "
     f"sys.exit(json.load(web.urlopen('http://127.0.0.1:{WORKER_PORT}/health', timeout=2))['status'] != 'ok')"

@@ -1,4 +1,5 @@
-"""Which role may do what with which partition of the table. dispatcher/stores/dynamodb/layout.py says what each holds.
+"""The operations that each role may do on each partition of the table. dispatcher/stores/dynamodb/layout.py says what
+each partition holds.
 
 The letters are the store's operations on a partition: G GetItem, Q Query, P PutItem, U UpdateItem, D DeleteItem. IAM
 authorizes a transaction by the operations of its parts. tests/infra/test_partitions.py compares the letters
@@ -25,16 +26,16 @@ ANSWERS: Partitions = {"INV#*": "GU"}
 ACCEPTED: Partitions = {"TENANT#*": "G", "KEY#*": "G", "CALL#*": "GP", "INV#*": "P"}
 """Of each process that takes requests of tenants."""
 EXECUTED: Partitions = {"TENANT#*": "G"}
-"""Of executors and the sweep: whether the tenant of a call still exists."""
+"""Executors and the sweep read whether the tenant of a call still exists."""
 HTTP: Partitions = {"RESP#*": "QPU", "USAGE#*": "Q"}
-"""Of fronts, beside ACCEPTED: kept responses and GET /v1/usage."""
+"""Fronts use these partitions beside ACCEPTED, for kept responses and GET /v1/usage."""
 BATCHES: Partitions = {"FILE#*": "GQP", "BATCH#*": "GQP", "OPEN#*": "QP"}
-"""Of fronts on Fargate: a front in Lambda has no batches."""
+"""Fronts on Fargate use these partitions. A front in Lambda has no batches."""
 RESULTS: Partitions = {"TENANT#*": "G", "KEY#*": "G", "CALL#*": "G", "INV#*": "G", "LOG#*": "Q", "SNAP#*": "Q"}
 ADMINISTERED: Partitions = {"TENANT#*": "GQPD", "KEY#*": "GPD", "TENANTS": "QPD", "AUDIT#*": "QP"}
 """No role deletes an audit record."""
 OPERATED: Partitions = {"LOG#*": "Q", "SNAP#*": "Q", "USAGE#*": "Q", "AUDIT#*": "Q"}
-"""Without prompts, answers, tenants' configuration and keys."""
+"""The operators' partitions, which contain no prompts, answers, tenants' configuration or keys."""
 
 
 def of_pool(partitions: Partitions, pool: str) -> Partitions:

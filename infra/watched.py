@@ -15,7 +15,7 @@ from aws_cdk import aws_sqs as sqs
 SERVICE = "headgate"
 """The dimension `service` of every metric (dispatcher/metrics_namespace.py)."""
 TIERS = ("premium", "standard", "background")
-"""Of tenants, in the metrics."""
+"""The tiers of tenants in the metrics."""
 MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
 
 
@@ -80,7 +80,7 @@ class Watched:
     dead_letters: sqs.Queue
     table: dynamodb.Table
     log: logs.LogGroup
-    """Of the fronts, with a line for each invocation."""
+    """The log of the fronts, with a line for each invocation."""
 
 
 def table_metric(table: dynamodb.Table, name: str) -> cloudwatch.MathExpression:

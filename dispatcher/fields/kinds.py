@@ -50,7 +50,8 @@ class Field:
     kind: Kind
     shape: Shape
     note: str = ""
-    """For the page. If the kind is REFUSED, the error contains it too: it is then a sentence that says what to do."""
+    """The field's note on the page (docs/fields.md). If the kind is REFUSED, the error contains the note too. The note
+    is then a sentence that says what to do."""
     neutral: tuple[Any, ...] = ()
     """Beside null, the values at which the answer is the same as without the field. The gate drops such a value."""
     usual: tuple[Any, ...] = ()

@@ -15,7 +15,7 @@ TOOLS_MAX = 1_024
 TOOL_CALLS_MAX = 1_024
 """Tool calls of one message."""
 NAME_CHARS_MAX = 256
-"""Of tools, functions, schemas and the ids of tool calls."""
+"""The most characters in a name of a tool, a function or a schema, and in the id of a tool call."""
 DESCRIPTION_CHARS_MAX = 100_000
 DOCUMENTS_MAX = 256
 
@@ -30,7 +30,7 @@ TOKENS_MAX = 10_000_000
 """Of fields that count tokens. The model's context is far below it."""
 TOKEN_ID_MAX = 2**31 - 1
 TOKEN_IDS_MAX = 1_024
-"""Of fields that name some tokens, such as `stop_token_ids`."""
+"""The most tokens that a field such as `stop_token_ids` may name."""
 PROMPT_TOKENS_MAX = 1_000_000
 BAD_WORDS_MAX = 256
 BAD_WORD_CHARS_MAX = 200
@@ -58,4 +58,4 @@ INTEGER_MAX = 2**64
 IMAGES_MAX = 32
 IMAGE_PIXELS_MAX = 20_000_000
 PIXELS_MAX = 80_000_000
-"""Of all images of one request together: 240 MB after decompression, at 3 bytes a pixel."""
+"""The most pixels of all images of one request together. They take 240 MB after decompression, at 3 bytes a pixel."""

@@ -36,7 +36,7 @@ class FleetLoad(NamedTuple):
     service_per_s: float
     """The measured capacity of one worker in service units a second, a mean of the fleet; 0 if none is measured."""
     workers: tuple[WorkerLoad, ...] = ()
-    """Those that are ready."""
+    """The loads of the workers that are ready."""
 
 
 class ServiceCount(NamedTuple):

@@ -17,7 +17,7 @@ from dispatcher.model.tenants import Tenant
 
 
 class OutputLimit(NamedTuple):
-    """In tokens of each choice. `expected_tokens`: None if the client set the limit."""
+    """The limit of an output, in tokens of each choice. `expected_tokens`: None if the client set the limit."""
 
     max_tokens: int
     expected_tokens: int | None = None

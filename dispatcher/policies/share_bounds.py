@@ -44,7 +44,7 @@ SHARE_BOUNDS = {
     "rate_per_s": (RATE_MIN, RATE_MAX, True, "0 is no guarantee"),
     "burst": (0.0, BURST_MAX, False, "it is in service units"),
 }
-"""By setting: the lowest and the highest value, whether 0 is allowed besides, and a hint."""
+"""Maps a setting to its lowest and its highest value, whether 0 is allowed too, and a hint."""
 
 
 def share_problem(setting: str, value: object) -> str | None:

@@ -78,7 +78,8 @@ class Faults:
     def __init__(self, clock: Clock, name: str) -> None:
         self._clock, self._name = clock, name
         self._suspects: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        """By owner: until when it is a suspect, by the monotonic clock, and the id of its last fault."""
+        """Maps an owner to the time until which it is a suspect, by the monotonic clock, and to the id of its last
+        fault."""
         self._credit, self._counted_at = CREDIT_MAX, clock.monotonic()
         self.refused = 0
         """The number of commands that were refused because of a fault, and of calls that were ended."""

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 GROWTH, GROWTH_MAX = 2.0, 6.0
 BLOCKS_LEAST = 1_000_000
-"""With fewer additional blocks of memory (about 100 MB) no collection visits everything."""
+"""No collection visits everything while there are fewer additional blocks of memory than this (about 100 MB)."""
 
 
 class Collector(Protocol):

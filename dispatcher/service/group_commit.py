@@ -50,7 +50,7 @@ class Item(NamedTuple):
     command: Command
     reply: Reply
     arrived_at: float
-    """By the monotonic clock."""
+    """The time of the command's arrival, by the monotonic clock."""
 
 
 def _offered(item: Item, outcome: Outcome) -> tuple[str, Outcome]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEFERRED_RANK = len(Tier)
 CHANGED_MOST = 100
-"""With more changed tenants than this, an entry brings the sums up to date. So no reader has to do it for many."""
+"""An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
 
 QueueName = tuple[str, bool]
 """A model, and whether the queue's calls are deferred."""
@@ -74,9 +74,9 @@ class Backlogs:
 
     def __init__(self) -> None:
         self.ranks: dict[str, dict[int, RankSums]] = {}
-        """By model and rank; only those with a queue."""
+        """The sums by model and rank. A model or a rank without a queue is absent."""
         self.parts: dict[str, dict[QueueName, Part]] = {}
-        """By tenant and queue."""
+        """The parts by tenant and queue."""
 
     def set(self, tenant: str, queue: QueueName, part: Part | None) -> None:
         """Replace the queue's part. None: it adds nothing."""

@@ -78,14 +78,14 @@ _READERS = {
     )
     for letter, kind in KINDS.items()
 }
-"""By letter: the kind, the number of its fields, and the places of those that are tuples."""
+"""Maps a letter to the kind, the number of its fields, and the places of the fields that are tuples."""
 
 _CLOCKS = {
     kind: next((place for place, _ in tuples), -1)
     for kind, _, tuples in _READERS.values()
     if all(kind._fields[place] == "clocks" for place, _ in tuples)
 }
-"""By kind with plain fields: the place of the tenant's clocks, which are a tuple of numbers; -1 if it has none."""
+"""Maps a kind with plain fields to the place of the tenant's clocks, a tuple of numbers; -1 if it has none."""
 _HINTS: dict[type[Any], tuple[Any, ...]] = {}
 _DECODED: set[tuple[type, ...] | None] = set()
 """The shapes of facts that decoded to themselves. There are few: a float may also be an integer."""

@@ -29,7 +29,7 @@ class Deadlines:
         self._calls = calls
         self._heap: list[tuple[float, str]] = []
         self._old: list[tuple[float, str]] = []
-        """During a sweep, the heap from before it."""
+        """The rest of the heap from before the sweep; empty if there is no sweep."""
         self._moved: set[str] = set()
         """During a sweep, the calls with an entry that was moved. A second one is dropped."""
 

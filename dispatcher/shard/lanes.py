@@ -13,7 +13,8 @@ class Lanes:
         self._order = order
         self._by_tier = by_tier
         self.of: dict[str, dict[str, Index]] = {}
-        """By model and tier, the models in the order of their names. So a copy from a snapshot decides the same."""
+        """The indexes by model and tier. The models are in the order of their names, so that a copy from a snapshot
+        decides the same."""
 
     def update(self, queue: TenantQueue, now: float) -> None:
         """Bring the queue's entry up to date with its head and its tenant's clocks."""

@@ -9,7 +9,7 @@ from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.residency import DRAIN_S
 
 RECENT = 8
-"""For so many of a worker's last attempts, the state remembers whether they failed."""
+"""The number of a worker's last attempts for which the state remembers whether they failed."""
 FAILED_MOST = 4
 """A worker rests if so many of its last RECENT attempts failed, each for another cause (failure_causes.py)."""
 SLOW_SWAPS = 3.0

@@ -55,7 +55,7 @@ class State(UndoJournal):
         self.workers: dict[str, Worker] = {}
         self.processes: dict[str, Process] = {}
         self.usage: GroupedDict[tuple[str, str, int], Usage] = GroupedDict()
-        """By tenant, application and hour."""
+        """The usage by tenant, application and hour."""
         self.apps: Counter[tuple[str, int]] = Counter()
         """The number of applications in `usage` by tenant and hour."""
         self.usage_saved, self.usage_changed = 0, -1

@@ -42,7 +42,7 @@ QUANTILE_KEPT_S = 0.2
 FADE_EVERY_S = 5.0
 """A tenant's recent arrivals fade at most this often, so its forecast is too high by at most 4.3 %."""
 FADES_MAX = 8
-"""At most so many tenants' arrivals fade with one entry. With many tenants and few entries they fade later."""
+"""The arrivals of at most this many tenants fade with one entry. With many tenants and few entries they fade later."""
 RECENT_LEAST = 0.05
 """Fewer recent arrivals than this count as none."""
 
@@ -126,7 +126,7 @@ class WaitRecord:
         """The calls that ended in the entry that is being applied, each with its true service."""
         self.paces: dict[str, Pace] = {}
         self.costs: dict[tuple[str, str], Costs] = {}
-        """By tenant and model."""
+        """The costs by tenant and model."""
         self.backlogs = Backlogs()
         """What waits for each model; `changed` is not in it yet (backlogs.py)."""
         self.is_summed = False

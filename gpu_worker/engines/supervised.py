@@ -75,7 +75,7 @@ class SupervisedEngine:
         self._engine: Engine = self.make()
         self._facts: EngineFacts | None = None
         self._running: dict[str, asyncio.Future[Any]] = {}
-        """By request id: a future that is set when the request's engine is gone."""
+        """Maps a request's id to a future that is set when the request's engine is gone."""
         self._ended = EngineStats(0, 0, 0.0, {})
         """Stats of the engines that were stopped."""
         self._at_exchange = self._ended

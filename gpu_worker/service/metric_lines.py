@@ -25,8 +25,8 @@ from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.service.executions import Executions
 
 VALUES_MAX = 50
-"""Of one metric in a line. CloudWatch accepts 100, but at 100 Powertools writes a line by itself. A line stays below
-the 4096 bytes that a pipe takes at once, so that it is not mixed with what a child process writes."""
+"""The most values of a metric in a line. CloudWatch accepts 100, but at 100 Powertools writes a line by itself. A line
+stays below the 4096 bytes that a pipe takes at once, so that it is not mixed with what a child process writes."""
 
 logger = logging.getLogger("headgate.worker")
 

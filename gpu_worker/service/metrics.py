@@ -32,7 +32,7 @@ RETURN_REASONS = ("not_begun", "lost")
 PERCENTILES = (0.5, 0.99)
 
 Samples = Mapping[Any, float]
-"""By tuple of label values; () for a metric without labels."""
+"""The values of a metric by tuple of label values; () for a metric without labels."""
 
 
 def make_registry(executions: Executions) -> CollectorRegistry:

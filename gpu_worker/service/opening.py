@@ -12,7 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Opening:
-    """Until `open`: GET /health answers 200 with the status "loading", and everything else 503."""
+    """Answers all requests itself until `open` is called: GET /health with 200 and the status "loading", everything
+    else with 503."""
 
     def __init__(self) -> None:
         self._app: ASGIApp = _loading

@@ -40,7 +40,7 @@ class Outbox:
     random: Random
     journal: Journal | None = None
     _deliveries: dict[str, asyncio.Task[Outcome]] = field(default_factory=dict)
-    """By the execution's name."""
+    """The deliveries in progress, by the execution's name."""
     _back: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the gate answers again; then replaced."""
 

@@ -16,7 +16,7 @@ class Tally:
     output_tokens: int = 0
     failed: int = 0
     first_token_ms: deque[float] = field(default_factory=lambda: deque(maxlen=FIRST_TOKENS_MAX))
-    """From the arrival of an order to its first token, in milliseconds."""
+    """The times from the arrival of an order to its first token, in milliseconds."""
 
     def take(self) -> Tally:
         """Return the counts, and begin again at zero."""

@@ -42,7 +42,7 @@ class Size:
 
 REAL = Size(15.0, slots=8, calibration_requests=16, fit=SMALL_ENGINE)
 QUICK = Size(1.5, slots=12, calibration_requests=16, fit=MODELLED_ENGINE)
-"""For the modelled engine. More slots than its batch of 8 keep it full."""
+"""The size for the modelled engine. More slots than its batch of 8 keep it full."""
 
 
 def demo(

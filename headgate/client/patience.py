@@ -31,7 +31,7 @@ class Patience:
     sleep: Callable[[float], None] = time.sleep
     sleep_async: Callable[[float], Awaitable[None]] = asyncio.sleep
     jitter: Callable[[], float] = lambda: secrets.randbits(16) / 2**16
-    """From 0 to 1."""
+    """Returns a random number from 0 to 1."""
 
     def ask(self, once: Callable[[], T]) -> T:
         """Call `once` until it answers or the patience ends, then raise its error."""

@@ -43,7 +43,7 @@ class Player:
     model: str
     bytes_per_token: float
     lambda_every: Mapping[str, int]
-    """By tenant: every n-th request goes through lambda.invoke; 0 for none."""
+    """Maps a tenant to n: every n-th request of the tenant goes through lambda.invoke; 0 for none."""
     samples: list[Sample] = field(default_factory=list)
     _start_s: float = 0.0
 

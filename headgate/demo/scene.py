@@ -18,8 +18,8 @@ QUIET_LOAD = 0.2
 FLOOD_LOAD = 1.6
 """Part of the engine's capacity: more than three times the flooding tenant's share."""
 REQUESTS_MIN = {QUIET: 24, FLOOD: 40}
-"""With fewer quiet requests, one request would decide the P99. At most 4 of them go through lambda.invoke, so that at
-least 20 have a first token."""
+"""The fewest requests of each tenant. With fewer quiet requests, one request would decide the P99. At most 4 of them go
+through lambda.invoke, so that at least 20 have a first token."""
 INPUT_MIN, OUTPUT_MIN = 8, 4
 """Tokens of the shortest prompt and answer."""
 

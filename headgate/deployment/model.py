@@ -26,7 +26,8 @@ DEFAULT_POOL = "default"
 POOLS_MAX = 8
 """A front has a gate process for each pool, with a port of its own."""
 VARIABLES_BYTES_MAX = 2_700
-"""Of the 4,096 that Lambda allows for all variables of a function; the others have names of resources."""
+"""The most bytes of the variables that headgate.yaml sets. Lambda allows 4,096 bytes for all variables of a function;
+the others have names of resources."""
 SERVICE_CHARS = 150
 """The length of the name of a cluster and its service, at most."""
 ZoneNames = Annotated[

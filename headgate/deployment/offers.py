@@ -1,7 +1,8 @@
-"""Which zone of AWS offers which GPU instance type, from the dated table offers.json beside this file.
+"""Checks whether a pool's zones offer its GPU instance types, by the dated table offers.json beside this file.
 
-The table is for errors before a deployment. AWS adds offers all the time, so `check_zones: false` in headgate.yaml
-turns it off, and `headgate doctor before` asks AWS itself. A region that the table does not have is not checked.
+The table lists the GPU instance types that each zone of AWS offers. It is for errors before a deployment. AWS adds
+offers all the time, so `check_zones: false` in headgate.yaml turns it off, and `headgate doctor before` asks AWS
+itself. A region that the table does not have is not checked.
 
 In its oldest regions a zone of the same name is another place in each account. There the table has the zones' ids,
 and only their number is checked.
@@ -58,5 +59,5 @@ def problem(region: str, types: Sequence[str], zones: int | Collection[str]) -> 
 
 
 def _have_names(region: str, offers: Mapping[str, Sequence[str]]) -> bool:
-    """Whether the table names the zones as the account does."""
+    """Return whether the table names the zones as the account does. If not, it has the zones' ids."""
     return all(zone.startswith(region) for zone in offers)

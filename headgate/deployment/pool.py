@@ -21,14 +21,14 @@ STORED_KEY = r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z
 LAMBDA_S = 900
 """The longest time of a Lambda function, and so of an invocation."""
 SLOTS_MAX, BATCH_MAX = 1_024, 4_096
-"""Of a worker (gpu_worker/service/options.py)."""
+"""The most slots, and the largest batch, of a worker (gpu_worker/service/options.py)."""
 SET_BY_THE_STACK = ("--tensor-parallel-size", "-tp", "--model", "--served-model-name")
 """Arguments of vLLM's server that other fields say."""
 IN_BLOCKS = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.")
 OF_SERVERS = {"servers", "deadline_s", "drain_s", "tiers", "throttling", "slo_classes"}
 """The fields of a pool of servers that run already."""
 MIXED = ("g6e.xlarge", "g6e.2xlarge", "g6e.4xlarge")
-"""With the same GPU: if one is scarce, another may be had."""
+"""Instance types with the same GPU: if AWS is short of one type, another type may be available."""
 USABLE = 0.9
 """The part of a GPU's memory that an engine uses; weights must leave room for its KV cache."""
 
@@ -54,7 +54,7 @@ class CapacityBlock(Section):
     """GPU instances that were reserved for some days (EC2 Capacity Blocks for ML)."""
 
     id: Annotated[str, Field(pattern=r"^cr-[0-9a-f]{8,17}$")]
-    """Of the capacity reservation."""
+    """The id of the capacity reservation."""
     zone: Annotated[str, Field(pattern=f"^{ZONE}$")]
 
 
@@ -80,7 +80,7 @@ class GateSections(Section):
     tiers: TiersSection | None = None
     throttling: ThrottlingSection | None = None
     slo_classes: SloClassesSection | None = None
-    """As in the file of tenants (headgate/tenants_file.py)."""
+    """All three sections are as in the file of tenants (headgate/tenants_file.py)."""
 
 
 class Pool(GateSections):
@@ -98,7 +98,7 @@ class Pool(GateSections):
     capacity: Literal["auto_scaling", "managed_instances", "capacity_block"] = "auto_scaling"
     """From where the instances come: an Auto Scaling group, ECS Managed Instances, or a capacity block of EC2."""
     zones: Annotated[tuple[Annotated[str, Field(pattern=f"^{ZONE}$")], ...], Field(max_length=6, strict=False)] = ()
-    """Those of the network in which its instances start. Empty: in all of them."""
+    """The zones of the network in which its instances start. Empty: they start in all of them."""
     capacity_block: CapacityBlock | None = None
     on_demand_base: Annotated[int, Field(ge=0, le=10_000)] = 1
     """So many instances are never spot instances."""

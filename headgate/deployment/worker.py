@@ -15,7 +15,7 @@ class WorkerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     policy: Annotated[str, Field(max_length=64)] = "tiered:vtc"
-    """Of the engine's queue (gpu_worker/policies/fairness/registry.py)."""
+    """The policy of the engine's queue (gpu_worker/policies/fairness/registry.py)."""
     swap_gib: Annotated[float, Field(ge=0, le=10_000)] = 0.0
     """Host memory for the KV cache of evicted requests. 0: they are computed again."""
     tiers: WorkerTiers | None = None

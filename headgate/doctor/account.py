@@ -42,10 +42,10 @@ class Fleet:
     workers_max: int
     on_demand_max: int
     vcpus: Mapping[str, tuple[int, int]]
-    """Of the smallest and the largest instance type, by the types' first letter."""
+    """The vCPUs of the smallest and the largest instance type, by the types' first letter."""
     block: CapacityBlock | None = None
     zones: Sequence[str] = ()
-    """In which its instances start; empty: in those of the network."""
+    """The zones in which its instances start. Empty means the zones of the network."""
 
 
 def fleet_of(pool: Pool) -> Fleet:

@@ -19,7 +19,7 @@ ARM, X86 = "linux/arm64", "linux/amd64"
 
 
 def check_node() -> Finding:
-    """Whether Node is new enough for the CDK."""
+    """Check that Node is new enough for the CDK."""
     found = _output("node", "--version")
     if found is None:
         return failed("Node", "there is no command node that answers", f"install Node {NODE_MIN} or later, with npm")
@@ -30,7 +30,7 @@ def check_node() -> Finding:
 
 
 def check_docker(deployment: Deployment) -> Finding:
-    """Whether Docker builds for the platform of each image that the deployment needs."""
+    """Check that Docker builds for the platform of each image that the deployment needs."""
     images = _images(deployment)
     if not images:
         return skipped("Docker", "nothing is built: the front is a function, and each pool names its image")

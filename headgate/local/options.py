@@ -14,7 +14,7 @@ from dispatcher.policies.clocks import Share
 SMALL_MODEL = "random:8x384"
 """Layers x width. On a CPU it makes some 200 tokens a second, so tenants compete for the engine."""
 START_TIMEOUT_S = 90.0
-"""In this time, a worker on a slow machine imports torch and builds its model."""
+"""A worker on a slow machine imports torch and builds its model in this time."""
 DEMO_TENANTS = ("quiet", "flood")
 PORT_MAX = 65535
 WORKERS_MAX, WORKER_SLOTS_MAX, WORKER_BATCH_MAX = 8, 1024, 4096
@@ -164,7 +164,7 @@ class Addresses(BaseModel):
 
     openai_base_url: str
     openai_base_urls: list[str]
-    """Of each front; the first is `openai_base_url`."""
+    """The base URL of each front. The first is `openai_base_url`."""
     aws_endpoint_url: str
     model: str
     """The name of the first pool's model."""

@@ -54,7 +54,7 @@ class Stack:
         self._fleets: Fleets | None = None
         self._store: Store | None = None
         self._followers: dict[str, LogFollower] = {}
-        """Of each pool, in order."""
+        """The log follower of each pool, in order."""
         self._clock = RealClock()
         self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._workers: dict[str, WorkerPicture] = {}

@@ -19,7 +19,8 @@ from random import Random
 from typing import Protocol
 
 ROUNDING = 1e-9
-"""In arrivals or cycles. A point at the end of a period belongs to the next period, even if rounding puts it before."""
+"""The tolerance for rounding, in arrivals or cycles. A point at the end of a period belongs to the next period, even if
+rounding puts it before."""
 LEAST = 1e-200
 """Fewer arrivals than this count as none: their products with a rate would underflow."""
 

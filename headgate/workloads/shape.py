@@ -21,10 +21,10 @@ class Fit:
 
 
 SMALL_ENGINE = Fit(input_divisor=16, output_divisor=2, input_min=8, input_max=200, output_min=16, output_max=128)
-"""For a model of a few layers on a CPU: a chat request of 1,020 / 129 tokens becomes 64 / 64."""
+"""The fit for a model of a few layers on a CPU. A chat request of 1,020 / 129 tokens becomes 64 / 64."""
 
 MODELLED_ENGINE = Fit(input_divisor=16, output_divisor=4, input_min=8, input_max=200, output_min=8, output_max=16)
-"""For a demo of seconds: a chat request of 1,020 / 129 tokens becomes 64 / 16."""
+"""The fit for a demo of a few seconds. A chat request of 1,020 / 129 tokens becomes 64 / 16."""
 
 
 def fitted(arrivals: Iterable[Arrival], fit: Fit = SMALL_ENGINE) -> list[Arrival]:

@@ -34,7 +34,7 @@ class _Runner:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._running: dict[str, asyncio.Task[None]] = {}
-        """By tenant."""
+        """Maps a tenant to the task that runs its batch."""
         self._clean_at = 0.0
 
     async def serve(self) -> None:

@@ -114,8 +114,8 @@ class OrderMaker(Protocol):
 
 
 ORDERS: dict[str, OrderMaker] = {}
-"""By name; complete once registry.py is imported. Names: bwfq (default), ratio, ratio+wake, virtual-clock,
-virtual-clock+cap, sfq, fcfs."""
+"""Maps the name of an order to its maker. It is complete once registry.py is imported. Names: bwfq (default), ratio,
+ratio+wake, virtual-clock, virtual-clock+cap, sfq, fcfs."""
 
 DEFAULT_ORDER = "bwfq"
 

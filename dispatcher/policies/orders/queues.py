@@ -135,7 +135,7 @@ class Tenant:
         self.waiting = 0
         """Calls in its queues, without the suspended ones."""
         self.direct = 0
-        """Those of `waiting` that are not deferred."""
+        """The number of calls in `waiting` that are not deferred."""
         self.suspended = 0
         """Waiting calls of processes that are silent."""
         self.running = 0

@@ -26,7 +26,7 @@ class SortedEntries:
     def __init__(self) -> None:
         self.first: Entry | None = None
         self._blocks: list[list[Entry]] = [[]]
-        """At least one block. It is empty only if it is the only one."""
+        """The entries in blocks. There is at least one block. A block is empty only if it is the only block."""
         self._lasts: list[Entry] = []
         """The last entry of each block but the last one. So with one block there is nothing to keep."""
 

@@ -31,7 +31,8 @@ from dispatcher.policies.clocks import Share
 
 HORIZON_S = 60.0
 ROUNDING = 1e-6
-"""In requests. 0.1 x 3 service units are three requests of 0.1, although the quotient may be just below 3."""
+"""The tolerance for rounding errors, in requests. 0.1 x 3 service units are three requests of 0.1, although the
+quotient may be just below 3."""
 WEIGHT_RATIO_MIN = 1e-12
 """A weight counts as at least this part of the largest one, so that no λ is too large for a number."""
 

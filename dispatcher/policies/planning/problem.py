@@ -77,11 +77,11 @@ class Problem:
     due_s: list[float] = field(init=False)
     weights: list[float] = field(init=False)
     seconds_on: list[list[float]] = field(init=False)
-    """By worker, then by group; infinite if the worker cannot serve the group."""
+    """The seconds to serve a group, by worker, then by group; infinite if the worker cannot serve the group."""
     swap_s_on: list[list[float]] = field(init=False)
-    """By worker, then by model; infinite if the model does not fit."""
+    """The seconds of a swap to a model, by worker, then by model; infinite if the model does not fit."""
     held_s_on: list[list[float]] = field(init=False)
-    """By worker, then by model: the earliest start of a swap to it."""
+    """The earliest start of a swap to a model, by worker, then by model."""
     loaded_on: list[int] = field(init=False)
     """The number of the worker's model; -1 for none, or one that no group needs."""
     free_s: list[float] = field(init=False)

@@ -21,7 +21,8 @@ FRAME_FULL = 250_000
 """A frame takes a further message only up to this many bytes. A frame of one message may be larger."""
 
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-"""Without ensure_ascii: escapes would make the longest answer (gpu_worker/service/execution.py) larger than a frame."""
+"""Encodes JSON without ensure_ascii, because escapes would make the longest answer (gpu_worker/service/execution.py)
+larger than a frame."""
 
 
 def _refuse_constant(name: str) -> float:

@@ -59,7 +59,7 @@ class ConditionFailed(Exception):
     """DynamoDB refused the write. `old` holds the present item of each statement with a failed condition."""
 
     old: tuple[Item | None, ...]
-    """By statement, in the order of the transaction."""
+    """The items by statement, in the order of the transaction."""
 
 
 class _Retry(Exception):

@@ -10,7 +10,8 @@ from dispatcher.stores.limits import MAILBOX_KEEP_S
 class MemoryMailboxes:
     def __init__(self) -> None:
         self._news: dict[str, dict[tuple[int, bytes], float]] = {}
-        """By process: (position, news) -> the time of its put. Equal news at the same position is kept once."""
+        """Maps a process to its mailbox, which maps (position, news) to the time of the put. Equal news at the same
+        position is kept once."""
 
     def put(self, process: str, position: int, news: Sequence[bytes], now: float) -> None:
         box = self._news.setdefault(process, {})

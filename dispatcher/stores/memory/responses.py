@@ -18,7 +18,7 @@ class MemoryResponses:
         self._by_id: dict[tuple[str, str], KeptResponse] = {}
         """The oldest first."""
         self._bytes: dict[str, Counter[int]] = {}
-        """By tenant: the bytes that count until an hour."""
+        """Maps a tenant and an hour to the bytes that count until this hour."""
 
     def keep(self, new: KeptResponse, bytes_max: int, now: float) -> bool:
         self._forget(now)

@@ -21,7 +21,8 @@ from functions.observability import logger
 FORM_BYTES_MAX = 4_096
 FIND_CHARS_MAX = 64
 _BACK = f"../{HERE}"
-"""From the login and the logout. The cookie has no path, so that it belongs to the folder of these two: the page."""
+"""The page's address, relative to the login and the logout. The cookie has no path. So it belongs to the folder of the
+login and the logout, which is the page."""
 _WRONG = "This is not the operator's token of this front."
 
 

@@ -1,4 +1,4 @@
-"""Which part of the fleet an operator looks at: the pool, the searched tenants, and whether the page refreshes."""
+"""The part of the fleet that an operator looks at: the pool, the searched tenants, and whether the page refreshes."""
 
 from __future__ import annotations
 

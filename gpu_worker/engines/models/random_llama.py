@@ -20,7 +20,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 SUCCESSOR_CHANNELS = 256
-"""At most a quarter of the width."""
+"""The number of the embeddings' channels for a token's code. A model uses at most a quarter of its width."""
 _BIAS_CHANNEL = 0
 _BIAS = 2.0
 """The constant in the embeddings' channel 0, and the size of the numbers in a token's code."""

@@ -39,7 +39,7 @@ IDLE_CONNECTIONS_MAX = 64
 MODELS_BYTES_MAX = 1_000_000
 ERROR_BYTES_MAX = 65_536
 EVENT_BYTES_MAX = 16_384
-"""Of the events of one token, comments included. Twenty logprobs take about 3,000."""
+"""The most bytes of the events of one token, comments included. Twenty logprobs take about 3,000."""
 BODY_BYTES_MIN = 4_000_000
 CLOSING_S = 2.0
 """The longest wait for the usage after the last choice, and for the end of the body."""

@@ -16,7 +16,8 @@ SILENCE_S = 300.0
 WAIT_S = 600.0
 PAUSE_S = 0.5
 BYTES_PER_TOKEN = 4.0
-"""Of English text with the vocabularies of today's models. Only estimates use it: the server reports the true count."""
+"""The bytes of a token of English text with the vocabularies of today's models. Only estimates use it: the server
+reports the true count."""
 
 
 def no_fields(_request: EngineRequest) -> Mapping[str, Any]:

@@ -14,7 +14,8 @@ USUAL = TEXT | {Capability.SAMPLING, Capability.TOOLS, Capability.STRUCTURED}
 """What all of today's servers for chat models support."""
 ALL_TEXT = USUAL | {Capability.CHOICES, Capability.LOGPROBS, Capability.REASONING}
 BY_OWNER: dict[str, frozenset[str]] = {"vllm": ALL_TEXT | {Capability.VLLM}, "sglang": ALL_TEXT | {Capability.LENGTH}}
-"""By the `owned_by` of the server's models. The `continuous_usage_stats` of both are the tokens of each choice."""
+"""The capabilities of a server by the `owned_by` of its models. The `continuous_usage_stats` of both servers are the
+tokens of each choice."""
 NAMES_MAX = 10
 
 

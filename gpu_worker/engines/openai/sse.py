@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 LINE_BYTES_MAX = 4_000_000
 WHOLE_BYTES_MAX = 64 * 1024 * 1024
-"""Of an answer in one piece: embeddings, or a server that does not stream."""
+"""The most bytes of an answer in one piece: embeddings, or the answer of a server that does not stream."""
 BOM = b"\xef\xbb\xbf"
 _ENDS = frozenset({b"[DONE]", b"[done]", b"[Done]", b"DONE"})
 

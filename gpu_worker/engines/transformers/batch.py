@@ -53,7 +53,7 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
         """When the last step's tokens arrived."""
         self.lock = threading.RLock()
         self.live: dict[str, Sequence] = {}
-        """By the id of the sequence."""
+        """The sequences that have not ended, by their ids."""
         self.logprobs = logprobs
         self.stopping = False
         self.cancel_in_batch: set[str] = set()

@@ -13,7 +13,7 @@ from gpu_worker.engines.interface import Dropped, EngineError, PromptTooLong, Re
 from gpu_worker.engines.openai.errors import failed
 
 ENDED_PREFIX = "headgate:"
-"""In the stop reason of a request that the scheduler ended; the reason follows."""
+"""The beginning of the stop reason of a request that the scheduler ended; the reason follows."""
 
 
 class Expired(EngineError):

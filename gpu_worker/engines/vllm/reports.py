@@ -21,7 +21,7 @@ from gpu_worker.policies.preemption.costs import Eviction, Strategy
 
 REPORT_EVERY_S = 0.25
 STATS_KEY = "headgate"
-"""Of our stats among those of vLLM's KV connector."""
+"""The key of our stats among the stats of vLLM's KV connector."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class SwapLedger:
 
     def __init__(self, host_blocks: int, block_tokens: int, block_bytes: int) -> None:
         self.held: dict[str, tuple[int, list[int]]] = {}
-        """By request: how many of its first tokens are on the host, and their host blocks in order."""
+        """Maps a request's id to the number of its first tokens on the host, and to their host blocks in order."""
         self._host_blocks, self.block_tokens, self.block_bytes = host_blocks, block_tokens, block_bytes
         self._free = list(range(host_blocks))  # a heap: the lowest first, so that a copy's blocks lie side by side
         self._out: dict[str, Pairs] = {}

@@ -82,7 +82,7 @@ class RegisteredPolicy:
 
 
 POLICIES: dict[str, RegisteredPolicy] = {}
-"""By the name before the colon."""
+"""The registered policies by the name before the colon."""
 
 
 def register(

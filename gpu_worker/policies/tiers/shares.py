@@ -47,7 +47,7 @@ class TierShares:
         self._settings = settings
         self._given = TenantCounters()
         self._since: dict[Tier, _Since] = {}
-        """For each tier with waiting requests."""
+        """The service at the start of the share's count, for each tier with waiting requests."""
         self._ended: dict[Tier, _Since] = {}
         """For each tier that stopped waiting, what `_since` was."""
         self.total = 0.0

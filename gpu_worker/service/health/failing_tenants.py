@@ -23,7 +23,8 @@ TENANTS_MAX = 1024
 class FailingTenants:
     def __init__(self) -> None:
         self._rows: dict[str, tuple[int, float]] = {}
-        """By tenant: the failures in a row, and the time of the last one. The oldest failure is first."""
+        """Maps a tenant to the number of its failures in a row and the time of the last failure. The oldest failure is
+        first."""
 
     def failed(self, tenant: str, now_s: float) -> None:
         count, at_s = self._rows.pop(tenant, (0, now_s))

@@ -20,8 +20,8 @@ from headgate.simulator.run import RunSpec
 from headgate.workloads.sources import Workload, open_workload
 
 VTC_WORKLOADS = frozenset({"real", "overload", "overload-multi", "poisson_short_long", "proportional"})
-"""Of the VTC artifact. The paper computes their service difference over 600 s, although the last request arrives a
-little earlier or later (one of them ends at 360 s)."""
+"""The workloads of the VTC artifact. The paper computes their service difference over 600 s, although the last request
+arrives a little earlier or later (one of them ends at 360 s)."""
 VTC_HORIZON_S = 600.0
 VTC_LAST_ARRIVAL_S = (300.0, 620.0)
 JITTER_MAX = 1.0

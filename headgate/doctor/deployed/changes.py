@@ -55,7 +55,7 @@ def workers_are_replaced_without_a_gap(deployed: Deployed, title: str, traffic: 
 
 
 def version_is_taken_back(deployed: Deployed, title: str) -> Finding:
-    """Whether tenants invoke an alias. With traffic: point it to the version before and back, and ask for results."""
+    """Check that tenants invoke an alias. With traffic, point it to the version before and back, and fetch results."""
     invoke, result = deployed.stack.function("-invoke"), deployed.stack.function("-result")
     if invoke is None or result is None:
         return failed(title, "the stack has no function for tenants", "deploy again with this version")
@@ -92,7 +92,7 @@ def _streamed(title: str, traffic: Traffic, change: Callable[[], None], what: st
 
 
 def _serves(deployed: Deployed, service_arn: str, traffic: Traffic) -> bool:
-    """Whether the workers of the service serve the model of the traffic."""
+    """Return whether the workers of the service serve the model of the traffic."""
     _, name = place_of(service_arn)
     pools = {f"{deployed.stack.name}-{pool}{WORKERS}": each for pool, each in deployed.deployment.pools.items()}
     return name in pools and pools[name].model_name == traffic.model

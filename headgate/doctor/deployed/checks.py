@@ -108,7 +108,7 @@ CHECKS: Mapping[str, Run] = {
     "a version is taken back": version_is_taken_back,
     "the policies are sufficient": policies_are_sufficient,
 }
-"""By the row's title."""
+"""The checks by the title of their row."""
 
 
 def run_checks(deployed: Deployed) -> list[Finding]:

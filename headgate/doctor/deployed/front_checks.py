@@ -17,7 +17,7 @@ HTTPS_S = 5.0
 
 
 def stack_is_created(deployed: Deployed, title: str) -> Finding:
-    """Whether CloudFormation has finished, and each output is there."""
+    """Check that CloudFormation has finished, and that each output is there."""
     stack = deployed.stack
     missing = sorted(OUTPUTS - stack.outputs.keys())
     if stack.state not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
@@ -28,7 +28,7 @@ def stack_is_created(deployed: Deployed, title: str) -> Finding:
 
 
 def image_is_for_arm64(deployed: Deployed, title: str) -> Finding:
-    """Whether the tasks of the front run on arm64."""
+    """Check that the tasks of the front run on arm64."""
     fronts = deployed.stack.services(FRONT)
     if not fronts:
         return skipped(title, "the front is a function")
@@ -47,7 +47,7 @@ def image_is_for_arm64(deployed: Deployed, title: str) -> Finding:
 
 
 def fronts_are_healthy(deployed: Deployed, title: str) -> Finding:
-    """Whether the load balancer has as many healthy targets as headgate.yaml wants."""
+    """Check that the load balancer has at least as many healthy targets as headgate.yaml wants."""
     groups = deployed.stack.of_type("AWS::ElasticLoadBalancingV2::TargetGroup")
     if not groups:
         return skipped(title, "the front is a function behind API Gateway")
@@ -61,7 +61,7 @@ def fronts_are_healthy(deployed: Deployed, title: str) -> Finding:
 
 
 def function_answers(deployed: Deployed, title: str) -> Finding:
-    """Whether a front in Lambda answers through API Gateway and the web adapter."""
+    """Check that a front in Lambda answers through API Gateway and the web adapter."""
     if deployed.deployment.front != "lambda":
         return skipped(title, "the front is a task")
     address = f"{deployed.stack.outputs.get('OpenAiBaseUrl', '').removesuffix('/v1')}/health"
@@ -72,7 +72,7 @@ def function_answers(deployed: Deployed, title: str) -> Finding:
 
 
 def https_answers(deployed: Deployed, title: str) -> Finding:
-    """Whether the certificate is issued, and the domain leads to the load balancer."""
+    """Check that the certificate is issued, and that the domain leads to the load balancer."""
     domain, certificate = deployed.deployment.domain, deployed.deployment.certificate
     if domain is None or certificate is None:
         return skipped(title, "headgate.yaml has no domain: only the VPC reaches the front, with HTTP")

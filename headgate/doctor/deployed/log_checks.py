@@ -14,7 +14,7 @@ DAY_S, HOUR_S = 86_400, 3_600
 TOO_LONG = "the log was too long to read to its end"
 LOOK_YOURSELF = "search it in CloudWatch Logs Insights"
 PAGES_MAX = 100
-"""Of one log group. CloudWatch may answer empty pages before those with lines."""
+"""The most pages that a search reads of one log group. CloudWatch may send empty pages before pages with lines."""
 LISTENING = range(8080, 8100)
 """The ports of fronts, workers and gate processes."""
 FLOWS = (
@@ -25,7 +25,7 @@ FLOWS = (
 
 
 def weights_are_copied(deployed: Deployed, title: str) -> Finding:
-    """Whether a task has copied its model from S3."""
+    """Check that a task has copied its model from S3."""
     lines, is_whole = _lines(deployed, "WorkerLog", '"files copied"', DAY_S)
     if lines:
         return ok(title, lines[-1])
@@ -35,27 +35,27 @@ def weights_are_copied(deployed: Deployed, title: str) -> Finding:
 
 
 def image_is_read_only(deployed: Deployed, title: str) -> Finding:
-    """Whether nothing wrote to a read-only image."""
+    """Check that nothing tried to write to a read-only image."""
     seen = "no write to the image in the last day; `headgate doctor after` shows the slots of ready workers"
     advice = "a path of the image is written: give it a volume, and report it"
     return _absent(ok(title, seen), deployed, ("WorkerLog", '"Read-only file system"', DAY_S), advice)
 
 
 def protections_are_taken(deployed: Deployed, title: str) -> Finding:
-    """Whether ECS took each protection of the workers that stay."""
+    """Check that ECS accepted each protection of the workers that stay."""
     seen = "ECS refused no protection in the last day; `headgate top` shows a worker that retires"
     advice = "see ScalingFails in docs/operations.md"
     return _absent(ok(title, seen), deployed, ("SweepLog", '"does not protect"', DAY_S), advice)
 
 
 def policies_are_sufficient(deployed: Deployed, title: str) -> Finding:
-    """Whether nothing was denied."""
+    """Check that the logs of the stack show no denied access."""
     seen = "no AccessDenied in the last hour; `headgate doctor after --fairness` uses most permissions"
     return _absent(ok(title, seen), deployed, ("", "%AccessDenied%", HOUR_S), "deploy again; report it")
 
 
 def no_connection_is_refused(deployed: Deployed, title: str) -> Finding:
-    """Whether the network refused no connection between the stack's own processes in the last hour."""
+    """Check that the network refused no connection between the stack's own processes in the last hour."""
     lines, is_whole = _lines(deployed, "RejectedLog", FLOWS, HOUR_S, text="REJECT")
     refused = sorted(set(_within(lines)))
     if refused:
@@ -75,7 +75,7 @@ def _within(lines: list[str]) -> Iterator[str]:
 
 
 def secret_is_rotated(deployed: Deployed, title: str) -> Finding:
-    """Whether the workers' secret has been replaced, and each process has read it since."""
+    """Check that the workers' secret has been replaced, and that each process has read it since."""
     secrets = deployed.client("secretsmanager")
     names = [name for name in deployed.stack.of_type("AWS::SecretsManager::Secret") if "WorkerSecret" in name]
     if not names:

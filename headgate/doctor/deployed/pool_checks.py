@@ -14,7 +14,7 @@ WORKER = "worker"
 
 
 def instances_have_joined(deployed: Deployed, title: str) -> Finding:
-    """Whether as many instances are active in the cluster as the pools have workers at least."""
+    """Check that the cluster has enough active instances for the minimum number of workers of all pools."""
     ecs = deployed.client("ecs")
     (cluster, *_) = deployed.stack.of_type("AWS::ECS::Cluster")
     arns = ecs.list_container_instances(cluster=cluster)["containerInstanceArns"]
@@ -30,7 +30,7 @@ def instances_have_joined(deployed: Deployed, title: str) -> Finding:
 
 
 def pools_have_workers(deployed: Deployed, title: str) -> Finding:
-    """Whether each service of workers has its tasks, of the last deployment and with one image."""
+    """Check that each service of workers has its tasks, and that they are of the last deployment and have one image."""
     arns = [*deployed.stack.services(WORKERS), *deployed.stack.services(BEFORE_SERVERS)]
     if not arns:
         return skipped(title, "no pool has a model or servers")

@@ -28,7 +28,7 @@ WRONG_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 
 
 def gate_leads(deployed: Deployed, title: str) -> Finding:
-    """Whether each pool's log names a leading gate process."""
+    """Check that each pool's log names a leading gate process."""
     configs = _config(deployed.deployment).each_pool()
     try:
         leaders = asyncio.run(_leaders(_store(deployed), configs))
@@ -42,7 +42,7 @@ def gate_leads(deployed: Deployed, title: str) -> Finding:
 
 
 def administrator_is_named(deployed: Deployed, title: str) -> Finding:
-    """Whether this month's audit records name identities of AWS."""
+    """Check that this month's audit records name identities of AWS."""
     month = datetime.fromtimestamp(deployed.now, UTC).strftime("%Y-%m")
     try:
         records = asyncio.run(_audited(_store(deployed), month))
@@ -58,7 +58,7 @@ def administrator_is_named(deployed: Deployed, title: str) -> Finding:
 
 
 def operator_page(deployed: Deployed, title: str) -> Finding:
-    """Whether the page opens with the secret's token. A front within the VPC is out of reach elsewhere."""
+    """Check that the page opens with the secret's token. A front within the VPC can be reached only from there."""
     outputs = deployed.stack.outputs
     secrets = deployed.client("secretsmanager")
     token = secrets.get_secret_value(SecretId=outputs.get("OperatorToken", ""))["SecretString"]

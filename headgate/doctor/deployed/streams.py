@@ -13,11 +13,12 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.doctor.deployed.stack import Traffic
 
 STREAMS = 4
-"""At once; when one ends, the next begins."""
+"""The number of streams at once. When a stream ends, the next stream begins."""
 TOKENS = 512
 STREAM_S = 900.0
 OWN_CONNECTION = {"Connection": "close"}
-"""Of each stream. One that is kept may be closed by its front at the moment at which the next request is sent."""
+"""The header that gives each stream its own connection. A front may close a kept connection at the moment at which the
+next request is sent."""
 
 
 @dataclass(slots=True)

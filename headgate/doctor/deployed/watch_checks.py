@@ -19,7 +19,7 @@ EXECUTED = "Successfully executed action"
 
 
 def metrics_arrive(deployed: Deployed, title: str) -> Finding:
-    """Whether fronts, sweep and workers have written metrics."""
+    """Check that fronts, sweep and workers have written metrics."""
     pages = deployed.client("cloudwatch").get_paginator("list_metrics").paginate(Namespace=deployed.stack.name)
     found = {metric["MetricName"] for page in pages for metric in page["Metrics"]}
     wanted = {"ttft_ms": "of the fronts", "workers_wanted": "of the sweep"}
@@ -32,7 +32,7 @@ def metrics_arrive(deployed: Deployed, title: str) -> Finding:
 
 
 def spans_arrive(deployed: Deployed, title: str) -> Finding:
-    """Whether X-Ray has a trace of the last hour."""
+    """Check that X-Ray has a trace of the last hour."""
     if deployed.deployment.traces == "none":
         return skipped(title, "headgate.yaml has traces: none")
     xray = deployed.client("xray")
@@ -44,7 +44,7 @@ def spans_arrive(deployed: Deployed, title: str) -> Finding:
 
 
 def alarms_arrive(deployed: Deployed, title: str) -> Finding:
-    """Whether a subscription is confirmed. With traffic: whether an alarm that is raised now executes its action."""
+    """Check that a subscription is confirmed. With traffic, raise an alarm and check that it executes its action."""
     topic = deployed.stack.outputs.get("AlarmTopic")
     if topic is None:
         return failed(title, "the stack has no output AlarmTopic", "deploy again with this version")
@@ -80,7 +80,7 @@ def _actions_since(cloudwatch: Any, name: str, began: datetime) -> list[str]:
 
 
 def alarms_have_metrics(deployed: Deployed, title: str) -> Finding:
-    """Whether each alarm has data, and none rings."""
+    """Check that each alarm has data, and that no alarm rings."""
     names = deployed.stack.of_type("AWS::CloudWatch::Alarm")
     if not names:
         return failed(title, "the stack has no alarm", "deploy again with this version")

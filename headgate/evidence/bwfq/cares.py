@@ -45,8 +45,8 @@ SHARES = {
     "costs": (5.0, 5.0),
 }
 MARGIN = 0.5
-"""Of the ten units of service per second. In the first minute after an hour, a burst of ten or the requests that still
-run are a sixth of a unit per second."""
+"""The allowed distance from a target, in units of service per second; the slots serve ten. In the first minute after
+an hour, a burst of ten or the requests that still run are a sixth of a unit per second."""
 
 Found = dict[tuple[str, str], Measured]
 

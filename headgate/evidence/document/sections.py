@@ -79,7 +79,7 @@ class Setting:
 
 Experiment = Callable[[Setting], Section]
 EXPERIMENTS: dict[str, Experiment] = {}
-"""By name, in the order of docs/evidence.md. Importing registry.py fills it."""
+"""The experiments by name, in the order of docs/evidence.md. Importing registry.py enters them."""
 
 
 def experiment(name: str, title: str, source: str, *, needs_traces: bool = False) -> Callable[[Experiment], Experiment]:

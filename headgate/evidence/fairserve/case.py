@@ -19,7 +19,7 @@ from headgate.simulator.simulate import simulate
 
 ENGINE = "a100-llama3-8b-chunked"
 TIMEOUT_S = 60.0
-"""From the first arrival. A request that ends later was not served."""
+"""The deadline of all requests, in seconds from the first arrival. A request that ends later was not served."""
 RPM = 60
 LIMITS = Limits(user=15, app=150)
 """They can be lower than an RPM limit, because they apply only while the fleet is full."""

@@ -27,7 +27,7 @@ MOVES = (0, 200_000)
 LATE_MAX = {0: 0.015, 200_000: 0.01}
 SEEDS = (1, 2, 3)
 BATCH = 254
-"""Of the profile a100-llama3-8b-chunked."""
+"""The number of requests in a batch of the profile a100-llama3-8b-chunked."""
 
 
 @experiment("qlm-figure-19", "Figure 19: the size of request groups", "QLM, section 8.3, Figure 19")

@@ -20,7 +20,8 @@ LENGTHS = (256, 512, 768)
 CASES = ((POOLS[0], 512), (POOLS[1], 512), (POOLS[0], 256), (POOLS[0], 768))
 SECONDS = 600
 CAPACITY_TOKENS_PER_S = {256: 2300.0, 512: 1760.0, 768: 1000.0}
-"""Of the profile, the most of all cases; rates are 2.5 to 3.5 times as high."""
+"""The capacity of the profile by the length of input and output in tokens, the highest of all cases. The rates of
+arrivals are 2.5 to 3.5 times as high."""
 WEIGHTS = {"client-1": 1.0, "client-2": 2.0, "client-3": 3.0, "client-4": 4.0}
 
 

@@ -1,4 +1,4 @@
-"""Which simulated engine runs a profile."""
+"""The choice of the simulated engine that runs a profile."""
 
 from __future__ import annotations
 

@@ -66,9 +66,9 @@ class TheoremMonitor(Observer):
         self._resident = 0.0
         self._resident_max = 0.0
         self._idle_arrivals: dict[str, tuple[Account, float]] = {}
-        """By request: what the other clients had received when it arrived."""
+        """Maps a request to its client and to the service that the other clients had received when it arrived."""
         self._backlogs: dict[int, list[float]] = {}
-        """By client: what each client had received when its backlog began."""
+        """Maps a client's number to the service that each client had received when this client's backlog began."""
         self._gap_began = 0.0
         self._gap_max = 0.0
 

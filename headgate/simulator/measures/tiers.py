@@ -21,7 +21,7 @@ from headgate.simulator.measures.percentiles import Percentiles, percentiles
 from headgate.simulator.requests import SimRequest
 
 TTFT_TARGET_S: Mapping[Tier, float] = {Tier.PREMIUM: 0.2, Tier.STANDARD: 0.5}
-"""From docs/preemption-design.md, section 3.1; background has none."""
+"""The targets of docs/preemption-design.md, section 3.1. Background has no target."""
 
 
 @dataclass(frozen=True, slots=True)

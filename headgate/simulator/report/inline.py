@@ -14,7 +14,7 @@ VARIABLES = {colour.lower(): f"var(--c{number})" for number, colour in enumerate
 VARIABLES |= {"#ffffff": "none", "#b0b0b0": "var(--soft)"}
 """Background and grid. matplotlib's axes are black, as is the last of COLOURS."""
 BORDERS = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dashed"}
-"""Of CSS, for the legend's line styles."""
+"""The border styles of CSS by the line styles of the plot, for the legend."""
 SVG = re.compile(r'<svg[^>]* viewBox="([^"]+)"[^>]*>(.*)', re.DOTALL)
 UNUSED = re.compile(r'<metadata>.*?</metadata>|<style.*?</style>| id="[\w.]+_\d+"|font-family: [^;"]*;?', re.DOTALL)
 COLOUR = re.compile(r"#[0-9a-f]{6}\b")

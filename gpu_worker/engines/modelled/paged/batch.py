@@ -45,7 +45,7 @@ class PagedBatch:
 
     @property
     def running(self) -> list[Sequence]:
-        """In the order in which they entered."""
+        """The running sequences in the order in which they entered."""
         return self.kv_budget.running
 
     @property

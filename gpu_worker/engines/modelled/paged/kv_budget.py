@@ -82,7 +82,7 @@ class PagedKvBudget:
         return sequence.blocks_most if self._profile.reserve_outputs else self.blocks_of(sequence.length)
 
     def _could_keep(self, sequence: Sequence) -> bool:
-        """Whether it finds its blocks however long it and all other protected sequences get."""
+        """Return whether the sequence finds its blocks however long it and all other protected sequences get."""
         in_reserve = sequence.request.tier in RESERVED_FOR
         outside = self._protected_most[False] + (0 if in_reserve else sequence.blocks_most)
         inside = self._protected_most[True] + (sequence.blocks_most if in_reserve else 0)
@@ -120,11 +120,11 @@ class PagedKvBudget:
         return self.free if tier in RESERVED_FOR else self.free - max(0, self.reserve - self.premium_blocks)
 
     def exhausted(self, request_id: str) -> bool:
-        """Whether it was preempted as often as the settings allow."""
+        """Return whether the request was preempted as often as the settings allow."""
         return self._tiers is not None and self._tiers.tier_state(request_id).exhausted(self._settings)
 
     def _to_be_protected(self, request_id: str) -> bool:
-        """Whether the sequence will be protected once it is admitted."""
+        """Return whether the sequence will be protected once it is admitted."""
         if self._tiers is None:
             return False
         tier_state = self._tiers.tier_state(request_id)

@@ -13,7 +13,7 @@ WORD_CHARS_MAX = 40
 
 
 class Oddities:
-    """Of one server. `counts`: by what was done and the server's own word for it."""
+    """Counts the oddities of one server. `counts`: their numbers by what was done and the server's own word for it."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()

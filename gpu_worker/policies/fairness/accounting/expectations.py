@@ -54,7 +54,7 @@ class Expectations:
     def __init__(self) -> None:
         self._all = _Mean(PRIOR)
         self._means: OrderedDict[tuple[str, int | None], _Mean] = OrderedDict()
-        """By application and stage; the stage None stands for all stages of the application."""
+        """The mean lengths by application and stage; the stage None stands for all stages of the application."""
 
     def of(self, app: str, stage: int) -> Lengths:
         """Return the expected lengths of a request."""

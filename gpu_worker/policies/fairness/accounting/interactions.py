@@ -33,7 +33,7 @@ class InteractionsInProgress:
         self._waiting: dict[Interaction, dict[int, RequestRecord]] = {}
         self._in_progress: set[Interaction] = set()
         self._queues: dict[str, ArrivalQueue[RequestRecord]] = {}
-        """By tenant, the waiting requests of interactions in progress."""
+        """The waiting requests of interactions in progress, by tenant."""
         self._tenants = LazyMinHeap(counter)
 
     def next(self) -> tuple[float, RequestRecord] | None:

@@ -9,8 +9,8 @@ SLACK = 64
 
 
 class StepTimers:
-    """At most one timer for each name. Setting, moving and cancelling are O(log timers) amortized; finding that no
-    timer is due is O(1).
+    """Holds at most one timer for each name. Setting, moving and cancelling are O(log timers) amortized; finding that
+    no timer is due is O(1).
 
     A moved or cancelled timer leaves a stale heap entry, which is dropped when it reaches the top or when stale entries
     outnumber the timers.

@@ -95,7 +95,7 @@ class Planner(ABC):
 
 PlannerMaker = Callable[[Surroundings], Planner]
 PLANNERS: dict[str, PlannerMaker] = {}
-"""By name. Importing registry.py fills it."""
+"""The makers of planners by name. Importing registry.py enters them."""
 
 
 def planner(name: str) -> Callable[[type[Planner]], type[Planner]]:

@@ -31,7 +31,7 @@ from headgate.simulator.gates.shard_gate import EPOCH_S
 
 PLAN_S = 2.0
 MOVES = 1000
-"""Of the annealing, for each plan. The production's plans may take longer."""
+"""The number of moves of the annealing for each plan. The production's plans may take longer."""
 
 
 @planner("plan")
