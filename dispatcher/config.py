@@ -109,7 +109,7 @@ class Config(BaseModel):
     slo_classes: Json[SloClassesSection] | None = None
     """JSON: {name: {"first_token_s": seconds, "deferred": true or false}}. Unset: requests have no SLO classes."""
     slo_window: float = Field(default=5_000.0, ge=0)
-    """By so many service units, for a weight of 1, a request that is due soon may pass others of the surplus
+    """The service units, for a weight of 1, by which a request that is due soon may pass others of the surplus
     (policies/orders/slack_index.py)."""
     limits: Json[LimitSettings] = Field(default=LimitSettings())
     """JSON: the limits of one front, by their names in dispatcher/operations/limits.py."""

@@ -31,7 +31,7 @@ MARGIN_S = 60
 """Beyond the longest deadline, for answers that end at it."""
 DRAIN_MAX_S = 3600
 BUSY_PERCENT = 50
-"""Of a task's CPU, beyond which tasks are added. The other half is for bursts until they serve."""
+"""Tasks are added while the fronts use more than this of their CPU. The other half is for bursts until they serve."""
 
 ACKNOWLEDGED_TASK = {"AwsSolutions-ECS2": "The variables name resources; the secret is read from Secrets Manager."}
 ACKNOWLEDGED_BALANCER = {

@@ -20,11 +20,11 @@ Partitions = Mapping[str, str]
 OPERATIONS = {"G": "GetItem", "Q": "Query", "P": "PutItem", "U": "UpdateItem", "D": "DeleteItem"}
 LEADING_KEYS = "dynamodb:LeadingKeys"
 LOGS: Partitions = {"LOG#{pool}": "QP", "SNAP#{pool}": "QP", "STATE#{pool}": "P", "USAGE#*": "P", "MAIL#*": "QP"}
-"""Of each process that may decide: it follows and writes the log, its snapshots and projections, and mailboxes."""
+"""A process that may decide follows and writes the log, its snapshots and projections, and mailboxes."""
 ANSWERS: Partitions = {"INV#*": "GU"}
-"""Of each process that writes the log: an end keeps the answer of a durable call."""
+"""A process that writes the log also stores the answers of durable calls that end."""
 ACCEPTED: Partitions = {"TENANT#*": "G", "KEY#*": "G", "CALL#*": "GP", "INV#*": "P"}
-"""Of each process that takes requests of tenants."""
+"""A process that takes requests of tenants reads tenants and keys, and writes calls."""
 EXECUTED: Partitions = {"TENANT#*": "G"}
 """Executors and the sweep read whether the tenant of a call still exists."""
 HTTP: Partitions = {"RESP#*": "QPU", "USAGE#*": "Q"}

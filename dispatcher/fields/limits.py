@@ -27,7 +27,7 @@ STOP_CHARS_MAX = 1_000
 LOGPROBS_MAX = 20
 """OpenAI's and vLLM's limit of `top_logprobs`."""
 TOKENS_MAX = 10_000_000
-"""Of fields that count tokens. The model's context is far below it."""
+"""The greatest value of a field that counts tokens. The model's context is far below it."""
 TOKEN_ID_MAX = 2**31 - 1
 TOKEN_IDS_MAX = 1_024
 """The most tokens that a field such as `stop_token_ids` may name."""
@@ -53,7 +53,7 @@ PATTERN_CHARS_MAX = 2_000
 PATTERN_SIZE_MAX = 10_000
 """Characters of a regular expression after its repetitions are written out."""
 INTEGER_MAX = 2**64
-"""Of whole numbers in JSON that the gate does not read. Other JSON parsers accept no larger ones."""
+"""The greatest whole number in JSON that the gate does not read. Other JSON parsers accept no larger ones."""
 
 IMAGES_MAX = 32
 IMAGE_PIXELS_MAX = 20_000_000

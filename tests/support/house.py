@@ -226,6 +226,8 @@ def is_fragment(docstring: str, *, is_value: bool = False) -> bool:
     word = re.sub(r"[^a-z]", "", first.split(maxsplit=1)[0]) if first else ""
     if word in CLAUSES:
         return not is_value or word in {"that", "those", "which"}
+    if word in {"by", "of"}:
+        return True
     return word in PREPOSITIONS and FINITE.search(first) is None
 
 

@@ -131,7 +131,7 @@ class Tenant:
         self.tier = "standard"
         self.waiting_max = 0
         self.queues: dict[tuple[str, bool], TenantQueue] = {}
-        """By model, and whether the calls are deferred."""
+        """Its queues by model, and by whether the calls are deferred."""
         self.waiting = 0
         """Calls in its queues, without the suspended ones."""
         self.direct = 0

@@ -49,7 +49,7 @@ class BodyReader:
         """What has arrived before it was clear whether the body is JSON."""
         self._is_json: bool | None = None
         self._parts: list[bytes] = []
-        """Of the line that is not whole yet; for JSON, of the body."""
+        """The parts of the line that is not whole yet; for JSON, of the body."""
         self._parts_bytes = 0
         self._skips_lf = False
         self._data: list[bytes] = []

@@ -37,7 +37,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one run: P99s in seconds over all requests, by nearest rank; infinite if 1 % of them never started.
+    """The figures of a run: P99s in seconds over all requests, by nearest rank; infinite if 1 % of them never started.
 
     `released`: counted from the release, over the requests that ended within the run. `work`: worker-seconds delivered
     within the run.

@@ -106,7 +106,7 @@ class _Cluster:
         self.starts_s = [inf] * len(requests)
         self.ends: list[tuple[float, int, str]] = []
         self.numbers: dict[str, int] = {}
-        """Of the calls that have not started."""
+        """The numbers of the calls that have not started, by id."""
         self.queued = self.waiting_most = 0
 
     def run(self, changes: Sequence[Change]) -> ClusterRun:

@@ -19,7 +19,7 @@ from headgate.workloads.lengths import Lengths
 from headgate.workloads.processes import Process
 
 REQUESTS_MAX = 20_000_000
-"""Of a workload, which counts its requests once before it runs."""
+"""The most requests of a workload, which counts them once before it runs."""
 
 Call = tuple[float, int, int]
 """Time in seconds, number of the interaction, stage."""

@@ -17,7 +17,7 @@ from gpu_worker.engines.openai.normal.texts import without_surrogates
 
 TEXT_CHARS_MAX = 500
 READ_CHARS_MAX = 10_000
-"""Of a text, before keys and addresses are removed."""
+"""The most characters of a text, before keys and addresses are removed."""
 UNKNOWN = 500
 _ERROR_LINE = re.compile(rb"\s*\[?(error|exception|internal server error)\b", re.IGNORECASE)
 _PLACES = ("error", "errors", "fault", "exception", "base_resp")

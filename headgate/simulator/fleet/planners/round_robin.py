@@ -19,7 +19,7 @@ class RoundRobinPlanner(Planner):
         super().__init__(around)
         self._queues: dict[str, deque[FleetRequest]] = {worker.name: deque() for worker in around.workers}
         self._worker_of: dict[str, str] = {}
-        """By request that has not ended."""
+        """The worker of each request that has not ended."""
         self._turn = 0
 
     def arrived(self, request: FleetRequest, now_s: float) -> None:

@@ -60,7 +60,7 @@ class ShepherdPlanner(Planner):
         self._pending: dict[str, list[FleetRequest]] = {}
         """The batch that each swapping worker will run."""
         self._values = {worker.name: 0.0 for worker in around.workers}
-        """Of the batch that each worker runs."""
+        """The value of the batch that each worker runs."""
         self._batch_s = {
             (worker.name, model): LENGTH_FACTOR * batch_s(around, worker, model)
             for worker in around.workers
