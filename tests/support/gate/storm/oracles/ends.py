@@ -310,9 +310,15 @@ def failed_after_real_attempts(world: World) -> Iterator[str]:
 
 
 def what_is_done_is_answered(world: World) -> Iterator[str]:
-    """I9: in mild weather, a caller at an undisturbed front and worker gets the answer that the log says is done."""
-    for answered in world.books.answers if world.weather.mild else ():
+    """I9: in mild weather, a caller at an undisturbed front and worker gets the answer that the log says is done.
+
+    Its tenant must not be at fault: after an error that loads the state again, its commands are refused for seconds.
+    """
+    errors = world.errors
+    for answered in world.books.answers if world.weather.mild and not errors.by_chance.total() else ():
         end = world.log.over(answered.id)
+        if errors.thrown and answered.tenant == errors.tenant:
+            continue
         if answered.code in ("done", "left", "front died") or answered.key or not isinstance(end, Ended):
             continue
         worker = world.log.attempts[answered.id, end.attempt].worker
