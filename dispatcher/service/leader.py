@@ -23,6 +23,7 @@ from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Delivery, Offload, at_once, ignore_entry, ignore_load
 from dispatcher.service.garbage import Garbage
 from dispatcher.service.group_commit import GroupCommit, no_reply, unwritten
+from dispatcher.service.group_commit import Reply as CommitReply
 from dispatcher.service.launches import Launches
 from dispatcher.service.planning import Planning
 from dispatcher.service.presence import GONE_SILENT_S, SWEEP_S, Presence
@@ -92,12 +93,12 @@ class Leader:
         """Stop leading after the entry that is being written."""
         self.commits.stop()
 
-    def submit(self, command: Command) -> None:
+    def submit(self, command: Command, reply: CommitReply = no_reply) -> None:
         """Put a command of the leader itself into the next entry.
 
         A worker's Silent is not urgent, like its reports. So it is decided after the reports that arrived before it.
         """
-        self.commits.add(command, no_reply, urgent=not (isinstance(command, Silent) and command.is_worker))
+        self.commits.add(command, reply, urgent=not (isinstance(command, Silent) and command.is_worker))
 
     # Clients
 

@@ -3,25 +3,29 @@
 The leader writes to the log that a process is silent (it gets no offers) and later that it is gone (its calls are
 cancelled), and that a worker is silent (it gets no new work) and later that it left (its attempts are returned):
 
-    process   if its connection breaks: silent at once, gone after 2 s
+    process   if its connection breaks: silent at once, gone 2 s after it became silent in the log
               if it sends nothing on an open connection: silent after 3 s, gone after 10 s
               if this leader never got a message from it: silent and gone after the same times, from the takeover on
     worker    if its connection breaks, or after 3 s without a heartbeat: silent
               one lease and one second after it became silent in the log: it left
 
-A process or worker becomes gone only if it is silent in the log at that position. If another gate process still got its
-messages, or if the worker itself wrote to the log, the log would say that it is present. For some seconds after a
-takeover, a pause or a jump of the clock, nothing becomes silent, gone or lost (rule 10). All times are by this
-process's monotonic clock.
+A process or worker becomes gone only if it is silent in the log at that position, and has had time to object. If
+another gate process still got its messages, or if the worker itself wrote to the log, the log would say that it is
+present. The state alone does not show that: while an entry waits for the log, it is in the state already, and a table
+that does not answer lets it wait for as long as a lease. For some seconds after a takeover, a pause or a jump of the
+clock, nothing becomes silent, gone or lost (rule 10). All times are by this process's monotonic clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
-from dispatcher.model.commands import Command, Gone, Present, Silent
+from dispatcher.model.commands import Command, Done, Gone, Outcome, Present, Silent
+from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Entry, ProcessSet, WorkerSet
 from dispatcher.ports import Clock
+from dispatcher.service.group_commit import Reply, no_reply
 from dispatcher.service.replica import Replica
 from dispatcher.service.sessions import Session
 from dispatcher.shard.records import NO_PROCESS
@@ -38,25 +42,27 @@ LEASE_MARGIN_S = 1.0
 ATTEMPTS_LOST = 500
 """If many workers are lost together, one sweep gives up about this many attempts. Before their entry is written, the
 items of the durable calls among them are read (kept_answers.py), and a leader steps down if an entry takes a second."""
+DONE = Done()
 AGAIN_S = 1.0
 """The shortest time between two submissions of the same command, unless its opposite was submitted in between."""
 
 
 class Presence:
-    """Submits the commands that follow from silence. `submit` puts a command into the next entry.
+    """Submits the commands that follow from silence. `submit` puts a command into the next entry, with what gets its
+    outcome.
 
     Call `sweep` every SWEEP_S seconds.
     """
 
-    def __init__(self, replica: Replica, clock: Clock, submit: Callable[[Command], None]) -> None:
+    def __init__(self, replica: Replica, clock: Clock, submit: Callable[[Command, Reply], None]) -> None:
         self._replica, self._clock, self._submit = replica, clock, submit
         self._began_at = self._swept_at = clock.monotonic()
         self._sessions: dict[str, Session] = {}
         self._broken_at: dict[str, float] = {}
         self._heard_at: dict[str, float] = {}
         """The time of the last sign of life, by process or worker: an entry of the log, or a worker's heartbeat."""
-        self._silent_since: dict[str, float] = {}
-        """The time at which this process first saw that a worker is silent in the log."""
+        self._silent_since: dict[Silent, float] = {}
+        """The time at which this process first knew that a process or worker is silent in the log."""
         self._worker_sessions: dict[str, Session] = {}
         self._asked: dict[Command, float] = {}
         """The time at which each command was submitted."""
@@ -78,7 +84,7 @@ class Presence:
 
     def reported(self, worker: str, session: Session) -> None:
         self._heard_at[worker] = self._clock.monotonic()
-        self._silent_since.pop(worker, None)
+        self._silent_since.pop(Silent(worker, True), None)
         self._asked.pop(Silent(worker, True), None)
         self._worker_sessions[worker] = session
 
@@ -99,9 +105,10 @@ class Presence:
         for fact in entry.facts:
             if isinstance(fact, WorkerSet) and fact.state not in ("silent", "resting", "retiring"):
                 self._heard_at[fact.worker] = now
-                self._silent_since.pop(fact.worker, None)
+                self._silent_since.pop(Silent(fact.worker, True), None)
             elif isinstance(fact, ProcessSet) and fact.state == "present":
                 self._heard_at[fact.process] = now
+                self._silent_since.pop(Silent(fact.process, False), None)
 
     # Silence
 
@@ -143,9 +150,10 @@ class Presence:
     def _gone(self) -> Iterator[str]:
         now = self._clock.monotonic()
         for name, process in self._replica.shard.state.processes.items():
-            if not process.calls or not process.silent:
+            silent_s = self._silent_s(Silent(name, False), is_silent=process.silent)
+            if not process.calls or silent_s <= GONE_BROKEN_S:
                 continue
-            if self._unheard_s(name) > GONE_SILENT_S:
+            if self._unheard_s(name) > GONE_SILENT_S and silent_s > GONE_SILENT_S - SILENT_S:
                 yield name
                 continue
             broken_at = self._broken_at.get(name)
@@ -153,13 +161,28 @@ class Presence:
                 yield name
 
     def _lost(self) -> Iterator[str]:
-        now = self._clock.monotonic()
         for name, worker in self._replica.shard.state.workers.items():
-            if worker.config.state == "silent":
-                if now - self._silent_since.setdefault(name, now) > LEASE_S + LEASE_MARGIN_S:
-                    yield name
-            else:
-                self._silent_since.pop(name, None)
+            is_silent = worker.config.state == "silent"
+            if self._silent_s(Silent(name, True), is_silent=is_silent) > LEASE_S + LEASE_MARGIN_S:
+                yield name
+
+    def _silent_s(self, silent: Silent, *, is_silent: bool) -> float:
+        """Return the seconds since this process knows that the silence is in the log; 0 if it does not know it.
+
+        `is_silent`: in the state. With an entry that waits for the log, a silence may be in the state alone.
+        """
+        if not is_silent:
+            self._silent_since.pop(silent, None)
+            return 0.0
+        if self._replica.shard.decision is None:
+            self._note_silent(silent)
+        since = self._silent_since.get(silent)
+        return 0.0 if since is None else self._clock.monotonic() - since
+
+    def _note_silent(self, silent: Silent, outcome: Outcome | StoreUnavailable = DONE) -> None:
+        """Remember since when the silence is in the log. `outcome`: of the command that put it there."""
+        if outcome == DONE:
+            self._silent_since.setdefault(silent, self._clock.monotonic())
 
     def _unheard_s(self, process: str) -> float:
         if process == NO_PROCESS:  # it is no process and sends no messages; the shard alone suspends its calls
@@ -188,7 +211,7 @@ class Presence:
         now = self._clock.monotonic()
         if now - self._asked.get(command, -AGAIN_S) >= AGAIN_S:
             self._asked[command] = now
-            self._submit(command)
+            self._submit(command, partial(self._note_silent, command) if isinstance(command, Silent) else no_reply)
 
     def _forget(self) -> None:
         """Forget processes and workers that the shard does not hold.
@@ -199,4 +222,4 @@ class Presence:
         known = state.processes.keys() | state.workers.keys()
         self._broken_at = {name: at for name, at in self._broken_at.items() if name in known or at > recent}
         self._heard_at = {name: at for name, at in self._heard_at.items() if name in known or at > recent}
-        self._silent_since = {name: at for name, at in self._silent_since.items() if name in state.workers}
+        self._silent_since = {each: at for each, at in self._silent_since.items() if each.name in known}

@@ -6,6 +6,7 @@ from dispatcher.model.commands import Command, Gone, Present, Return, Silent
 from dispatcher.model.formats import NEWEST
 from dispatcher.service.clock_guard import CALM_S, ClockGuard
 from dispatcher.service.codec.frames import Hello
+from dispatcher.service.group_commit import Reply
 from dispatcher.service.presence import (
     AGAIN_S,
     GONE_BROKEN_S,
@@ -56,8 +57,8 @@ class Watched:
 
     def __init__(self, replica: Replica, clock: Clock) -> None:
         self.clock, self.replica = clock, replica
-        self.submitted: list[Command] = []
-        self.presence = Presence(replica, clock, self.submitted.append)
+        self.submitted: list[tuple[Command, Reply]] = []
+        self.presence = Presence(replica, clock, lambda command, reply: self.submitted.append((command, reply)))
 
     def session(self, process: str) -> Session:
         session = Session(Closed(), self.clock, Hello(NEWEST, process, "client", ""))
@@ -80,9 +81,12 @@ class Watched:
         return asked
 
     async def written(self) -> list[Command]:
-        commands, self.submitted[:] = list(self.submitted), []
+        submitted, self.submitted[:] = list(self.submitted), []
+        commands = [command for command, _ in submitted]
         if commands:
-            await self.replica.commit(commands)
+            committed = await self.replica.commit(commands)
+            for (_, reply), outcome in zip(submitted, committed.outcomes, strict=True):
+                reply(outcome)
         return commands
 
 
@@ -114,6 +118,39 @@ async def test_an_open_silent_connection() -> None:
     assert await watch.run(GONE_SILENT_S - SILENT_S - 1, workers=reporting) == []
     assert await watch.run(1, workers=reporting) == [Gone("front", False)]
     assert list(watch.replica.shard.state.calls) == ["front-1"]
+
+
+@in_virtual_time()
+async def test_nothing_is_lost_by_a_silence_that_is_in_the_state_but_not_in_the_log() -> None:
+    """A table that does not answer lets an entry wait for longer than a lease, while its facts are in the state."""
+    watch = await watched()
+    shard, now = watch.replica.shard, watch.clock.now()
+    shard.decide([Silent("w1", True), Silent("front", False)], now)
+    assert await waiting(watch, LEASE_S + LEASE_MARGIN_S + 5) == []
+    shard.rollback()
+    submitted = await watch.run(0.5)
+    assert submitted == [Silent("front", False), Silent("w1", True)]
+    assert await watch.run(GONE_SILENT_S - SILENT_S - 1) == []
+    assert await watch.run(1) == [Gone("front", False)]
+    assert await watch.run(LEASE_S) == [Gone("w1", True)]
+
+
+async def waiting(watch: Watched, seconds: float) -> list[Command]:
+    """Let time pass while an entry waits for the log."""
+    for _ in range(round(seconds / SWEEP_S)):
+        watch.clock.at += SWEEP_S
+        watch.presence.sweep()
+    submitted, watch.submitted[:] = list(watch.submitted), []
+    return [command for command, _ in submitted]
+
+
+@in_virtual_time()
+async def test_a_leader_that_always_writes_knows_a_silence_by_its_outcome() -> None:
+    watch = await watched()
+    await watch.run(SILENT_S + 0.5)
+    assert watch.replica.shard.state.workers["w1"].config.state == "silent"
+    watch.replica.shard.begin(watch.clock.now())  # from here on each sweep finds an entry that is being written
+    assert Gone("w1", True) in await waiting(watch, LEASE_S + LEASE_MARGIN_S)
 
 
 @in_virtual_time()
