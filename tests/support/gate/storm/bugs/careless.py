@@ -37,7 +37,7 @@ bug(
 bug(
     "half_a_fact_undone",
     "A fact that was folded in part is undone like others.",
-    Edit(deciding.Decider, "_undo", "if isinstance(error, LogCorrupt):", "if False:"),
+    Edit(deciding.Decider, "_undo", "if decision.is_folding:", "if False:"),
 )
 bug(
     "state_not_loaded_again",

@@ -86,7 +86,7 @@ bug(
     Edit(
         running,
         "_end",
-        "served = clamp_cost(state.settings.charge(input_tokens, output_tokens, cached_tokens))",
+        "served = state.settings.charge(input_tokens, output_tokens, cached_tokens)",
         "served = call.cost",
     ),
 )
@@ -108,7 +108,7 @@ bug(
 bug(
     "dead_worker_keeps_its_work",
     "A worker that is not heard any more keeps its attempts.",
-    Edit(presence.Presence, "_lost", 'if worker.config.state == "silent":', "if False:"),
+    Edit(presence.Presence, "_lost", 'is_silent = worker.config.state == "silent"', "is_silent = False"),
 )
 bug(
     "shared_attempt_returned",

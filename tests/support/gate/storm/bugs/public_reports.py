@@ -24,9 +24,9 @@ bug(
     Edit(
         running,
         "_end",
-        "    served = clamp_cost(state.settings.charge(input_tokens, output_tokens, cached_tokens))",
+        "    served = state.settings.charge(input_tokens, output_tokens, cached_tokens)",
         '    output_tokens = 0 if outcome == "cancelled" else output_tokens\n'
-        "    served = clamp_cost(state.settings.charge(input_tokens, output_tokens, cached_tokens))",
+        "    served = state.settings.charge(input_tokens, output_tokens, cached_tokens)",
     ),
 )
 bug(

@@ -116,14 +116,14 @@ bug(
 bug(
     "dead_process_is_never_gone",
     "A process that is not heard keeps its calls.",
-    Edit(presence.Presence, "_gone", "if not process.calls or not process.silent:", "if True:"),
+    Edit(presence.Presence, "_gone", "if not process.calls or silent_s <= GONE_BROKEN_S:", "if True:"),
     rule=6,
 )
 bug(
     "suspended_for_ever",
     "A message from a suspended process does not resume its calls.",
     Edit(presence.Presence, "heard", "if process is not None and (", "if False and ("),
-    Edit(presence.Presence, "reported", "self._silent_since.pop(worker, None)", "pass"),
+    Edit(presence.Presence, "reported", "self._silent_since.pop(Silent(worker, True), None)", "pass"),
     rule=6,
 )
 bug(
@@ -177,7 +177,7 @@ bug(
     Edit(presence.Presence, "sweep", "if self._replica.guard.is_calm:", "if False:"),
     Edit(presence.Presence, "_worker_unheard_s", "self._began_at", "0.0"),
     Edit(presence.Presence, "_unheard_s", "self._began_at", "0.0"),
-    Edit(presence.Presence, "_lost", "setdefault(name, now)", "setdefault(name, 0.0)"),
+    Edit(presence.Presence, "_note_silent", "setdefault(silent, self._clock.monotonic())", "setdefault(silent, 0.0)"),
     rule=10,
 )
 bug(
