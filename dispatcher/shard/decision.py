@@ -23,7 +23,10 @@ class Decision:
 
     def add(self, fact: Fact) -> None:
         state = self.state
-        for each in (fact,) if state.log_order else (OrderSet(state.order.name, NEWEST), fact):  # no older log reader
+        facts: tuple[Fact, ...] = (fact,)
+        if not state.log_order:  # nothing older has ever read this log
+            facts = (OrderSet(state.order.name, NEWEST), fact)
+        for each in facts:
             self.facts.append(each)
             self.is_folding = True
             self.news += fold(state, each)
