@@ -38,7 +38,7 @@ from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.drive import drive
-from headgate.simulator.engines.interface import Engine, Jitter
+from headgate.simulator.engines.interface import Jitter, SimulatedEngine
 from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.registry import make_engine
@@ -136,7 +136,7 @@ def main() -> int:
 def played(case: Case) -> Found:
     workload = open_workload([case.trace])
     jitter = Jitter(Random(f"{case.seed} steps"), JITTER)
-    engine: Engine
+    engine: SimulatedEngine
     if case.lead_max is None:
         engine = make_engine(load_profile(), make_policy(case.policy), jitter=jitter)
     else:
@@ -171,7 +171,7 @@ def profile_of(case: Case) -> EngineProfile:
 class Watched:
     """An engine that records the service of each tenant at the edges of the paper's windows."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SimulatedEngine) -> None:
         self._engine = engine
         every_s = (HORIZON_S - WARM_UP_S) / (POINTS + 1)
         self._middles_s = [WARM_UP_S + every_s * (point + 1) for point in range(POINTS)]

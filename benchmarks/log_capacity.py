@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.shard_traffic import LONGEST, NOW, SHORT, Names, Traffic, loaded_shard
 from benchmarks.table_capacity import TABLE, CapacityMeter, metered_table
 from dispatcher.bootstrap import RealClock
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import Log
@@ -124,7 +124,7 @@ class Bench:
         new = Invocation(
             "p8f3k2m9x1q4-zz", "t" * 64, "k" * 255, "default", "m" * 64, "f" * 64, NOW, NOW * 2, Endpoint.CHAT, text
         )
-        answer = Answer("done", 1, 1000, 1000, text, NOW)
+        answer = StoredAnswer("done", 1, 1000, 1000, text, NOW)
         before = self._meter.taken()
         await self.measure("create a durable invocation, 4 KB", lambda: self.store.create(new), size=TEXT_BYTES)
         await self.measure("get it", lambda: self.store.get(new.id), size=TEXT_BYTES)

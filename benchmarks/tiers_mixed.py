@@ -34,7 +34,7 @@ from headgate.simulator.parallel import Processes
 from headgate.simulator.run import Run, RunSpec
 from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
-from headgate.workloads.lengths import Lengths, Lognormal
+from headgate.workloads.lengths import Lognormal, SampledLengths
 from headgate.workloads.sources import ListWorkload
 
 PROFILE = "a100x8-llama3-70b"
@@ -42,7 +42,7 @@ TIERS = ("premium", "standard", "standard", "background", "background")
 """The tiers of five requests."""
 TENANTS = 4
 """In each tier."""
-LENGTHS = Lengths(Lognormal(200, 0.6, 16, 2048), Lognormal(350, 0.6, 16, 1024))
+LENGTHS = SampledLengths(Lognormal(200, 0.6, 16, 2048), Lognormal(350, 0.6, 16, 1024))
 PHASES_S, BURST_S, BURST_LOAD, CALM_LOAD = 30.0, 8.0, 1.25, 0.8
 SECONDS = 600.0
 AT_ONCE = 2_000

@@ -14,7 +14,7 @@ from dispatcher.model.commands import Command, Offer, Outcome, Over
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.files import FileRecords
 from dispatcher.model.formats import Reader
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.kept_response import ResponseStore
 from dispatcher.model.tenant_store import TenantStore
 from dispatcher.model.usage import TenantRow, UsageRow
@@ -100,7 +100,7 @@ class InvocationStore(Protocol):
         """Return the tenant's invocation with this key, or None."""
         ...
 
-    async def answer(self, invocation_id: str, answer: Answer) -> Answer | None:
+    async def answer(self, invocation_id: str, answer: StoredAnswer) -> StoredAnswer | None:
         """Store the answer unless there is one, and delete the body. Return the stored answer; None if there is no such
         invocation."""
         ...
@@ -112,7 +112,7 @@ class InvocationStore(Protocol):
         """
         ...
 
-    async def refuse(self, invocation_id: str, answer: Answer) -> Answer | None:
+    async def refuse(self, invocation_id: str, answer: StoredAnswer) -> StoredAnswer | None:
         """Store the answer of a call that the gate refused, unless there is an answer or the invocation is shared.
 
         Return the answer that is stored after that; None if there is none, or no such invocation.

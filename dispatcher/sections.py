@@ -24,7 +24,7 @@ from dispatcher.model.tenants import Tenant, check_model_name
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.share_bounds import share_problem
-from dispatcher.policies.throttling import WINDOW_S, Limits
+from dispatcher.policies.throttling import WINDOW_S, ThrottleLimits
 from dispatcher.policies.tiers import TENANT_TIERS, Tier
 from dispatcher.shard.settings import TierFloors
 
@@ -39,11 +39,11 @@ Limit = Annotated[int, Field(ge=1, le=COUNT_MAX)]
 ModelName = Annotated[str, AfterValidator(check_model_name)]
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class TenantSection(Section):
+class TenantSection(SettingsSection):
     """A tenant's share and limits. A missing field has the default of model/tenants.py.
 
     The bounds of the share are those of policies/share_bounds.py.
@@ -94,7 +94,7 @@ class TenantSection(Section):
         )
 
 
-class TiersSection(Section):
+class TiersSection(SettingsSection):
     """Tiers at the gate: premium before standard before background, each with a floor (shard/tier_floors.py)."""
 
     shares: dict[TenantTier, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=lambda: dict(SHARES))  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ class TiersSection(Section):
         return TierFloors(shares, self.slack)
 
 
-class ThrottlingSection(Section):
+class ThrottlingSection(SettingsSection):
     """FairServe's limits (policies/throttling.py): only while the fleet is saturated, never in an interaction."""
 
     user: Limit
@@ -126,11 +126,11 @@ class ThrottlingSection(Section):
     """The limits of single applications, in place of `app`."""
     window_s: Annotated[float, Field(gt=0, le=86_400)] = WINDOW_S
 
-    def limits(self) -> Limits:
-        return Limits(self.user, self.app, self.apps, self.window_s)
+    def limits(self) -> ThrottleLimits:
+        return ThrottleLimits(self.user, self.app, self.apps, self.window_s)
 
 
-class SloClassSection(Section):
+class SloClassSection(SettingsSection):
     """An SLO class (policies/planning/slo.py)."""
 
     first_token_s: Annotated[float, Field(gt=0, le=86_400)]

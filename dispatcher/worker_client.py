@@ -13,7 +13,7 @@ from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionTok
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.ports import Clock
-from dispatcher.worker_connections import AiohttpConnections, Answer, Broken, Connections, NotSent
+from dispatcher.worker_connections import AiohttpConnections, BrokenConnection, Connections, NotSent, WorkerAnswer
 from dispatcher.worker_wire import encode_order, parse_event
 
 CLOSING_S = 1.0
@@ -43,7 +43,7 @@ class HttpWorkerClient:
                     yield event
         except NotSent as error:
             raise WorkerFailed(f"The worker cannot be reached: {error}.", began=False) from None
-        except Broken as error:
+        except BrokenConnection as error:
             raise WorkerFailed(f"The worker cannot be used: {error}.") from None
         except ValueError as error:
             raise WorkerFailed(f"The worker cannot be used: {type(error).__name__}.") from None
@@ -84,7 +84,7 @@ class HttpWorkerClient:
         return {"authorization": f"Bearer {sign(token, self._secrets.signing)}", "content-type": "application/json"}
 
 
-async def _lines(answer: Answer) -> AsyncGenerator[bytes, None]:
+async def _lines(answer: WorkerAnswer) -> AsyncGenerator[bytes, None]:
     """Split the answer at line feeds only. The last line needs no line feed.
 
     Raises Broken, and ValueError for a line of more than LINE_BYTES_MAX bytes.
@@ -103,9 +103,9 @@ async def _lines(answer: Answer) -> AsyncGenerator[bytes, None]:
         yield bytes(rest)
 
 
-async def _read_out(answer: Answer) -> None:
+async def _read_out(answer: WorkerAnswer) -> None:
     """Read to the end of the answer, so that its connection can be used again. Ignore errors after the last event."""
-    with suppress(Broken, TimeoutError):
+    with suppress(BrokenConnection, TimeoutError):
         async with asyncio.timeout(CLOSING_S):
             await answer.read()  # bytes after the last event: the connection is closed instead
 

@@ -31,11 +31,11 @@ class NotSent(Exception):
     """No byte of the order was sent, so the worker certainly did not begin. The text is the name of the error."""
 
 
-class Broken(Exception):
+class BrokenConnection(Exception):
     """The worker sent no valid answer, or stopped within it. It may have begun. The text is the name of the error."""
 
 
-class Answer(Protocol):
+class WorkerAnswer(Protocol):
     @property
     def status(self) -> int: ...
 
@@ -49,7 +49,7 @@ class Answer(Protocol):
 
 
 class Connections(Protocol):
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WorkerAnswer:
         """Send an order, once. Return when the head of the answer has arrived. Raises NotSent, Broken."""
         ...
 
@@ -73,7 +73,7 @@ class AiohttpConnections:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WorkerAnswer:
         session = self._session = self._session or _open()
         try:
             async with asyncio.timeout(CONNECT_S + SILENCE_S):
@@ -81,7 +81,7 @@ class AiohttpConnections:
         except NOT_SENT as error:
             raise NotSent(type(error).__name__) from None
         except BROKEN as error:
-            raise Broken(type(error).__name__) from None
+            raise BrokenConnection(type(error).__name__) from None
         return _Answer(response)
 
     async def close(self) -> None:
@@ -110,7 +110,7 @@ class _Answer:
         try:
             return await self._response.content.readany()
         except BROKEN as error:
-            raise Broken(type(error).__name__) from None
+            raise BrokenConnection(type(error).__name__) from None
         finally:
             self._reading_since = None
 

@@ -22,13 +22,13 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.sections import Section, SloClassesSection, TenantSection, ThrottlingSection, TiersSection
+from dispatcher.sections import SettingsSection, SloClassesSection, TenantSection, ThrottlingSection, TiersSection
 from headgate.workloads.described.document import Document, Loc, read_document
 
 FOUND_CHARS_MAX = 40
 
 
-class TenantsFile(Section):
+class TenantsFile(SettingsSection):
     """The part of the file that both readers use. Each reader adds the keys that it needs."""
 
     tenants: dict[str, TenantSection]
@@ -57,7 +57,7 @@ class TenantsFile(Section):
 
 File = TypeVar("File", bound=TenantsFile)
 
-_SECTIONS: Mapping[int | str, type[Section]] = {
+_SECTIONS: Mapping[int | str, type[SettingsSection]] = {
     "tenants": TenantSection,
     "tiers": TiersSection,
     "throttling": ThrottlingSection,

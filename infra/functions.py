@@ -34,7 +34,7 @@ from infra.roles import (
     function_role,
     invoker_policy,
 )
-from infra.state import State
+from infra.state import StateTable
 
 RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
 LONGEST = Duration.minutes(15)
@@ -95,7 +95,7 @@ class Functions(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        state: State,
+        state: StateTable,
         execution: ExecutionQueue,
         worker_secret: secretsmanager.Secret,
         code: lambda_.Code,
@@ -146,7 +146,7 @@ class Functions(Construct):
                 allow_scaling(role, service_arns)
         allow_task_protection(self._roles[SWEEP.name], clusters)
 
-    def _gate_function(self, spec: Spec, state: State, execution: ExecutionQueue) -> lambda_.Function:
+    def _gate_function(self, spec: Spec, state: StateTable, execution: ExecutionQueue) -> lambda_.Function:
         function, role = self._function(spec, self._network)
         allow_gate(role, state, execution.queue, *BESIDE_THE_GATE[spec.name])
         allow_network(role)

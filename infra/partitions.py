@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from aws_cdk import aws_iam as iam
 
-from infra.state import State
+from infra.state import StateTable
 
 Partitions = Mapping[str, str]
 """The letters of each pattern of partition keys."""
@@ -43,7 +43,7 @@ def of_pool(partitions: Partitions, pool: str) -> Partitions:
     return {key.format(pool=pool): letters for key, letters in partitions.items()}
 
 
-def statements(state: State, *granted: Partitions) -> Iterator[iam.PolicyStatement]:
+def statements(state: StateTable, *granted: Partitions) -> Iterator[iam.PolicyStatement]:
     """Yield the statements that allow all of this: one for each group of partitions with the same operations."""
     letters: dict[str, set[str]] = defaultdict(set)
     for partitions in granted:

@@ -21,7 +21,7 @@ from constructs import Construct
 
 from infra import partitions
 from infra.findings import acknowledge
-from infra.state import State
+from infra.state import StateTable
 
 Conditions = dict[str, dict[str, list[str] | str]]
 
@@ -69,7 +69,7 @@ def allow_network(role: iam.Role) -> None:
     _allow(role, NETWORK_INTERFACES, ["*"])
 
 
-def allow_batches(role: iam.Role, state: State) -> None:
+def allow_batches(role: iam.Role, state: StateTable) -> None:
     """Allow to read and write the batch API's records, and to read, write and delete its files."""
     _allow_partitions(role, state, partitions.BATCHES)
     actions = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
@@ -80,7 +80,7 @@ def allow_batches(role: iam.Role, state: State) -> None:
     acknowledge(role, {rule: reason})
 
 
-def allow_gate(role: iam.Role, state: State, queue: sqs.Queue, *own: partitions.Partitions) -> None:
+def allow_gate(role: iam.Role, state: StateTable, queue: sqs.Queue, *own: partitions.Partitions) -> None:
     """Allow what each process that may decide does: append to the logs, keep answers, start executions. `own`: what the
     process does beside this."""
     logs_of_all = partitions.of_pool(partitions.LOGS, "*")
@@ -88,7 +88,7 @@ def allow_gate(role: iam.Role, state: State, queue: sqs.Queue, *own: partitions.
     _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
 
 
-def allow_worker(role: iam.Role, state: State, queue: sqs.Queue, pool: str) -> None:
+def allow_worker(role: iam.Role, state: StateTable, queue: sqs.Queue, pool: str) -> None:
     """Allow what a worker and the gate process beside it do: append to their pool's log, keep answers, and start
     executions. They know tenants from the log, and read no configuration and no key."""
     _allow_partitions(role, state, partitions.of_pool(partitions.LOGS, pool), partitions.ANSWERS)
@@ -106,12 +106,12 @@ def allow_model(role: iam.Role, model: str) -> None:
     acknowledge(role, {rule: "The files of one model."})
 
 
-def allow_result(role: iam.Role, state: State) -> None:
+def allow_result(role: iam.Role, state: StateTable) -> None:
     """Allow to look up an API key, its tenant, an invocation of that tenant, and what the log says of it."""
     _allow_partitions(role, state, partitions.RESULTS)
 
 
-def allow_admin(role: iam.Role, state: State) -> None:
+def allow_admin(role: iam.Role, state: StateTable) -> None:
     """Allow to read, write and delete tenants and keys, and to read and add audit records."""
     _allow_partitions(role, state, partitions.ADMINISTERED)
 
@@ -123,7 +123,7 @@ def invoker_policy(scope: Construct, construct_id: str, invoked: Sequence[lambda
     _managed_policy(scope, construct_id, [statement], callers)
 
 
-def operator_policy(state: State, construct_id: str) -> None:
+def operator_policy(state: StateTable, construct_id: str) -> None:
     """Make a policy for operators: it allows to read what `headgate top`, `plan`, `usage` and `doctor` show, and the
     token of the operator's page. The output `construct_id` is its ARN."""
     token = [state.operator_token.secret_arn]
@@ -141,7 +141,7 @@ def _managed_policy(
     CfnOutput(Stack.of(scope), construct_id, value=arn, description=f"Attach this policy to {holders}")
 
 
-def allow_operator_page(role: iam.Role, state: State) -> None:
+def allow_operator_page(role: iam.Role, state: StateTable) -> None:
     """Allow a front to read the token that opens its page for operators."""
     _allow(role, ["secretsmanager:GetSecretValue"], [state.operator_token.secret_arn])
 
@@ -162,7 +162,7 @@ def allow_task_protection(role: iam.Role, clusters: Iterable[ecs.Cluster]) -> No
         acknowledge(role, {f"AwsSolutions-IAM5[Resource::{found}]": "ECS gives each task a random id."})
 
 
-def _allow_partitions(role: iam.Role, state: State, *granted: partitions.Partitions) -> None:
+def _allow_partitions(role: iam.Role, state: StateTable, *granted: partitions.Partitions) -> None:
     for statement in partitions.statements(state, *granted):
         role.add_to_policy(statement)
 

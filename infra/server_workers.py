@@ -16,7 +16,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
-from headgate.deployment.pool import Pool, Server
+from headgate.deployment.pool import ForeignServer, Pool
 from infra.findings import acknowledge
 from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network
 from infra.order import put_after
@@ -68,7 +68,7 @@ class ServerWorkers(Construct):
         ]
         return total("workers measured", samples, prefix="w")
 
-    def _service(self, number: int, server: Server) -> ecs.FargateService:
+    def _service(self, number: int, server: ForeignServer) -> ecs.FargateService:
         task = self._task(number, server)
         service = ecs.FargateService(
             self,
@@ -87,7 +87,7 @@ class ServerWorkers(Construct):
         put_after(service, task, self._network)
         return service
 
-    def _task(self, number: int, server: Server) -> ecs.FargateTaskDefinition:
+    def _task(self, number: int, server: ForeignServer) -> ecs.FargateTaskDefinition:
         task = ecs.FargateTaskDefinition(
             self,
             f"Task{number}",
@@ -107,13 +107,13 @@ class ServerWorkers(Construct):
         acknowledge(task.obtain_execution_role(), {"AwsSolutions-IAM5[Resource::*]": reason})
         return task
 
-    def _arguments(self, server: Server) -> list[str]:
+    def _arguments(self, server: ForeignServer) -> list[str]:
         own = ["gpu_worker", "--engine", "openai", "--url", server.url, "--model", server.model, "--home", HOME]
         own += ["--host", "0.0.0.0", "--port", str(WORKER_PORT), "--drain-s", str(self._drain_s)]  # noqa: S104
         own += ["--slots", str(server.slots), "--batch", str(server.batch), "--emf-s", str(METRICS_S)]
         return own if server.context_tokens is None else [*own, "--context-tokens", str(server.context_tokens)]
 
-    def _key_of(self, number: int, server: Server) -> dict[str, ecs.Secret]:
+    def _key_of(self, number: int, server: ForeignServer) -> dict[str, ecs.Secret]:
         """Return the variable with the server's own API key, which ECS reads when it starts the task."""
         if server.api_key_secret is None:
             return {}

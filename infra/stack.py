@@ -40,7 +40,7 @@ from infra.roles import (
     task_role,
 )
 from infra.server_workers import ServerWorkers
-from infra.state import State
+from infra.state import StateTable
 from infra.watched import FIVE_MINUTES, SERVICE, OwnMetrics, Watched, WatchedPool
 
 
@@ -62,7 +62,7 @@ class HeadgateStack(Stack):
             description="headgate: fair shares of a GPU fleet for every tenant",
         )
         self._deployment = deployment
-        self._state = State(self, "State")
+        self._state = StateTable(self, "State")
         self._execution = ExecutionQueue(self, "Execution", consumer_timeout=EXECUTE.timeout)
         self._network = Network(
             self,

@@ -23,7 +23,7 @@ KEPT = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
 the resource, which is still empty."""
 
 
-class State(Construct):
+class StateTable(Construct):
     """The table: billed on demand, restorable to any second of the last 35 days, kept when the stack is deleted. The
     bucket is kept too, and its objects expire. The worker secret is shared by the gate's processes and the
     workers, and the operator's token by the fronts."""

@@ -69,7 +69,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FieldTable:
     """The fields of one object."""
 
     title: str

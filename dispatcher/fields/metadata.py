@@ -19,7 +19,7 @@ _LABEL = Text(64, 1, r"[A-Za-z0-9._:-]+", "letters, digits or any of . _ : -")
 _STAGE = Whole(0, STAGE_MAX)
 
 
-class Part(TypedDict, total=False):
+class RequestPart(TypedDict, total=False):
     """What a request is a part of, by the names of the attributes of Request."""
 
     app: str
@@ -28,12 +28,12 @@ class Part(TypedDict, total=False):
     slo_class: str
 
 
-def part_of(metadata: Any, reading: Reading) -> Part:
+def part_of(metadata: Any, reading: Reading) -> RequestPart:
     """Return what `metadata` names. Values are texts, as in OpenAI's API; a stage may also be a number.
 
     Raises InvalidRequest.
     """
-    part = Part()
+    part = RequestPart()
     if metadata is None:
         return part
     if not isinstance(metadata, dict):

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dispatcher.fields.kinds import Field, Kind, Need, Table
+from dispatcher.fields.kinds import Field, FieldTable, Kind, Need
 from dispatcher.fields.reading import Reading, invalid, missing, unsupported
 
 
-def read_fields(given: Mapping[str, Any], table: Table, prefix: str, reading: Reading) -> dict[str, Any]:
+def read_fields(given: Mapping[str, Any], table: FieldTable, prefix: str, reading: Reading) -> dict[str, Any]:
     """Return the fields that the gate reads or passes on, checked. `prefix` is the object's place, such as `tools.0.`.
 
     Raises InvalidRequest.
@@ -28,7 +28,7 @@ def read_fields(given: Mapping[str, Any], table: Table, prefix: str, reading: Re
     return kept
 
 
-def needs_of(kept: Mapping[str, Any], table: Table, prefix: str = "") -> Iterator[Need]:
+def needs_of(kept: Mapping[str, Any], table: FieldTable, prefix: str = "") -> Iterator[Need]:
     """Yield what the fields need of the model's workers. `kept` is what `read_fields` has returned."""
     for name, value in kept.items():
         field = table.fields[name]
@@ -52,7 +52,7 @@ def _is_kept(field: Field, value: Any, at: str) -> bool:
     return True
 
 
-def _read_elsewhere(name: str, value: Any, table: Table, prefix: str, reading: Reading) -> None:
+def _read_elsewhere(name: str, value: Any, table: FieldTable, prefix: str, reading: Reading) -> None:
     field = table.elsewhere.get(name)
     if field is None:
         reading.unknown(prefix + name)

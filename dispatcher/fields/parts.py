@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dispatcher.fields.kinds import Table
+from dispatcher.fields.kinds import FieldTable
 from dispatcher.fields.table import formats, messages, response_items, responses, sampling, tools
 
-PARTS: tuple[Table, ...] = (
+PARTS: tuple[FieldTable, ...] = (
     messages.INSTRUCTIONS,
     messages.USER,
     messages.ASSISTANT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dispatcher.fields.kinds import Field, Table
+from dispatcher.fields.kinds import Field, FieldTable
 from dispatcher.fields.table.batches import BATCH, LINE
 from dispatcher.fields.table.chat import CHAT
 from dispatcher.fields.table.completion import COMPLETION
@@ -19,14 +19,14 @@ def _elsewhere(own: Mapping[str, Field], other: Mapping[str, Field]) -> dict[str
     return {name: field for name, field in other.items() if name not in own and name not in _INPUTS}
 
 
-CHAT_TABLE = Table("POST /v1/chat/completions", CHAT, _elsewhere(CHAT, COMPLETION))
-COMPLETION_TABLE = Table("POST /v1/completions", COMPLETION, _elsewhere(COMPLETION, CHAT))
-EMBEDDINGS_TABLE = Table("POST /v1/embeddings", EMBEDDINGS)
-RESPONSES_TABLE = Table("POST /v1/responses", RESPONSES)
-BATCH_TABLE = Table("POST /v1/batches", BATCH)
-LINE_TABLE = Table("A line of a batch's input file", LINE)
+CHAT_TABLE = FieldTable("POST /v1/chat/completions", CHAT, _elsewhere(CHAT, COMPLETION))
+COMPLETION_TABLE = FieldTable("POST /v1/completions", COMPLETION, _elsewhere(COMPLETION, CHAT))
+EMBEDDINGS_TABLE = FieldTable("POST /v1/embeddings", EMBEDDINGS)
+RESPONSES_TABLE = FieldTable("POST /v1/responses", RESPONSES)
+BATCH_TABLE = FieldTable("POST /v1/batches", BATCH)
+LINE_TABLE = FieldTable("A line of a batch's input file", LINE)
 
-TABLES: Mapping[Endpoint, Table] = {
+TABLES: Mapping[Endpoint, FieldTable] = {
     Endpoint.CHAT: CHAT_TABLE,
     Endpoint.COMPLETION: COMPLETION_TABLE,
     Endpoint.EMBEDDINGS: EMBEDDINGS_TABLE,

@@ -16,7 +16,7 @@ ATTEMPTS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredAnswer:
     """The end of a durable invocation. Once it is stored, it never changes."""
 
     outcome: str
@@ -31,13 +31,13 @@ class Answer:
     ended_at: float
 
 
-def details_of(answer: Answer) -> tuple[int, int]:
+def details_of(answer: StoredAnswer) -> tuple[int, int]:
     """Return the cached and the reasoning tokens of an answer; zeros for one that is not "done"."""
     kept = json.loads(answer.body) if answer.outcome == "done" and answer.body else {}
     return int(kept.get("cached_tokens", 0)), int(kept.get("reasoning_tokens", 0))
 
 
-def cached_tokens_of(answer: Answer) -> int:
+def cached_tokens_of(answer: StoredAnswer) -> int:
     return details_of(answer)[0]
 
 
@@ -59,7 +59,7 @@ class Invocation:
     endpoint: Endpoint
     body: str | None
     """The request (Request.to_json); None after the answer was stored."""
-    answer: Answer | None = None
+    answer: StoredAnswer | None = None
     shared: bool = False
     """True if a repetition of the key sent the call to the gate too. Then the refusal of one of them is not its end."""
     trace: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatcher.model.commands import Over
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, TenantError, WorkerFailed
-from dispatcher.model.invocation import Answer
+from dispatcher.model.invocation import StoredAnswer
 from dispatcher.model.refusals import error_body
 
 ANSWER_LOST = "The connection to the worker broke at the end of the answer."
@@ -19,11 +19,11 @@ def error_of_outcome(outcome: str) -> AnsweredError:
     return WorkerFailed(ANSWER_LOST) if outcome == "done" else WorkerFailed()
 
 
-def answer_of_outcome(over: Over, now: float) -> Answer:
+def answer_of_outcome(over: Over, now: float) -> StoredAnswer:
     """Return an answer for a durable call that ended in its queue, or after its last attempt was lost."""
     body = error_body(error_of_outcome(over.outcome))
     outcome = "failed" if over.outcome == "done" else over.outcome
-    return Answer(outcome, over.attempt, over.input_tokens, over.output_tokens, body, now)
+    return StoredAnswer(outcome, over.attempt, over.input_tokens, over.output_tokens, body, now)
 
 
 def _cancelled() -> TenantError:

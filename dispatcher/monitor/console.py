@@ -33,7 +33,7 @@ TenantNamed = Callable[[str], Awaitable[Tenant | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConsoleProblem:
     """`what` failed, and what an operator can `do`; both are sentences."""
 
     what: str
@@ -68,7 +68,7 @@ class ConsolePicture:
     matching: int
     known: int
     total: TenantHours
-    problems: Sequence[Problem]
+    problems: Sequence[ConsoleProblem]
 
 
 class Console:
@@ -95,14 +95,14 @@ class Console:
             names = matching[:TENANTS_MAX]
             lines = await asyncio.gather(*(self._line(name, active.get(name)) for name in names))
         except StoreUnavailable as error:
-            problems.append(Problem(f"The configuration of idle tenants cannot be read: {error}", _CHECK_TABLE))
+            problems.append(ConsoleProblem(f"The configuration of idle tenants cannot be read: {error}", _CHECK_TABLE))
             lines = [_line(name, active.get(name), None, self._hours.get(name)) for name in names]
         return ConsolePicture(
             self._follower.shard, now, gate, self._follower.tiers(now), self._follower.plan(now), lines,
             len(matching), len(known), total_of(self._hours.values()), problems,
         )  # fmt: skip
 
-    async def _refreshed(self) -> list[Problem]:
+    async def _refreshed(self) -> list[ConsoleProblem]:
         """Read what is old. Return what is wrong with the last read, or that it has not ended."""
         if self._reading is None and self._clock.monotonic() - self._read_at >= FRESH_S:
             self._reading = asyncio.ensure_future(self._read())
@@ -114,11 +114,11 @@ class Console:
                 await asyncio.shield(self._reading)
         except TimeoutError:
             what = f"The log is still being read, and the page shows position {self._follower.position}."
-            return [Problem(what, "Load the page again in a few seconds.")]
+            return [ConsoleProblem(what, "Load the page again in a few seconds.")]
         except StoreUnavailable as error:
-            return [Problem(f"The log or the usage cannot be read: {error}", _CHECK_TABLE)]
+            return [ConsoleProblem(f"The log or the usage cannot be read: {error}", _CHECK_TABLE)]
         except LogError as error:
-            return [Problem(f"The log cannot be used: {error}", _CHECK_LOG)]
+            return [ConsoleProblem(f"The log cannot be used: {error}", _CHECK_LOG)]
         return []
 
     async def _read(self) -> None:

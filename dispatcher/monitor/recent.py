@@ -19,7 +19,7 @@ SAMPLES_MAX = 100_000
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenWindow:
     tenant: str
     accepted_at: float
     dispatched_at: float | None = None
@@ -56,7 +56,7 @@ class Recent:
     """The ended calls of the window. Call `note` with the entries in the order of their positions."""
 
     window_s: float = WINDOW_S
-    _open: dict[str, _Open] = field(default_factory=dict)
+    _open: dict[str, _OpenWindow] = field(default_factory=dict)
     _samples: deque[_Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
     _since: float | None = None
     """The time of the first entry."""
@@ -73,7 +73,7 @@ class Recent:
         for fact in entry.facts:
             match fact:
                 case Accepted():
-                    self._open[fact.id] = _Open(fact.tenant, entry.at)
+                    self._open[fact.id] = _OpenWindow(fact.tenant, entry.at)
                 case Dispatched() if (call := self._open.get(fact.id)) is not None:
                     call.dispatched_at = entry.at
                 case Ended() if (call := self._open.pop(fact.id, None)) is not None:
@@ -98,7 +98,7 @@ class Recent:
         return {tenant: _recent(samples, total, span) for tenant, samples in by_tenant.items()}
 
 
-def _sample(call: _Open, end: Ended, at: float) -> _Sample:
+def _sample(call: _OpenWindow, end: Ended, at: float) -> _Sample:
     wait_s = (call.dispatched_at or at) - call.accepted_at
     first_token_s = wait_s + end.first_token_s if end.first_token_s > 0 else None
     return _Sample(at, call.tenant, end.served, wait_s, first_token_s)

@@ -10,7 +10,7 @@ from typing import Any
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.commands import Offer, Over, Status, Unknown
 from dispatcher.model.errors import TenantDeleted, UnknownInvocation
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import answer_without, choices_of, error_of, last_event
 from dispatcher.operations.store_patience import in_time
@@ -27,7 +27,7 @@ class Progress:
     invocation: Invocation
 
 
-async def result_of(context: Context, known: Known, timeout_s: float = math.inf) -> Answer | None:
+async def result_of(context: Context, known: Known, timeout_s: float = math.inf) -> StoredAnswer | None:
     """Return the answer of a known call, or None if the call is not over after `timeout_s` seconds.
 
     Raises the error with which the call ended. The caller must call `known.leave()` in every case.
@@ -63,7 +63,7 @@ async def progress_of(context: Context, invocation: Invocation) -> Progress:
     return Progress(STATUS_OF[invocation.answer.outcome], invocation)
 
 
-def done(invocation: Invocation) -> Answer:
+def done(invocation: Invocation) -> StoredAnswer:
     """Return the answer of a call that is over. Raises the error with which it ended."""
     if invocation.answer is None:
         raise UnknownInvocation()
@@ -72,7 +72,7 @@ def done(invocation: Invocation) -> Answer:
     return invocation.answer
 
 
-def body_of(invocation: Invocation, answer: Answer) -> dict[str, Any]:
+def body_of(invocation: Invocation, answer: StoredAnswer) -> dict[str, Any]:
     """Return the body of a done call's answer, in OpenAI's form."""
     return head_of(invocation).body(choices_of(answer), last_event(answer))
 

@@ -41,7 +41,7 @@ class Broken:
     began: bool
 
 
-class Attempts:
+class OwnAttempts:
     """The attempts that this process begins. `report` gets the end of each stream, unless `stop` closed it."""
 
     def __init__(

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dispatcher.fields.supported import unread_fields
 from dispatcher.model.commands import Cancel, End, Offer, Status, Waiting
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
-from dispatcher.model.invocation import Answer, Invocation, cached_tokens_of
+from dispatcher.model.invocation import Invocation, StoredAnswer, cached_tokens_of
 from dispatcher.model.requests import request_from_json
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls import Call
@@ -63,7 +63,7 @@ async def _call_to_execute(context: Context, call_id: str) -> Call | None:
     return await _call_of(context, tenant, item)
 
 
-async def _end_as_kept(context: Context, item: Invocation, answer: Answer) -> None:
+async def _end_as_kept(context: Context, item: Invocation, answer: StoredAnswer) -> None:
     """End a call with a stored answer that has no end in the log, because the process that stored the answer died."""
     link = (await context.pools.holding(item)).link
     outcome = await link.do(Status(item.id))

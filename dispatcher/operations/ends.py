@@ -21,7 +21,7 @@ from dispatcher.model.errors import (
     WorkerFailed,
 )
 from dispatcher.model.errors import Refused as RefusedError
-from dispatcher.model.invocation import Answer
+from dispatcher.model.invocation import StoredAnswer
 from dispatcher.model.unanswered import answer_of_outcome, error_of_outcome
 from dispatcher.model.worker_protocol import Finished, WorkEvent
 from dispatcher.operations.answer_events import AnswerEvents
@@ -45,7 +45,7 @@ async def end_in_log(context: Context, call: Call, over: Over, events: AnswerEve
     return error_of_outcome(over.outcome)
 
 
-async def kept_answer(context: Context, call: Call, over: Over) -> Answer | None:
+async def kept_answer(context: Context, call: Call, over: Over) -> StoredAnswer | None:
     """Return the stored answer of a durable call, or None for other calls. If there is no answer, store one."""
     if not call.is_durable:
         return None
@@ -63,7 +63,7 @@ def error_of_refused(refused: Refused) -> AnsweredError:
     return RefusedError(refused.message, refused.code, refused.retry_after_s)
 
 
-def _rest_of(answer: Answer, events: AnswerEvents) -> AnsweredError | None:
+def _rest_of(answer: StoredAnswer, events: AnswerEvents) -> AnsweredError | None:
     """Deliver the rest of a stored answer. Return an error if the caller already has tokens of another text."""
     if not events.is_partly_delivered:
         events.begin()

@@ -32,7 +32,7 @@ from dispatcher.model.errors import (
 from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, WorkEvent
 from dispatcher.operations.answer_events import AnswerEvents, Pause
-from dispatcher.operations.attempt import NOT_TAKEN, Attempts, Broken, LastEvent
+from dispatcher.operations.attempt import NOT_TAKEN, Broken, LastEvent, OwnAttempts
 from dispatcher.operations.calls import Call, accept_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.ends import end_in_log, error_of_refused
@@ -67,7 +67,7 @@ class Following:
         self._is_over = False
         self._inbox: asyncio.Queue[Item] = asyncio.Queue()
         self._events = AnswerEvents(streamed=call.request.stream, unread=unread)
-        self._attempts = Attempts(context.workers, call, self._events, self._inbox.put_nowait, context.tracing)
+        self._attempts = OwnAttempts(context.workers, call, self._events, self._inbox.put_nowait, context.tracing)
         self._first: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if call.is_durable:
             context.durable_calls[call.id] = self

@@ -15,7 +15,7 @@ from dispatcher.operations.store_patience import in_time
 from dispatcher.responses.errors import Places, UnknownItem, UnknownPreviousResponse, UnknownResponse, renamed
 from dispatcher.responses.ids import is_response_id, response_of_item
 from dispatcher.responses.items import check_size
-from dispatcher.responses.record import Item, Record, decode, encode
+from dispatcher.responses.record import Item, ResponseRecord, decode, encode
 from dispatcher.responses.request import Asked, chat_of, parse_asked
 
 REFERENCED_MAX = 16
@@ -27,7 +27,7 @@ _NO_STORE = "The store could not be reached."
 _OFF = "This server keeps no responses."
 
 
-async def read_response(context: Context, tenant: str, response_id: str) -> Record:
+async def read_response(context: Context, tenant: str, response_id: str) -> ResponseRecord:
     """Return a kept response of the tenant. Raises UnknownResponse, StoreUnavailable."""
     record = await _found(context, tenant, response_id)
     if record is None:
@@ -80,11 +80,11 @@ async def conversation(context: Context, tenant: str, asked: Asked) -> tuple[lis
 
 async def keep_if_wanted(context: Context, tenant: str, response: dict[str, Any], items: list[Item]) -> None:
     """Keep a whole response if its request wants it (`store`). If that fails, the response says so."""
-    if response["store"] and (why_not := await keep(context, tenant, Record(response, items))):
+    if response["store"] and (why_not := await keep(context, tenant, ResponseRecord(response, items))):
         response |= {"store": False, "not_stored_because": why_not}
 
 
-async def keep(context: Context, tenant: str, record: Record) -> str:
+async def keep(context: Context, tenant: str, record: ResponseRecord) -> str:
     """Keep the response. Return why it could not be kept, or the empty text.
 
     The answer is complete and charged when this is called, so a store that fails does not take it from the caller.
@@ -149,7 +149,7 @@ class _KnownItems:
             raise UnknownItem(place, self.context.settings.responses_kept_s)
 
 
-async def _found(context: Context, tenant: str, response_id: str) -> Record | None:
+async def _found(context: Context, tenant: str, response_id: str) -> ResponseRecord | None:
     if not is_response_id(response_id):
         return None
     kept = await in_time(context.store.response(tenant, response_id))

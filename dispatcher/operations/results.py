@@ -15,7 +15,7 @@ from dispatcher.model.errors import (
     TenantError,
     WorkerFailed,
 )
-from dispatcher.model.invocation import Answer, Invocation, details_of
+from dispatcher.model.invocation import Invocation, StoredAnswer, details_of
 from dispatcher.model.refusals import error_body
 from dispatcher.model.unanswered import answer_of_outcome, error_of_outcome
 from dispatcher.model.worker_protocol import Finished
@@ -26,7 +26,7 @@ _OURS: dict[str, Callable[[str], AnsweredError]] = {
 }
 
 
-def is_retryable(answer: Answer) -> bool:
+def is_retryable(answer: StoredAnswer) -> bool:
     """Return whether the request may be tried again under its key: the error is a 429 or has `retry_after_s`.
 
     The worker shed or preempted the request, the gate refused it, or it was lost before the gate accepted it.
@@ -37,7 +37,7 @@ def is_retryable(answer: Answer) -> bool:
     return body["status"] == 429 or "retry_after_s" in body
 
 
-def error_of(answer: Answer) -> AnsweredError:
+def error_of(answer: StoredAnswer) -> AnsweredError:
     """Return the error of an answer that is not "done": the stored error, else the one for the outcome."""
     body = json.loads(answer.body) if answer.body else {}
     if "error" not in body:
@@ -49,14 +49,14 @@ def error_of(answer: Answer) -> AnsweredError:
     return kind(fields["message"], fields["code"], fields["param"], status, fields["type"], body.get("retry_after_s"))
 
 
-def choices_of(answer: Answer) -> list[dict[str, Any]]:
+def choices_of(answer: StoredAnswer) -> list[dict[str, Any]]:
     """Return the choices of an answer that is "done". (An older version stored the only choice itself.)"""
     kept: dict[str, Any] = json.loads(answer.body)
     choices: list[dict[str, Any]] = kept.get("choices") or [kept]
     return choices
 
 
-def last_event(answer: Answer) -> Finished:
+def last_event(answer: StoredAnswer) -> Finished:
     """Return the event that ended an answer that is "done"."""
     reasons = tuple(each["reason"] for each in choices_of(answer))
     counts = (answer.input_tokens, answer.output_tokens)
@@ -64,7 +64,7 @@ def last_event(answer: Answer) -> Finished:
     return Finished(reasons[0], *counts, reasons if len(reasons) > 1 else (), cached_tokens, reasoning_tokens)
 
 
-def answer_without(item: Invocation, outcome: Outcome, now: float) -> Answer:
+def answer_without(item: Invocation, outcome: Outcome, now: float) -> StoredAnswer:
     """Return an answer for a call that the gate does not hold any more and that has no stored answer.
 
     `outcome` is the gate's answer to a Status. If the gate does not know the call, and its deadline has not passed, the
@@ -76,4 +76,4 @@ def answer_without(item: Invocation, outcome: Outcome, now: float) -> Answer:
     if now >= item.deadline_at:
         return answer_of_outcome(Over(item.id, 0, "expired"), now)
     lost = StoreUnavailable("The request was lost before the gate accepted it. Send it again.")
-    return Answer("failed", 0, 0, 0, error_body(lost), now)
+    return StoredAnswer("failed", 0, 0, 0, error_body(lost), now)

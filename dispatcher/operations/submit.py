@@ -20,7 +20,7 @@ from dispatcher.model.errors import (
     UnknownModel,
 )
 from dispatcher.model.errors import Refused as RefusedError
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.refusals import error_body
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
@@ -56,7 +56,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class NewCall:
     """A new call. The caller reads `following.events()`, and must call `leave` in every case."""
 
     following: Following
@@ -83,7 +83,7 @@ class Known:
             self.following.leave()
 
 
-async def submit(context: Context, submission: Submission) -> Accepted | Known:
+async def submit(context: Context, submission: Submission) -> NewCall | Known:
     """Send the request to the pool of its model. Return Accepted, or Known if its key was submitted before.
 
     If the earlier call with the key ended with a retryable error (a worker shed or preempted it, or its queue was
@@ -105,7 +105,7 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
     return submitted
 
 
-async def _submit(context: Context, submission: Submission) -> Accepted | Known:
+async def _submit(context: Context, submission: Submission) -> NewCall | Known:
     pool = await context.pools.serving(submission.request.model)
     try:
         unnamed = await _checked(context, pool, submission)
@@ -132,7 +132,7 @@ async def _submit(context: Context, submission: Submission) -> Accepted | Known:
         span.end(outcome)
 
 
-async def _sent(context: Context, call: Call, waiting: WaitingRequest) -> Accepted | Known:
+async def _sent(context: Context, call: Call, waiting: WaitingRequest) -> NewCall | Known:
     if not call.is_durable:
         return await _accepted(context, Following(context, call, waiting))
     try:
@@ -143,7 +143,7 @@ async def _sent(context: Context, call: Call, waiting: WaitingRequest) -> Accept
             context.link(call.pool).forget(call.id)
 
 
-async def _submit_durable(context: Context, call: Call, waiting: WaitingRequest) -> Accepted | Known:
+async def _submit_durable(context: Context, call: Call, waiting: WaitingRequest) -> NewCall | Known:
     context.limits.durable_refusals.check(call.queue, context.clock.monotonic())
     body = call.request.to_json()
     number, tried = 0, -1
@@ -155,7 +155,7 @@ async def _submit_durable(context: Context, call: Call, waiting: WaitingRequest)
     return submitted
 
 
-async def _one_try(context: Context, call: Call, body: str, waiting: WaitingRequest) -> Accepted | Known:
+async def _one_try(context: Context, call: Call, body: str, waiting: WaitingRequest) -> NewCall | Known:
     async with context.key_lock(call.tenant.identity, call.key):
         item = await in_time(context.store.create(item_of(call, body)))
         if item.fingerprint != call.request.fingerprint():
@@ -169,12 +169,12 @@ async def _one_try(context: Context, call: Call, body: str, waiting: WaitingRequ
     return await _accepted(context, following)
 
 
-async def _accepted(context: Context, following: Following) -> Accepted:
+async def _accepted(context: Context, following: Following) -> NewCall:
     """Wait for the gate's first answer. Raises the error if the gate refuses the call."""
     try:
         outcome = await following.first()
         if isinstance(outcome, Waiting | Offer):
-            return Accepted(following, outcome)
+            return NewCall(following, outcome)
         await following.ended.wait()
         error = following.error or StoreUnavailable()
         if following.call.is_durable:
@@ -235,7 +235,9 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
     """
     if isinstance(error, RefusedError) and error.code in TENANT_WIDE:
         context.limits.durable_refusals.note(call.queue, error, context.clock.monotonic())
-    await in_time(context.store.refuse(call.id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now())))
+    await in_time(
+        context.store.refuse(call.id, StoredAnswer("failed", 0, 0, 0, error_body(error), context.clock.now()))
+    )
 
 
 async def _kept(context: Context, submission: Submission) -> Known | None:

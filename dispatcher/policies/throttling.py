@@ -33,7 +33,7 @@ KEPT_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ThrottleLimits:
     """The most requests within a window: `user` for a user in all applications, `app` for an application of all users.
 
     `apps` gives single applications another limit than `app`. Raises ValueError for a limit below 1, or for a window
@@ -72,7 +72,7 @@ Kept = tuple[str, str, tuple[float, ...] | None, tuple[float, ...] | None]
 class Throttle:
     """Decides about requests in the order of their arrival. The caller gives the time and the saturation."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ThrottleLimits) -> None:
         self._limits = limits
         self._users: dict[str, deque[float]] = {}
         self._apps: dict[str, deque[float]] = {}

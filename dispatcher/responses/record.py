@@ -17,7 +17,7 @@ _LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ResponseRecord:
     response: dict[str, Any]
     """The response as the caller got it."""
     items: list[Item]
@@ -28,12 +28,12 @@ class Record:
         return [*self.items, *self.response["output"]]
 
 
-def encode(record: Record) -> bytes:
+def encode(record: ResponseRecord) -> bytes:
     text = json.dumps({"response": record.response, "items": record.items}, separators=(",", ":"), ensure_ascii=False)
     return zlib.compress(text.encode(), _LEVEL)
 
 
-def decode(content: bytes) -> Record:
+def decode(content: bytes) -> ResponseRecord:
     """Return the record of `encode`."""
     fields = json.loads(zlib.decompress(content))
-    return Record(fields["response"], fields["items"])
+    return ResponseRecord(fields["response"], fields["items"])

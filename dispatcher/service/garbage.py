@@ -28,7 +28,7 @@ BLOCKS_LEAST = 1_000_000
 """No collection visits everything while there are fewer additional blocks of memory than this (about 100 MB)."""
 
 
-class Collector(Protocol):
+class GarbageCollector(Protocol):
     """The part of the module `gc` that is used here."""
 
     callbacks: list[Any]
@@ -43,7 +43,7 @@ class Collector(Protocol):
 class Garbage:
     """The garbage collection of a process. `blocks`: the number of blocks of memory that the process uses."""
 
-    def __init__(self, collector: Collector = gc, blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
+    def __init__(self, collector: GarbageCollector = gc, blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
         self._gc, self._blocks = collector, blocks
         self._leads = False
         self._base = 0

@@ -26,7 +26,7 @@ from dispatcher.service.garbage import Garbage
 from dispatcher.service.leader import Leader
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Fleet, Leadership, connect, read_leadership
-from dispatcher.service.link.patience import PATIENCE_S, Patience
+from dispatcher.service.link.patience import PATIENCE_S, LinkPatience
 from dispatcher.service.reception import Reception
 from dispatcher.service.replica import Replica
 from dispatcher.service.snapshots import Snapshots
@@ -82,7 +82,7 @@ class GateProcess:
         self._known = Leadership("", 0, -1, 0.0, by_leader=False)
         self._succession = Succession(fleet)
         self._leader: Leader | None = None
-        self._patience = Patience()
+        self._patience = LinkPatience()
         self._channel: Channel | None = None
         self._is_vacant = False
         """True if the leader that the log names has answered that it does not lead and knows no leader."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from dispatcher.model.commands import Command, End, Outcome, Over
-from dispatcher.model.invocation import Answer, cached_tokens_of
+from dispatcher.model.invocation import StoredAnswer, cached_tokens_of
 from dispatcher.model.unanswered import answer_of_outcome
 from dispatcher.ports import InvocationStore
 
@@ -82,7 +82,7 @@ async def _in_parts(requests: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     return results
 
 
-def _end_with(kept: Answer, over: Over) -> End:
+def _end_with(kept: StoredAnswer, over: Over) -> End:
     tokens = (kept.input_tokens, kept.output_tokens)
     attempt = over.attempt or kept.attempt
     return End(
@@ -90,7 +90,7 @@ def _end_with(kept: Answer, over: Over) -> End:
     )
 
 
-async def _standing(store: InvocationStore, call_id: str, answer: Answer | None) -> Answer | None:
+async def _standing(store: InvocationStore, call_id: str, answer: StoredAnswer | None) -> StoredAnswer | None:
     """Store an answer, if there is one and the store has none, and return the answer that the store has now."""
     if answer is not None:
         return await store.answer(call_id, answer)
@@ -103,7 +103,9 @@ async def _kept(store: InvocationStore, command: Command, outcome: Outcome, now:
         return command
     stands = await store.answer(
         command.id,
-        Answer(command.outcome, command.attempt, command.input_tokens, command.output_tokens, command.answer, now),
+        StoredAnswer(
+            command.outcome, command.attempt, command.input_tokens, command.output_tokens, command.answer, now
+        ),
     )
     if stands is None or stands.body == command.answer:
         return command

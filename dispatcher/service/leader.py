@@ -18,7 +18,18 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Entry
 from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.ports import Clock
-from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLeader, Reads, Receipt, Reply, Result
+from dispatcher.service.codec.frames import (
+    Ask,
+    Do,
+    Heir,
+    Hello,
+    Message,
+    NotLeader,
+    ReadsFormat,
+    Receipt,
+    Reply,
+    Result,
+)
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Delivery, Offload, at_once, ignore_entry, ignore_load
 from dispatcher.service.garbage import Garbage
@@ -104,7 +115,7 @@ class Leader:
 
     def joined(self, session: Session) -> None:
         if session not in self._sessions and session.reads > OLDEST:
-            session.post(Reads(NEWEST))
+            session.post(ReadsFormat(NEWEST))
         self._sessions[session] = None
         if session.role == "gate":
             self.heirs.append(session)

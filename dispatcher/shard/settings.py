@@ -9,7 +9,7 @@ from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import DEFAULT_ORDER
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.service import CACHED_FRACTION, WEIGHTED_TOKENS, ServiceFunction, cache_discount
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 
 SATURATED = 0.9
 """From this share of its KV blocks in use on, a worker counts as saturated. (FairServe gives no figure.)"""
@@ -50,7 +50,7 @@ class ShardSettings:
     """None: the gate ignores tiers."""
     slack: Slack | None = None
     """How due times matter to the order (slack_index.py); None: they do not."""
-    throttling: Limits | None = None
+    throttling: ThrottleLimits | None = None
     """FairServe's limits, in requests of a tenant and of an application (throttling.py); None: no throttling."""
     reach: float = REACH
     """A call is refused if its expected wait is longer than so many times the time to its deadline; 0: never."""

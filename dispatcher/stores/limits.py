@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from dispatcher.model.errors import EntryTooLarge, LogGap, RequestTooLarge
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.kept_response import KeptResponse
 from dispatcher.model.usage import HOUR_S
 
@@ -56,7 +56,7 @@ def checked_invocation(invocation: Invocation) -> Invocation:
     return invocation
 
 
-def fitting_answer(answer: Answer) -> Answer:
+def fitting_answer(answer: StoredAnswer) -> StoredAnswer:
     """Replace an answer that is too long by an error. Its tokens stay, so that the charge equals the service."""
     if len(answer.body.encode()) <= TEXT_BYTES_MAX:
         return answer

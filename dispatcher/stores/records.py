@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dispatcher.model.audit import AuditRecord
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.model.usage import TenantRow, UsageRow
@@ -124,12 +124,12 @@ def _endpoint(record: Mapping[str, Any]) -> Endpoint:
     return Endpoint.CHAT if record["chat"] else Endpoint.COMPLETION
 
 
-def answer_record(answer: Answer) -> Record:
+def answer_record(answer: StoredAnswer) -> Record:
     return asdict(answer)
 
 
-def to_answer(record: Mapping[str, Any]) -> Answer:
-    return Answer(
+def to_answer(record: Mapping[str, Any]) -> StoredAnswer:
+    return StoredAnswer(
         outcome=record["outcome"],
         attempt=int(record["attempt"]),
         input_tokens=int(record["input_tokens"]),

@@ -23,7 +23,7 @@ class Create(Command):
     settings: TenantSection
 
 
-class Change(Command):
+class TenantChange(Command):
     do: Literal["change"]
     tenant: Name
     settings: TenantSection
@@ -62,7 +62,7 @@ class Audit(Command):
     month: Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$")]
 
 
-AnyCommand = Create | Change | Delete | RotateKey | RevokeKey | Show | ListAll | Audit
+AnyCommand = Create | TenantChange | Delete | RotateKey | RevokeKey | Show | ListAll | Audit
 _COMMANDS: TypeAdapter[AnyCommand] = TypeAdapter(Annotated[AnyCommand, Field(discriminator="do")])
 
 

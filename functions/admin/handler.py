@@ -62,7 +62,7 @@ async def _answer(event: Any, function: str) -> dict[str, Any]:
 
 def _check_class(command: commands.AnyCommand) -> None:
     """Raises ConfigurationError for an SLO class that the stack does not have."""
-    named = command.settings.slo_class if isinstance(command, commands.Create | commands.Change) else None
+    named = command.settings.slo_class if isinstance(command, commands.Create | commands.TenantChange) else None
     named = command.slo_class if isinstance(command, commands.RotateKey) else named
     known = config().slo_class_names
     if named and named not in known:
@@ -75,7 +75,7 @@ async def administer(admin: StoreAdmin, command: commands.AnyCommand) -> dict[st
         case commands.Create():
             tenant = with_settings(Tenant(command.tenant), command.settings.given())
             return {"api_key": await admin.create(tenant)}
-        case commands.Change():
+        case commands.TenantChange():
             return {"tenant": tenant_json(await admin.change(command.tenant, command.settings.given()))}
         case commands.Delete():
             return asdict(await admin.delete(command.tenant))

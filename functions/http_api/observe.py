@@ -8,7 +8,7 @@ from dispatcher.metrics_namespace import SERVICE, metrics_namespace
 from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
-from dispatcher.operations.submit import Accepted
+from dispatcher.operations.submit import NewCall
 from dispatcher.ports import Clock
 from functions.observability import log_ended
 
@@ -16,7 +16,7 @@ from functions.observability import log_ended
 class Observed:
     """Times one invocation from its arrival. The first call of `end` or `fail` counts, later ones do nothing."""
 
-    def __init__(self, clock: Clock, accepted: Accepted) -> None:
+    def __init__(self, clock: Clock, accepted: NewCall) -> None:
         self._clock = clock
         self._following = accepted.following
         self._queued = isinstance(accepted.outcome, Waiting)

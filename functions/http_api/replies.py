@@ -18,7 +18,7 @@ from dispatcher.model.answers import KEEPALIVE
 from dispatcher.model.collected import tokens_of
 from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.invocation import Answer
+from dispatcher.model.invocation import StoredAnswer
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.worker_protocol import Started, WorkEvent
 from dispatcher.operations.answer import head_of, result_of
@@ -26,7 +26,7 @@ from dispatcher.operations.answer_events import Pause
 from dispatcher.operations.context import Context
 from dispatcher.operations.frozen import too_late
 from dispatcher.operations.results import choices_of, last_event
-from dispatcher.operations.submit import Accepted, Known
+from dispatcher.operations.submit import Known, NewCall
 from functions.http_api.forms import AnswerForm, FormMaker
 from functions.http_api.observe import Observed
 from functions.rendering import head_of_call
@@ -38,7 +38,7 @@ KEEPALIVE_S = 15.0
 T = TypeVar("T")
 
 
-async def respond(context: Context, accepted: Accepted, form: FormMaker, request: Request) -> Response:
+async def respond(context: Context, accepted: NewCall, form: FormMaker, request: Request) -> Response:
     """Return the whole answer. Raises ClientDisconnect if the caller disconnects before it is complete."""
     observed = Observed(context.clock, accepted)
 
@@ -62,7 +62,7 @@ async def respond(context: Context, accepted: Accepted, form: FormMaker, request
     return _whole(body, _headers(accepted))
 
 
-async def respond_streaming(context: Context, accepted: Accepted, form: FormMaker, request: Request) -> Response:
+async def respond_streaming(context: Context, accepted: NewCall, form: FormMaker, request: Request) -> Response:
     """Return the answer as server-sent events. Raises the error that ends the call before its first token."""
     observed = Observed(context.clock, accepted)
     try:
@@ -95,7 +95,7 @@ class _Streamed(StreamingResponse):
     """Leaves the call however the connection ends: also before the first byte, or while a byte is being sent."""
 
     def __init__(
-        self, chunks: AsyncIterator[bytes], accepted: Accepted, observed: Observed, headers: Mapping[str, str]
+        self, chunks: AsyncIterator[bytes], accepted: NewCall, observed: Observed, headers: Mapping[str, str]
     ) -> None:
         super().__init__(chunks, media_type="text/event-stream", headers=headers)
         self._accepted = accepted
@@ -109,7 +109,7 @@ class _Streamed(StreamingResponse):
             self._accepted.leave()
 
 
-async def _beginning(accepted: Accepted) -> list[WorkEvent | Pause]:
+async def _beginning(accepted: NewCall) -> list[WorkEvent | Pause]:
     """Return the events up to the first token or the end, or those of HEADERS_AFTER_S and then WAITING.
 
     Started shows only that the engine has the request: the engine may still refuse it.
@@ -124,7 +124,7 @@ async def _beginning(accepted: Accepted) -> list[WorkEvent | Pause]:
 
 
 async def _stream(
-    accepted: Accepted, first: list[WorkEvent | Pause], form: AnswerForm, observed: Observed
+    accepted: NewCall, first: list[WorkEvent | Pause], form: AnswerForm, observed: Observed
 ) -> AsyncIterator[bytes]:
     """Yield the answer's bytes, from its `first` events on."""
     try:
@@ -146,7 +146,7 @@ async def _stream(
             yield chunk
 
 
-async def _replayed(form: AnswerForm, answer: Answer) -> AsyncIterator[bytes]:
+async def _replayed(form: AnswerForm, answer: StoredAnswer) -> AsyncIterator[bytes]:
     events: list[WorkEvent] = [*tokens_of(choices_of(answer), answer.output_tokens), last_event(answer)]
     for item in events:
         for chunk in await form.write(item):
@@ -192,7 +192,7 @@ def _whole(body: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
     return Response(json.dumps(body), media_type="application/json", headers=dict(headers))
 
 
-def _headers(accepted: Accepted) -> dict[str, str]:
+def _headers(accepted: NewCall) -> dict[str, str]:
     headers = {"x-request-id": accepted.call.id}
     outcome = accepted.outcome
     if isinstance(outcome, Waiting):

@@ -21,7 +21,7 @@ from dispatcher.model.errors import InvalidRequest, NoWorker, TenantError
 from dispatcher.operations.answer import body_of, result_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
-from dispatcher.operations.submit import Accepted, Known, Submission, submit
+from dispatcher.operations.submit import Known, NewCall, Submission, submit
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import count, log_ended, logger, metrics
 from functions.rendering import rendered
@@ -84,7 +84,7 @@ async def _invoke(context: Context, submission: Submission, until: float) -> dic
     return rendered(submitted.call, collected)
 
 
-async def _submitted(context: Context, submission: Submission, until: float) -> Accepted | Known:
+async def _submitted(context: Context, submission: Submission, until: float) -> NewCall | Known:
     """Submit, and wait until `until` for a worker if an empty pool starts one. The deadline begins with the worker.
 
     Raises NoWorker if none serves in time; then Lambda repeats an Event invoke.
@@ -100,7 +100,7 @@ async def _submitted(context: Context, submission: Submission, until: float) -> 
         await context.clock.sleep(STARTING_CHECK_S)
 
 
-async def _collected(context: Context, accepted: Accepted, until: float) -> Collected | None:
+async def _collected(context: Context, accepted: NewCall, until: float) -> Collected | None:
     """Return the whole answer, or None if it has no turn at `until` (monotonic seconds), or no end ANSWER_S later.
 
     An execution does not wait behind many requests of its tenant: they would take the executions of all tenants.

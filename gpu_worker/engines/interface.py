@@ -121,7 +121,7 @@ class PromptTooLong(EngineError):
         super().__init__("context_length_exceeded", message, status=status)
 
 
-class Dropped(EngineError):
+class Evicted(EngineError):
     """The request ran, and was evicted for good. `exhausted`: because it was preempted as often as the settings
     allow."""
 

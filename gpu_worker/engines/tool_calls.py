@@ -15,7 +15,7 @@ CLOSE = "</tool_call>"
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedText:
     """New text, and new calls as OpenAI's delta has them."""
 
     text: str = ""
@@ -31,7 +31,7 @@ class ToolCallParser:
         self._inside = False
         self.calls = 0
 
-    def feed(self, text: str) -> Parsed:
+    def feed(self, text: str) -> ParsedText:
         """Take new text. Text that may be part of a call is held back."""
         self._held += text
         texts: list[str] = []
@@ -53,13 +53,13 @@ class ToolCallParser:
             keep = _possible_mark(self._held)
             texts.append(self._visible(self._held[: len(self._held) - keep]))
             self._held = self._held[len(self._held) - keep :]
-        return Parsed("".join(texts), tuple(calls))
+        return ParsedText("".join(texts), tuple(calls))
 
-    def flush(self) -> Parsed:
+    def flush(self) -> ParsedText:
         """Return what is held back; call it when no text follows."""
         held, self._held = (OPEN if self._inside else "") + self._held, ""
         self._inside = False
-        return Parsed(self._visible(held))
+        return ParsedText(self._visible(held))
 
     def _visible(self, text: str) -> str:
         """Return the text without the white space between two calls."""

@@ -27,7 +27,7 @@ from dispatcher.model.refusals import DEADLINE_EXCEEDED, RESULT_TOO_LARGE, error
 from dispatcher.model.worker_protocol import Finished, WorkRefused
 from gpu_worker.engines.interface import EngineError
 from gpu_worker.service.execution import ANSWER_BYTES_MAX, Abort, Execution
-from gpu_worker.service.health.kinds import OVERLOADED, REFUSED_AS, Kind, kind_of, overload_status
+from gpu_worker.service.health.kinds import OVERLOADED, REFUSED_AS, FailureKind, kind_of, overload_status
 
 OWN_FAULTS = frozenset({400, 413, 422})
 """Statuses of a server for faults of the request; the tenant gets the server's own."""
@@ -88,9 +88,9 @@ def _done(execution: Execution, finished: Finished) -> Ending:
 
 def _engine_error(execution: Execution, error: EngineError, worker: str, preempted_retry_s: float) -> Ending:
     kind = kind_of(error)
-    if kind is Kind.OVERLOAD:
+    if kind is FailureKind.OVERLOAD:
         return _overloaded(execution, error, worker)
-    if kind is not Kind.REQUEST:
+    if kind is not FailureKind.REQUEST:
         return _gave_up(execution, worker, "failed", WorkRefused(500, error.code, error.message))
     status = error.status if error.status in OWN_FAULTS else REFUSED_AS[error.code]
     retry_after_s = {503: preempted_retry_s, 429: RATE_WINDOW_S}.get(status)

@@ -23,8 +23,8 @@ from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges
 from gpu_worker.policies.slo.monitor import Slo
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.health.engine_health import EngineHealth
-from gpu_worker.service.health.kinds import Kind
-from gpu_worker.service.health.probe import Verdict
+from gpu_worker.service.health.kinds import FailureKind
+from gpu_worker.service.health.probe import ProbeVerdict
 from gpu_worker.service.slo.watch import SloWatch
 
 TENANTS_MAX = 100
@@ -185,9 +185,9 @@ def _reports(executions: Executions) -> Iterator[Metric]:
 
 
 def _health(health: EngineHealth) -> Iterator[Metric]:
-    failures = {(kind.value,): float(health.failures[kind]) for kind in Kind}
+    failures = {(kind.value,): float(health.failures[kind]) for kind in FailureKind}
     yield _counter("engine_errors", "Requests that the engine ended with an error, by kind.", failures, "kind")
-    verdicts = {(verdict.value,): float(health.verdicts[verdict]) for verdict in Verdict}
+    verdicts = {(verdict.value,): float(health.verdicts[verdict]) for verdict in ProbeVerdict}
     yield _counter("engine_probes", "Probes of the engine after failures, by what they found.", verdicts, "verdict")
     yield _gauge("engine_sick", "1 while probes of the engine fail: the worker takes no work.", float(health.is_sick))
     yield _gauge(

@@ -30,14 +30,16 @@ TRANSFORMERS_OPTIONS = ("kv_tokens", "step_tokens", "dtype")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class _Parser(argparse.ArgumentParser):
+class _OptionParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"gpu_worker: {message}\n")
 
 
 def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line. An invalid one exits with 2 and one line on standard error."""
-    parser = _Parser(prog="python -m gpu_worker", description="Serve a model as one worker of a pool.", epilog=EPILOG)
+    parser = _OptionParser(
+        prog="python -m gpu_worker", description="Serve a model as one worker of a pool.", epilog=EPILOG
+    )
     parser.add_argument("--engine", choices=ENGINES, default="transformers")
     parser.add_argument("--policy", default="tiered:vtc", help="the engine's queue policy; tiered:POLICY has tiers")
     tiers_help = "shares, preemption, targets, shedding: a YAML file, or a JSON object"

@@ -18,15 +18,15 @@ import typer
 from rich.console import Console
 
 from headgate.demo.report import as_json, print_report, say
-from headgate.demo.run import DemoOptions, Played, run_demo
+from headgate.demo.run import DemoOptions, PlayedDemo, run_demo
 from headgate.demo.sources import Sources
-from headgate.demo.verdict import Outcome
+from headgate.demo.verdict import DemoOutcome
 from headgate.local.home import home_folder
 from headgate.local.options import START_TIMEOUT_S, stack_options, validated
 from headgate.serve.options import ServeOptions
 from headgate.workloads.shape import MODELLED_ENGINE, SMALL_ENGINE, Fit
 
-EXIT_CODES = {Outcome.PASSED: 0, Outcome.FAILED: 1, Outcome.INCONCLUSIVE: 3}
+EXIT_CODES = {DemoOutcome.PASSED: 0, DemoOutcome.FAILED: 1, DemoOutcome.INCONCLUSIVE: 3}
 MODELLED = "modelled"
 
 
@@ -119,7 +119,7 @@ def serve_options(**values: object) -> ServeOptions:
     return validated(ServeOptions, **values)
 
 
-async def _until_stopped(options: DemoOptions, console: Console) -> Played | None:
+async def _until_stopped(options: DemoOptions, console: Console) -> PlayedDemo | None:
     """Run the demo. Return None if a signal stopped it; every process has ended then."""
     playing = asyncio.ensure_future(run_demo(options, console))
     loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ from headgate.local.options import WORKER_BATCH_MAX, WORKER_SLOTS_MAX, WORKERS_M
 
 if TYPE_CHECKING:
     from headgate.deployment.model import Deployment
-    from headgate.deployment.pool import Pool, Server
+    from headgate.deployment.pool import ForeignServer, Pool
 
 IN_THE_FILE = ("workers", "slots", "model", "fleet", "url", "context_tokens")
 """Parameters of `headgate local` that the file replaces."""
@@ -74,7 +74,7 @@ def _modelled(pool: Pool, workers_max: int) -> dict[str, Any]:
     }
 
 
-def _forwarding(server: Server) -> dict[str, Any]:
+def _forwarding(server: ForeignServer) -> dict[str, Any]:
     """Return the options of a worker before a server that runs already."""
     return {
         "engine": "openai",

@@ -25,20 +25,20 @@ from dispatcher.ports import Store
 from headgate.cli.admins import admin_of
 from headgate.cli.gate_store import Data, with_store
 from headgate.cli.one_object import takes
-from headgate.doctor.finding import Finding, Result
+from headgate.doctor.finding import CheckResult, Finding
 
 if TYPE_CHECKING:
-    from headgate.doctor.account import Account
+    from headgate.doctor.account import AwsAccount
     from headgate.doctor.deployed.stack import DeployedStack, Traffic
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check an account before, and a service after.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 MARKS = {
-    Result.OK: "[green]✔[/]",
-    Result.WARNING: "[yellow]![/]",
-    Result.FAILED: "[red]✘[/]",
-    Result.SKIPPED: "–",
+    CheckResult.OK: "[green]✔[/]",
+    CheckResult.WARNING: "[yellow]![/]",
+    CheckResult.FAILED: "[red]✘[/]",
+    CheckResult.SKIPPED: "–",
 }
 
 
@@ -55,19 +55,19 @@ def before(
 ) -> None:
     """Check tools, region, credentials, bootstrap, permission to deploy and quotas. Nothing is changed."""
     from headgate.deployment.loading import load
-    from headgate.doctor.account import Account, fleet_of
+    from headgate.doctor.account import AwsAccount, fleet_of
     from headgate.doctor.machine import check_docker, check_node
     from headgate.doctor.trace_destination import check_traces
     from headgate.doctor.weights import check_weights
 
     if file is None:
-        _report([check_node(), *Account(region).findings()], json)
+        _report([check_node(), *AwsAccount(region).findings()], json)
     else:
         deployment = load(file)
         fleets = [fleet_of(pool) for pool in deployment.pools.values() if not pool.servers]
-        account = Account(region or deployment.region)
+        account = AwsAccount(region or deployment.region)
         found = [check_node(), check_docker(deployment), *account.findings(fleets, deployment.zones)]
-        has_credentials = any(finding.check == "credentials" and finding.result is Result.OK for finding in found)
+        has_credentials = any(finding.check == "credentials" and finding.result is CheckResult.OK for finding in found)
         models = {name: pool for name, pool in deployment.pools.items() if pool.model is not None}
         if has_credentials:
             found += [check_weights(account.client("s3"), name, pool) for name, pool in models.items()]
@@ -117,13 +117,13 @@ class DeployedStackOptions:
 def deployed(options: DeployedStackOptions) -> None:
     """Go through what only AWS can show (docs/operations.md), on a deployed stack. Only --disturb changes anything."""
     from headgate.deployment.loading import load
-    from headgate.doctor.account import Account
+    from headgate.doctor.account import AwsAccount
     from headgate.doctor.deployed.checks import run_checks
     from headgate.doctor.deployed.record import as_markdown
     from headgate.doctor.deployed.stack import Deployed
 
     deployment = load(options.file, options.name)
-    account = Account(options.region or deployment.region)
+    account = AwsAccount(options.region or deployment.region)
     now = RealClock().now()
     stack = _stack_of(account, deployment.name)
     found = run_checks(Deployed(account.client, stack, deployment, now, options.traffic_to(stack)))
@@ -132,7 +132,7 @@ def deployed(options: DeployedStackOptions) -> None:
     _report(found, options.json)
 
 
-def _stack_of(account: Account, name: str) -> DeployedStack:
+def _stack_of(account: AwsAccount, name: str) -> DeployedStack:
     """Raises ConfigurationError if there is no such stack, or AWS cannot be asked."""
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -149,7 +149,7 @@ def _stack_of(account: Account, name: str) -> DeployedStack:
 
 
 @dataclass(frozen=True)
-class Service:
+class AfterOptions:
     """The options of `after`."""
 
     base_url: Annotated[str | None, typer.Option(help="OpenAI base URL; default: HEADGATE_BASE_URL.")] = None
@@ -177,8 +177,8 @@ class Service:
 
 
 @app.command()
-@takes(Service)
-def after(service: Service) -> None:
+@takes(AfterOptions)
+def after(service: AfterOptions) -> None:
     """Check table, log, leader, workers and clock, and send one request with the key."""
     service.check()
 
@@ -188,7 +188,7 @@ def after(service: Service) -> None:
     _report(with_store(service.data, run), service.json)
 
 
-async def _after(store: Store, config: Config, service: Service) -> list[Finding]:
+async def _after(store: Store, config: Config, service: AfterOptions) -> list[Finding]:
     from headgate.doctor.service import check_pools, check_request, check_shares, no_request
 
     found, followers = await check_pools(store, config, RealClock())
@@ -204,13 +204,13 @@ async def _after(store: Store, config: Config, service: Service) -> list[Finding
     return found
 
 
-async def _fairness(admin: TenantAdmin, workers: Sequence[WorkerSet], service: Service, window: float) -> Finding:
+async def _fairness(admin: TenantAdmin, workers: Sequence[WorkerSet], service: AfterOptions, window: float) -> Finding:
     from headgate.doctor import fairness
 
     serving = [worker for worker in workers if worker.state != "silent"]
     model = service.model or (serving[0].model if serving else "")
     slots = sum(worker.slots for worker in serving if worker.model == model)
-    place = fairness.Service(service.address, model, slots, window)
+    place = fairness.TestedService(service.address, model, slots, window)
     return await fairness.check_fairness(admin, RealIds(), place)
 
 
@@ -224,4 +224,4 @@ def _report(found: Sequence[Finding], json: bool) -> None:
             console.print(f"{MARKS[finding.result]} {finding.check}: {escape(finding.seen)}")
             if finding.advice:
                 console.print(f"  → {escape(finding.advice)}")
-    raise typer.Exit(1 if any(finding.result is Result.FAILED for finding in found) else 0)
+    raise typer.Exit(1 if any(finding.result is CheckResult.FAILED for finding in found) else 0)

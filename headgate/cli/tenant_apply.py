@@ -26,7 +26,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the difference an
 
 
 @dataclass
-class Difference:
+class TenantDifference:
     """What the file would change. `others`: tenants that the file does not name; they stay as they are."""
 
     created: dict[str, Tenant] = field(default_factory=dict)
@@ -72,9 +72,9 @@ def apply(file: File, yes: Yes = False, dry_run: DryRun = False, data: Data = No
     warn_if_overbooked(data)
 
 
-async def _compare(admin: TenantAdmin, wanted: Mapping[str, Tenant]) -> Difference:
+async def _compare(admin: TenantAdmin, wanted: Mapping[str, Tenant]) -> TenantDifference:
     stored = {tenant.name: tenant for tenant in await admin.all()}
-    found = Difference(others=[name for name in stored if name not in wanted])
+    found = TenantDifference(others=[name for name in stored if name not in wanted])
     for name, tenant in wanted.items():
         if name not in stored:
             found.created[name] = tenant
@@ -83,7 +83,7 @@ async def _compare(admin: TenantAdmin, wanted: Mapping[str, Tenant]) -> Differen
     return found
 
 
-async def _made(admin: TenantAdmin, found: Difference) -> dict[str, str]:
+async def _made(admin: TenantAdmin, found: TenantDifference) -> dict[str, str]:
     """Make the changes, and return the keys of new tenants. Prints those that were made if one fails."""
     keys: dict[str, str] = {}
     try:
@@ -105,7 +105,7 @@ def _agrees() -> bool:
     return typer.confirm("Make these changes?", err=True)
 
 
-def _as_json(found: Difference, keys: Mapping[str, str]) -> dict[str, Any]:
+def _as_json(found: TenantDifference, keys: Mapping[str, str]) -> dict[str, Any]:
     changed = {
         name: {each: {"before": before, "after": after} for each, (before, after) in changes.items()}
         for name, changes in found.changed.items()

@@ -12,11 +12,11 @@ from rich.table import Table
 
 from headgate.demo.measure import RunReport, TenantReport
 from headgate.demo.scene import FLOOD, QUIET
-from headgate.demo.verdict import Outcome, Verdict
+from headgate.demo.verdict import DemoOutcome, Verdict
 
 WITHOUT, WITH = "fcfs", "headgate"
 LABELS = {WITHOUT: "without headgate", WITH: "with headgate"}
-COLOURS = {Outcome.PASSED: "green", Outcome.FAILED: "red", Outcome.INCONCLUSIVE: "yellow"}
+COLOURS = {DemoOutcome.PASSED: "green", DemoOutcome.FAILED: "red", DemoOutcome.INCONCLUSIVE: "yellow"}
 BAR_CELLS = 40
 LEGEND = (
     "tokens: input + output; TTFT: arrival to first token; total: to last token; "
@@ -52,14 +52,14 @@ def print_report(console: Console, runs: Mapping[str, RunReport], verdict: Verdi
 
 def in_words(runs: Mapping[str, RunReport], verdict: Verdict) -> str:
     """Return the result in plain sentences."""
-    if verdict.outcome is Outcome.INCONCLUSIVE:
+    if verdict.outcome is DemoOutcome.INCONCLUSIVE:
         return "The machine did other work meanwhile, so the two runs cannot be compared. Try again when it is quiet."
     before, after = (runs[name].tenants[QUIET] for name in (WITHOUT, WITH))
     waits = (
         f"99 % of {QUIET}'s {after.requests} requests had their first token within {_seconds(after.ttft_p99_s)}, "
         f"and within {_seconds(before.ttft_p99_s)} without headgate"
     )
-    if verdict.outcome is Outcome.FAILED:
+    if verdict.outcome is DemoOutcome.FAILED:
         failed = ", ".join(check.name for check in verdict.checks if not check.passed)
         return f"headgate did not keep its promise here ({failed}): {waits}."
     return f"While {FLOOD} sent more than the engine can serve, {waits}. The engine did as much work as before."

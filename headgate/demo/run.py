@@ -19,7 +19,7 @@ from headgate.demo.scene import FLOOD, FLOOD_LOAD, QUIET, QUIET_LOAD, Scene, com
 from headgate.demo.services import Service, running
 from headgate.demo.sources import Sources, load_sources
 from headgate.demo.stage import Stage, calibration_requests
-from headgate.demo.verdict import Outcome, Verdict, judge
+from headgate.demo.verdict import DemoOutcome, Verdict, judge
 from headgate.local.options import FleetOptions
 from headgate.workloads.arrivals import Arrival
 
@@ -47,12 +47,12 @@ class DemoOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedDemo:
     runs: dict[str, RunReport]
     verdict: Verdict
 
 
-async def run_demo(options: DemoOptions, console: Console) -> Played:
+async def run_demo(options: DemoOptions, console: Console) -> PlayedDemo:
     """Play both runs and judge them; once more if the machine's speed changed. A cancel stops every process first."""
     demo = _Demo(options, console, *load_sources(options.sources))
     say(
@@ -61,7 +61,7 @@ async def run_demo(options: DemoOptions, console: Console) -> Played:
         f"{QUIET_LOAD:g} times. Service: input tokens + 2 x output tokens.",
     )
     played = await demo.play()
-    if played.verdict.outcome is Outcome.INCONCLUSIVE:
+    if played.verdict.outcome is DemoOutcome.INCONCLUSIVE:
         say(console, f"demo: {played.verdict.line}; both runs are played again")
         played = await demo.play()
     return played
@@ -74,7 +74,7 @@ class _Demo:
     quiet: Sequence[Arrival]
     flood: Sequence[Arrival]
 
-    async def play(self) -> Played:
+    async def play(self) -> PlayedDemo:
         if self.options.together:
             async with self._services(WITHOUT, WITH) as (first, second):
                 scene, capacity, before = await self._without(first)
@@ -84,7 +84,7 @@ class _Demo:
                 scene, capacity, before = await self._without(first)
             async with self._services(WITH) as (second,):
                 after = await self._with(second, scene, capacity)
-        return Played({WITHOUT: before, WITH: after}, judge(before, after, QUIET))
+        return PlayedDemo({WITHOUT: before, WITH: after}, judge(before, after, QUIET))
 
     async def _without(self, service: Service) -> tuple[Scene, float, RunReport]:
         """Play the first run. Return the scene and the engine's capacity too."""

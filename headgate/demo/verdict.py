@@ -25,14 +25,14 @@ SPEED_CHANGE_MAX = 0.25
 """The fastest calibration is at most a quarter above the slowest. Otherwise the machine's speed changed."""
 
 
-class Outcome(StrEnum):
+class DemoOutcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DemoCheck:
     name: str
     passed: bool
     detail: str
@@ -43,14 +43,14 @@ class Verdict:
     """`speed_change`: the fastest calibration over the slowest, minus 1."""
 
     passed: bool
-    outcome: Outcome
+    outcome: DemoOutcome
     speed_change: float
-    checks: tuple[Check, ...]
+    checks: tuple[DemoCheck, ...]
 
     @property
     def line(self) -> str:
         """The outcome, and the reason if it is inconclusive."""
-        if self.outcome is Outcome.INCONCLUSIVE:
+        if self.outcome is DemoOutcome.INCONCLUSIVE:
             return f"{self.outcome}: the machine's speed changed by {self.speed_change:.0%}"
         return self.outcome
 
@@ -64,7 +64,7 @@ def judge(without: RunReport, with_headgate: RunReport, quiet: str) -> Verdict:
     )
     answered = _nothing_is_lost(with_headgate)
     outcome = _outcome(all(check.passed for check in compared), answered.passed, change)
-    return Verdict(outcome is Outcome.PASSED, outcome, change, (*compared, answered))
+    return Verdict(outcome is DemoOutcome.PASSED, outcome, change, (*compared, answered))
 
 
 def speed_change(*runs: RunReport) -> float:
@@ -72,38 +72,38 @@ def speed_change(*runs: RunReport) -> float:
     return max(calibrations) / min(calibrations) - 1
 
 
-def _outcome(is_better: bool, is_answered: bool, change: float) -> Outcome:
+def _outcome(is_better: bool, is_answered: bool, change: float) -> DemoOutcome:
     if not is_answered:
-        return Outcome.FAILED
+        return DemoOutcome.FAILED
     if is_better:
-        return Outcome.PASSED
-    return Outcome.FAILED if change <= SPEED_CHANGE_MAX else Outcome.INCONCLUSIVE
+        return DemoOutcome.PASSED
+    return DemoOutcome.FAILED if change <= SPEED_CHANGE_MAX else DemoOutcome.INCONCLUSIVE
 
 
-def _quiet_is_served(without: RunReport, with_headgate: RunReport, quiet: str, *, is_steady: bool) -> Check:
+def _quiet_is_served(without: RunReport, with_headgate: RunReport, quiet: str, *, is_steady: bool) -> DemoCheck:
     before, after = without.tenants[quiet].ttft_p99_s, with_headgate.tenants[quiet].ttft_p99_s
     if before is None or after is None:
-        return Check("quiet_ttft_p99", False, f"{quiet} got no first token in one of the runs")
+        return DemoCheck("quiet_ttft_p99", False, f"{quiet} got no first token in one of the runs")
     ratio = after / before if before else 1.0
     detail = f"{quiet}'s P99 first token: {before:.2f} s without, {after:.2f} s with headgate (ratio {ratio:.2f})"
     if not is_steady:
         in_work = ratio * with_headgate.calibration_per_s / without.calibration_per_s
         detail += f"; ratio {in_work:.2f} in work of the engine, whose speed changed"
         ratio = max(ratio, in_work)
-    return Check("quiet_ttft_p99", ratio <= TTFT_RATIO_MAX, detail)
+    return DemoCheck("quiet_ttft_p99", ratio <= TTFT_RATIO_MAX, detail)
 
 
-def _throughput_is_kept(without: RunReport, with_headgate: RunReport) -> Check:
+def _throughput_is_kept(without: RunReport, with_headgate: RunReport) -> DemoCheck:
     before, after = without.throughput_of_calibration, with_headgate.throughput_of_calibration
     ratio = after / before if before else 0.0
     detail = (
         f"throughput: {before:.0%} of the measured speed without, {after:.0%} with headgate (ratio {ratio:.2f}); "
         f"{without.throughput_tokens_per_s:.0f} and {with_headgate.throughput_tokens_per_s:.0f} tokens/s"
     )
-    return Check("throughput", ratio >= THROUGHPUT_RATIO_MIN, detail)
+    return DemoCheck("throughput", ratio >= THROUGHPUT_RATIO_MIN, detail)
 
 
-def _nothing_is_lost(with_headgate: RunReport) -> Check:
+def _nothing_is_lost(with_headgate: RunReport) -> DemoCheck:
     failed = {name: tenant.failed for name, tenant in with_headgate.tenants.items() if tenant.failed}
     detail = f"failed: {failed}" if failed else "every request was answered"
-    return Check("all_answered", not failed, detail)
+    return DemoCheck("all_answered", not failed, detail)

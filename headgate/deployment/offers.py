@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 FILE = Path(__file__).parent / "offers.json"
 
 
-class Problem(NamedTuple):
+class OfferProblem(NamedTuple):
     """What the table says against a pool. `zones`: those that offer one of its types."""
 
     what: str
@@ -37,7 +37,7 @@ def as_of() -> str:
     return str(_table()["as_of"])
 
 
-def problem(region: str, types: Sequence[str], zones: int | Collection[str]) -> Problem | None:
+def problem(region: str, types: Sequence[str], zones: int | Collection[str]) -> OfferProblem | None:
     """Return why a pool with these instance types cannot run in these zones; None if it can. A number means the first
     zones in alphabetical order, as for CloudFormation's Fn::GetAZs."""
     offers: Mapping[str, Sequence[str]] | None = _table()["regions"].get(region)
@@ -46,15 +46,17 @@ def problem(region: str, types: Sequence[str], zones: int | Collection[str]) -> 
     offered = {each for found in offers.values() for each in found}
     missing = [each for each in types if each not in offered]
     if missing:
-        return Problem(f"{region} has no {', '.join(missing)}; it has {', '.join(sorted(offered)) or 'none'}", ())
+        return OfferProblem(f"{region} has no {', '.join(missing)}; it has {', '.join(sorted(offered)) or 'none'}", ())
     usable = [zone for zone, found in offers.items() if not set(types).isdisjoint(found)]
     if _have_names(region, offers):
         wanted = sorted(offers)[:zones] if isinstance(zones, int) else zones
         without = sorted(set(wanted) - set(usable))
-        return Problem(f"{', '.join(without)} has none of {', '.join(types)}", usable) if without else None
+        return OfferProblem(f"{', '.join(without)} has none of {', '.join(types)}", usable) if without else None
     number = zones if isinstance(zones, int) else len(zones)
     if len(usable) < number:
-        return Problem(f"{len(usable)} zones of {region} have {' or '.join(types)}, and {number} are wanted", usable)
+        return OfferProblem(
+            f"{len(usable)} zones of {region} have {' or '.join(types)}, and {number} are wanted", usable
+        )
     return None
 
 

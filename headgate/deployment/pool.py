@@ -33,11 +33,11 @@ USABLE = 0.9
 """The part of a GPU's memory that an engine uses; weights must leave room for its KV cache."""
 
 
-class Section(BaseModel):
+class PoolSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Range(Section):
+class Range(PoolSection):
     """The least and the most of something."""
 
     min: Annotated[int, Field(ge=0, le=10_000)]
@@ -50,7 +50,7 @@ class Range(Section):
         return self
 
 
-class CapacityBlock(Section):
+class CapacityBlock(PoolSection):
     """GPU instances that were reserved for some days (EC2 Capacity Blocks for ML)."""
 
     id: Annotated[str, Field(pattern=r"^cr-[0-9a-f]{8,17}$")]
@@ -58,7 +58,7 @@ class CapacityBlock(Section):
     zone: Annotated[str, Field(pattern=f"^{ZONE}$")]
 
 
-class Server(Section):
+class ForeignServer(PoolSection):
     """An OpenAI-compatible server that runs already, reachable from the VPC."""
 
     url: Annotated[str, Field(max_length=300), AfterValidator(check_address)]
@@ -74,7 +74,7 @@ class Server(Section):
     """The secret in Secrets Manager that is the server's own API key."""
 
 
-class GateSections(Section):
+class GateSections(PoolSection):
     """What a pool's gate decides by. In a pool, None: as the stack has it."""
 
     tiers: TiersSection | None = None
@@ -93,7 +93,7 @@ class Pool(GateSections):
     """The worker's image, with its digest. None: it is built from gpu_worker/Dockerfile."""
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=20, strict=False)] = MIXED
     """The preferred one first. The others start when AWS has no more of it."""
-    servers: Annotated[tuple[Server, ...], Field(max_length=20, strict=False)] = ()
+    servers: Annotated[tuple[ForeignServer, ...], Field(max_length=20, strict=False)] = ()
     """Instead of a model: servers of one model that run already."""
     capacity: Literal["auto_scaling", "managed_instances", "capacity_block"] = "auto_scaling"
     """From where the instances come: an Auto Scaling group, ECS Managed Instances, or a capacity block of EC2."""

@@ -14,7 +14,7 @@ from botocore.config import Config as ClientConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
 from headgate.deployment.pool import CapacityBlock, Pool
-from headgate.doctor.finding import Finding, Result, failed, ok, skipped, warning
+from headgate.doctor.finding import CheckResult, Finding, failed, ok, skipped, warning
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 BOOTSTRAP_MIN = 6
@@ -35,7 +35,7 @@ CLIENT = ClientConfig(connect_timeout=5, read_timeout=10, retries={"total_max_at
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class PoolFleet:
     """The workers of one pool: the most instances at once, and those of them that are not spot instances."""
 
     instance_types: Sequence[str]
@@ -48,16 +48,16 @@ class Fleet:
     """The zones in which its instances start. Empty means the zones of the network."""
 
 
-def fleet_of(pool: Pool) -> Fleet:
+def fleet_of(pool: Pool) -> PoolFleet:
     """Return the fleet of a pool of headgate.yaml at its largest."""
     by_letter: dict[str, list[int]] = {}
     for name, kind in pool.types().items():
         by_letter.setdefault(name[:1], []).append(kind.vcpus)
     vcpus = {letter: (min(found), max(found)) for letter, found in by_letter.items()}
-    return Fleet(pool.instance_types, pool.count.max, pool.on_demand_max, vcpus, pool.capacity_block, pool.zones)
+    return PoolFleet(pool.instance_types, pool.count.max, pool.on_demand_max, vcpus, pool.capacity_block, pool.zones)
 
 
-class Account:
+class AwsAccount:
     """The account of the environment's credentials. `region` None: the one that AWS's variables and files name."""
 
     def __init__(self, region: str | None = None) -> None:
@@ -66,13 +66,13 @@ class Account:
     def client(self, service: Any) -> Any:
         return self._session.client(service, config=CLIENT)
 
-    def findings(self, fleets: Sequence[Fleet] = (), zones: int | Sequence[str] = 2) -> list[Finding]:
+    def findings(self, fleets: Sequence[PoolFleet] = (), zones: int | Sequence[str] = 2) -> list[Finding]:
         """Return what the checks found, in the order in which a deployment needs it."""
         region = self._session.region_name
         if region is None:
             return [failed("region", "no region is set", "set AWS_REGION, or `region:` in headgate.yaml")]
         found = [ok("region", region), self._credentials()]
-        if found[-1].result is Result.FAILED:
+        if found[-1].result is CheckResult.FAILED:
             return [*found, skipped("bootstrap, quotas, instance types", "no usable credentials")]
         return [*found, self._bootstrap(), self._may_deploy(), self._executions(), *self._fleets(fleets, zones)]
 
@@ -118,10 +118,10 @@ class Account:
             return failed("quota of Lambda", seen, advice)
         return ok("quota of Lambda", seen)
 
-    def _fleets(self, fleets: Sequence[Fleet], zones: int | Sequence[str]) -> list[Finding]:
+    def _fleets(self, fleets: Sequence[PoolFleet], zones: int | Sequence[str]) -> list[Finding]:
         return [finding for fleet in fleets for finding in self._fleet(fleet, zones)]
 
-    def _fleet(self, fleet: Fleet, zones: int | Sequence[str]) -> list[Finding]:
+    def _fleet(self, fleet: PoolFleet, zones: int | Sequence[str]) -> list[Finding]:
         """A capacity block needs no quota, and is in one zone."""
         if fleet.block is not None:
             return [self._reserved(fleet, fleet.block)]
@@ -136,7 +136,7 @@ class Account:
         found = self.client("ec2").describe_availability_zones(Filters=kinds)["AvailabilityZones"]
         return sorted(zone["ZoneName"] for zone in found)[:zones]
 
-    def _reserved(self, fleet: Fleet, block: CapacityBlock) -> Finding:
+    def _reserved(self, fleet: PoolFleet, block: CapacityBlock) -> Finding:
         try:
             reservations = self.client("ec2").describe_capacity_reservations(CapacityReservationIds=[block.id])
         except (BotoCoreError, ClientError) as error:
@@ -144,7 +144,7 @@ class Account:
             return failed("capacity block", reason(error), advice)
         return judged_block(fleet, block, reservations["CapacityReservations"])
 
-    def _offered(self, fleet: Fleet, zones: int | Sequence[str]) -> Finding:
+    def _offered(self, fleet: PoolFleet, zones: int | Sequence[str]) -> Finding:
         """Return in which zones the instance types are offered. `zones`: those in which it starts, or how many."""
         wanted = sorted(fleet.instance_types)
         try:
@@ -168,7 +168,7 @@ class Account:
             return failed("instance types", f"{seen}; not in {', '.join(without)}", advice)
         return ok("instance types", seen)
 
-    def _gpu_quotas(self, fleet: Fleet) -> list[Finding]:
+    def _gpu_quotas(self, fleet: PoolFleet) -> list[Finding]:
         """Each kind of instance must have room for the whole fleet, because any of them may be all that AWS has."""
         counts = {False: fleet.on_demand_max, True: fleet.workers_max - fleet.on_demand_max}
         return [
@@ -209,7 +209,7 @@ class Account:
         return float(quota["Quota"]["Value"])
 
 
-def judged_block(fleet: Fleet, block: CapacityBlock, found: Sequence[Mapping[str, Any]]) -> Finding:
+def judged_block(fleet: PoolFleet, block: CapacityBlock, found: Sequence[Mapping[str, Any]]) -> Finding:
     """Compare a reservation, as EC2 describes it, with the pool that uses it."""
     if not found:
         return failed("capacity block", f"{block.id} does not exist", "buy it, or correct the id in headgate.yaml")

@@ -29,7 +29,7 @@ BYTES_PER_TOKEN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class TestedService:
     """Where the test sends its requests. `slots`: of all workers of the model. `window`: HEADGATE_SLO_WINDOW."""
 
     base_url: str
@@ -38,7 +38,7 @@ class Service:
     window: float = 5_000.0
 
 
-async def check_fairness(admin: TenantAdmin, ids: Ids, service: Service) -> Finding:
+async def check_fairness(admin: TenantAdmin, ids: Ids, service: TestedService) -> Finding:
     """Create two tenants, play the flood and the quiet requests, delete the tenants, and return the verdict."""
     suffix = "".join(letter for letter in ids.new().lower() if letter.isalnum())[:8]
     names = {role: f"doctor-{role}-{suffix}" for role in ("flood", "quiet")}
@@ -54,7 +54,7 @@ async def check_fairness(admin: TenantAdmin, ids: Ids, service: Service) -> Find
     return verdict(samples, names["flood"], names["quiet"])
 
 
-def _flood_size(service: Service) -> int:
+def _flood_size(service: TestedService) -> int:
     """Return the requests of the flood: four for each slot, and four windows of service. With SLO classes, requests of
     one window may go before a later one that is due later: this must be a small part of the flood."""
     windows = math.ceil(4 * service.window / (INPUT_TOKENS + 2 * OUTPUT_TOKENS))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Result(StrEnum):
+class CheckResult(StrEnum):
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
@@ -18,22 +18,22 @@ class Finding:
     """`seen`: what was found, in words. `advice`: what to do; empty if nothing is to be done."""
 
     check: str
-    result: Result
+    result: CheckResult
     seen: str
     advice: str = ""
 
 
 def ok(check: str, seen: str) -> Finding:
-    return Finding(check, Result.OK, seen)
+    return Finding(check, CheckResult.OK, seen)
 
 
 def warning(check: str, seen: str, advice: str) -> Finding:
-    return Finding(check, Result.WARNING, seen, advice)
+    return Finding(check, CheckResult.WARNING, seen, advice)
 
 
 def failed(check: str, seen: str, advice: str) -> Finding:
-    return Finding(check, Result.FAILED, seen, advice)
+    return Finding(check, CheckResult.FAILED, seen, advice)
 
 
 def skipped(check: str, seen: str) -> Finding:
-    return Finding(check, Result.SKIPPED, seen)
+    return Finding(check, CheckResult.SKIPPED, seen)

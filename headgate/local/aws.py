@@ -23,7 +23,7 @@ from headgate.local.aws_gateway import Gateway
 from headgate.local.aws_lambda.functions import function_specs
 from headgate.local.aws_lambda.invocation import INIT_TIMEOUT_S, FunctionSpec, LambdaAnswer, LambdaRequest
 from headgate.local.aws_lambda.invoke_api import InvokeApi, LambdaFunction
-from headgate.local.aws_lambda.pool import EVENT_RETRY_DELAYS_S, EventQueue, FunctionPool, TooManyRequests
+from headgate.local.aws_lambda.pool import EVENT_RETRY_DELAYS_S, FunctionPool, InvocationQueue, TooManyRequests
 from headgate.local.aws_lambda.schedule import Schedule, tick
 from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, poll
 from headgate.local.embedded_server import EmbeddedServer, log_failure
@@ -139,7 +139,7 @@ class LocalAws:
         self, spec: FunctionSpec, children: Children, environment: Mapping[str, str], retry_delays_s: Sequence[float]
     ) -> LambdaFunction:
         pool = FunctionPool(spec, children, environment, self._clock.now)
-        return LambdaFunction(pool, EventQueue(pool, retry_delays_s=retry_delays_s, sleep=self._clock.sleep))
+        return LambdaFunction(pool, InvocationQueue(pool, retry_delays_s=retry_delays_s, sleep=self._clock.sleep))
 
     async def _poll(self, mapping: QueueMapping) -> None:
         queue = SqsQueue(mapping.queue_url, self._moto_url, self._http)

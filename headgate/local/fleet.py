@@ -45,7 +45,7 @@ class Member:
         return ProcessAddress(role=self.role, pid=self.child.pid, url=self.url)
 
 
-class Fleet:
+class LocalFleet:
     """Starts and stops the processes. `environment` holds the variables of gate and machine. `label` comes before the
     names of processes and workers: so several fleets of one machine have different ones."""
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from dispatcher.executor import ONLY_BATCHES
-from headgate.local.fleet import FRONT, WORKER, Fleet
+from headgate.local.fleet import FRONT, WORKER, LocalFleet
 from headgate.local.options import ProcessAddress, StackOptions, WorkerGroup
 from headgate.local.processes import Child, Children
 
@@ -16,9 +16,9 @@ class Fleets:
     """`environment` holds the variables of gate and machine, without HEADGATE_POOL."""
 
     def __init__(self, options: StackOptions, children: Children, environment: Mapping[str, str]) -> None:
-        self._fronts = Fleet(options, children, environment, "", [ONLY_BATCHES])
+        self._fronts = LocalFleet(options, children, environment, "", [ONLY_BATCHES])
         self._workers = [
-            Fleet(
+            LocalFleet(
                 options.model_copy(update=dict(group.values)),
                 children,
                 {**environment, "HEADGATE_POOL": group.pool},
@@ -59,7 +59,7 @@ class Fleets:
         await asyncio.gather(*(fleet.stop(grace_s) for fleet in self._workers))
 
     @property
-    def _all(self) -> list[Fleet]:
+    def _all(self) -> list[LocalFleet]:
         return [self._fronts, *self._workers]
 
 

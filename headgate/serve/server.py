@@ -20,7 +20,7 @@ from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, LogError, LogNewer, StoreUnavailable
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.ports import Store
-from headgate.local.fleet import FRONT, WORKER, Fleet, Member, not_registered
+from headgate.local.fleet import FRONT, WORKER, LocalFleet, Member, not_registered
 from headgate.local.ports import front_ports
 from headgate.local.processes import Child, ChildDied, Children
 from headgate.serve.disk import DiskWatch
@@ -55,7 +55,7 @@ class Server:
         )
         self._restarts = Restarts()
         self._reviving: set[asyncio.Task[None]] = set()
-        self._fleet: Fleet | None = None
+        self._fleet: LocalFleet | None = None
         self._store: Store | None = None
         self._lock: int | None = None
         self._disk: asyncio.Task[None] | None = None
@@ -110,7 +110,7 @@ class Server:
         follower = open_follower(self._store, config, self._clock)
         await follower.catch_up()  # if the log cannot be used, the start ends here, before any process is started
         on_step(f"{options.workers} worker(s) with the {options.engine} engine")
-        self._fleet = Fleet(options, self._children, environment, POOL)
+        self._fleet = LocalFleet(options, self._children, environment, POOL)
         await self._fleet.start(ports, executors=1)
         for member in self._fleet.members:
             self._restarts.started(member.child.name, self._clock.monotonic())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 from gpu_worker.policies.slo.shedding import ShedSettings
 from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.engines.profile import EngineProfile
@@ -51,7 +51,7 @@ class RunSpec:
     tiers: TierSettings | None = None
     shedding: ShedSettings | None = None
     gate: GateSpec | None = None
-    throttling: Limits | None = None
+    throttling: ThrottleLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import ServiceFunction, WeightedTokens, service_function
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import EngineLike, drive
-from headgate.simulator.engines.interface import Engine, Jitter
+from headgate.simulator.engines.interface import Jitter, SimulatedEngine
 from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.gates.gated_engine import EngineCapacity, GatedEngine
@@ -59,7 +59,7 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
     )
 
 
-def _front(spec: RunSpec, engine: Engine, slo: SloObserver | None, service: ServiceFunction) -> EngineLike:
+def _front(spec: RunSpec, engine: SimulatedEngine, slo: SloObserver | None, service: ServiceFunction) -> EngineLike:
     """Put before the engine what the spec names."""
     front: EngineLike = engine
     if spec.shedding is not None and slo is not None:
@@ -97,7 +97,7 @@ def _collector(spec: RunSpec, service: ServiceFunction) -> Collector:
     return kind(service, horizon_s, timeline=spec.timeline)
 
 
-def _scheduling(collector: Collector, engine: Engine) -> Scheduling | None:
+def _scheduling(collector: Collector, engine: SimulatedEngine) -> Scheduling | None:
     if isinstance(collector, TierCollector) and isinstance(engine, PagedEngine):
         return collector.scheduling(engine.counts)
     return None

@@ -73,7 +73,7 @@ class Empirical:
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class SampledLengths:
     """Input and output of a request. They are independent, except if both are of one trace: then a request gets both
     from one row, because prompts and answers depend on each other."""
 

@@ -155,7 +155,7 @@ class Burst:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class TimedArrivals:
     """Arrivals from `start_s` until before `end_s`, in seconds of the workload."""
 
     spacing: Spacing

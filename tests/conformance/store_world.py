@@ -6,7 +6,7 @@ from typing import Any
 
 from dispatcher.model.batches import Batch
 from dispatcher.model.files import FileRecord
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.kept_response import KeptResponse
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.usage import TenantRow, UsageRow
@@ -44,9 +44,9 @@ def invocation(invocation_id: str = "p-0", tenant: str = "a", key: str = "k", **
     return Invocation(id=invocation_id, tenant=tenant, key=key, **fields)
 
 
-def answer(text: str = "answer", **more: Any) -> Answer:
+def answer(text: str = "answer", **more: Any) -> StoredAnswer:
     fields: dict[str, Any] = {"attempt": 1, "input_tokens": 2, "output_tokens": 3, "ended_at": START + 1 / 3, **more}
-    return Answer(outcome=fields.pop("outcome", "done"), body=text, **fields)
+    return StoredAnswer(outcome=fields.pop("outcome", "done"), body=text, **fields)
 
 
 def kept_response(response_id: str = "resp_p-0", tenant: str = "a", **more: Any) -> KeptResponse:

@@ -14,7 +14,7 @@ import pytest
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import Dropped, EngineEvent, PromptTooLong, Started, Token
+from gpu_worker.engines.interface import EngineEvent, Evicted, PromptTooLong, Started, Token
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
 from gpu_worker.engines.registry import ENGINES, EngineUnavailable, make_engine
 from gpu_worker.policies.configured import make_queue
@@ -187,7 +187,7 @@ async def test_a_late_request_that_may_be_dropped_ends_as_preempted() -> None:
     await entered(engine, "p", P)
     await steps(engine, 1)
     assert [(await anext(background)).output_tokens for _ in range(3)] == [1, 2, 3]  # type: ignore[union-attr]
-    with pytest.raises(Dropped, match="evicted") as caught:
+    with pytest.raises(Evicted, match="evicted") as caught:
         await anext(background)
     assert caught.value.code == "preempted"
     assert engine.stats().counts.preemptions == {(Strategy.DROP, B): 1}
@@ -205,7 +205,7 @@ async def test_evicted_as_often_as_may_be_it_is_ended_or_goes_first() -> None:
         snapshot = engine.stats().counts
         assert (snapshot.preemptions[Strategy.RECOMPUTE, B], snapshot.exhausted) == (2, int(at_limit == "end"))
         if at_limit == "end":
-            with pytest.raises(Dropped) as caught:
+            with pytest.raises(Evicted) as caught:
                 [event async for event in background]
             assert caught.value.code == "preempted_too_often"
         else:

@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import Dropped, EngineError, EngineEvent, Finished, RefusedByPolicy, Started
+from gpu_worker.engines.interface import EngineError, EngineEvent, Evicted, Finished, RefusedByPolicy, Started
 from gpu_worker.engines.modelled.answers import WORDS
 from gpu_worker.engines.modelled.embeddings import unit_vector
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
@@ -184,7 +184,7 @@ async def test_a_choice_that_is_evicted_for_good_ends_the_request() -> None:
     premium = engine.generate(request("p", "p", tier=Tier.PREMIUM))
     await anext(premium)
     await engine.step()
-    with pytest.raises(Dropped):
+    with pytest.raises(Evicted):
         [event async for event in background]
     assert engine.stats().running == 1
     await premium.aclose()

@@ -230,10 +230,10 @@ def delivered(sequence: Any, tokens: list[int], *, end: int) -> list[Any]:
 def test_a_call_in_the_models_text_becomes_a_delta() -> None:
     from gpu_worker.engines.text import Detokenizer, StopMatcher
     from gpu_worker.engines.tool_calls import ToolCallParser
-    from gpu_worker.engines.transformers.sequences import Answer, Sequence
+    from gpu_worker.engines.transformers.sequences import GeneratedAnswer, Sequence
 
     written = 'Let me see. <tool_call>{"name": "weather", "arguments": {"city": "Delft"}}</tool_call>'
-    answer = Answer(request("r"), 5)
+    answer = GeneratedAnswer(request("r"), 5)
     text = Detokenizer(lambda tokens: "".join(written[at] for at in tokens))
     sequence = Sequence(answer, "r", 0, text, StopMatcher(()), ToolCallParser("id"))
     answer.sequences = [sequence]

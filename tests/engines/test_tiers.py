@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import Dropped, Engine, EngineError, EngineRequest, Finished, Token
+from gpu_worker.engines.interface import Engine, EngineError, EngineRequest, Evicted, Finished, Token
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.costs import Calibration, Strategy
 from gpu_worker.policies.tiers.settings import TierSettings
@@ -170,7 +170,7 @@ async def test_one_that_is_dropped_hears_of_it_and_pays_for_what_it_got(home: Pa
         heard = await crowd(engine, changes={"timeout_s": 3600.0})
         tenants = engine.stats().tenants
         (dropped,) = heard.errors
-    assert isinstance(heard.errors[dropped], Dropped)
+    assert isinstance(heard.errors[dropped], Evicted)
     assert heard.errors[dropped].code == "preempted"
     assert 0 < heard.counts[dropped] < OUTPUT
     assert tenants["batch"].output_tokens == sum(heard.counts[f"b{number}"] for number in range(3))

@@ -38,16 +38,16 @@ from dispatcher.model.formats import NEWEST
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.service.codec.frames import (
-    Alive,
     Ask,
     Do,
+    Heartbeat,
     Heir,
     Hello,
     Launch,
     Message,
     News,
     NotLeader,
-    Reads,
+    ReadsFormat,
     Receipt,
     Reply,
     Result,
@@ -176,7 +176,7 @@ NEWS: tuple[Offer | Over, ...] = (Offer("p-1", 2, "w1", "http://w1:8000", 7), Ov
 
 def messages() -> Iterator[Message]:
     """Yield each kind of message, with each kind of command and of outcome."""
-    yield from (Hello(6, "p", "front", ""), Reads(6), Ask(1, "usage", ("a", "0", "9")), Alive(), Receipt(3))
+    yield from (Hello(6, "p", "front", ""), ReadsFormat(6), Ask(1, "usage", ("a", "0", "9")), Heartbeat(), Receipt(3))
     commands = {type(command): command for _, commands in story(changes=True) for command in commands}
     commands[Status] = Status("p-1")
     missing = set(get_args(Command)) - set(commands)

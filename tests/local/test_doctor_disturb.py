@@ -20,7 +20,7 @@ from headgate.doctor.deployed import changes
 from headgate.doctor.deployed.checks import CHECKS
 from headgate.doctor.deployed.stack import Deployed, DeployedStack
 from headgate.doctor.deployed.streams import traffic_to
-from headgate.doctor.finding import Finding, Result
+from headgate.doctor.finding import CheckResult, Finding
 from tests.support.local.balancer import Balancer
 from tests.support.local.stack import Running, eventually, start, stop
 
@@ -123,7 +123,7 @@ def test_streams_end_whole_while_a_process_is_replaced(
     stack: Running, title: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = disturbed(stack, title, signal.SIGTERM, monkeypatch)
-    assert found.result is Result.OK, found
+    assert found.result is CheckResult.OK, found
     assert "streams ended whole" in found.seen
     if title != SURVIVES:
         eventually(lambda: stack.top()["workers"], lambda workers: len(workers) == 1)
@@ -132,5 +132,5 @@ def test_streams_end_whole_while_a_process_is_replaced(
 def test_streams_that_break_are_found(stack: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """kill -9, which no process can prepare for."""
     found = disturbed(stack, SURVIVES, signal.SIGKILL, monkeypatch)
-    assert found.result is Result.FAILED, found
+    assert found.result is CheckResult.FAILED, found
     assert "did not: " in found.seen

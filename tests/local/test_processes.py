@@ -18,7 +18,7 @@ import pytest
 from gpu_worker.service.options import parse_options
 from headgate.local import processes
 from headgate.local.child_output import last_sentence
-from headgate.local.fleet import Fleet
+from headgate.local.fleet import LocalFleet
 from headgate.local.options import FleetOptions
 from headgate.local.ports import usable
 from headgate.local.processes import Child, ChildDied, Children
@@ -152,7 +152,7 @@ async def test_its_output_is_read_although_the_disk_is_full(tmp_path: Path) -> N
 async def test_a_process_that_is_not_ready_in_time_is_ended(children: Children, tmp_path: Path) -> None:
     """A restart is tried again. Two workers would then load the model, and two fronts want one port."""
     options = FleetOptions(home=tmp_path, start_timeout_s=0.001)
-    fleet = Fleet(options, children, {"PYTHONPATH": os.pathsep.join(sys.path)}, "default")
+    fleet = LocalFleet(options, children, {"PYTHONPATH": os.pathsep.join(sys.path)}, "default")
     for starting in (fleet.start_gate(0), fleet.start_front(0, usable("127.0.0.1", 0))):
         with pytest.raises(TimeoutError):
             await starting
@@ -161,7 +161,7 @@ async def test_a_process_that_is_not_ready_in_time_is_ended(children: Children, 
 
 async def test_the_worker_gets_the_engines_arguments_last(children: Children, tmp_path: Path) -> None:
     options = FleetOptions(home=tmp_path, engine="vllm", engine_arguments=("--quantization", "fp8"))
-    command = Fleet(options, children, {}, "default")._worker_command(0)
+    command = LocalFleet(options, children, {}, "default")._worker_command(0)
     assert parse_options(command[2:]).arguments == ["--quantization", "fp8"]
 
 

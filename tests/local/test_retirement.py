@@ -24,7 +24,7 @@ from dispatcher.operations.scaling import Scaling
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import GateLink
 from dispatcher.service.load_watch import LoadWatch
-from headgate.local.fleet import WORKER, Fleet, Member
+from headgate.local.fleet import WORKER, LocalFleet, Member
 from headgate.local.options import StackOptions
 from headgate.local.ports import front_ports
 from headgate.local.processes import Children
@@ -44,7 +44,7 @@ LONG, SHORT = 1500, 300
 class Service:
     """dispatcher.model.scaling.FleetScaler, over the fleet's worker processes."""
 
-    fleet: Fleet
+    fleet: LocalFleet
     watch: LoadWatch
     desired: int = WORKERS
     kept: list[set[str]] = field(default_factory=list)
@@ -109,7 +109,7 @@ async def running(home: Path) -> AsyncIterator[Stack]:
         ends.push_async_callback(store.close)
         keys = await make_tenants(store, {"acme": Share()}, 1000)
         options = StackOptions(engine="modelled", workers=WORKERS, slots=SLOTS, home=home, start_timeout_s=HANG_S)
-        fleet = Fleet(options, children, {**base_environment(), **variables}, "default")
+        fleet = LocalFleet(options, children, {**base_environment(), **variables}, "default")
         ends.push_async_callback(fleet.stop, 3.0)
         await fleet.start(front_ports("127.0.0.1", 0, 1))
         config = load_config(variables).of_pool("default")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.fields.kinds import Field, Kind, Table
+from dispatcher.fields.kinds import Field, FieldTable, Kind
 from dispatcher.fields.parse import parse, parse_request
 from dispatcher.fields.supported import check_capabilities, unread_fields
 from dispatcher.fields.table.messages import ASSISTANT
@@ -125,7 +125,7 @@ def in_message(fields: Fields) -> Fields:
     return {"model": "m", "messages": [TURNS[0], {**TURNS[1], **fields}, TURNS[2]]}
 
 
-PLACES: list[tuple[Table, Endpoint, Callable[[Fields], Fields], str]] = [
+PLACES: list[tuple[FieldTable, Endpoint, Callable[[Fields], Fields], str]] = [
     (CHAT_TABLE, Endpoint.CHAT, lambda fields: {**PLAIN[Endpoint.CHAT], **fields}, ""),
     (COMPLETION_TABLE, Endpoint.COMPLETION, lambda fields: {**PLAIN[Endpoint.COMPLETION], **fields}, ""),
     (EMBEDDINGS_TABLE, Endpoint.EMBEDDINGS, lambda fields: {**PLAIN[Endpoint.EMBEDDINGS], **fields}, ""),
@@ -134,14 +134,14 @@ PLACES: list[tuple[Table, Endpoint, Callable[[Fields], Fields], str]] = [
 places = st.sampled_from(PLACES)
 
 
-def neutral_values(table: Table) -> Iterator[tuple[str, Any]]:
+def neutral_values(table: FieldTable) -> Iterator[tuple[str, Any]]:
     for name, field in table.fields.items():
         if not field.required and name != "content":
             yield from ((name, value) for value in (None, *field.neutral))
 
 
 @pytest.mark.parametrize(("table", "endpoint", "body", "prefix"), PLACES)
-def test_each_neutral_value_changes_nothing(table: Table, endpoint: Endpoint, body: Any, prefix: str) -> None:
+def test_each_neutral_value_changes_nothing(table: FieldTable, endpoint: Endpoint, body: Any, prefix: str) -> None:
     plain = parse_request(body({}), endpoint)
     for name, value in neutral_values(table):
         assert parse_request(body({name: value}), endpoint) == plain, name
@@ -150,7 +150,7 @@ def test_each_neutral_value_changes_nothing(table: Table, endpoint: Endpoint, bo
 
 
 @given(places, st.data())
-def test_neutral_values_in_any_order(place: tuple[Table, Endpoint, Any, str], data: st.DataObject) -> None:
+def test_neutral_values_in_any_order(place: tuple[FieldTable, Endpoint, Any, str], data: st.DataObject) -> None:
     table, endpoint, body, _ = place
     some = data.draw(st.lists(st.sampled_from(list(neutral_values(table))), unique_by=lambda pair: pair[0]))
     mixed = dict(data.draw(st.permutations([*body(dict(some)).items()])))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_worker.engines.minimal_json.check import is_valid
-from gpu_worker.engines.minimal_json.document import Document, Unsatisfiable
+from gpu_worker.engines.minimal_json.document import SchemaDocument, Unsatisfiable
 from gpu_worker.engines.minimal_json.instance import minimal_instance
 from gpu_worker.engines.minimal_json.pattern_parser import parse_pattern
 
@@ -99,7 +99,7 @@ def test_an_instance_is_valid(schema: dict[str, Any]) -> None:
 
 @given(documents, values)
 def test_the_check_agrees_with_jsonschema(schema: dict[str, Any], value: Any) -> None:
-    assert is_valid(Document(schema), schema, value) == jsonschema.Draft202012Validator(schema).is_valid(value)
+    assert is_valid(SchemaDocument(schema), schema, value) == jsonschema.Draft202012Validator(schema).is_valid(value)
 
 
 def plain(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:

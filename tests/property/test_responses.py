@@ -14,7 +14,7 @@ from dispatcher.model.worker_protocol import Finished, Token
 from dispatcher.responses.answer import ResponseEvents
 from dispatcher.responses.errors import Places, renamed
 from dispatcher.responses.items import listed
-from dispatcher.responses.record import Record, decode, encode
+from dispatcher.responses.record import ResponseRecord, decode, encode
 from dispatcher.responses.request import Asked, chat_of, parse_asked
 from dispatcher.responses.shape import ResponseHead
 
@@ -70,7 +70,7 @@ def test_a_body_is_translated_or_refused_by_a_field_of_its_own(body: dict[str, A
         assert asked.param is not None
         assert asked.param.split(".")[0] in {*body, "input"}
         return
-    record = Record({"id": "resp_p-0", "output": []}, listed(asked.items, "p-0"))
+    record = ResponseRecord({"id": "resp_p-0", "output": []}, listed(asked.items, "p-0"))
     assert decode(encode(record)) == record
     again = {"model": "m", "input": record.items}
     assert parse_asked(again).items  # what is listed can be sent again

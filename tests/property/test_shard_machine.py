@@ -31,7 +31,7 @@ from dispatcher.model.commands import (
 from dispatcher.model.facts import Entry
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings, TierFloors
 from dispatcher.shard.shard import Shard
@@ -70,7 +70,7 @@ class ShardMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        limits = Limits(user=6, app=8, window_s=30.0)
+        limits = ThrottleLimits(user=6, app=8, window_s=30.0)
         self.settings = ShardSettings(
             order=self.order, tiers=TIERS, throttling=limits, lead_max=100.0, slack=self.slack
         )

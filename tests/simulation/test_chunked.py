@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
@@ -176,5 +176,9 @@ def test_throttling_holds_only_while_the_pool_is_taken() -> None:
     late, alone = call(1.0, "late"), call(500.0, "alone")
     ended = EndedRequests()
     engine = make_engine(small, make_policy("fcfs"))
-    drive([*flood, late, alone], ThrottledEngine(engine, Limits(user=3, app=100), lambda: engine.saturation), ended)
+    drive(
+        [*flood, late, alone],
+        ThrottledEngine(engine, ThrottleLimits(user=3, app=100), lambda: engine.saturation),
+        ended,
+    )
     assert [(one.arrival.interaction, one.rejected) for one in ended.refused] == [("late", "throttled_user")]

@@ -13,7 +13,7 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import TierFloors
 from gpu_worker.policies.fairness.registry import make_policy
@@ -81,7 +81,7 @@ def test_tiers_at_the_gate_put_premium_first_and_keep_the_floor_of_the_others() 
 
 
 def test_throttling_at_the_gate_refuses_only_while_the_cache_is_full() -> None:
-    limits = Limits(user=30, app=1_000_000, window_s=10.0)
+    limits = ThrottleLimits(user=30, app=1_000_000, window_s=10.0)
     run = gated(slots=200, throttling=limits)
     assert run.rejections.keys() <= {"throttled_user", "timeout"}
     assert run.rejections.get("throttled_user", 0) > 0
@@ -140,7 +140,7 @@ def test_the_gates_file(tmp_path: Path) -> None:
     )
     spec = read_gate(path, order="bwfq")
     assert spec.tiers == TierFloors({"premium": 0.5, "background": 0.25}, 100.0)
-    assert spec.throttling == Limits(6, 60, {"chat": 90}, 30.0)
+    assert spec.throttling == ThrottleLimits(6, 60, {"chat": 90}, 30.0)
     assert spec.tenants.keys() == {"a"}
 
 

@@ -12,7 +12,7 @@ from headgate.evidence.over_seeds import avg_difference, max_difference, var_dif
 from headgate.evidence.vtc.paper import TABLE_2, TABLE_5, TABLE_6, Printed
 from headgate.evidence.vtc.traces import measured_run
 from headgate.simulator.measures.percentiles import Percentiles, percentiles
-from headgate.simulator.measures.service_difference import POINTS, ServiceRates
+from headgate.simulator.measures.service_difference import POINTS, MeasuredRates
 from tests.support.simulator.paper_traces import TRACES, needs_traces
 
 
@@ -37,7 +37,7 @@ def test_percentiles_of_a_run() -> None:
 
 
 def test_a_tenant_that_gets_nothing_differs_by_what_it_requests() -> None:
-    rates = ServiceRates(600.0)
+    rates = MeasuredRates(600.0)
     for second in range(600):
         rates.requested("starved", second, 10.0)
         rates.requested("served", second, 100.0)
@@ -49,7 +49,7 @@ def test_a_tenant_that_gets_nothing_differs_by_what_it_requests() -> None:
 
 
 def test_a_tenant_that_gets_all_it_requests_does_not_differ() -> None:
-    rates = ServiceRates(600.0)
+    rates = MeasuredRates(600.0)
     for second in range(600):
         for tenant, service in (("modest", 10.0), ("greedy", 100.0)):
             rates.requested(tenant, second, service)
@@ -58,7 +58,7 @@ def test_a_tenant_that_gets_all_it_requests_does_not_differ() -> None:
 
 
 def test_a_request_counts_by_the_part_of_it_within_the_window() -> None:
-    rates = ServiceRates(600.0)
+    rates = MeasuredRates(600.0)
     rates.served("a", 0.0, 600.0, 6000.0)
     rates.requested("b", 58.5, 600.0)
     # a is served 10 a second everywhere; b asked 600 within the first window and by the second's edge, and got none.
@@ -72,7 +72,7 @@ def test_a_request_counts_by_the_part_of_it_within_the_window() -> None:
     st.lists(st.tuples(st.floats(0, 6000), st.floats(0, 900), st.floats(1, 1000)), max_size=8),
 )
 def test_points_touched_are_those_of_the_definition(horizon_s: float, served: list[tuple[float, float, float]]) -> None:
-    rates, expected = ServiceRates(horizon_s), [0.0] * POINTS
+    rates, expected = MeasuredRates(horizon_s), [0.0] * POINTS
     for first_s, lasts_s, service in served:
         rates.served("a", first_s, first_s + lasts_s, service)
         for point in range(POINTS):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget
-from gpu_worker.engines.modelled.paged.sequence import Sequence
+from gpu_worker.engines.modelled.paged.sequence import PagedSequence
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.admission import RESERVED_FOR
 from gpu_worker.policies.preemption.costs import Strategy
@@ -22,7 +22,7 @@ from gpu_worker.policies.tiers.settings import TierSettings
 from gpu_worker.policies.tiers.tiered import TieredQueue
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.chunked_prefill import ChunkedPrefillEngine
-from headgate.simulator.engines.interface import Engine
+from headgate.simulator.engines.interface import SimulatedEngine
 from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
@@ -106,11 +106,11 @@ class Checked(PagedEngine):
             assert one.preemptions <= batch.admission.settings.preemptions_max or not tiered(self)
 
 
-def tiered(engine: Engine) -> bool:
+def tiered(engine: SimulatedEngine) -> bool:
     return isinstance(engine.policy, TieredQueue)
 
 
-def play(arrivals: list[Arrival], engine: Engine) -> Ends:
+def play(arrivals: list[Arrival], engine: SimulatedEngine) -> Ends:
     ends = Ends()
     drive(arrivals, engine, ends)
     assert (engine.kv_tokens, engine.running, engine.waiting, engine.saturation) == (0, 0, 0, 0.0)
@@ -270,7 +270,7 @@ def test_an_engine_that_loses_a_block_is_seen(monkeypatch: pytest.MonkeyPatch) -
     """A test of the test."""
     leave = PagedKvBudget.leave
 
-    def lose_a_block(self: PagedKvBudget, sequence: Sequence) -> None:
+    def lose_a_block(self: PagedKvBudget, sequence: PagedSequence) -> None:
         leave(self, sequence)
         self.free -= 1
 

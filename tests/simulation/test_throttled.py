@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.shard.settings import SATURATED
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.evidence.fairserve.case import OIT, RPM, play
@@ -31,7 +31,7 @@ def call(user: str, app: str = "a", stage: int = 0) -> SimRequest:
     return SimRequest(str(next(numbers)), Arrival(0.0, user, 10, 10, interaction="i", stage=stage, app=app), 0.0)
 
 
-def throttled(limits: Limits, saturation: float = 1.0, saturated: float = SATURATED) -> ThrottledEngine:
+def throttled(limits: ThrottleLimits, saturation: float = 1.0, saturated: float = SATURATED) -> ThrottledEngine:
     engine = make_engine(PROFILE, make_policy("fcfs"))
     return ThrottledEngine(engine, limits, lambda: saturation, saturated=saturated)
 
@@ -45,20 +45,20 @@ def refusal(engine: ThrottledEngine, request: SimRequest, now_s: float = 0.0) ->
     ("saturation", "reason"), [(0.0, None), (0.49, None), (0.5, "throttled_user"), (1.0, "throttled_user")]
 )
 def test_a_limit_holds_from_the_given_saturation_on(saturation: float, reason: str | None) -> None:
-    engine = throttled(Limits(user=1, app=100), saturation, saturated=0.5)
+    engine = throttled(ThrottleLimits(user=1, app=100), saturation, saturated=0.5)
     assert refusal(engine, call("u")) is None
     assert refusal(engine, call("u")) == reason
 
 
 def test_a_later_stage_is_let_through() -> None:
-    engine = throttled(Limits(user=1, app=1))
+    engine = throttled(ThrottleLimits(user=1, app=1))
     assert refusal(engine, call("u")) is None
     assert refusal(engine, call("u", stage=1), 1.0) is None
     assert refusal(engine, call("u"), 2.0) == "throttled_user"
 
 
 def test_each_application_has_its_own_limit() -> None:
-    engine = throttled(Limits(user=100, app=1))
+    engine = throttled(ThrottleLimits(user=100, app=1))
     assert refusal(engine, call("u", "a")) is None
     assert refusal(engine, call("v", "b")) is None
     assert refusal(engine, call("w", "a")) == "throttled_app"
@@ -75,7 +75,7 @@ def test_a_started_interaction_goes_on_while_the_pool_is_full() -> None:
     ]
     ended = EndedRequests()
     engine = make_engine(small, make_policy("fcfs"))
-    drive(arrivals, ThrottledEngine(engine, Limits(user=1, app=100), lambda: engine.saturation), ended)
+    drive(arrivals, ThrottledEngine(engine, ThrottleLimits(user=1, app=100), lambda: engine.saturation), ended)
     refused = [(request.arrival.interaction, request.arrival.stage, request.rejected) for request in ended.refused]
     assert refused == [("new", 0, "throttled_user")]
 

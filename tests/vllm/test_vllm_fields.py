@@ -18,11 +18,11 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.pooling.embed import protocol as embed
 from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 
-from dispatcher.fields.kinds import Table
+from dispatcher.fields.kinds import FieldTable
 from dispatcher.fields.table import formats, sampling, tools
 from dispatcher.fields.tables import CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
 
-MODELS: list[tuple[Table, type[BaseModel]]] = [
+MODELS: list[tuple[FieldTable, type[BaseModel]]] = [
     (CHAT_TABLE, chat.ChatCompletionRequest),
     (COMPLETION_TABLE, CompletionRequest),
     (RESPONSES_TABLE, ResponsesRequest),
@@ -45,11 +45,11 @@ DATACLASSES = [
 
 
 @pytest.mark.parametrize(("table", "model"), MODELS, ids=lambda value: getattr(value, "__name__", ""))
-def test_the_table_has_each_field(table: Table, model: type[BaseModel]) -> None:
+def test_the_table_has_each_field(table: FieldTable, model: type[BaseModel]) -> None:
     names = {field.alias or name for name, field in model.model_fields.items()}
     assert names - {"type"} - set(table.fields) == set()
 
 
 @pytest.mark.parametrize(("table", "model"), DATACLASSES, ids=lambda value: getattr(value, "__name__", ""))
-def test_the_table_has_each_field_of_a_dataclass(table: Table, model: type) -> None:
+def test_the_table_has_each_field_of_a_dataclass(table: FieldTable, model: type) -> None:
     assert {field.name for field in dataclasses.fields(model)} - set(table.fields) == set()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher.fields.kinds import Need, Shape, Table
+from dispatcher.fields.kinds import FieldTable, Need, Shape
 from dispatcher.fields.objects import needs_of, read_fields
 from dispatcher.fields.reading import Reading, invalid, unsupported
 from dispatcher.fields.shapes.scalars import Scalar
@@ -78,7 +78,7 @@ class Entries(Scalar):
 class Record:
     """An object with the fields of a table."""
 
-    table: Table
+    table: FieldTable
 
     def text(self) -> str:
         return f"object: {self.table.title}"
@@ -96,7 +96,7 @@ class Record:
 class Form:
     """One form of a tagged object."""
 
-    table: Table
+    table: FieldTable
     capability: tuple[str, ...] = ()
     refused: str = ""
     """If it is not empty, the form is refused; the error contains this sentence."""

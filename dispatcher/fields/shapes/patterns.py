@@ -18,7 +18,7 @@ _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern(Scalar):
+class PatternShape(Scalar):
     """A regular expression. The gate does not compile it; the engine reports a wrong one."""
 
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.fields.kinds import Field, Kind, Table
+from dispatcher.fields.kinds import Field, FieldTable, Kind
 from dispatcher.fields.limits import MESSAGES_MAX, NAME_CHARS_MAX, PARTS_MAX, TEXT_CHARS_MAX
 from dispatcher.fields.shapes.containers import Either, Form, Items, Record, Tagged
 from dispatcher.fields.shapes.image_url import ImageUrl
@@ -14,7 +14,7 @@ from dispatcher.model.capabilities import Capability
 _CACHE = label("It configures OpenAI's cache.")
 _SOURCES = label("Sources of an earlier answer; the model does not read them.")
 _THEIRS = label("Engines and gateways add it to answers; the model does not read it.")
-TEXT_PART = Table(
+TEXT_PART = FieldTable(
     "text part",
     {
         "text": Field(Kind.BOUNDED, Text(TEXT_CHARS_MAX), required=True),
@@ -23,14 +23,14 @@ TEXT_PART = Table(
         "annotations": _SOURCES,
     },
 )
-IMAGE_URL = Table(
+IMAGE_URL = FieldTable(
     "image_url",
     {
         "url": Field(Kind.BOUNDED, ImageUrl(), required=True),
         "detail": Field(Kind.PASSED, Word(("auto", "low", "high", "original"))),
     },
 )
-IMAGE_PART = Table(
+IMAGE_PART = FieldTable(
     "image part",
     {
         "image_url": Field(Kind.BOUNDED, Record(IMAGE_URL), required=True),
@@ -59,8 +59,10 @@ _NAME = Field(Kind.PASSED, Text(NAME_CHARS_MAX), neutral=("",))
 _CONTENT = Field(Kind.BOUNDED, _WRITTEN, required=True)
 _REASONING = Field(Kind.BOUNDED, _TEXT, "The model's chat template decides whether the model reads it.", neutral=("",))
 
-INSTRUCTIONS = Table("system or developer message", {"content": _CONTENT, "name": _NAME, "cache_control": ANTHROPIC})
-USER = Table(
+INSTRUCTIONS = FieldTable(
+    "system or developer message", {"content": _CONTENT, "name": _NAME, "cache_control": ANTHROPIC}
+)
+USER = FieldTable(
     "user message",
     {
         "content": Field(
@@ -70,7 +72,7 @@ USER = Table(
         "cache_control": ANTHROPIC,
     },
 )
-TOOL_RESULT = Table(
+TOOL_RESULT = FieldTable(
     "tool message",
     {
         "content": _CONTENT,
@@ -79,7 +81,7 @@ TOOL_RESULT = Table(
         "cache_control": ANTHROPIC,
     },
 )
-ASSISTANT = Table(
+ASSISTANT = FieldTable(
     "assistant message",
     {
         "content": Field(Kind.BOUNDED, _WRITTEN, "Without content, the message has the empty text.", neutral=([],)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.fields.kinds import Field, Kind, Table
+from dispatcher.fields.kinds import Field, FieldTable, Kind
 from dispatcher.fields.limits import (
     DESCRIPTION_CHARS_MAX,
     MESSAGES_MAX,
@@ -24,8 +24,8 @@ _STATUS = label("The gate sets it.")
 _DIRECT = refused("The gate runs no programs.", {"type": "direct"})
 _FETCHED = "The gate accepts text, and images as `data:` URLs."
 
-TEXT = Table("text of a response", {"text": _TEXT, "prompt_cache_breakpoint": _CACHE})
-OUTPUT_TEXT = Table(
+TEXT = FieldTable("text of a response", {"text": _TEXT, "prompt_cache_breakpoint": _CACHE})
+OUTPUT_TEXT = FieldTable(
     "output_text of a response",
     {
         "text": _TEXT,
@@ -34,8 +34,8 @@ OUTPUT_TEXT = Table(
         "parsed": label("The OpenAI SDK's `parse()` adds it."),
     },
 )
-REFUSAL = Table("refusal of a response", {"refusal": _TEXT})
-IMAGE = Table(
+REFUSAL = FieldTable("refusal of a response", {"refusal": _TEXT})
+IMAGE = FieldTable(
     "input_image of a response",
     {
         "image_url": Field(Kind.BOUNDED, Text(TEXT_CHARS_MAX, 1), "A `data:` URL.", required=True),
@@ -55,7 +55,7 @@ _TEXTS = {
 _PARTS = Items(Tagged("type", {**_TEXTS, "input_image": Form(IMAGE)}), PARTS_MAX)
 _OF_A_TOOL = {**_TEXTS, "input_image": Form(NO_FIELDS, refused="Only a message has images.")}
 
-MESSAGE_ITEM = Table(
+MESSAGE_ITEM = FieldTable(
     "message of a response",
     {
         "id": _ID,
@@ -65,7 +65,7 @@ MESSAGE_ITEM = Table(
         "phase": label("The chat has one kind of answer."),
     },
 )
-FUNCTION_CALL = Table(
+FUNCTION_CALL = FieldTable(
     "function_call of a response",
     {
         "id": _ID,
@@ -79,7 +79,7 @@ FUNCTION_CALL = Table(
         "async": refused("The model waits for each result.", False),
     },
 )
-FUNCTION_CALL_OUTPUT = Table(
+FUNCTION_CALL_OUTPUT = FieldTable(
     "function_call_output of a response",
     {
         "id": _ID,
@@ -96,8 +96,8 @@ FUNCTION_CALL_OUTPUT = Table(
         "created_by": label("The gate does not read it."),
     },
 )
-_WRITTEN = Table("part of a reasoning item", {"text": _TEXT})
-REASONING_ITEM = Table(
+_WRITTEN = FieldTable("part of a reasoning item", {"text": _TEXT})
+REASONING_ITEM = FieldTable(
     "reasoning of a response",
     {
         "id": _ID,
@@ -107,7 +107,7 @@ REASONING_ITEM = Table(
         "status": _STATUS,
     },
 )
-REFERENCE = Table("item_reference of a response", {"id": Field(Kind.READ, Text(NAME_CHARS_MAX, 1), required=True)})
+REFERENCE = FieldTable("item_reference of a response", {"id": Field(Kind.READ, Text(NAME_CHARS_MAX, 1), required=True)})
 
 INPUT = Either(
     {
@@ -129,7 +129,7 @@ INPUT = Either(
     }
 )
 
-RESPONSE_TOOL = Table(
+RESPONSE_TOOL = FieldTable(
     "function tool of a response",
     {
         "name": _NAME,
@@ -151,8 +151,8 @@ RESPONSE_TOOLS = Items(
     Tagged("type", {"function": Form(RESPONSE_TOOL), **{name: Form(NO_FIELDS, refused=_HOSTED) for name in _NOT_OURS}}),
     TOOLS_MAX,
 )
-CHOSEN_FUNCTION = Table("function of tool_choice", {"name": _NAME})
-ALLOWED_TOOLS = Table(
+CHOSEN_FUNCTION = FieldTable("function of tool_choice", {"name": _NAME})
+ALLOWED_TOOLS = FieldTable(
     "allowed_tools of tool_choice",
     {
         "mode": Field(Kind.READ, Word(("auto", "required")), required=True),
@@ -167,7 +167,7 @@ RESPONSE_TOOL_CHOICE = Either(
         dict: Tagged("type", {"function": Form(CHOSEN_FUNCTION), "allowed_tools": Form(ALLOWED_TOOLS)}),
     }
 )
-TEXT_SCHEMA = Table(
+TEXT_SCHEMA = FieldTable(
     "text.format json_schema",
     {
         "name": _NAME,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dispatcher.fields.kinds import Field, Kind, Table, merged
+from dispatcher.fields.kinds import Field, FieldTable, Kind, merged
 from dispatcher.fields.limits import (
     DESCRIPTION_CHARS_MAX,
     LOGPROBS_MAX,
@@ -31,11 +31,11 @@ _OF_VLLM = (
     *("structured_outputs",),
 )
 
-STREAM_OPTIONS = Table(
+STREAM_OPTIONS = FieldTable(
     "stream_options of a response",
     {"include_obfuscation": label("It adds random characters to OpenAI's events; the gate adds none.")},
 )
-REASONING_OPTIONS = Table(
+REASONING_OPTIONS = FieldTable(
     "reasoning",
     {
         "effort": Field(Kind.READ, Word(EFFORTS), "Passed as `reasoning_effort`.", capability=REASONING),
@@ -45,7 +45,7 @@ REASONING_OPTIONS = Table(
         "mode": refused("It belongs to OpenAI's models.", "standard"),
     },
 )
-TEXT_OPTIONS = Table(
+TEXT_OPTIONS = FieldTable(
     "text",
     {
         "format": Field(Kind.READ, TEXT_FORMAT, "Translated to `response_format`, and checked as it."),

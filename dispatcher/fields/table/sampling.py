@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dispatcher.fields.kinds import Field, Kind, Table
+from dispatcher.fields.kinds import Field, FieldTable, Kind
 from dispatcher.fields.limits import (
     BAD_WORD_CHARS_MAX,
     BAD_WORDS_MAX,
@@ -31,7 +31,7 @@ LOGPROBS = (Capability.LOGPROBS,)
 LENGTH = (Capability.VLLM, Capability.LENGTH)
 TOKEN_IDS = TokenIds(TOKEN_IDS_MAX)
 
-STREAM_OPTIONS = Table(
+STREAM_OPTIONS = FieldTable(
     "stream_options",
     {
         "include_usage": Field(Kind.READ, Flag(), "The last chunk has the usage."),
@@ -42,7 +42,7 @@ STREAM_OPTIONS = Table(
     },
 )
 
-REPETITION_DETECTION = Table(
+REPETITION_DETECTION = FieldTable(
     "repetition_detection",
     {
         "max_pattern_size": Field(Kind.BOUNDED, Whole(0, TOKEN_IDS_MAX)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dispatcher.fields.kinds import Field, Kind, Table
+from dispatcher.fields.kinds import Field, FieldTable, Kind
 from dispatcher.fields.limits import DESCRIPTION_CHARS_MAX, NAME_CHARS_MAX, TEXT_CHARS_MAX, TOOL_CALLS_MAX, TOOLS_MAX
 from dispatcher.fields.shapes.containers import Either, Form, Items, Record, Tagged
 from dispatcher.fields.shapes.scalars import Flag, Text, Word
@@ -15,10 +15,10 @@ from dispatcher.model.capabilities import Capability
 
 TOOLS_NEED = (Capability.TOOLS,)
 NAME = Field(Kind.PASSED, Text(NAME_CHARS_MAX, 1), required=True)
-NO_FIELDS = Table("", {})
+NO_FIELDS = FieldTable("", {})
 ONLY_FUNCTIONS = "Define a tool with the type `function`."
 
-FUNCTION = Table(
+FUNCTION = FieldTable(
     "function of a tool",
     {
         "name": NAME,
@@ -28,7 +28,7 @@ FUNCTION = Table(
         "defer_loading": Field(Kind.PASSED, Flag(), neutral=(False,), capability=VLLM),
     },
 )
-TOOL = Table(
+TOOL = FieldTable(
     "tool",
     {
         "function": Field(Kind.PASSED, Record(FUNCTION), required=True),
@@ -36,10 +36,10 @@ TOOL = Table(
         "cache_control": ANTHROPIC,
     },
 )
-NAMED = Table("name of a function", {"name": NAME})
-NAMED_TOOL = Table("named tool", {"function": Field(Kind.PASSED, Record(NAMED), required=True)})
+NAMED = FieldTable("name of a function", {"name": NAME})
+NAMED_TOOL = FieldTable("named tool", {"function": Field(Kind.PASSED, Record(NAMED), required=True)})
 
-CALLED = Table(
+CALLED = FieldTable(
     "function of a tool call",
     {
         "name": NAME,
@@ -48,7 +48,7 @@ CALLED = Table(
         "provider_specific_fields": LITELLM,
     },
 )
-TOOL_CALL = Table(
+TOOL_CALL = FieldTable(
     "tool call",
     {
         "id": Field(Kind.PASSED, Text(NAME_CHARS_MAX, 1)),

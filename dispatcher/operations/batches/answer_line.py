@@ -31,14 +31,14 @@ from dispatcher.model.worker_protocol import Finished
 from dispatcher.operations.answer import head_of, result_of
 from dispatcher.operations.batches.line_request import LineRequest, line_request
 from dispatcher.operations.batches.lines import Line, custom_id_of
-from dispatcher.operations.batches.results import Result, done, failed, given_up
+from dispatcher.operations.batches.results import LineResult, done, failed, given_up
 from dispatcher.operations.batches.stop import Stop
 from dispatcher.operations.calls import Call
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.leaving import cancel
 from dispatcher.operations.results import choices_of, last_event
-from dispatcher.operations.submit import Accepted, Known, Submission, submit
+from dispatcher.operations.submit import Known, NewCall, Submission, submit
 
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0
 """The pause before a refused line is submitted again doubles from the first to the second of these."""
@@ -64,7 +64,7 @@ class LineCall:
         self._call_id = ""
         self._number = self._ran_into_deadline = 0
 
-    async def result(self, line: Line) -> Result:
+    async def result(self, line: Line) -> LineResult:
         """Return the result of the line. It fails alone: no error of it is raised."""
         batch, own = self._batch, custom_id_of(line)
         try:
@@ -138,7 +138,7 @@ class LineCall:
         assert answer is not None  # noqa: S101 - it waits without a timeout
         return await self._body(asked, head_of(known.invocation), choices_of(answer), last_event(answer))
 
-    async def _accepted(self, accepted: Accepted, asked: LineRequest) -> dict[str, Any]:
+    async def _accepted(self, accepted: NewCall, asked: LineRequest) -> dict[str, Any]:
         call, following = accepted.call, accepted.following
         self._call_id = call.id
 
@@ -195,8 +195,8 @@ def due_at_of(batch: Batch, number: int) -> float:
     return batch.expires_at - half_s * (1 - (number + 1) / max(batch.total, number + 1))
 
 
-def _has_run(submitted: Accepted | Known) -> bool:
-    if isinstance(submitted, Accepted):
+def _has_run(submitted: NewCall | Known) -> bool:
+    if isinstance(submitted, NewCall):
         return submitted.following.begun.is_set()
     answer = submitted.invocation.answer
     return answer is not None and answer.attempt > 0

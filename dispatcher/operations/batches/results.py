@@ -18,7 +18,7 @@ DONE, FAILED = b"+", b"-"
 """The first byte of a line in a part: it belongs to the output file, or to the error file."""
 
 
-class Result(NamedTuple):
+class LineResult(NamedTuple):
     """The result of one line. `text`: its line in the output file or, unless it `is_done`, in the error file."""
 
     line: Line
@@ -30,22 +30,22 @@ class Result(NamedTuple):
     """True if the batch ended before the line had an answer."""
 
 
-def done(batch: Batch, line: Line, custom_id: str | None, call_id: str, body: Mapping[str, Any]) -> Result:
+def done(batch: Batch, line: Line, custom_id: str | None, call_id: str, body: Mapping[str, Any]) -> LineResult:
     usage = body["usage"]
     input_tokens = usage["input_tokens"] if "input_tokens" in usage else usage["prompt_tokens"]
     output_tokens = usage.get("output_tokens", usage.get("completion_tokens", 0))
     text = _line(batch, line, custom_id, {"status_code": 200, "request_id": call_id, "body": body}, None)
-    return Result(line, text, True, input_tokens, output_tokens)
+    return LineResult(line, text, True, input_tokens, output_tokens)
 
 
-def failed(batch: Batch, line: Line, custom_id: str | None, call_id: str, error: AnsweredError) -> Result:
+def failed(batch: Batch, line: Line, custom_id: str | None, call_id: str, error: AnsweredError) -> LineResult:
     response = {"status_code": error.status, "request_id": call_id, "body": error.body()}
-    return Result(line, _line(batch, line, custom_id, response, None), False)
+    return LineResult(line, _line(batch, line, custom_id, response, None), False)
 
 
-def given_up(batch: Batch, line: Line, custom_id: str | None, code: str, message: str) -> Result:
+def given_up(batch: Batch, line: Line, custom_id: str | None, code: str, message: str) -> LineResult:
     text = _line(batch, line, custom_id, None, {"code": code, "message": message})
-    return Result(line, text, False, is_given_up=True)
+    return LineResult(line, text, False, is_given_up=True)
 
 
 def _line(batch: Batch, line: Line, custom_id: str | None, response: object, error: object) -> bytes:
@@ -55,7 +55,7 @@ def _line(batch: Batch, line: Line, custom_id: str | None, response: object, err
     return json.dumps(made, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-async def store_part(context: Context, batch: Batch, results: Sequence[Result], claim: str) -> dict[str, Any]:
+async def store_part(context: Context, batch: Batch, results: Sequence[LineResult], claim: str) -> dict[str, Any]:
     """Store the results as the next part, and return the changes of the batch's record.
 
     `claim` makes the name unique, so that a process that lost its claim overwrites no part of another one.

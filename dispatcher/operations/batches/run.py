@@ -29,7 +29,7 @@ from dispatcher.operations.batches.answer_line import LineCall
 from dispatcher.operations.batches.claim import Claim
 from dispatcher.operations.batches.deferred import check_deferred
 from dispatcher.operations.batches.lines import inspect, lines_of
-from dispatcher.operations.batches.results import Result, delete_parts, put_together, store_part
+from dispatcher.operations.batches.results import LineResult, delete_parts, put_together, store_part
 from dispatcher.operations.batches.stop import CANCELLED_BY_TENANT, TENANT_DELETED, WINDOW_OVER, Stop, TenantGone
 from dispatcher.operations.context import Context
 from dispatcher.operations.erasing import TenantData
@@ -53,7 +53,7 @@ class BatchRun:
     def __init__(self, context: Context, claim: Claim) -> None:
         self._context, self._claim = context, claim
         self._stop = Stop()
-        self._running: deque[tuple[LineCall, asyncio.Task[Result]]] = deque()
+        self._running: deque[tuple[LineCall, asyncio.Task[LineResult]]] = deque()
         """The lines without a stored result, in order."""
         self._moved = asyncio.Event()
         """Set when a worker begins a line, or a line ends."""

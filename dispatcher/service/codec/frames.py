@@ -44,7 +44,7 @@ class Hello(NamedTuple):
     """The address at which a gate process listens; empty for other processes."""
 
 
-class Reads(NamedTuple):
+class ReadsFormat(NamedTuple):
     """The leader's answer to a Hello that names a format: the highest format that the leader reads."""
 
     format: int
@@ -66,7 +66,7 @@ class Ask(NamedTuple):
     arguments: tuple[str, ...]
 
 
-class Alive(NamedTuple):
+class Heartbeat(NamedTuple):
     """Shows that the client lives. Its receipt shows that the leader lives."""
 
 
@@ -114,7 +114,7 @@ class Heir(NamedTuple):
     rank: int
 
 
-Message = Hello | Reads | Do | Ask | Alive | Receipt | Result | Reply | News | Launch | NotLeader | Heir
+Message = Hello | ReadsFormat | Do | Ask | Heartbeat | Receipt | Result | Reply | News | Launch | NotLeader | Heir
 
 COMMANDS = RecordCodec(
     {
@@ -151,14 +151,14 @@ WORKERS = RecordCodec({"w": facts.WorkerSet})
 _PLAIN = RecordCodec(
     {
         "h": Hello,
-        "p": Alive,
+        "p": Heartbeat,
         "r": Receipt,
         "q": Ask,
         "t": Reply,
         "x": Launch,
         "l": NotLeader,
         "i": Heir,
-        "f": Reads,
+        "f": ReadsFormat,
     }
 )
 

@@ -14,8 +14,16 @@ from contextlib import suppress
 from dispatcher.model.errors import ConnectionLost
 from dispatcher.model.formats import OLDEST
 from dispatcher.ports import Clock, Connection
-from dispatcher.service.codec.frames import Alive, Message, Reads, Receipt, decode_frame, encode_frames, encode_message
-from dispatcher.service.link.patience import Patience
+from dispatcher.service.codec.frames import (
+    Heartbeat,
+    Message,
+    ReadsFormat,
+    Receipt,
+    decode_frame,
+    encode_frames,
+    encode_message,
+)
+from dispatcher.service.link.patience import LinkPatience
 
 ALIVE_S = 1.0
 LATE_S = 0.05
@@ -40,7 +48,7 @@ class Channel:
         self,
         connection: Connection,
         clock: Clock,
-        patience: Patience,
+        patience: LinkPatience,
         alive_s: float = ALIVE_S,
         suspect: Callable[[], Awaitable[None]] = suspect_at_once,
         *,
@@ -105,7 +113,7 @@ class Channel:
                 for message in messages:
                     if isinstance(message, Receipt):
                         self._take_receipt(message.frames)
-                    elif isinstance(message, Reads):
+                    elif isinstance(message, ReadsFormat):
                         self.reads = self._said = message.format
                     else:
                         received(message)
@@ -130,7 +138,7 @@ class Channel:
             now_s = self._clock.monotonic()
             if self._spoke_at + self.alive_s <= now_s:
                 self._spoke_at = now_s
-                self.post(Alive())
+                self.post(Heartbeat())
             await self._clock.sleep(max(self._spoke_at + self.alive_s - now_s, MOMENT_S))
 
     async def _watch(self) -> None:

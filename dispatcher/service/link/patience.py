@@ -20,7 +20,7 @@ TAIL_FACTOR = 8.0
 WINDOW_S, SLOTS = 300.0, 10
 
 
-class Patience:
+class LinkPatience:
     """The patience of one process. It outlives the process's connections."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from dispatcher.service.link.alone import Alone, news_of_status
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Finder, Fleet
 from dispatcher.service.link.log_watch import SUSPECT_S, VACANT_S
-from dispatcher.service.link.patience import Patience
+from dispatcher.service.link.patience import LinkPatience
 from dispatcher.service.link.pending import Pending, PendingCommand
 from dispatcher.service.link.waiters import Waiters
 from dispatcher.service.replica import Replica
@@ -55,7 +55,7 @@ class Route:
         self._clock, self._replica, self._mailboxes, self._others = fleet.clock, replica, mailboxes, others
         self._pending, self._waiters = pending, waiters
         self._hello, self._received, self._is_needed = hello, received, is_needed
-        self._finder, self._patience = Finder(fleet), Patience()
+        self._finder, self._patience = Finder(fleet), LinkPatience()
         self.channel: Channel | None = None
         self.alone: Alone | None = None
         self._searching_since = fleet.clock.monotonic()

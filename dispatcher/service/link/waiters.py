@@ -8,7 +8,7 @@ from collections import deque
 from dispatcher.model.commands import Offer, Over, call_id, parse_call_id
 
 
-class _Call:
+class _WaitingCall:
     __slots__ = ("highest", "is_over", "news", "wakeup")
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Waiters:
 
     def __init__(self, process: str) -> None:
         self._process = process
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, _WaitingCall] = {}
         self._open: dict[int, None] = {}
         """The sequence numbers of this process's calls that are not forgotten yet, lowest first."""
         self._next = 1
@@ -47,7 +47,7 @@ class Waiters:
     def expect(self, name: str) -> None:
         """Keep news of the call from now on."""
         if name not in self._calls:
-            self._calls[name] = _Call()
+            self._calls[name] = _WaitingCall()
 
     def seen(self, offer: Offer) -> None:
         """Record an offer that arrived as the outcome of a command, so that `wait` does not return it again."""

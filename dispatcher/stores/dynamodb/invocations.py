@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.stores.dynamodb.attributes import decode_item, encode, encode_item
 from dispatcher.stores.dynamodb.layout import EXPIRY, caller_key, invocation_key
 from dispatcher.stores.dynamodb.reads import Reads
@@ -47,7 +47,7 @@ class DynamoInvocations:
         item = await self._reads.item(caller_key(tenant, key)) if key else None
         return None if item is None else await self.get(item["id"])
 
-    async def answer(self, invocation_id: str, answer: Answer) -> Answer | None:
+    async def answer(self, invocation_id: str, answer: StoredAnswer) -> StoredAnswer | None:
         return await self._keep(invocation_id, answer, _UNANSWERED, {})
 
     async def share(self, invocation_id: str) -> Invocation | None:
@@ -67,10 +67,12 @@ class DynamoInvocations:
             return None if old is None or self._reads.is_expired(old) else to_invocation(old)
         return to_invocation(decode_item(updated["Attributes"]))
 
-    async def refuse(self, invocation_id: str, answer: Answer) -> Answer | None:
+    async def refuse(self, invocation_id: str, answer: StoredAnswer) -> StoredAnswer | None:
         return await self._keep(invocation_id, answer, f"{_UNANSWERED} AND {_UNSHARED}", {"#shared": "shared"})
 
-    async def _keep(self, invocation_id: str, answer: Answer, condition: str, names: dict[str, str]) -> Answer | None:
+    async def _keep(
+        self, invocation_id: str, answer: StoredAnswer, condition: str, names: dict[str, str]
+    ) -> StoredAnswer | None:
         fitting = fitting_answer(answer)
         try:  # REMOVE first: moto applies the clauses in order, and both texts together are above its limit of an item
             await self._requests.send(

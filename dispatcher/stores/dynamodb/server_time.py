@@ -35,7 +35,7 @@ def times(clock: Clock) -> Times:
     return Times(clock.now(), clock.monotonic())
 
 
-class Observed(NamedTuple):
+class TimedReply(NamedTuple):
     """A reply that was compared with this process's clock. `began`: when its request began."""
 
     began: Times
@@ -47,7 +47,7 @@ class ServerTime:
     """Threads compare replies, and the event loop checks the clock. So what they share is replaced as a whole."""
 
     def __init__(self) -> None:
-        self._last: Observed | None = None
+        self._last: TimedReply | None = None
         self._logged_at = -inf
 
     def observe(self, reply: Mapping[str, Any], began: Times, ended: Times) -> None:
@@ -59,7 +59,7 @@ class ServerTime:
         if date is not None:
             written = parsedate_to_datetime(date).timestamp()
             latest = began.wall + ended.monotonic - began.monotonic  # the clock may have jumped during the request
-            self._last = Observed(began, began.wall - (written + 1), written - latest)
+            self._last = TimedReply(began, began.wall - (written + 1), written - latest)
 
     def is_right(self, now: Times) -> bool:
         """Return whether this process's clock is right, as far as the last reply shows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.stores.limits import expires_at
 
 
@@ -34,7 +34,7 @@ class MemoryInvocations:
         found = self._by_key.get((tenant, key))
         return None if found is None else self.get(found, now)
 
-    def answer(self, invocation_id: str, answer: Answer, now: float) -> Answer | None:
+    def answer(self, invocation_id: str, answer: StoredAnswer, now: float) -> StoredAnswer | None:
         found = self.get(invocation_id, now)
         if found is None:
             return None
@@ -54,7 +54,7 @@ class MemoryInvocations:
             found = self._by_id[invocation_id] = replace(found, shared=True)
         return found
 
-    def refuse(self, invocation_id: str, answer: Answer, now: float) -> Answer | None:
+    def refuse(self, invocation_id: str, answer: StoredAnswer, now: float) -> StoredAnswer | None:
         found = self.get(invocation_id, now)
         if found is None or found.shared:
             return None if found is None else found.answer

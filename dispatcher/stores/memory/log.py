@@ -8,7 +8,7 @@ from functools import partial
 
 from dispatcher.ports import Clock
 from dispatcher.stores.limits import CUT_AFTER_S, checked_entry, gap_at
-from dispatcher.stores.memory.requests import Requests
+from dispatcher.stores.memory.requests import CountedRequests
 from dispatcher.stores.snapshot_parts import Manifest, join, split
 
 SnapshotName = tuple[int, str]
@@ -89,7 +89,7 @@ class LogData:
 class MemoryLog:
     """dispatcher.ports.Log."""
 
-    def __init__(self, data: LogData, requests: Requests, clock: Clock) -> None:
+    def __init__(self, data: LogData, requests: CountedRequests, clock: Clock) -> None:
         self.data = data
         self._requests = requests
         self._clock = clock

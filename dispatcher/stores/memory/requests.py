@@ -63,7 +63,7 @@ READS = frozenset(
 )
 
 
-class Faults(Protocol):
+class StoreFaults(Protocol):
     """Injects faults. Each method may raise StoreUnavailable, or wait on the clock."""
 
     async def before(self, operation: str) -> None:
@@ -75,10 +75,10 @@ class Faults(Protocol):
         ...
 
 
-class Requests:
+class CountedRequests:
     """Counts requests and injects faults. `lock` is shared by all views of the same data."""
 
-    def __init__(self, lock: threading.Lock, faults: Faults | None) -> None:
+    def __init__(self, lock: threading.Lock, faults: StoreFaults | None) -> None:
         self.counts: Counter[str] = Counter()
         self.faults = faults
         self._lock = lock

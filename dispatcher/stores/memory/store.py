@@ -1,8 +1,8 @@
 """The store in memory. Its methods have the same outcomes as those of the real stores.
 
 Every method counts as one request (a snapshot: one for each part, and one for its manifest). A request is applied
-atomically, also between threads. A `Faults` hook is called before and after. If it raises before, nothing is written.
-If it raises after, the reply is lost. The results depend only on the calls, the clock and the hook.
+atomically, also between threads. A `StoreFaults` hook is called before and after. If it raises before, nothing is
+written. If it raises after, the reply is lost. The results depend only on the calls, the clock and the hook.
 
 `view` gives each simulated process its own faults and its own clock over the same data.
 """
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dispatcher.model.audit import AuditRecord
 from dispatcher.model.batches import Batch
 from dispatcher.model.files import FileRecord
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.kept_response import KeptResponse
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.model.usage import TenantRow, UsageRow
@@ -26,7 +26,7 @@ from dispatcher.stores.memory.batches import MemoryBatches
 from dispatcher.stores.memory.invocations import MemoryInvocations
 from dispatcher.stores.memory.log import LogData, MemoryLog
 from dispatcher.stores.memory.mailboxes import MemoryMailboxes
-from dispatcher.stores.memory.requests import Faults, Requests
+from dispatcher.stores.memory.requests import CountedRequests, StoreFaults
 from dispatcher.stores.memory.responses import MemoryResponses
 from dispatcher.stores.memory.tenants import MemoryTenants
 from dispatcher.stores.memory.usage import MemoryUsage
@@ -49,7 +49,7 @@ class MemoryData:
 class MemoryMailboxStore:
     """dispatcher.ports.MailboxStore."""
 
-    def __init__(self, data: MemoryData, requests: Requests, clock: Clock) -> None:
+    def __init__(self, data: MemoryData, requests: CountedRequests, clock: Clock) -> None:
         self._data, self._requests, self._clock = data, requests, clock
 
     async def put(self, process: str, position: int, news: Sequence[bytes]) -> None:
@@ -64,13 +64,13 @@ class MemoryMailboxStore:
 class MemoryStore:
     """dispatcher.ports.Store."""
 
-    def __init__(self, clock: Clock, faults: Faults | None = None, data: MemoryData | None = None) -> None:
+    def __init__(self, clock: Clock, faults: StoreFaults | None = None, data: MemoryData | None = None) -> None:
         self.data = data or MemoryData()
-        self._requests = Requests(self.data.lock, faults)
+        self._requests = CountedRequests(self.data.lock, faults)
         self._clock = clock
         self._mailboxes = MemoryMailboxStore(self.data, self._requests, clock)
 
-    def view(self, clock: Clock, faults: Faults | None = None) -> MemoryStore:
+    def view(self, clock: Clock, faults: StoreFaults | None = None) -> MemoryStore:
         """Return a store over the same data, for another process with its own clock and faults."""
         return MemoryStore(clock, faults, self.data)
 
@@ -80,11 +80,11 @@ class MemoryStore:
         return self._requests.counts
 
     @property
-    def faults(self) -> Faults | None:
+    def faults(self) -> StoreFaults | None:
         return self._requests.faults
 
     @faults.setter
-    def faults(self, faults: Faults | None) -> None:
+    def faults(self, faults: StoreFaults | None) -> None:
         self._requests.faults = faults
 
     @property
@@ -113,7 +113,7 @@ class MemoryStore:
         find = self.data.invocations.find
         return await self._requests.apply("find", lambda: find(tenant, key, self._clock.now()))
 
-    async def answer(self, invocation_id: str, answer: Answer) -> Answer | None:
+    async def answer(self, invocation_id: str, answer: StoredAnswer) -> StoredAnswer | None:
         fitting, keep = fitting_answer(answer), self.data.invocations.answer
         return await self._requests.apply("answer", lambda: keep(invocation_id, fitting, self._clock.now()))
 
@@ -121,7 +121,7 @@ class MemoryStore:
         share = self.data.invocations.share
         return await self._requests.apply("share", lambda: share(invocation_id, self._clock.now()))
 
-    async def refuse(self, invocation_id: str, answer: Answer) -> Answer | None:
+    async def refuse(self, invocation_id: str, answer: StoredAnswer) -> StoredAnswer | None:
         fitting, keep = fitting_answer(answer), self.data.invocations.refuse
         return await self._requests.apply("refuse", lambda: keep(invocation_id, fitting, self._clock.now()))
 

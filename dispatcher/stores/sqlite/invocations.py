@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.ports import Clock
 from dispatcher.stores.limits import checked_invocation, expires_at, fitting_answer
 from dispatcher.stores.records import answer_record, invocation_record, to_answer, to_invocation
@@ -44,7 +44,7 @@ class SqliteInvocations:
     async def find(self, tenant: str, key: str) -> Invocation | None:
         return await self._one("tenant = ? AND key = ? AND key <> ''", tenant, key)
 
-    async def answer(self, invocation_id: str, answer: Answer) -> Answer | None:
+    async def answer(self, invocation_id: str, answer: StoredAnswer) -> StoredAnswer | None:
         return await self._keep(invocation_id, answer, "answer IS NULL")
 
     async def share(self, invocation_id: str) -> Invocation | None:
@@ -58,13 +58,13 @@ class SqliteInvocations:
 
         return await self._database.write(apply, synced=True)
 
-    async def refuse(self, invocation_id: str, answer: Answer) -> Answer | None:
+    async def refuse(self, invocation_id: str, answer: StoredAnswer) -> StoredAnswer | None:
         return await self._keep(invocation_id, answer, f"answer IS NULL AND {_UNSHARED}")
 
-    async def _keep(self, invocation_id: str, answer: Answer, condition: str) -> Answer | None:
+    async def _keep(self, invocation_id: str, answer: StoredAnswer, condition: str) -> StoredAnswer | None:
         text, named = json.dumps(answer_record(fitting_answer(answer))), (invocation_id, self._clock.now())
 
-        def apply(connection: sqlite3.Connection) -> Answer | None:
+        def apply(connection: sqlite3.Connection) -> StoredAnswer | None:
             where = "WHERE id = ? AND expires_at > ?"
             update = f"UPDATE invocations SET answer = ?, body = NULL {where} AND {condition}"  # noqa: S608
             connection.execute(update, (text, *named))

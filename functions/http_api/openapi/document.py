@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from dispatcher.fields.kinds import Table
+from dispatcher.fields.kinds import FieldTable
 from dispatcher.fields.tables import BATCH_TABLE, CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
 from dispatcher.model.files import INPUT
 from functions.envelope import ID
@@ -23,7 +23,7 @@ class Operation(NamedTuple):
     method: str
     path: str
     summary: str
-    table: Table | None = None
+    table: FieldTable | None = None
     streams: bool = False
     needs_key: bool = True
     uploads: bool = False

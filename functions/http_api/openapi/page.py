@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from html import escape
 
-from dispatcher.fields.kinds import Field, Table
+from dispatcher.fields.kinds import Field, FieldTable
 from functions.http_api.openapi.document import OPERATIONS
 from functions.http_api.openapi.schemas import ACCEPTED
 
@@ -43,7 +43,7 @@ def _lines() -> Iterator[str]:
     yield "</body></html>"
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: FieldTable) -> Iterator[str]:
     yield f'<h2 id="{_anchor(table)}">{escape(table.title)}</h2>'
     yield "<table><tr><th>Field</th><th>Values</th><th>Needs</th><th></th></tr>"
     for name, field in sorted(table.fields.items(), key=lambda pair: (not pair[1].required, pair[0])):
@@ -62,5 +62,5 @@ def _row(name: str, field: Field) -> str:
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def _anchor(table: Table) -> str:
+def _anchor(table: FieldTable) -> str:
     return escape(table.title.rpartition("/")[2])

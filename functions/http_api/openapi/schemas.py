@@ -8,7 +8,7 @@ from typing import Any
 from dispatcher.fields.kinds import Field, Kind, Shape
 from dispatcher.fields.shapes.containers import ByFirst, Either, Entries, Form, Items, Record, Tagged
 from dispatcher.fields.shapes.image_url import ImageUrl
-from dispatcher.fields.shapes.patterns import Pattern
+from dispatcher.fields.shapes.patterns import PatternShape
 from dispatcher.fields.shapes.scalars import Flag, Number, Text, Whole, Word
 from dispatcher.fields.shapes.schemas import Free, Schema
 from dispatcher.fields.shapes.token_ids import TokenIds
@@ -64,7 +64,7 @@ def schema_of(shape: Shape) -> Json:
             return {"type": "string", **_bounds(minLength=shape.shortest or None, maxLength=shape.longest), **pattern}
         case Word():
             return {"type": "string", "enum": list(shape.words)}
-        case Pattern():
+        case PatternShape():
             return {"type": "string", "description": shape.text()}
         case ImageUrl():
             return {"type": "string", "pattern": "^data:image/", "description": shape.text()}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from xml.etree.ElementTree import Element
 
-from dispatcher.monitor.console import ConsolePicture, Problem
+from dispatcher.monitor.console import ConsolePicture, ConsoleProblem
 from functions.http_api.operator.elements import Child, element, written
 from functions.http_api.operator.sections import fleet_sections, summary, tenant_section, tier_section, usage_section
 from functions.http_api.operator.style import STYLE
@@ -72,5 +72,5 @@ def _header(picture: ConsolePicture, view: View) -> Element:
     )
 
 
-def _problem(problem: Problem) -> Element:
+def _problem(problem: ConsoleProblem) -> Element:
     return element("div", element("strong", problem.what), " ", problem.do, class_="problem", role="alert")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
-from gpu_worker.engines.minimal_json.document import Document, Unsatisfiable
+from gpu_worker.engines.minimal_json.document import SchemaDocument, Unsatisfiable
 from gpu_worker.engines.minimal_json.keywords import (
     TYPES,
     canonical,
@@ -29,7 +29,7 @@ from gpu_worker.engines.minimal_json.keywords import (
 UNSUPPORTED = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "dependencies"})
 
 
-def is_valid(document: Document, schema: Any, value: Any) -> bool:
+def is_valid(document: SchemaDocument, schema: Any, value: Any) -> bool:
     """Raises Unsatisfiable for a schema that is none or has an unsupported keyword."""
     document.work.spend()
     if isinstance(schema, bool):
@@ -53,7 +53,7 @@ def is_valid(document: Document, schema: Any, value: Any) -> bool:
     return _is_valid_combination(document, schema, value)
 
 
-def _is_one_of(document: Document, schema: Mapping[str, Any], value: Any) -> bool:
+def _is_one_of(document: SchemaDocument, schema: Mapping[str, Any], value: Any) -> bool:
     if "const" in schema and canonical(schema["const"]) != canonical(value):
         return False
     if "enum" not in schema:
@@ -62,7 +62,7 @@ def _is_one_of(document: Document, schema: Mapping[str, Any], value: Any) -> boo
     return canonical(value) in {canonical(each) for each in schema["enum"]}
 
 
-def _is_valid_string(document: Document, schema: Mapping[str, Any], value: str) -> bool:
+def _is_valid_string(document: SchemaDocument, schema: Mapping[str, Any], value: str) -> bool:
     low, high = number_of(schema, "minLength") or 0, number_of(schema, "maxLength")
     fits = low <= len(value) and (high is None or len(value) <= high)
     return fits and ("pattern" not in schema or document.matches(schema["pattern"], value))
@@ -85,7 +85,7 @@ BOUNDS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
-def _is_valid_array(document: Document, schema: Mapping[str, Any], value: list[Any]) -> bool:
+def _is_valid_array(document: SchemaDocument, schema: Mapping[str, Any], value: list[Any]) -> bool:
     low, high = number_of(schema, "minItems") or 0, number_of(schema, "maxItems")
     if len(value) < low or (high is not None and len(value) > high):
         return False
@@ -103,7 +103,7 @@ def _is_valid_array(document: Document, schema: Mapping[str, Any], value: list[A
     return count >= contains_min(schema) and (most is None or count <= most)
 
 
-def _is_valid_object(document: Document, schema: Mapping[str, Any], value: dict[str, Any]) -> bool:
+def _is_valid_object(document: SchemaDocument, schema: Mapping[str, Any], value: dict[str, Any]) -> bool:
     low, high = number_of(schema, "minProperties") or 0, number_of(schema, "maxProperties")
     if len(value) < low or (high is not None and len(value) > high):
         return False
@@ -120,7 +120,7 @@ def _is_valid_object(document: Document, schema: Mapping[str, Any], value: dict[
     )
 
 
-def _is_valid_combination(document: Document, schema: Mapping[str, Any], value: Any) -> bool:
+def _is_valid_combination(document: SchemaDocument, schema: Mapping[str, Any], value: Any) -> bool:
     def valid(part: Any) -> bool:
         return is_valid(document, part, value)
 

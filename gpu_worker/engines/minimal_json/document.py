@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from gpu_worker.engines.minimal_json.pattern_parser import parse_pattern
-from gpu_worker.engines.minimal_json.patterns import Pattern
+from gpu_worker.engines.minimal_json.patterns import PatternPart
 
 WORK_MAX = 20_000
 """Visits of schemas, places of a text under a pattern, and compared values, for one instance."""
@@ -36,14 +36,14 @@ class Work:
 
 
 @dataclass
-class Document:
+class SchemaDocument:
     """`root`: the whole schema, in which `$ref` finds its target."""
 
     root: Any
     work: Work = field(default_factory=Work)
-    _patterns: dict[str, Pattern] = field(default_factory=dict)
+    _patterns: dict[str, PatternPart] = field(default_factory=dict)
 
-    def pattern(self, text: Any) -> Pattern:
+    def pattern(self, text: Any) -> PatternPart:
         """Raises Unsatisfiable for a pattern that is not understood."""
         if not isinstance(text, str):
             raise Unsatisfiable("a pattern must be a string")

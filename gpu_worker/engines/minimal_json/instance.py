@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from gpu_worker.engines.minimal_json.check import is_valid
-from gpu_worker.engines.minimal_json.document import Document, Unsatisfiable, Work, WorkExceeded
+from gpu_worker.engines.minimal_json.document import SchemaDocument, Unsatisfiable, Work, WorkExceeded
 from gpu_worker.engines.minimal_json.keywords import (
     TYPES,
     contains_min,
@@ -54,7 +54,7 @@ def minimal_instance(schema: Any, *also: Any) -> Any:
     work = Work()
     try:
         for depth in range(DEPTH_MAX + 1):
-            search = _Search(Document(schema, work))
+            search = _InstanceSearch(SchemaDocument(schema, work))
             try:
                 value = search.build([schema, *also], depth)
                 if search.is_valid([schema, *also], value):
@@ -69,10 +69,10 @@ def minimal_instance(schema: Any, *also: Any) -> Any:
 
 
 @dataclass
-class _Search:
+class _InstanceSearch:
     """`was_cut`: the depth ended the search somewhere, so more depth may find an instance."""
 
-    document: Document
+    document: SchemaDocument
     was_cut: bool = False
 
     def build(self, schemas: Schemas, depth: int) -> Any:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import chain
 from typing import Any
 
-from gpu_worker.engines.minimal_json.document import Document, Unsatisfiable
+from gpu_worker.engines.minimal_json.document import SchemaDocument, Unsatisfiable
 
 TYPES: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
@@ -48,7 +48,7 @@ def prefix_and_rest(schema: Mapping[str, Any]) -> tuple[list[Any], Any]:
     return list_of(schema, "prefixItems"), schema.get("items", True)
 
 
-def property_schemas(document: Document, schema: Mapping[str, Any], name: str) -> list[Any]:
+def property_schemas(document: SchemaDocument, schema: Mapping[str, Any], name: str) -> list[Any]:
     """Return the schemas of the object's property `name`."""
     named, patterns = dict_of(schema, "properties"), dict_of(schema, "patternProperties")
     found = [named[name]] if name in named else []

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_worker.engines.minimal_json.patterns import (
+    Alternatives,
     Anchor,
     Chars,
-    Either,
+    Concatenation,
     Node,
-    Pattern,
+    PatternPart,
     Ranges,
     Repeat,
-    Sequence,
     shortest_length,
 )
 
@@ -45,7 +45,7 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 ANY = complement(((10, 10), (13, 13)))
 
 
-def parse_pattern(text: str) -> Pattern:
+def parse_pattern(text: str) -> PatternPart:
     """Raises ValueError for what is not supported."""
     if len(text) > PATTERN_CHARS_MAX:
         raise ValueError(f"it has more than {PATTERN_CHARS_MAX} characters")
@@ -57,7 +57,7 @@ def parse_pattern(text: str) -> Pattern:
         raise ValueError(f"an unexpected {text[parser.at]!r}")
     if shortest_length(node) > REPEATS_MAX:
         raise ValueError(f"its shortest match has more than {REPEATS_MAX} characters")
-    return Pattern(node)
+    return PatternPart(node)
 
 
 @dataclass
@@ -71,13 +71,13 @@ class _Parser:
         options = [self._sequence(depth)]
         while self._take("|"):
             options.append(self._sequence(depth))
-        return options[0] if len(options) == 1 else Either(tuple(options))
+        return options[0] if len(options) == 1 else Alternatives(tuple(options))
 
     def _sequence(self, depth: int) -> Node:
         parts: list[Node] = []
         while self._peek() not in ("", "|", ")"):
             parts.append(self._repeated(self._atom(depth)))
-        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+        return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
     def _atom(self, depth: int) -> Node:
         char = self._next()

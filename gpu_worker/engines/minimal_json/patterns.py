@@ -61,7 +61,7 @@ class Anchor:
 
 
 @dataclass(frozen=True)
-class Sequence:
+class Concatenation:
     parts: tuple[Node, ...]
 
     def ends(self, text: str, starts: Places, spend: Spend) -> Places:
@@ -80,7 +80,7 @@ class Sequence:
 
 
 @dataclass(frozen=True)
-class Either:
+class Alternatives:
     options: tuple[Node, ...]
 
     def ends(self, text: str, starts: Places, spend: Spend) -> Places:
@@ -119,7 +119,7 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class PatternPart:
     node: Node
 
     def matches(self, text: str, spend: Spend) -> bool:
@@ -136,8 +136,8 @@ def shortest_length(node: Node) -> int:
     """Return the length of the shortest match, without building it."""
     if isinstance(node, Chars):
         return 1
-    if isinstance(node, Sequence):
+    if isinstance(node, Concatenation):
         return sum(shortest_length(part) for part in node.parts)
-    if isinstance(node, Either):
+    if isinstance(node, Alternatives):
         return max(shortest_length(option) for option in node.options)
     return max(1, shortest_length(node.body)) * node.least if isinstance(node, Repeat) else 0

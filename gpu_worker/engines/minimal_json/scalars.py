@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import ceil, floor, lcm
 from typing import Any
 
-from gpu_worker.engines.minimal_json.document import Document, Unsatisfiable
+from gpu_worker.engines.minimal_json.document import SchemaDocument, Unsatisfiable
 from gpu_worker.engines.minimal_json.keywords import fraction_of, number_of
 
 TRIES = 64
@@ -33,7 +33,7 @@ FORMATS = {
 """A value of each format. A text of another format is not restricted."""
 
 
-def strings(document: Document, parts: list[Mapping[str, Any]]) -> Iterator[str]:
+def strings(document: SchemaDocument, parts: list[Mapping[str, Any]]) -> Iterator[str]:
     """Yield texts. Raises Unsatisfiable for one that would be too long, and for an unsupported pattern."""
     least = ceil(max((number_of(part, "minLength") or 0 for part in parts), default=0))
     if least > TEXT_CHARS_MAX:
@@ -49,7 +49,7 @@ def strings(document: Document, parts: list[Mapping[str, Any]]) -> Iterator[str]
         yield from ("a" * (least + more) for more in range(TRIES))
 
 
-def _matching(document: Document, patterns: list[Any], least: int) -> Iterator[str]:
+def _matching(document: SchemaDocument, patterns: list[Any], least: int) -> Iterator[str]:
     for pattern in patterns:
         for more in range(8):
             text = document.pattern(pattern).example(least + more)

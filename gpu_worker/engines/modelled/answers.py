@@ -24,7 +24,7 @@ SENTENCES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ModelledToken:
     """One token. `delta`: fields of OpenAI's delta, for a token of a tool call."""
 
     text: str = ""
@@ -32,20 +32,20 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelledAnswer:
     """`pieces`: all tokens of the answer; None for words without an end, of which the first is number `first_word`.
     `reason`: the reason of its end, if max_tokens does not cut it."""
 
-    pieces: tuple[Piece, ...] | None = None
+    pieces: tuple[ModelledToken, ...] | None = None
     reason: str = "stop"
     first_word: int = 0
 
-    def piece(self, number: int) -> Piece:
+    def piece(self, number: int) -> ModelledToken:
         """Return token `number`, from 0."""
         if self.pieces is not None:
             return self.pieces[number]
         word = WORDS[(self.first_word + number) % len(WORDS)]
-        return Piece(f" {word}" if number else word)
+        return ModelledToken(f" {word}" if number else word)
 
     def tokens_max(self, max_tokens: int) -> int:
         """Return the number of tokens that the answer takes, at most `max_tokens`."""
@@ -56,7 +56,7 @@ class Answer:
         return self.pieces is not None and number + 1 >= len(self.pieces)
 
 
-def chat_answers(body: Mapping[str, Any], request_id: str, choices: int, *, is_open: bool) -> list[Answer]:
+def chat_answers(body: Mapping[str, Any], request_id: str, choices: int, *, is_open: bool) -> list[ModelledAnswer]:
     """Return the answers to a chat. `is_open`: the client set no limit.
 
     Raises EngineError for a schema without a simple instance.
@@ -71,10 +71,10 @@ def chat_answers(body: Mapping[str, Any], request_id: str, choices: int, *, is_o
     return words(choices, 0 if body.get("ignore_eos") or body.get("min_tokens", 0) > length else length)
 
 
-def words(choices: int, length: int = 0) -> list[Answer]:
+def words(choices: int, length: int = 0) -> list[ModelledAnswer]:
     """Return so many words for each choice; 0: words without an end. The choices of a request differ."""
-    endless = [Answer(first_word=choice) for choice in range(choices)]
-    return [Answer(tuple(map(each.piece, range(length)))) for each in endless] if length else endless
+    endless = [ModelledAnswer(first_word=choice) for choice in range(choices)]
+    return [ModelledAnswer(tuple(map(each.piece, range(length)))) for each in endless] if length else endless
 
 
 def _arguments(function: Mapping[str, Any]) -> str:
@@ -82,10 +82,10 @@ def _arguments(function: Mapping[str, Any]) -> str:
     return _json_of(function.get("parameters") or {}, what, {"type": "object"})
 
 
-def _tool_call(function: Mapping[str, Any], arguments: str, call_id: str) -> Answer:
+def _tool_call(function: Mapping[str, Any], arguments: str, call_id: str) -> ModelledAnswer:
     head = {"index": 0, "id": call_id, "type": "function", "function": {"name": function["name"], "arguments": ""}}
     rest = [{"index": 0, "function": {"arguments": part}} for part in _parts(arguments)]
-    return Answer(tuple(Piece(delta={"tool_calls": [call]}) for call in (head, *rest)), "tool_calls")
+    return ModelledAnswer(tuple(ModelledToken(delta={"tool_calls": [call]}) for call in (head, *rest)), "tool_calls")
 
 
 def _answer_schema(body: Mapping[str, Any]) -> Any:
@@ -105,8 +105,8 @@ def _json_of(schema: Any, what: str, *also: Any) -> str:
         raise EngineError("invalid_request", f"this engine finds no value for {what}: {error}") from None
 
 
-def _text(text: str) -> Answer:
-    return Answer(tuple(Piece(part) for part in _parts(text)))
+def _text(text: str) -> ModelledAnswer:
+    return ModelledAnswer(tuple(ModelledToken(part) for part in _parts(text)))
 
 
 def _parts(text: str) -> list[str]:

@@ -22,23 +22,23 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.generation import generation_of
 from gpu_worker.engines.interface import (
-    Dropped,
     EngineError,
     EngineEvent,
     EngineFacts,
     EngineRequest,
     EngineStats,
+    Evicted,
     Finished,
     RefusedByPolicy,
     Started,
     Token,
 )
-from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, Answer, chat_answers, words
+from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, ModelledAnswer, chat_answers, words
 from gpu_worker.engines.modelled.embeddings import check_dimensions, embedding, inputs_of
 from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
-from gpu_worker.engines.modelled.paged.sequence import Sequence
-from gpu_worker.engines.modelled.streams import Choice, Stream, input_tokens_of, prompt_of
+from gpu_worker.engines.modelled.paged.sequence import PagedSequence
+from gpu_worker.engines.modelled.streams import Choice, ModelledStream, input_tokens_of, prompt_of
 from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.engines.text import StopMatcher
 from gpu_worker.policies.fairness.interface import QueuePolicy
@@ -98,8 +98,8 @@ class ModelledEngine:
         self._admission = Admission(self.policy, self.profile.calibration())
         self._model = PagedModel(self.profile, self._admission)
         self._batch = self._model.batch
-        self._streams: dict[str, Stream] = {}
-        self._choices: dict[str, tuple[Stream, Choice]] = {}
+        self._streams: dict[str, ModelledStream] = {}
+        self._choices: dict[str, tuple[ModelledStream, Choice]] = {}
         """The choices that have not ended, by the id of their sequence."""
         self._step: Step | None = None
         self._arrived = asyncio.Event()
@@ -117,12 +117,12 @@ class ModelledEngine:
             if self._streams.get(request.request_id) is stream:
                 await self.abort(request.request_id)
 
-    def _fitted(self, stream: Stream) -> EngineRequest:
+    def _fitted(self, stream: ModelledStream) -> EngineRequest:
         """Return the request with a limit that fits. Raises PromptTooLong."""
         limit = min(self.context_tokens, self._admission.blocks_max(stream.request.tier, self.profile.pool_tokens))
         return stream.request.fitted(max(choice.input_tokens for choice in stream.choices), limit)
 
-    def _enqueue(self, stream: Stream) -> None:
+    def _enqueue(self, stream: ModelledStream) -> None:
         request, count = stream.request, len(stream.choices)
         if self._loop is not None and self._loop.done():
             raise EngineError("engine_stopped", "the engine is not running")
@@ -149,7 +149,7 @@ class ModelledEngine:
         if stream is not None:
             self._finish(stream, stream.finished("aborted"))
 
-    def _leave(self, stream: Stream) -> None:
+    def _leave(self, stream: ModelledStream) -> None:
         """Take the choices that have not ended out of the batch and the queue."""
         for choice in stream.choices:
             sequence = choice.sequence
@@ -237,13 +237,13 @@ class ModelledEngine:
             if sequence.request.request_id in self._choices:
                 self._send(*self._choices[sequence.request.request_id])
 
-    def _drop(self, sequence: Sequence) -> None:
+    def _drop(self, sequence: PagedSequence) -> None:
         """End the request of a sequence that was evicted for good."""
         found = self._choices.pop(sequence.request.request_id, None)
         if found is not None:
-            self._finish(found[0], Dropped(exhausted=sequence.exhausted))
+            self._finish(found[0], Evicted(exhausted=sequence.exhausted))
 
-    def _send(self, stream: Stream, choice: Choice) -> None:
+    def _send(self, stream: ModelledStream, choice: Choice) -> None:
         """Send the new token of a choice, and end what is complete."""
         sequence = choice.sequence
         if sequence is None:
@@ -255,14 +255,14 @@ class ModelledEngine:
         if stream.ended:
             self._finish(stream, stream.finished())
 
-    def _event(self, stream: Stream, choice: Choice) -> Token:
+    def _event(self, stream: ModelledStream, choice: Choice) -> Token:
         if stream.request.endpoint is not Endpoint.EMBEDDINGS:
             return stream.token(choice)
         choice.reason = "stop"
         vector = embedding(self.model, choice.content, stream.request.body)
         return Token("", 0, choice.number, {"embedding": vector})
 
-    def _finish(self, stream: Stream, last: Finished | EngineError) -> None:
+    def _finish(self, stream: ModelledStream, last: Finished | EngineError) -> None:
         self._leave(stream)
         del self._streams[stream.request.request_id]
         stream.events.put_nowait(last)
@@ -273,7 +273,7 @@ def _has_schema(request: EngineRequest) -> bool:
     return bool(request.body.get("tools") or request.body.get("response_format"))
 
 
-def _planned(request: EngineRequest) -> Stream:
+def _planned(request: EngineRequest) -> ModelledStream:
     """Return the request's stream, not in the queue yet. Raises EngineError for a request that cannot be answered."""
     if request.endpoint is Endpoint.EMBEDDINGS:
         return _embeddings(request)
@@ -284,11 +284,13 @@ def _planned(request: EngineRequest) -> Stream:
     else:
         answers = words(request.choices)
     choices = [Choice(at, input_tokens, each, StopMatcher(generation.stop)) for at, each in enumerate(answers)]
-    return Stream(request, input_tokens, choices)
+    return ModelledStream(request, input_tokens, choices)
 
 
-def _embeddings(request: EngineRequest) -> Stream:
+def _embeddings(request: EngineRequest) -> ModelledStream:
     check_dimensions(request.body)
     inputs = inputs_of(request.body)
-    choices = [Choice(at, input_tokens_of(each), Answer(), StopMatcher(()), each) for at, each in enumerate(inputs)]
-    return Stream(request, sum(choice.input_tokens for choice in choices), choices)
+    choices = [
+        Choice(at, input_tokens_of(each), ModelledAnswer(), StopMatcher(()), each) for at, each in enumerate(inputs)
+    ]
+    return ModelledStream(request, sum(choice.input_tokens for choice in choices), choices)

@@ -11,9 +11,9 @@ from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.generation import Generation
 from gpu_worker.engines.interface import EngineRequest, Finished, Token
 from gpu_worker.engines.logprobs import chat_form, completion_form
-from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, Answer
+from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, ModelledAnswer
 from gpu_worker.engines.modelled.logprobs import logprob, ranked
-from gpu_worker.engines.modelled.paged.sequence import Sequence
+from gpu_worker.engines.modelled.paged.sequence import PagedSequence
 from gpu_worker.engines.text import StopMatcher
 
 
@@ -24,10 +24,10 @@ class Choice:
 
     number: int
     input_tokens: int
-    answer: Answer
+    answer: ModelledAnswer
     stops: StopMatcher
     content: bytes = b""
-    sequence: Sequence | None = None
+    sequence: PagedSequence | None = None
     reason: str = ""
     tokens: int = 0
     """Tokens that were sent."""
@@ -35,7 +35,7 @@ class Choice:
 
 
 @dataclass(eq=False)
-class Stream:
+class ModelledStream:
     """`input_tokens`: what the request is charged for."""
 
     request: EngineRequest

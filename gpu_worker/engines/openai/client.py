@@ -21,7 +21,7 @@ from gpu_worker.engines.openai.bodies import PATHS, answers, offered_tools, serv
 from gpu_worker.engines.openai.counts import Counts
 from gpu_worker.engines.openai.embeddings import embedding_events
 from gpu_worker.engines.openai.errors import error_of_status, failed
-from gpu_worker.engines.openai.events import Answer
+from gpu_worker.engines.openai.events import ArrivingAnswer
 from gpu_worker.engines.openai.normal.answer import Normal
 from gpu_worker.engines.openai.normal.oddities import Oddities
 from gpu_worker.engines.openai.normal.values import parse_json
@@ -137,7 +137,7 @@ class OpenAiClient:
                 async with asyncio.timeout(CLOSING_S):
                     await anext(stream, None)  # the end of the body, so that the connection can be used again
 
-    def _answer(self, request: EngineRequest, counts: Counts, *, cuts: bool) -> Answer:
+    def _answer(self, request: EngineRequest, counts: Counts, *, cuts: bool) -> ArrivingAnswer:
         normal = Normal(
             counts.choices,
             re.sub(r"[^A-Za-z0-9]", "", request.request_id),
@@ -146,7 +146,9 @@ class OpenAiClient:
             self.oddities,
         )
         one_prompt = counts.choices == request.choices
-        return Answer(counts, normal, one_prompt=one_prompt, cuts=cuts, bytes_per_token=self.options.bytes_per_token)
+        return ArrivingAnswer(
+            counts, normal, one_prompt=one_prompt, cuts=cuts, bytes_per_token=self.options.bytes_per_token
+        )
 
     @asynccontextmanager
     async def _response(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
@@ -175,7 +177,7 @@ class OpenAiClient:
         await asyncio.shield(closing)
 
 
-async def _next(stream: AsyncGenerator[ServerEvent, None], answer: Answer) -> ServerEvent | None:
+async def _next(stream: AsyncGenerator[ServerEvent, None], answer: ArrivingAnswer) -> ServerEvent | None:
     """Return the next event; None at the end of the body. After the last choice only the usage is missing: a server
     that does not send it in time has ended too."""
     try:

@@ -24,7 +24,7 @@ PIECES_PER_TOKEN = 8
 
 
 @dataclass(slots=True)
-class _Choice:
+class _ChoiceCount:
     """`reported`: tokens by the last report that was used. `since`: pieces since that report."""
 
     pieces: int = 0
@@ -55,7 +55,7 @@ class Counts:
     """The output tokens that are reasoning."""
     ignored: int = 0
     """Reports that could not be true."""
-    _by_choice: dict[int, _Choice] = field(default_factory=dict)
+    _by_choice: dict[int, _ChoiceCount] = field(default_factory=dict)
     _total: int | None = None
 
     @property
@@ -118,8 +118,8 @@ class Counts:
         if is_count(reasoning, self.output_tokens):
             self.reasoning_tokens = reasoning
 
-    def _of(self, choice: int) -> _Choice:
-        return self._by_choice.setdefault(choice, _Choice())
+    def _of(self, choice: int) -> _ChoiceCount:
+        return self._by_choice.setdefault(choice, _ChoiceCount())
 
 
 def is_count(value: Any, most: int) -> TypeGuard[int]:

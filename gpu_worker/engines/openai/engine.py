@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from gpu_worker.engines.interface import EngineError, EngineStats, RefusedByPolicy
 from gpu_worker.engines.openai.bodies import answers
-from gpu_worker.engines.openai.entry import Entry
+from gpu_worker.engines.openai.entry import ServerAdmission
 from gpu_worker.engines.openai.forwarding import Forwarding, Stream
 from gpu_worker.engines.openai.options import ServerOptions
 from gpu_worker.engines.scheduling_gauges import scheduling_gauges
@@ -38,7 +38,7 @@ class OpenAiEngine(Forwarding):
     ) -> None:
         super().__init__(options)
         self.policy = policy
-        self._entry = Entry(policy, places)
+        self._entry = ServerAdmission(policy, places)
         self._monotonic_s = monotonic_s
         self._changed = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None

@@ -18,7 +18,7 @@ from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.request import QueueRequest
 
 
-class Places:
+class ServerPlaces:
     """The admission's `KvBudget`. `total`: sequences that the server computes at a time."""
 
     def __init__(self, total: int) -> None:
@@ -50,13 +50,13 @@ class Places:
         del self._wanted[request_id]
 
 
-class Entry:
+class ServerAdmission:
     """`policy`: which request is next. `places`: sequences in the server at a time."""
 
     def __init__(self, policy: QueuePolicy, places: int) -> None:
         self.admission = Admission(policy)
         self.admission.settings = replace(self.admission.settings, preemption=False)
-        self.places = Places(places)
+        self.places = ServerPlaces(places)
         self.expired = 0
         self._policy = policy
 

@@ -16,13 +16,13 @@ from typing import Any
 from gpu_worker.engines.interface import EngineEvent, Finished, Started, Token
 from gpu_worker.engines.openai.counts import Counts
 from gpu_worker.engines.openai.errors import failed
-from gpu_worker.engines.openai.normal.answer import Normal, Piece
+from gpu_worker.engines.openai.normal.answer import AnswerPiece, Normal
 from gpu_worker.engines.openai.normal.long_pieces import is_long, parts_of
 from gpu_worker.engines.openai.sse import ServerEvent
 
 
 @dataclass(eq=False)
-class Answer:
+class ArrivingAnswer:
     """One answer as it arrives.
 
     `feed` takes one event after the other; `end` ends the answer. Both raise EngineError, or Nonsense for what is no
@@ -92,7 +92,7 @@ class Answer:
         parts = (counts.cached_tokens, counts.reasoning_tokens)
         return Finished(reasons[0], counts.input_tokens, counts.output_tokens, several, *parts)
 
-    def _read_usage(self, usage: dict[str, Any], pieces: list[Piece]) -> Iterator[EngineEvent]:
+    def _read_usage(self, usage: dict[str, Any], pieces: list[AnswerPiece]) -> Iterator[EngineEvent]:
         if len(pieces) == 1:
             self.counts.report_choice(pieces[0].choice, usage)
         else:
@@ -105,7 +105,7 @@ class Answer:
                 yield Started(self.counts.input_tokens)
         self.counts.report_details(usage)
 
-    def _token(self, piece: Piece) -> Token | None:
+    def _token(self, piece: AnswerPiece) -> Token | None:
         """Return the new content of a choice, without its count; None if there is none. Note its finish reason."""
         if piece.choice in self._cut:
             return None
@@ -117,7 +117,7 @@ class Answer:
             return None
         return Token(piece.text, 0, piece.choice, piece.delta, piece.logprobs)
 
-    def _tokens_of(self, piece: Piece) -> int:
+    def _tokens_of(self, piece: AnswerPiece) -> int:
         """Return about how many tokens a piece has: one, but a whole choice has those of its texts."""
         if not piece.is_whole:
             return 1

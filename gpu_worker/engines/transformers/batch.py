@@ -21,9 +21,9 @@ from transformers.generation.continuous_batching.continuous_api import OutputRou
 from transformers.generation.continuous_batching.requests import RequestStatus
 
 from gpu_worker.engines.interface import (
-    Dropped,
     EngineError,
     EngineEvent,
+    Evicted,
     RefusedByPolicy,
 )
 from gpu_worker.engines.transformers.logprob_forms import LogprobForms
@@ -85,7 +85,7 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
     def dropped(self, sequence_id: str, *, exhausted: bool) -> None:
         """End the request of a sequence that was evicted for good."""
         if (sequence := self.live.get(sequence_id)) is not None:
-            self._fail(sequence, Dropped(exhausted=exhausted))
+            self._fail(sequence, Evicted(exhausted=exhausted))
 
     def end_all(self) -> None:
         """End every request, also those that the library lost while it stopped. The engine thread's last call."""

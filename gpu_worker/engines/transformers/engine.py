@@ -48,7 +48,7 @@ from gpu_worker.engines.transformers.manager import make_manager, make_ready, ru
 from gpu_worker.engines.transformers.offered_tools import offered_tools
 from gpu_worker.engines.transformers.sampling_fields import Sampling, min_tokens_of, sampling_of
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
-from gpu_worker.engines.transformers.sequences import Answer, Sequence
+from gpu_worker.engines.transformers.sequences import GeneratedAnswer, Sequence
 from gpu_worker.engines.transformers.sizes import AUTO, choose_dtype, describe_sizes
 from gpu_worker.engines.transformers.sizes import TransformersShape as TransformersShape
 from gpu_worker.policies.fairness.interface import QueuePolicy
@@ -77,7 +77,7 @@ class TransformersEngine:
         self._facts = replace(self._text.facts(name, context), capabilities=_capabilities(self._text))
         self._vocabulary = int(config.vocab_size)
         self._end_tokens = _end_tokens(model, tokenizer)
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, GeneratedAnswer] = {}
         """The requests that `generate` serves, by their ids."""
         self._router: PolicyRouter | None = None
         self._manager: ContinuousBatchingManager | None = None
@@ -219,13 +219,13 @@ class TransformersEngine:
         return request.fitted(input_tokens, limit)
 
     @contextmanager
-    def _entered(self, request: EngineRequest, tokens: list[int], generation: Generation) -> Iterator[Answer]:
+    def _entered(self, request: EngineRequest, tokens: list[int], generation: Generation) -> Iterator[GeneratedAnswer]:
         """Give the request's sequences to the engine thread, one for each choice; abort what is left of them."""
         if self._manager is None or self._router is None:
             raise EngineError("engine_stopped", "the engine is not running")
         numbers = range(request.choices)
         sampling = [self._sampling(request, generation, number) for number in numbers]
-        answer = Answer(request, len(tokens))
+        answer = GeneratedAnswer(request, len(tokens))
         answer.sequences = [self._sequence(answer, generation, number) for number in numbers]
         new = {sequence.sequence_id: sequence for sequence in answer.sequences}
         if request.request_id in self._answers or new.keys() & self._router.live.keys():
@@ -250,13 +250,13 @@ class TransformersEngine:
             del self._router.live[sequence_id]
             raise EngineError("engine_stopped", "the engine takes no more requests")
 
-    def _abort(self, answer: Answer) -> None:
+    def _abort(self, answer: GeneratedAnswer) -> None:
         """Abort the sequences that have not ended."""
         for sequence in answer.sequences:
             if self._router is not None and self._router.live.get(sequence.sequence_id) is sequence:
                 self._manager.cancel_request(sequence.sequence_id)  # type: ignore[union-attr]
 
-    def _sequence(self, answer: Answer, generation: Generation, choice: int) -> Sequence:
+    def _sequence(self, answer: GeneratedAnswer, generation: Generation, choice: int) -> Sequence:
         sequence_id = answer.request.sequence_id(choice, answer.request.choices)
         has_tools = offered_tools(generation.body, parses=self._text.has_tools)
         tools = ToolCallParser(blake2b(sequence_id.encode(), digest_size=12).hexdigest()) if has_tools else None

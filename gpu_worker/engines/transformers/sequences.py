@@ -8,12 +8,12 @@ from typing import Any
 from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.interface import EngineRequest, Finished, Token
 from gpu_worker.engines.text import Detokenizer, StopMatcher
-from gpu_worker.engines.tool_calls import Parsed, ToolCallParser
+from gpu_worker.engines.tool_calls import ParsedText, ToolCallParser
 from gpu_worker.policies.request import QueueRequest
 
 
 @dataclass(eq=False, slots=True)
-class Answer:
+class GeneratedAnswer:
     """One request, from `generate` to its last event. `input_tokens`: of the prompt, which every choice has."""
 
     request: EngineRequest
@@ -41,7 +41,7 @@ class Answer:
 class Sequence:
     """One choice. `tools`: finds tool calls in the text; None for plain text. `reason`: of its end, empty before."""
 
-    answer: Answer
+    answer: GeneratedAnswer
     sequence_id: str
     choice: int
     detokenizer: Detokenizer
@@ -85,8 +85,8 @@ class Sequence:
         """Return the reason of an end that the model or a stop string made."""
         return "tool_calls" if self.tools is not None and self.tools.calls else "stop"
 
-    def _parsed(self, text: str, *, last: bool) -> Parsed:
+    def _parsed(self, text: str, *, last: bool) -> ParsedText:
         if self.tools is None:
-            return Parsed(text)
+            return ParsedText(text)
         found = self.tools.feed(text)
-        return Parsed(found.text + self.tools.flush().text, found.calls) if last else found
+        return ParsedText(found.text + self.tools.flush().text, found.calls) if last else found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_worker.engines.interface import Dropped, EngineError, PromptTooLong, RefusedByPolicy
+from gpu_worker.engines.interface import EngineError, Evicted, PromptTooLong, RefusedByPolicy
 from gpu_worker.engines.openai.errors import failed
 
 ENDED_PREFIX = "headgate:"
@@ -32,7 +32,7 @@ def check_end(choice: Mapping[str, Any]) -> None:
         return
     reason = stop_reason.removeprefix(ENDED_PREFIX)
     if reason.startswith("preempted"):
-        raise Dropped(exhausted=reason == "preempted_too_often")
+        raise Evicted(exhausted=reason == "preempted_too_often")
     if reason == "refused":
         raise RefusedByPolicy
     if reason == "too_large":

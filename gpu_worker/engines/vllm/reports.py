@@ -25,7 +25,7 @@ STATS_KEY = "headgate"
 
 
 @dataclass(frozen=True, slots=True)
-class Swap:
+class HostPool:
     """Bytes of the host's pool; 0 if vLLM runs without our connector."""
 
     total_bytes: float = 0.0
@@ -52,11 +52,11 @@ class Reports:
         if self._connector is not None:
             self._calibrate_copies(self._connector.ledger)
 
-    def swap(self) -> Swap:
+    def swap(self) -> HostPool:
         if self._connector is None:
-            return Swap()
+            return HostPool()
         usage = self._connector.usage
-        return Swap(usage.total_bytes, usage.used_bytes)
+        return HostPool(usage.total_bytes, usage.used_bytes)
 
     def swap_out(self, request: Request) -> bool:
         return self._connector is not None and bool(self._connector.swap_out(request))

@@ -12,7 +12,7 @@ from gpu_worker.policies.fairness.tenant_queues import TenantQueuePolicy
 from gpu_worker.policies.request import RequestRecord
 
 
-class FirstComeFirstServed(TenantQueuePolicy):
+class FcfsPolicy(TenantQueuePolicy):
     """One queue for all tenants. A preempted request returns to its old place."""
 
     def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
@@ -30,4 +30,4 @@ class FirstComeFirstServed(TenantQueuePolicy):
         return self._tenants.head() if self._tenants else None
 
 
-register(FirstComeFirstServed, "fcfs")
+register(FcfsPolicy, "fcfs")

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from gpu_worker.policies.fairness.fcfs import FirstComeFirstServed
+from gpu_worker.policies.fairness.fcfs import FcfsPolicy
 from gpu_worker.policies.fairness.registry import register
 from gpu_worker.policies.request import QueueRequest
 
@@ -27,7 +27,7 @@ WINDOW_S = 60.0
 WINDOWS_KEPT_MAX = 100_000
 
 
-class RequestsPerMinute(FirstComeFirstServed):
+class RequestsPerMinute(FcfsPolicy):
     """`most`: the limit n. A refused request does not count against it; a request that is cancelled later does."""
 
     def __init__(self, most: int, service: ServiceFunction = WEIGHTED_TOKENS) -> None:

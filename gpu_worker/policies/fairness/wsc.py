@@ -34,7 +34,7 @@ Deviations:
 from __future__ import annotations
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from gpu_worker.policies.fairness.accounting.expectations import Expectations, Lengths
+from gpu_worker.policies.fairness.accounting.expectations import Expectations, RequestLengths
 from gpu_worker.policies.fairness.accounting.interactions import InteractionsInProgress
 from gpu_worker.policies.fairness.registry import PolicySpec, register
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
@@ -76,7 +76,7 @@ class WeightedServiceCounter(VirtualTokenCounter):
             return preferred[1].request
         return super().peek()
 
-    def _weighed(self, lengths: Lengths) -> float:
+    def _weighed(self, lengths: RequestLengths) -> float:
         a, b, c = self._weights
         return a * lengths.input_tokens + b * lengths.system_tokens + c * lengths.output_tokens
 
@@ -115,8 +115,8 @@ class WeightedServiceCounter(VirtualTokenCounter):
         self._expectations.learn(request.app, request.stage, _lengths(request, record.output_tokens))
 
 
-def _lengths(request: QueueRequest, output_tokens: int) -> Lengths:
-    return Lengths(request.input_tokens - request.system_tokens, request.system_tokens, output_tokens)
+def _lengths(request: QueueRequest, output_tokens: int) -> RequestLengths:
+    return RequestLengths(request.input_tokens - request.system_tokens, request.system_tokens, output_tokens)
 
 
 def _make(spec: PolicySpec) -> WeightedServiceCounter:

@@ -25,8 +25,8 @@ from gpu_worker.engines.interface import Engine, EngineError
 from gpu_worker.service.endings import OVERLOADED_RETRY_S
 from gpu_worker.service.health.failed_calls import FailedCall, FailedCalls
 from gpu_worker.service.health.failing_tenants import FailingTenants
-from gpu_worker.service.health.kinds import OVERLOADED, Kind, kind_of, overload_status
-from gpu_worker.service.health.probe import Verdict, probe
+from gpu_worker.service.health.kinds import OVERLOADED, FailureKind, kind_of, overload_status
+from gpu_worker.service.health.probe import ProbeVerdict, probe
 from gpu_worker.service.health.slot_limit import SlotLimit
 
 logger = logging.getLogger("headgate.health")
@@ -63,8 +63,8 @@ class EngineHealth:
         self, engine: Engine, slots: int, clock: Clock, running: Callable[[], int], serves: Callable[[], bool]
     ) -> None:
         self.is_sick = False
-        self.failures: Counter[Kind] = Counter()
-        self.verdicts: Counter[Verdict] = Counter()
+        self.failures: Counter[FailureKind] = Counter()
+        self.verdicts: Counter[ProbeVerdict] = Counter()
         self.report: Callable[[], Awaitable[object]] = _send_nothing
         """Sends a heartbeat. The agent sets it."""
         self._engine = engine
@@ -76,7 +76,7 @@ class EngineHealth:
         self._failed = FailedCalls()
         self._tenants = FailingTenants()
         self._slots_known = slots
-        self._verdict = Verdict.UNKNOWN
+        self._verdict = ProbeVerdict.UNKNOWN
         self._verdict_s = -inf
         self._rounds = 0
         """The rounds of probes that have begun."""
@@ -106,12 +106,12 @@ class EngineHealth:
     def _note_error(self, order: WorkOrder, error: EngineError) -> None:
         kind, now_s = kind_of(error), self._clock.monotonic()
         self.failures[kind] += 1
-        if kind in (Kind.REQUEST, Kind.REPLACED):
+        if kind in (FailureKind.REQUEST, FailureKind.REPLACED):
             self._failed.forget(order.invocation)
             return
         self._tenants.failed(order.tenant, now_s)
         is_recent = now_s - self._verdict_s < EVERY_S
-        if kind is Kind.OVERLOAD and self._verdict is Verdict.OVERLOADED and is_recent:
+        if kind is FailureKind.OVERLOAD and self._verdict is ProbeVerdict.OVERLOADED and is_recent:
             self._limit.shrink(self._running(), now_s)
         needs_probe = not is_recent or not self._tenants.is_known(order.tenant)
         after_round = self._rounds if needs_probe else 0
@@ -136,7 +136,7 @@ class EngineHealth:
             await self._verdict_known(failed.after_round)
         if not self.serves():
             return WorkRefused(503, "draining", "This worker takes no more work for now.")
-        is_overloaded = failed.is_overload and self._verdict is Verdict.OVERLOADED
+        is_overloaded = failed.is_overload and self._verdict is ProbeVerdict.OVERLOADED
         if is_overloaded and not failed.is_stated and order.attempt < ATTEMPTS_MAX:
             await self._tell()
             return WorkRefused(503, OVERLOADED, failed.message)
@@ -202,13 +202,13 @@ class EngineHealth:
         """Probe the engine in one round, and act on what the probe finds."""
         self._rounds += 1
         verdict = await self._ask()
-        if verdict is Verdict.SICK:
+        if verdict is ProbeVerdict.SICK:
             await self._clock.sleep(CONFIRM_S)
             verdict = await self._ask()
-        if verdict is Verdict.SICK:
+        if verdict is ProbeVerdict.SICK:
             logger.error("the engine is sick: two probes failed, after failures of %d tenants", len(self._tenants))
             await self._outlast()
-        elif verdict is Verdict.OVERLOADED:
+        elif verdict is ProbeVerdict.OVERLOADED:
             await self._shrink()
         self._explain()
 
@@ -227,7 +227,7 @@ class EngineHealth:
         try:
             await self._report()
             self._explain()
-            while await self._ask() is Verdict.SICK:
+            while await self._ask() is ProbeVerdict.SICK:
                 await self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
         finally:
@@ -235,7 +235,7 @@ class EngineHealth:
         logger.info("the engine is well again")
         await self._report()
 
-    async def _ask(self) -> Verdict:
+    async def _ask(self) -> ProbeVerdict:
         self._verdict = await probe(self._engine, self._clock, self.verdicts.total())
         self._verdict_s = self._clock.monotonic()
         self.verdicts[self._verdict] += 1
@@ -256,8 +256,8 @@ class EngineHealth:
         limit.cancel()
 
 
-def _failed_call(kind: Kind, error: EngineError, now_s: float) -> FailedCall:
-    if kind is Kind.FAILURE:
+def _failed_call(kind: FailureKind, error: EngineError, now_s: float) -> FailedCall:
+    if kind is FailureKind.FAILURE:
         return FailedCall(False, 500, error.code, error.message)
     after_s = error.retry_after_s
     again_s = now_s + (AGAIN_S if after_s is None else after_s)

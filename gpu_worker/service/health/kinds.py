@@ -31,22 +31,22 @@ REFUSED_AS = {
 """The HTTP statuses of those engine errors that the request itself or more urgent requests caused."""
 
 
-class Kind(Enum):
+class FailureKind(Enum):
     REQUEST = "request"
     OVERLOAD = "overload"
     FAILURE = "failure"
     REPLACED = "replaced"
 
 
-def kind_of(error: EngineError) -> Kind:
+def kind_of(error: EngineError) -> FailureKind:
     """Return what the error says about the engine."""
     if error.code in REFUSED_AS:
-        return Kind.REQUEST
+        return FailureKind.REQUEST
     if error.code in REPLACED:
-        return Kind.REPLACED
+        return FailureKind.REPLACED
     if error.code == OVERLOADED or error.status in OVERLOAD_STATUSES:
-        return Kind.OVERLOAD
-    return Kind.FAILURE
+        return FailureKind.OVERLOAD
+    return FailureKind.FAILURE
 
 
 def overload_status(error: EngineError) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from dispatcher.model.requests import Endpoint
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, EngineRequest
-from gpu_worker.service.health.kinds import Kind, kind_of
+from gpu_worker.service.health.kinds import FailureKind, kind_of
 
 PROBE_TENANT = "headgate-canary"
 PROBE_S = 5.0
@@ -18,7 +18,7 @@ PROBE_S = 5.0
 makes progress is watched elsewhere (engines/supervised.py)."""
 
 
-class Verdict(Enum):
+class ProbeVerdict(Enum):
     """What a probe found. A probe that the engine refuses as invalid shows that the engine works."""
 
     WELL = "well"
@@ -28,27 +28,27 @@ class Verdict(Enum):
 
 
 _OF_KIND = {
-    Kind.REQUEST: Verdict.WELL,
-    Kind.OVERLOAD: Verdict.OVERLOADED,
-    Kind.FAILURE: Verdict.SICK,
-    Kind.REPLACED: Verdict.UNKNOWN,
+    FailureKind.REQUEST: ProbeVerdict.WELL,
+    FailureKind.OVERLOAD: ProbeVerdict.OVERLOADED,
+    FailureKind.FAILURE: ProbeVerdict.SICK,
+    FailureKind.REPLACED: ProbeVerdict.UNKNOWN,
 }
 
 
-async def probe(engine: Engine, clock: Clock, number: int) -> Verdict:
+async def probe(engine: Engine, clock: Clock, number: int) -> ProbeVerdict:
     """Let the engine generate one token, and return what became of it. No other probe of the engine has this number."""
     asking = asyncio.ensure_future(_ask(engine, _request(engine.facts, number)))
     limit = asyncio.ensure_future(clock.sleep(PROBE_S))
     try:
         await asyncio.wait({asking, limit}, return_when=asyncio.FIRST_COMPLETED)
-        return asking.result() if asking.done() else Verdict.UNKNOWN
+        return asking.result() if asking.done() else ProbeVerdict.UNKNOWN
     finally:
         limit.cancel()
         asking.cancel()
         await asyncio.gather(asking, limit, return_exceptions=True)
 
 
-async def _ask(engine: Engine, request: EngineRequest) -> Verdict:
+async def _ask(engine: Engine, request: EngineRequest) -> ProbeVerdict:
     try:
         async with aclosing(engine.generate(request)) as events:
             async for _ in events:
@@ -56,8 +56,8 @@ async def _ask(engine: Engine, request: EngineRequest) -> Verdict:
     except EngineError as error:
         return _OF_KIND[kind_of(error)]
     except Exception:  # of any kind: an engine that works does not raise it
-        return Verdict.SICK
-    return Verdict.WELL
+        return ProbeVerdict.SICK
+    return ProbeVerdict.WELL
 
 
 def _request(facts: EngineFacts, number: int) -> EngineRequest:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
 from headgate.evidence.fairserve.workload import APPS, LIGHT, SECONDS, case_study
 from headgate.simulator.engines.profile import load_profile
@@ -21,7 +21,7 @@ ENGINE = "a100-llama3-8b-chunked"
 TIMEOUT_S = 60.0
 """The deadline of all requests, in seconds from the first arrival. A request that ends later was not served."""
 RPM = 60
-LIMITS = Limits(user=15, app=150)
+LIMITS = ThrottleLimits(user=15, app=150)
 """They can be lower than an RPM limit, because they apply only while the fleet is full."""
 OIT = "wsc + throttling"
 POLICIES = {f"rpm:{RPM}": f"rpm:{RPM}", "vtc": "vtc", "wsc": "wsc", OIT: "wsc"}
@@ -30,7 +30,7 @@ PRINTED = {f"rpm:{RPM}": (56, 4, 2), "vtc": (37, 29, 73), "wsc": (37, 29, 73), O
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseCounts:
     """The counts of one run.
 
     `served`, `prompt_tokens_per_s`: by application. `cut`: interactions that were refused after their first call was
@@ -61,7 +61,7 @@ class _Ended(Collector):
         self.refused.append(request)
 
 
-def play(job: tuple[str, int, float]) -> Outcome:
+def play(job: tuple[str, int, float]) -> CaseCounts:
     """Play the case study once. A job for Setting.map: a name of POLICIES, a seed, the jitter of step times."""
     name, seed, jitter = job
     spec = RunSpec(case_study(seed), POLICIES[name], load_profile(ENGINE), seed=seed, jitter=jitter)
@@ -70,7 +70,7 @@ def play(job: tuple[str, int, float]) -> Outcome:
     return _outcome(ended)
 
 
-def _outcome(ended: _Ended) -> Outcome:
+def _outcome(ended: _Ended) -> CaseCounts:
     answered: defaultdict[str, list[SimRequest]] = defaultdict(list)
     for request in ended.answered:
         answered[request.arrival.interaction or ""].append(request)
@@ -84,7 +84,7 @@ def _outcome(ended: _Ended) -> Outcome:
     prompts: Counter[str] = Counter()
     for request in ended.answered:
         prompts[request.arrival.app or ""] += request.arrival.input_tokens
-    return Outcome(
+    return CaseCounts(
         served=dict(Counter(request.arrival.app or "" for request in ended.answered)),
         prompt_tokens_per_s={app: count / TIMEOUT_S for app, count in prompts.items()},
         finished=len(answered.keys() - late),
@@ -116,10 +116,10 @@ def fairserve(setting: Setting) -> Section:
     )
 
 
-Runs = dict[str, list[Outcome]]
+Runs = dict[str, list[CaseCounts]]
 
 
-def _of_app(runs: Sequence[Outcome], app: str) -> float:
+def _of_app(runs: Sequence[CaseCounts], app: str) -> float:
     return fmean(run.served.get(app, 0) for run in runs)
 
 

@@ -36,7 +36,7 @@ INPUT_MEDIAN, INPUT_SIGMA, OUTPUT_MEDIAN, OUTPUT_SIGMA = 100, 1.2, 160, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Profiled:
+class ProfiledRun:
     """What an earlier run showed. `running`: B, the mean number of running requests while requests wait."""
 
     capacity_per_s: float
@@ -59,7 +59,7 @@ def requests(count: int, seed: str) -> list[SimRequest]:
     return [SimRequest(str(number), arrival, 0.0) for number, arrival in enumerate(arrivals)]
 
 
-def profiled(profile: str, seed: str) -> Profiled:
+def profiled(profile: str, seed: str) -> ProfiledRun:
     """Run HISTORY_GROUPS groups and measure Θ and B until the last admission."""
     played = requests(HISTORY_GROUPS * GROUP_BATCHES * BATCHES[profile], seed)
     play(profile, played)
@@ -67,7 +67,7 @@ def profiled(profile: str, seed: str) -> Profiled:
     history = LengthHistory()
     for request in played:
         history.observe(request.arrival.output_tokens)
-    return Profiled(
+    return ProfiledRun(
         sum(_service_until(request, until_s) for request in played) / until_s,
         sum(min(request.finish_s, until_s) - request.admitted_s for request in played) / until_s,
         history.lengths(lengths_without_history(TOKENS_MAX)),

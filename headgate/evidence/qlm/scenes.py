@@ -31,7 +31,7 @@ UNCHUNKED = {"chunk_tokens": None, "steps_between_admissions": 10}
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class RequestStream:
     """`requests` of one tenant and model, with exponential gaps. `per_s` 0: all of them at `start_s`."""
 
     tenant: str
@@ -47,12 +47,12 @@ def lengths(random: Random) -> tuple[int, int]:
     return _lognormal(random, INPUT_MEAN), _lognormal(random, OUTPUT_MEAN)
 
 
-def workload(name: str, streams: Iterable[Stream], *, seed: int = 1, mega: float = 0.0) -> ListWorkload:
+def workload(name: str, streams: Iterable[RequestStream], *, seed: int = 1, mega: float = 0.0) -> ListWorkload:
     """Draw the arrivals. `mega`: the part of the requests that are mega prompts."""
     return ListWorkload(name, (arrival for stream in streams for arrival in _arrivals(name, stream, seed, mega)))
 
 
-def _arrivals(name: str, stream: Stream, seed: int, mega: float) -> Iterable[Arrival]:
+def _arrivals(name: str, stream: RequestStream, seed: int, mega: float) -> Iterable[Arrival]:
     random = Random(f"{name} {stream.tenant} {stream.model} {stream.slo_class} {seed}")
     at_s = stream.start_s
     for _ in range(stream.requests):
@@ -106,11 +106,11 @@ def w_b(batch_1_per_s: float, *, requests: int = 3500, seed: int = 1) -> ListWor
     return workload(
         f"w_b at {batch_1_per_s:g}/s",
         [
-            Stream("batch-1", "mistral", "normal", one, batch_1_per_s / 2),
-            Stream("batch-1", "llama-1", "normal", one, batch_1_per_s / 2),
-            Stream("batch-2", "vicuna-1", "batch", two, batch_1_per_s / 3),
-            Stream("batch-2", "vicuna-2", "batch", two, batch_1_per_s / 3),
-            Stream("batch-2", "llama-2", "batch", half - 2 * two, batch_1_per_s / 3),
+            RequestStream("batch-1", "mistral", "normal", one, batch_1_per_s / 2),
+            RequestStream("batch-1", "llama-1", "normal", one, batch_1_per_s / 2),
+            RequestStream("batch-2", "vicuna-1", "batch", two, batch_1_per_s / 3),
+            RequestStream("batch-2", "vicuna-2", "batch", two, batch_1_per_s / 3),
+            RequestStream("batch-2", "llama-2", "batch", half - 2 * two, batch_1_per_s / 3),
         ],
         seed=seed,
     )
@@ -127,10 +127,10 @@ def flood(steady_class: str, *, seed: int = 1) -> ListWorkload:
     steady_model, *flooded = FLOOD_MODELS
     phase_s = FLOOD_S / len(flooded)
     streams = [
-        Stream("flood", model, "interactive", round(FLOOD_PER_S * phase_s), FLOOD_PER_S, phase_s * number)
+        RequestStream("flood", model, "interactive", round(FLOOD_PER_S * phase_s), FLOOD_PER_S, phase_s * number)
         for number, model in enumerate(flooded)
     ]
-    steady = Stream("steady", steady_model, steady_class, round(STEADY_PER_S * FLOOD_S), STEADY_PER_S)
+    steady = RequestStream("steady", steady_model, steady_class, round(STEADY_PER_S * FLOOD_S), STEADY_PER_S)
     return workload(f"flood beside {steady_class}", [*streams, steady], seed=seed)
 
 
@@ -145,7 +145,7 @@ FIVE_PER_S = 40.0
 def five_models(load: float, *, requests: int = 6000, seed: int = 1) -> ListWorkload:
     """One tenant that uses five models, class normal. `load`: the part of two workers' capacity."""
     streams = [
-        Stream("all", model, "normal", round(part * requests), part * load * FIVE_PER_S)
+        RequestStream("all", model, "normal", round(part * requests), part * load * FIVE_PER_S)
         for model, part in zip(FIVE_MODELS, POPULARITY, strict=True)
     ]
     return workload(f"five models at {load:g}", streams, seed=seed)
@@ -158,7 +158,9 @@ A_CLASSES = {"interactive": 0.5, "normal": 0.25, "batch": 0.25}
 
 def w_a(per_s: float, *, requests: int = 2000, seed: int = 1, mega: float = 0.0) -> ListWorkload:
     """QLM's workload W_A: one model, three classes. `per_s` 0: all requests at once."""
-    streams = [Stream("all", "vicuna", name, round(part * requests), part * per_s) for name, part in A_CLASSES.items()]
+    streams = [
+        RequestStream("all", "vicuna", name, round(part * requests), part * per_s) for name, part in A_CLASSES.items()
+    ]
     return workload(f"w_a of {requests} at {per_s:g}/s", streams, seed=seed, mega=mega)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
 from headgate.evidence.qlm.played import at_least, percent, played
-from headgate.evidence.qlm.scenes import MISTRAL, SMALL, VICUNA, Stream, fleet, loadables, workload
+from headgate.evidence.qlm.scenes import MISTRAL, SMALL, VICUNA, RequestStream, fleet, loadables, workload
 from headgate.simulator.fleet.run import FleetRun
 from headgate.simulator.fleet.spec import FleetSpec, WorkerSpec
 from headgate.workloads.sources import Workload
@@ -26,10 +26,10 @@ def rotation() -> tuple[Workload, FleetSpec]:
     """A chat of 24 interactive requests/s that moves from model to model every two minutes; beside it 3,000 deferred
     requests that wait from the start for the third model. Three workers serve 60 requests/s."""
     chat = [
-        Stream("chat", model, "interactive", round(CHAT_PER_S * PHASE_S), CHAT_PER_S, PHASE_S * number)
+        RequestStream("chat", model, "interactive", round(CHAT_PER_S * PHASE_S), CHAT_PER_S, PHASE_S * number)
         for number, model in enumerate(THREE)
     ]
-    night = Stream("night", "model-3", "batch", NIGHT, 0.0)
+    night = RequestStream("night", "model-3", "batch", NIGHT, 0.0)
     return workload("rotation", [*chat, night]), fleet(3, THREE)
 
 
@@ -43,9 +43,9 @@ def neighbours() -> tuple[Workload, FleetSpec]:
     their own. All are of the class normal and have weight 1. Four workers serve 80 requests/s."""
     names = list(SIX)
     per_model = HEAVY_PER_S / 3
-    heavy = [Stream("heavy", model, "normal", round(per_model * NEIGHBOURS_S), per_model) for model in names[:3]]
+    heavy = [RequestStream("heavy", model, "normal", round(per_model * NEIGHBOURS_S), per_model) for model in names[:3]]
     light = [
-        Stream(tenant, model, "normal", round(LIGHT_PER_S * NEIGHBOURS_S), LIGHT_PER_S)
+        RequestStream(tenant, model, "normal", round(LIGHT_PER_S * NEIGHBOURS_S), LIGHT_PER_S)
         for tenant, model in zip(LIGHT, names[3:], strict=True)
     ]
     return workload("neighbours", [*heavy, *light]), fleet(4, SIX)
@@ -62,8 +62,8 @@ def two_kinds() -> tuple[Workload, FleetSpec]:
     workers = [WorkerSpec(f"a10-{number}", "a10", on_a10, "small") for number in range(1, 4)]
     workers += [WorkerSpec(f"a100-{number}", "a100", on_a100, "small") for number in range(1, 3)]
     streams = [
-        Stream("one", "small", "normal", round(SMALL_PER_S * KINDS_S), SMALL_PER_S),
-        Stream("two", "large", "normal", round(LARGE_PER_S * KINDS_S), LARGE_PER_S),
+        RequestStream("one", "small", "normal", round(SMALL_PER_S * KINDS_S), SMALL_PER_S),
+        RequestStream("two", "large", "normal", round(LARGE_PER_S * KINDS_S), LARGE_PER_S),
     ]
     return workload("two kinds", streams), FleetSpec(workers)
 

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from headgate.local.aws_lambda.invocation import LambdaAnswer, LambdaRequest
-from headgate.local.aws_lambda.pool import EventQueue, FunctionPool, TooManyRequests
+from headgate.local.aws_lambda.pool import FunctionPool, InvocationQueue, TooManyRequests
 from headgate.local.embedded_server import body_within
 
 SYNCHRONOUS_BYTES_MAX = 6 * 1024 * 1024
@@ -58,7 +58,7 @@ def rate_exceeded() -> LambdaError:
 @dataclass(frozen=True)
 class LambdaFunction:
     pool: FunctionPool
-    events: EventQueue
+    events: InvocationQueue
 
     def configuration(self) -> dict[str, object]:
         spec = self.pool.spec

@@ -94,7 +94,7 @@ class FunctionPool:
         await sandbox.stop()
 
 
-class EventQueue:
+class InvocationQueue:
     """Asynchronous invocations of one function (InvocationType=Event)."""
 
     def __init__(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from headgate.simulator.engines.interface import Engine
+from headgate.simulator.engines.interface import SimulatedEngine
 from headgate.simulator.requests import SimRequest
 
 
@@ -46,7 +46,7 @@ class _Step:
     parts: list[tuple[_Running, int]]
 
 
-class ChunkedPrefillEngine(Engine):
+class ChunkedPrefillEngine(SimulatedEngine):
     """Raises ValueError if its profile has no `chunk_tokens`."""
 
     def _set_up(self) -> None:

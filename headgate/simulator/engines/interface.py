@@ -46,7 +46,7 @@ class Jitter:
         return max(0.1, self.random.gauss(1.0, self.spread / math.sqrt(steps)))
 
 
-class Engine(ABC):
+class SimulatedEngine(ABC):
     """drive.EngineLike. Serves requests in virtual time. `stopwatch`: a clock, in seconds, that times the policy's
     decisions; the times are in `decision_s`. `decisions`: the number of requests admitted."""
 

@@ -8,15 +8,15 @@ from dataclasses import fields
 
 from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
-from gpu_worker.engines.modelled.paged.sequence import Sequence
+from gpu_worker.engines.modelled.paged.sequence import PagedSequence
 from gpu_worker.policies.preemption.admission import Admission, AdmissionPlan, KvBudget
 from gpu_worker.policies.scheduling_stats import SchedulingStats
-from headgate.simulator.engines.interface import Engine, queue_request
+from headgate.simulator.engines.interface import SimulatedEngine, queue_request
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
 
 
-class PagedEngine(Engine):
+class PagedEngine(SimulatedEngine):
     def _set_up(self) -> None:
         machine = paged_profile(self.profile)
         admission = Admission(self.policy, machine.calibration())
@@ -87,7 +87,7 @@ class PagedEngine(Engine):
                 request.admitted_s = self.now_s
                 self._observer.admitted(request, self.now_s)
 
-    def _dropped(self, sequence: Sequence) -> SimRequest:
+    def _dropped(self, sequence: PagedSequence) -> SimRequest:
         request = self._requests.pop(sequence.request.request_id)
         request.rejected = "exhausted" if sequence.exhausted else "dropped"
         request.generated_tokens = sequence.tokens
@@ -110,7 +110,7 @@ class PagedEngine(Engine):
         self.kv_tokens = self.model.batch.kv_tokens
         return finished
 
-    def _finish(self, sequence: Sequence) -> SimRequest:
+    def _finish(self, sequence: PagedSequence) -> SimRequest:
         self.model.batch.end(sequence)
         request = self._requests.pop(sequence.request.request_id)
         request.finish_s = self.now_s

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from headgate.simulator.engines.chunked_prefill import ChunkedPrefillEngine
-from headgate.simulator.engines.interface import Engine, Jitter, Observer
+from headgate.simulator.engines.interface import Jitter, Observer, SimulatedEngine
 from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
@@ -20,7 +20,7 @@ def make_engine(
     observer: Observer | None = None,
     jitter: Jitter | None = None,
     stopwatch: Callable[[], float] | None = None,
-) -> Engine:
+) -> SimulatedEngine:
     """Make the paged engine, or else the engine for the profile's prefill: in chunks, or in steps of its own."""
     unpaged = SeparatePrefillEngine if profile.chunk_tokens is None else ChunkedPrefillEngine
     kind = PagedEngine if paged else unpaged

@@ -22,7 +22,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headgate.simulator.engines.interface import Engine
+from headgate.simulator.engines.interface import SimulatedEngine
 from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.requests import SimRequest
 
@@ -40,7 +40,7 @@ class _Stretch(NamedTuple):
     factor: float
 
 
-class SeparatePrefillEngine(Engine):
+class SeparatePrefillEngine(SimulatedEngine):
     def _set_up(self) -> None:
         profile = self.profile
         self._kv = KvPeak(profile.pool_tokens)

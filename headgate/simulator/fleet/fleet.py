@@ -16,19 +16,19 @@ from math import inf, nextafter
 
 from headgate.simulator.fleet.planners.interface import Dispatch, Planner, Preempt
 from headgate.simulator.fleet.requests import FleetRequest
-from headgate.simulator.fleet.worker import FleetWorker
+from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.requests import SimRequest
 
 OnEnd = Callable[[FleetRequest], None]
 
 
-class Fleet:
+class SimulatedFleet:
     """drive.EngineLike. `made`: makes a fleet's request of one of the workload. `on_end`: called once for each request,
     served or refused."""
 
     def __init__(
         self,
-        workers: Sequence[FleetWorker],
+        workers: Sequence[SimulatedWorker],
         planner: Planner,
         made: Callable[[SimRequest, int], FleetRequest],
         on_end: OnEnd,
@@ -103,12 +103,12 @@ class Fleet:
                 else:
                     action.worker.swap(action.model, self.now_s, self._drain_s)
 
-    def _preempt(self, worker: FleetWorker) -> None:
+    def _preempt(self, worker: SimulatedWorker) -> None:
         self._finish(worker.advance(self.now_s))
         self._return(worker.evict())
         self._next_s[self._workers.index(worker)] = worker.next_s()
 
-    def _settle(self, number: int, worker: FleetWorker) -> None:
+    def _settle(self, number: int, worker: SimulatedWorker) -> None:
         if worker.is_draining:
             self._finish(worker.advance(self.now_s))
         self._return(worker.settle(self.now_s))
@@ -121,7 +121,7 @@ class Fleet:
             else:
                 self._finish([request])
 
-    def _dispatch(self, request: FleetRequest, worker: FleetWorker) -> None:
+    def _dispatch(self, request: FleetRequest, worker: SimulatedWorker) -> None:
         self._finish(worker.advance(self.now_s))
         if not worker.dispatch(request, self.now_s):
             self._finish([request])

@@ -21,7 +21,7 @@ from dispatcher.shard.plan_command import plan_command
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from headgate.simulator.fleet.requests import FleetRequest
-from headgate.simulator.fleet.worker import FleetWorker
+from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.gates.shard_gate import EPOCH_S, PROCESS, WAITING_MAX
 
 NOT_COUNTED = "declined"
@@ -32,7 +32,7 @@ class FleetGate:
     """`rates`: service units per second of a full worker, by kind and model."""
 
     def __init__(
-        self, workers: Sequence[FleetWorker], shares: Mapping[str, Share], rates: Mapping[tuple[str, str], float]
+        self, workers: Sequence[SimulatedWorker], shares: Mapping[str, Share], rates: Mapping[tuple[str, str], float]
     ) -> None:
         self._shard = Shard(ShardSettings(slack=Slack()))
         self._workers = {worker.name: worker for worker in workers}
@@ -44,8 +44,8 @@ class FleetGate:
         self._names: dict[str, str] = {}
         """The ids of calls, by request."""
         self._sent = 0
-        self._dispatched: list[tuple[FleetRequest, FleetWorker]] = []
-        self._ordered: list[tuple[FleetWorker, str]] = []
+        self._dispatched: list[tuple[FleetRequest, SimulatedWorker]] = []
+        self._ordered: list[tuple[SimulatedWorker, str]] = []
 
     def arrive(self, request: FleetRequest, deferred: bool, now_s: float) -> None:
         """Queue the request, or set its `rejected`. The charge is for its true length, as in gated_engine.py."""
@@ -89,17 +89,17 @@ class FleetGate:
         """Propose a plan. The gate follows it or not."""
         self._do(plan_command(plan), now_s)
 
-    def dispatches(self) -> Iterator[tuple[FleetRequest, FleetWorker]]:
+    def dispatches(self) -> Iterator[tuple[FleetRequest, SimulatedWorker]]:
         """Yield what the gate has dispatched since the last time."""
         while self._dispatched:
             yield self._dispatched.pop(0)
 
-    def swaps(self) -> Iterator[tuple[FleetWorker, str]]:
+    def swaps(self) -> Iterator[tuple[SimulatedWorker, str]]:
         """Yield the workers that the gate has ordered to load a model since the last time, each with the model."""
         while self._ordered:
             yield self._ordered.pop(0)
 
-    def _report(self, worker: FleetWorker) -> Report:
+    def _report(self, worker: SimulatedWorker) -> Report:
         model = worker.model or ""
         models = tuple(
             LoadableModel(

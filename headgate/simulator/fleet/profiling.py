@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from headgate.simulator.engines.interface import Engine
+from headgate.simulator.engines.interface import SimulatedEngine
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 
@@ -57,7 +57,7 @@ def profiles_of(arrivals: Iterable[Arrival], default_model: str) -> dict[str, Mo
     return found
 
 
-def full_rate_per_s(engine: Engine, slots: int, profile: ModelProfile) -> float:
+def full_rate_per_s(engine: SimulatedEngine, slots: int, profile: ModelProfile) -> float:
     """Return the service units per second of a new engine whose slots are full of requests of the mean lengths.
 
     Lengths of which not even two requests fit at once are cut.

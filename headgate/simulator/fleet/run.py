@@ -13,16 +13,16 @@ from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
-from headgate.simulator.engines.interface import Engine, Observer
+from headgate.simulator.engines.interface import Observer, SimulatedEngine
 from headgate.simulator.engines.registry import make_engine
-from headgate.simulator.fleet.fleet import Fleet
+from headgate.simulator.fleet.fleet import SimulatedFleet
 from headgate.simulator.fleet.measures import FleetCollector, InTime
 from headgate.simulator.fleet.planners.interface import Surroundings
 from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.profiling import full_rate_per_s, profiles_of
 from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.spec import FleetSpec, Loadable
-from headgate.simulator.fleet.worker import EngineMaker, FleetWorker
+from headgate.simulator.fleet.worker import EngineMaker, SimulatedWorker
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.sources import Workload
@@ -91,12 +91,16 @@ def check_workload(workload: Workload, fleet: FleetSpec) -> None:
 def simulate_fleet(spec: FleetRunSpec) -> FleetRun:
     """Run the workload until its last request has ended."""
     fleet = spec.fleet
-    workers = tuple(FleetWorker(worker, _engine_maker(spec)) for worker in fleet.workers)
+    workers = tuple(SimulatedWorker(worker, _engine_maker(spec)) for worker in fleet.workers)
     classes = SloClasses(fleet.classes)
     planner = PLANNERS[spec.planner](_surroundings(spec, workers, classes))
     collector = FleetCollector()
     made = _request_maker(fleet, classes)
-    drive(spec.workload, Fleet(workers, planner, made, collector.ended, fleet.drain_s), Collector(WEIGHTED_TOKENS, 0.0))
+    drive(
+        spec.workload,
+        SimulatedFleet(workers, planner, made, collector.ended, fleet.drain_s),
+        Collector(WEIGHTED_TOKENS, 0.0),
+    )
     everything, total_s = collector.all(), collector.total_time_s
     return FleetRun(
         spec.workload.name,
@@ -118,7 +122,7 @@ def simulate_fleet(spec: FleetRunSpec) -> FleetRun:
 def _engine_maker(spec: FleetRunSpec) -> EngineMaker:
     random = Random(f"{spec.seed} policy")
 
-    def made(loadable: Loadable, observer: Observer) -> Engine:
+    def made(loadable: Loadable, observer: Observer) -> SimulatedEngine:
         policy = make_policy(spec.policy, WEIGHTED_TOKENS, random=random)
         return make_engine(loadable.profile, policy, observer=observer)
 
@@ -136,7 +140,7 @@ def _request_maker(fleet: FleetSpec, classes: SloClasses) -> Callable[[SimReques
     return made
 
 
-def _surroundings(spec: FleetRunSpec, workers: Sequence[FleetWorker], classes: SloClasses) -> Surroundings:
+def _surroundings(spec: FleetRunSpec, workers: Sequence[SimulatedWorker], classes: SloClasses) -> Surroundings:
     profiles = profiles_of(spec.workload, spec.fleet.models[0])
     rates = {}
     for worker in spec.fleet.workers:

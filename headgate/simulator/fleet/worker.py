@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from headgate.simulator.engines.interface import Engine, Observer
+from headgate.simulator.engines.interface import Observer, SimulatedEngine
 from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.spec import Loadable, WorkerSpec
 from headgate.simulator.requests import SimRequest
 
-EngineMaker = Callable[[Loadable, Observer], Engine]
+EngineMaker = Callable[[Loadable, Observer], SimulatedEngine]
 
 
 class _TokenCounter(Observer):
@@ -40,7 +40,7 @@ class _TokenCounter(Observer):
         return 0 if first_at is None else 1 + self._steps - first_at
 
 
-class FleetWorker:
+class SimulatedWorker:
     """`model`: the loaded one. `target`: what it swaps to; None while it serves. `due_s`: when its drain or its loading
     ends at the latest; infinity while it serves. Times are seconds of the run."""
 
@@ -56,7 +56,7 @@ class FleetWorker:
         self.swapping_s = 0.0
         self._make_engine = make_engine
         self._tokens = _TokenCounter()
-        self._engine: Engine | None = None
+        self._engine: SimulatedEngine | None = None
         if spec.loaded is not None:
             self._load(spec.loaded)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dispatcher.policies.service import ServiceFunction
 from gpu_worker.policies.capacity import MeasuredCapacity
 from headgate.simulator.drive import EngineLike
-from headgate.simulator.engines.interface import Engine
+from headgate.simulator.engines.interface import SimulatedEngine
 from headgate.simulator.gates.simulated_gate import Downstream, SimulatedGate
 from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.requests import SimRequest
@@ -27,7 +27,7 @@ from headgate.simulator.requests import SimRequest
 class EngineCapacity:
     """The engine's capacity as a worker's agent measures it: at its heartbeats, while requests wait in the engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SimulatedEngine) -> None:
         self._engine = engine
         self._capacity = MeasuredCapacity()
 

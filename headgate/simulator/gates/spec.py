@@ -10,7 +10,7 @@ from dispatcher.operations.pools import PoolSettings
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
 from dispatcher.policies.service import ServiceFunction
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import ShardSettings, TierFloors
 
@@ -43,7 +43,7 @@ class GateSpec:
     tenants: Mapping[str, GateTenant] = field(default_factory=dict)
     deadline_s: float = DEADLINE_S
     tiers: TierFloors | None = None
-    throttling: Limits | None = None
+    throttling: ThrottleLimits | None = None
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dispatcher.policies.throttling import Limits, Throttle
+from dispatcher.policies.throttling import Throttle, ThrottleLimits
 from dispatcher.shard.settings import SATURATED
 from headgate.simulator.drive import EngineLike
 from headgate.simulator.requests import SimRequest
@@ -19,7 +19,12 @@ class ThrottledEngine:
     """
 
     def __init__(
-        self, engine: EngineLike, limits: Limits, saturation: Callable[[], float], *, saturated: float = SATURATED
+        self,
+        engine: EngineLike,
+        limits: ThrottleLimits,
+        saturation: Callable[[], float],
+        *,
+        saturated: float = SATURATED,
     ) -> None:
         self._engine = engine
         self._throttle = Throttle(limits)

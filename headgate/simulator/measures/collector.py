@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dispatcher.policies.service import ServiceFunction
 from headgate.simulator.measures.percentiles import Percentiles, percentiles
-from headgate.simulator.measures.service_difference import HORIZON_MIN_S, Difference, ServiceRates
+from headgate.simulator.measures.service_difference import HORIZON_MIN_S, Difference, MeasuredRates
 from headgate.simulator.measures.timeline import Timeline, TimelineCollector
 from headgate.simulator.requests import SimRequest
 
@@ -41,7 +41,7 @@ class Collector:
         self.total_time_s = 0.0
         self.tokens = 0
         self.rejections: dict[str, int] = {}
-        self._rates = ServiceRates(horizon_s) if horizon_s >= HORIZON_MIN_S else None
+        self._rates = MeasuredRates(horizon_s) if horizon_s >= HORIZON_MIN_S else None
         self._timeline = TimelineCollector(horizon_s) if timeline else None
         self._tenants: dict[str, _Tenant] = {}
 

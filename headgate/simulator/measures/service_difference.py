@@ -35,7 +35,7 @@ class Difference:
     var: float
 
 
-class ServiceRates:
+class MeasuredRates:
     """Service and request rates of every tenant at the sample points."""
 
     def __init__(self, horizon_s: float) -> None:

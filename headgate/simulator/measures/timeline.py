@@ -44,7 +44,7 @@ def _bins() -> Bins:
 
 
 @dataclass(slots=True)
-class _Tenant:
+class _TenantBins:
     """Amounts by bin. `response_s`, `responses`: sum and number of the response times of requests sent in the bin."""
 
     service: Bins = field(default_factory=_bins)
@@ -62,7 +62,7 @@ class TimelineCollector:
 
     def __init__(self, horizon_s: float) -> None:
         self._bin_s = max(horizon_s, 1.0) / BINS
-        self._tenants: defaultdict[str, _Tenant] = defaultdict(_Tenant)
+        self._tenants: defaultdict[str, _TenantBins] = defaultdict(_TenantBins)
         self._kv_s = _bins()
         self._last = 0
 
@@ -79,7 +79,7 @@ class TimelineCollector:
         self._received(tenant, request, service)
         self._held(request)
 
-    def _received(self, tenant: _Tenant, request: SimRequest, service: float) -> None:
+    def _received(self, tenant: _TenantBins, request: SimRequest, service: float) -> None:
         """Spread its service evenly from its first token to its last."""
         lasted_s = request.finish_s - request.first_token_s
         for number, inside_s, _ in self._parts(request.first_token_s, request.finish_s):
@@ -134,6 +134,6 @@ def _halve(bins: Bins) -> None:
         bins[number // 2] += amount
 
 
-def _means(tenant: _Tenant, bins: range) -> list[float | None]:
+def _means(tenant: _TenantBins, bins: range) -> list[float | None]:
     sums, numbers = tenant.response_s, tenant.responses
     return [sums[number] / numbers[number] if numbers.get(number) else None for number in bins]

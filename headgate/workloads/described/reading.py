@@ -12,10 +12,16 @@ from headgate.workloads.described.arrival_fields import ArrivalProcess
 from headgate.workloads.described.document import Document, Loc, read_document
 from headgate.workloads.described.errors import first_error
 from headgate.workloads.described.length_fields import EmpiricalLength, LengthDistribution
-from headgate.workloads.described.tenants import REQUESTS_MAX, CallsShare, Interactions, PlannedWorkload, TenantPlan
+from headgate.workloads.described.tenants import (
+    REQUESTS_MAX,
+    CallsShare,
+    InteractionArrivals,
+    PlannedWorkload,
+    TenantPlan,
+)
 from headgate.workloads.described.workload_fields import InteractionFields, TenantFields, WorkloadFields
-from headgate.workloads.lengths import Empirical, Length, Lengths
-from headgate.workloads.processes import Process
+from headgate.workloads.lengths import Empirical, Length, SampledLengths
+from headgate.workloads.processes import TimedArrivals
 from headgate.workloads.traces.files import SORTED_ROWS_MAX, scan_trace
 from headgate.workloads.traces.rows import TENANT_CHARS_MAX
 
@@ -30,10 +36,10 @@ def read_planned(path: Path) -> PlannedWorkload:
         fields = WorkloadFields.model_validate(document.value)
     except ValidationError as error:
         raise first_error(document, error) from None
-    return _Planning(document, fields).workload()
+    return _PlanReader(document, fields).workload()
 
 
-class _Planning:
+class _PlanReader:
     """Makes the plans of the tenants, and checks what needs more than one field or another file."""
 
     def __init__(self, document: Document, fields: WorkloadFields) -> None:
@@ -59,7 +65,7 @@ class _Planning:
             processes=tuple(
                 self._process((*loc, "arrivals", number), process) for number, process in enumerate(tenant.arrivals)
             ),
-            lengths=Lengths(
+            lengths=SampledLengths(
                 self._length((*loc, "input"), tenant.input, output=False),
                 self._length((*loc, "output"), tenant.output, output=True),
             ),
@@ -74,7 +80,7 @@ class _Planning:
             interactions=None if tenant.interactions is None else _interactions(tenant.interactions),
         )
 
-    def _process(self, loc: Loc, process: ArrivalProcess) -> Process:
+    def _process(self, loc: Loc, process: ArrivalProcess) -> TimedArrivals:
         duration_s = self._fields.duration_s
         end_s = duration_s if process.end_s is None else process.end_s
         if end_s > duration_s:
@@ -82,7 +88,7 @@ class _Planning:
         if process.start_s >= end_s:
             raise self._document.wrong((*loc, "start_s"), f"{process.start_s:g} should be before {end_s:g}, the end")
         rate = process.rate(end_s - process.start_s)
-        return Process(process.spacing_of(), rate, process.start_s, end_s, process.burst_of())
+        return TimedArrivals(process.spacing_of(), rate, process.start_s, end_s, process.burst_of())
 
     def _length(self, loc: Loc, length: LengthDistribution, *, output: bool) -> Length:
         if not isinstance(length, EmpiricalLength):
@@ -111,6 +117,6 @@ class _Planning:
         return self._traces[file]
 
 
-def _interactions(fields: InteractionFields) -> Interactions:
+def _interactions(fields: InteractionFields) -> InteractionArrivals:
     shares = tuple(CallsShare(*share.calls, share.weight) for share in fields.calls)
-    return Interactions(shares, fields.think_s)
+    return InteractionArrivals(shares, fields.think_s)

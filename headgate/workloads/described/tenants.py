@@ -15,8 +15,8 @@ from operator import attrgetter
 from random import Random
 
 from headgate.workloads.arrivals import Arrival, WorkloadError
-from headgate.workloads.lengths import Lengths
-from headgate.workloads.processes import Process
+from headgate.workloads.lengths import SampledLengths
+from headgate.workloads.processes import TimedArrivals
 
 REQUESTS_MAX = 20_000_000
 """The most requests of a workload, which counts them once before it runs."""
@@ -35,7 +35,7 @@ class CallsShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Interactions:
+class InteractionArrivals:
     """Every arrival of the processes begins an interaction: the calls that answer one question of a user.
 
     Stage k (0, 1, 2, ...) has as arrival_s that of stage 0 + k x `think_s`, its earliest time. The simulator sends it
@@ -69,8 +69,8 @@ class TenantPlan:
     """
 
     name: str
-    processes: tuple[Process, ...]
-    lengths: Lengths
+    processes: tuple[TimedArrivals, ...]
+    lengths: SampledLengths
     weight: float = 1.0
     tier: str | None = None
     slo_ttft_ms: float | None = None
@@ -79,7 +79,7 @@ class TenantPlan:
     slo_class: str | None = None
     system_tokens: int = 0
     requests_max: int | None = None
-    interactions: Interactions | None = None
+    interactions: InteractionArrivals | None = None
 
     @property
     def expected(self) -> float:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.policies.fairness.accounting import expectations
-from gpu_worker.policies.fairness.accounting.expectations import Expectations, Lengths
+from gpu_worker.policies.fairness.accounting.expectations import Expectations, RequestLengths
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.wsc import LEAD_MAX, WeightedServiceCounter
@@ -186,12 +186,12 @@ def in_progress(policy: WeightedServiceCounter, run: Story, request_id: str, sta
 def test_expectations_fall_back_from_stage_to_application_to_all() -> None:
     known = Expectations()
     assert known.of("x", 0) == expectations.PRIOR
-    known.learn("x", 0, Lengths(100, 10, 1))
-    known.learn("x", 0, Lengths(300, 30, 3))
-    known.learn("x", 1, Lengths(800, 80, 8))
-    known.learn("y", 0, Lengths(0, 0, 0))
-    assert known.of("x", 0) == Lengths(200, 20, 2)
-    assert known.of("x", 1) == Lengths(800, 80, 8)
+    known.learn("x", 0, RequestLengths(100, 10, 1))
+    known.learn("x", 0, RequestLengths(300, 30, 3))
+    known.learn("x", 1, RequestLengths(800, 80, 8))
+    known.learn("y", 0, RequestLengths(0, 0, 0))
+    assert known.of("x", 0) == RequestLengths(200, 20, 2)
+    assert known.of("x", 1) == RequestLengths(800, 80, 8)
     assert known.of("x", 7).input_tokens == pytest.approx(400)
     assert known.of("z", 0).input_tokens == pytest.approx(300)
 
@@ -200,5 +200,5 @@ def test_expectations_follow_an_application_that_changes(monkeypatch: pytest.Mon
     monkeypatch.setattr(expectations, "MEMORY", 10)
     known = Expectations()
     for tokens in [100] * 1000 + [500] * 60:
-        known.learn("x", 0, Lengths(tokens, 0, 0))
+        known.learn("x", 0, RequestLengths(tokens, 0, 0))
     assert known.of("x", 0).input_tokens == pytest.approx(500, rel=0.01)

@@ -30,7 +30,7 @@ from dispatcher.model.commands import (
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Entry, Fact, ProcessSet, WorkerSet
 from dispatcher.model.formats import Reader
-from dispatcher.model.invocation import Answer
+from dispatcher.model.invocation import StoredAnswer
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import Clock, InvocationStore, Launcher
 from dispatcher.shard.settings import ShardSettings
@@ -125,7 +125,7 @@ class InProcessGate:
     async def _kept(self, end: End) -> End:
         """Rule 15: the answer is kept before the end. An answer of an earlier attempt stands."""
         counts = end.input_tokens, end.output_tokens
-        answer = Answer(end.outcome, end.attempt, *counts, end.answer, self.clock.now())
+        answer = StoredAnswer(end.outcome, end.attempt, *counts, end.answer, self.clock.now())
         stands = await self.store.answer(end.id, answer) or answer
         read, done = stands.input_tokens, stands.output_tokens
         return end._replace(outcome=stands.outcome, answer=stands.body, input_tokens=read, output_tokens=done)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dispatcher.model.facts import Ended
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.directory import new_key
@@ -109,7 +109,7 @@ class Gate:
         assert found is not None
         return found
 
-    async def ended(self, tenant: str, key: str, outcome: str) -> Answer:
+    async def ended(self, tenant: str, key: str, outcome: str) -> StoredAnswer:
         """Return the answer under a key, which must have this outcome."""
         answer = (await self.item(tenant, key)).answer
         assert answer is not None

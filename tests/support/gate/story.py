@@ -10,7 +10,7 @@ from dispatcher.model.commands import Offer, Waiting
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.operations.context import Context
-from dispatcher.operations.submit import Accepted, Known, Submission, submit
+from dispatcher.operations.submit import Known, NewCall, Submission, submit
 from tests.support.gate.memory_gate import MODEL, Gate
 
 
@@ -27,30 +27,30 @@ async def submission(gate: Gate, tenant: str, key: str = "", **more: Any) -> Sub
     return Submission(await context.directory.tenant_of(gate.keys[tenant]), request, key, **fields)
 
 
-async def submitted(gate: Gate, tenant: str, key: str = "", **more: Any) -> Accepted | Known:
+async def submitted(gate: Gate, tenant: str, key: str = "", **more: Any) -> NewCall | Known:
     context = more.get("context", gate.context)
     return await submit(context, await submission(gate, tenant, key, **more))
 
 
-async def accepted(gate: Gate, tenant: str, key: str = "", **more: Any) -> Accepted:
+async def accepted(gate: Gate, tenant: str, key: str = "", **more: Any) -> NewCall:
     found = await submitted(gate, tenant, key, **more)
-    assert isinstance(found, Accepted)
+    assert isinstance(found, NewCall)
     return found
 
 
-async def queued(gate: Gate, tenant: str, key: str = "", **more: Any) -> Accepted:
+async def queued(gate: Gate, tenant: str, key: str = "", **more: Any) -> NewCall:
     found = await accepted(gate, tenant, key, **more)
     assert isinstance(found.outcome, Waiting)
     return found
 
 
-async def dispatched(gate: Gate, tenant: str, key: str = "", **more: Any) -> Accepted:
+async def dispatched(gate: Gate, tenant: str, key: str = "", **more: Any) -> NewCall:
     found = await accepted(gate, tenant, key, **more)
     assert isinstance(found.outcome, Offer)
     return found
 
 
-async def read(found: Accepted) -> Collected:
+async def read(found: NewCall) -> Collected:
     """Read an answer to its end: of a stream what its events say, else the whole."""
     collected = Collected()
     try:

@@ -20,7 +20,7 @@ from headgate.local.aws_lambda.functions import function_specs
 from headgate.local.aws_lambda.invocation import REGION
 from headgate.local.aws_lambda.schedule import Schedule, scheduled_event
 from headgate.local.aws_lambda.sqs_poller import QueueMapping
-from headgate.local.fleet import Fleet
+from headgate.local.fleet import LocalFleet
 from headgate.local.options import FleetOptions
 from headgate.local.ports import front_ports
 from headgate.local.processes import Children
@@ -54,7 +54,7 @@ class RecordedStack:
     recorder: Recorder
     aws: LocalAws
     keys: dict[str, str]
-    fleets: dict[str, Fleet]
+    fleets: dict[str, LocalFleet]
     environments: dict[str, dict[str, str]]
     home: Path
     children: Children
@@ -128,7 +128,7 @@ async def recorded_stack(template: Template, lambda_template: Template, home: Pa
         keys = await _make_tenants(url, environments[INVOKE]["HEADGATE_TABLE"])
         options = FleetOptions(engine="modelled", model=MODEL_NAME, home=home, slots=1, start_timeout_s=HANG_S)
         fleets = {
-            role: Fleet(options, children, environments[role], "default", ["--only-batches"])
+            role: LocalFleet(options, children, environments[role], "default", ["--only-batches"])
             for role in (FRONT, LAMBDA_FRONT, WORKER)
         }
         try:

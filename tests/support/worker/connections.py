@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from dispatcher.worker_connections import Answer, Broken
+from dispatcher.worker_connections import BrokenConnection, WorkerAnswer
 from tests.support.asgi import App, Call
 
 
@@ -18,7 +18,7 @@ class AsgiConnections:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WorkerAnswer:
         answer = _AsgiAnswer(self._app, "POST", urlsplit(url).path, headers=headers, body=body)
         await answer.begun()
         return answer
@@ -44,7 +44,7 @@ class _AsgiAnswer(Call):
         await self._began.wait()
         self._raise_failure()
         if not self.status:
-            raise Broken("no answer")
+            raise BrokenConnection("no answer")
 
     async def read(self) -> bytes:
         part = await self._parts.get()
@@ -107,7 +107,7 @@ class ScriptedConnections:
     def __init__(self, answer: Callable[[Posted], ScriptedAnswer]) -> None:
         self._answer = answer
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WorkerAnswer:
         return self._answer(Posted(url, headers, body))
 
     async def close(self) -> None: ...

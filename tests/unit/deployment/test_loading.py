@@ -20,7 +20,7 @@ from gpu_worker.service import options
 from headgate.deployment.instances import INSTANCE_TYPES
 from headgate.deployment.loading import load
 from headgate.deployment.model import Deployment
-from headgate.deployment.pool import BATCH_MAX, SLOTS_MAX, CapacityBlock, Pool, Range, Server
+from headgate.deployment.pool import BATCH_MAX, SLOTS_MAX, CapacityBlock, ForeignServer, Pool, Range
 from headgate.deployment.worker import WorkerSettings
 
 ROOT = Path(__file__).parents[3]
@@ -226,7 +226,7 @@ def test_every_field_is_on_the_page() -> None:
         "front_count": Range,
         "pools": Pool,
         "pools.capacity_block": CapacityBlock,
-        "pools.servers": Server,
+        "pools.servers": ForeignServer,
         "pools.worker": WorkerSettings,
     }
     expected = {*Deployment.model_fields} | {

@@ -14,8 +14,8 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from headgate.deployment.pool import CapacityBlock, Pool, Range
-from headgate.doctor.account import BOOTSTRAP_PARAMETER, Account, Fleet, fleet_of, judged_block
-from headgate.doctor.finding import Finding, Result
+from headgate.doctor.account import BOOTSTRAP_PARAMETER, AwsAccount, PoolFleet, fleet_of, judged_block
+from headgate.doctor.finding import CheckResult, Finding
 from tests.unit.cli.command import headgate
 from tests.unit.doctor.tools import command, engine
 
@@ -35,8 +35,8 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def found(check: str, *fleets: Fleet, zones: int | Sequence[str] = 2) -> Finding:
-    return next(finding for finding in Account(REGION).findings(fleets, zones) if finding.check == check)
+def found(check: str, *fleets: PoolFleet, zones: int | Sequence[str] = 2) -> Finding:
+    return next(finding for finding in AwsAccount(REGION).findings(fleets, zones) if finding.check == check)
 
 
 def bootstrapped(version: str) -> None:
@@ -71,12 +71,12 @@ SetQuota = Callable[..., None]
 
 @pytest.fixture(autouse=True)
 def set_quota(account: None, monkeypatch: pytest.MonkeyPatch) -> SetQuota:
-    make = Account.client
+    make = AwsAccount.client
 
     def set_to(own: float | None, default: float | None = None) -> None:
         quotas = Quotas(own, default)
         monkeypatch.setattr(
-            Account, "client", lambda self, name: quotas if name == "service-quotas" else make(self, name)
+            AwsAccount, "client", lambda self, name: quotas if name == "service-quotas" else make(self, name)
         )
 
     set_to(1000.0)
@@ -84,72 +84,79 @@ def set_quota(account: None, monkeypatch: pytest.MonkeyPatch) -> SetQuota:
 
 
 def test_without_a_region_nothing_else_is_checked() -> None:
-    (only,) = Account().findings()
-    assert (only.check, only.result) == ("region", Result.FAILED)
+    (only,) = AwsAccount().findings()
+    assert (only.check, only.result) == ("region", CheckResult.FAILED)
     assert "AWS_REGION" in only.advice
 
 
 def test_the_caller_is_named() -> None:
-    assert found("credentials").result is Result.OK
+    assert found("credentials").result is CheckResult.OK
     assert "123456789012" in found("credentials").seen
 
 
 def test_an_account_that_is_not_bootstrapped() -> None:
-    assert found("bootstrap").result is Result.FAILED
+    assert found("bootstrap").result is CheckResult.FAILED
     assert "cdk bootstrap" in found("bootstrap").advice
 
 
-@pytest.mark.parametrize(("version", "result"), [("21", Result.OK), ("5", Result.FAILED), ("new", Result.FAILED)])
-def test_the_version_of_the_bootstrap(version: str, result: Result) -> None:
+@pytest.mark.parametrize(
+    ("version", "result"), [("21", CheckResult.OK), ("5", CheckResult.FAILED), ("new", CheckResult.FAILED)]
+)
+def test_the_version_of_the_bootstrap(version: str, result: CheckResult) -> None:
     bootstrapped(version)
     assert found("bootstrap").result is result
 
 
 def test_the_role_that_deploys_can_be_assumed() -> None:
-    assert found("permission to deploy").result is Result.OK
+    assert found("permission to deploy").result is CheckResult.OK
 
 
 @pytest.mark.parametrize(
     ("own", "default", "result"),
     [
-        (10.0, 1000.0, Result.FAILED),
-        (1000.0, 10.0, Result.OK),
-        (None, 1000.0, Result.OK),
-        (None, 10.0, Result.FAILED),
-        (None, None, Result.WARNING),
+        (10.0, 1000.0, CheckResult.FAILED),
+        (1000.0, 10.0, CheckResult.OK),
+        (None, 1000.0, CheckResult.OK),
+        (None, 10.0, CheckResult.FAILED),
+        (None, None, CheckResult.WARNING),
     ],
 )
-def test_the_quota_of_lambda(set_quota: SetQuota, own: float | None, default: float | None, result: Result) -> None:
+def test_the_quota_of_lambda(
+    set_quota: SetQuota, own: float | None, default: float | None, result: CheckResult
+) -> None:
     set_quota(own, default)
     assert found("quota of Lambda").result is result
 
 
 def test_instance_types_and_their_quotas(set_quota: SetQuota) -> None:
     set_quota(24.0)
-    fleet = Fleet(("g5.xlarge",), workers_max=8, on_demand_max=8, vcpus=XLARGE)
-    assert found("instance types", fleet, zones=1).result is Result.OK
+    fleet = PoolFleet(("g5.xlarge",), workers_max=8, on_demand_max=8, vcpus=XLARGE)
+    assert found("instance types", fleet, zones=1).result is CheckResult.OK
     quota = found("quota of on-demand GPU instances (G)", fleet)
-    assert quota.result is Result.FAILED
+    assert quota.result is CheckResult.FAILED
     assert "needs 32" in quota.seen
-    few = Fleet(("g5.xlarge",), workers_max=6, on_demand_max=2, vcpus=XLARGE)
-    assert found("quota of on-demand GPU instances (G)", few).result is Result.OK
+    few = PoolFleet(("g5.xlarge",), workers_max=6, on_demand_max=2, vcpus=XLARGE)
+    assert found("quota of on-demand GPU instances (G)", few).result is CheckResult.OK
     assert "needs 16" in found("quota of spot GPU instances (G)", few).seen
 
 
 def test_each_kind_of_instance_has_a_quota_of_its_own(set_quota: SetQuota) -> None:
     set_quota(24.0)
-    fleet = Fleet(("g5.xlarge", "p4d.24xlarge"), workers_max=9, on_demand_max=1, vcpus={**XLARGE, "p": (96, 96)})
-    assert found("quota of on-demand GPU instances (G)", fleet).result is Result.OK
-    assert found("quota of on-demand GPU instances (P)", fleet).result is Result.FAILED
-    assert found("quota of spot GPU instances (G)", fleet).result is Result.FAILED
-    assert found("quota of spot GPU instances (P)", fleet).result is Result.WARNING, "AWS has one for each generation"
+    fleet = PoolFleet(("g5.xlarge", "p4d.24xlarge"), workers_max=9, on_demand_max=1, vcpus={**XLARGE, "p": (96, 96)})
+    assert found("quota of on-demand GPU instances (G)", fleet).result is CheckResult.OK
+    assert found("quota of on-demand GPU instances (P)", fleet).result is CheckResult.FAILED
+    assert found("quota of spot GPU instances (G)", fleet).result is CheckResult.FAILED
+    assert found("quota of spot GPU instances (P)", fleet).result is CheckResult.WARNING, (
+        "AWS has one for each generation"
+    )
 
 
 @pytest.mark.parametrize(
-    ("quota", "result"), [(15.0, Result.FAILED), (16.0, Result.WARNING), (63.0, Result.WARNING), (64.0, Result.OK)]
+    ("quota", "result"),
+    [(15.0, CheckResult.FAILED), (16.0, CheckResult.WARNING), (63.0, CheckResult.WARNING), (64.0, CheckResult.OK)],
 )
 def test_a_quota_for_the_smallest_of_mixed_types_is_a_warning(
-    set_quota: SetQuota, quota: float, result: Result
+    set_quota: SetQuota, quota: float, result: CheckResult
 ) -> None:
     set_quota(quota)
     mixed = fleet_of(Pool(count=Range(min=1, max=4)))
@@ -158,34 +165,34 @@ def test_a_quota_for_the_smallest_of_mixed_types_is_a_warning(
 
 
 def test_zones_that_aws_does_not_say_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: Account, zones: object) -> None:
+    def refused(self: AwsAccount, zones: object) -> None:
         raise ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "DescribeAvailabilityZones")
 
-    monkeypatch.setattr(Account, "_zones", refused)
-    seen = found("instance types", Fleet(("g5.xlarge",), 1, 1, XLARGE))
-    assert (seen.result, "DescribeAvailabilityZones" in seen.advice) == (Result.WARNING, True)
+    monkeypatch.setattr(AwsAccount, "_zones", refused)
+    seen = found("instance types", PoolFleet(("g5.xlarge",), 1, 1, XLARGE))
+    assert (seen.result, "DescribeAvailabilityZones" in seen.advice) == (CheckResult.WARNING, True)
 
 
 def test_an_instance_type_that_does_not_exist_here() -> None:
-    finding = found("instance types", Fleet(("g99.huge", "g5.xlarge"), 1, 1, XLARGE))
-    assert finding.result is Result.FAILED
+    finding = found("instance types", PoolFleet(("g99.huge", "g5.xlarge"), 1, 1, XLARGE))
+    assert finding.result is CheckResult.FAILED
     assert "g99.huge" in finding.seen
     assert "g5.xlarge" not in finding.seen
 
 
 def test_named_zones_without_the_type_are_named() -> None:
-    fleet = Fleet(("g5.xlarge",), 1, 1, XLARGE)
+    fleet = PoolFleet(("g5.xlarge",), 1, 1, XLARGE)
     seen = found("instance types", fleet, zones=[f"{REGION}a", f"{REGION}z"])
-    assert (seen.result, f"not in {REGION}z" in seen.seen) == (Result.FAILED, True)
-    assert found("instance types", replace(fleet, zones=[f"{REGION}a"]), zones=[f"{REGION}z"]).result is Result.OK
+    assert (seen.result, f"not in {REGION}z" in seen.seen) == (CheckResult.FAILED, True)
+    assert found("instance types", replace(fleet, zones=[f"{REGION}a"]), zones=[f"{REGION}z"]).result is CheckResult.OK
 
 
 def test_a_number_of_zones_means_the_account_s_first_ones() -> None:
     """g5.xlarge is in us-east-1a, b, c, d and f, as moto says."""
-    fleet = Fleet(("g5.xlarge",), 1, 1, XLARGE)
-    assert found("instance types", fleet, zones=4).result is Result.OK
+    fleet = PoolFleet(("g5.xlarge",), 1, 1, XLARGE)
+    assert found("instance types", fleet, zones=4).result is CheckResult.OK
     seen = found("instance types", fleet, zones=5)
-    assert (seen.result, f"not in {REGION}e" in seen.seen) == (Result.FAILED, True)
+    assert (seen.result, f"not in {REGION}e" in seen.seen) == (CheckResult.FAILED, True)
 
 
 @pytest.fixture
@@ -259,11 +266,11 @@ RESERVATION: dict[str, Any] = {
     ],
 )
 def test_a_capacity_block_is_compared_with_the_file(changed: dict[str, Any], words: str) -> None:
-    fleet = Fleet(("p5.48xlarge",), workers_max=2, on_demand_max=2, vcpus={"p": (192, 192)}, block=BLOCK)
+    fleet = PoolFleet(("p5.48xlarge",), workers_max=2, on_demand_max=2, vcpus={"p": (192, 192)}, block=BLOCK)
     found = judged_block(fleet, BLOCK, [{**RESERVATION, **changed}])
-    assert (found.result, words in found.advice) == (Result.FAILED if changed else Result.OK, True)
+    assert (found.result, words in found.advice) == (CheckResult.FAILED if changed else CheckResult.OK, True)
 
 
 def test_a_capacity_block_that_does_not_exist() -> None:
-    fleet = Fleet(("p5.48xlarge",), workers_max=2, on_demand_max=2, vcpus={"p": (192, 192)}, block=BLOCK)
-    assert judged_block(fleet, BLOCK, []).result is Result.FAILED
+    fleet = PoolFleet(("p5.48xlarge",), workers_max=2, on_demand_max=2, vcpus={"p": (192, 192)}, block=BLOCK)
+    assert judged_block(fleet, BLOCK, []).result is CheckResult.FAILED

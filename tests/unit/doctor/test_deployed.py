@@ -28,7 +28,7 @@ from headgate.doctor.deployed.checks import CHECKS, run_checks
 from headgate.doctor.deployed.front_checks import OUTPUTS
 from headgate.doctor.deployed.record import as_markdown
 from headgate.doctor.deployed.stack import Deployed, DeployedStack, read_stack
-from headgate.doctor.finding import Finding, Result, ok
+from headgate.doctor.finding import CheckResult, Finding, ok
 from tests.unit.cli.command import headgate
 
 ROOT = Path(__file__).parents[3]
@@ -100,11 +100,11 @@ def test_each_command_of_the_rows_exists() -> None:
 def test_a_new_stack(aws: None) -> None:
     found = by_title(run_checks(deployed()))
     assert found.keys() == CHECKS.keys()
-    assert found["the stack is created"].result is Result.OK
-    assert found["the policies are sufficient"].result is Result.OK
-    assert found["alarms arrive"].result is Result.FAILED, "nobody has subscribed"
+    assert found["the stack is created"].result is CheckResult.OK
+    assert found["the policies are sufficient"].result is CheckResult.OK
+    assert found["alarms arrive"].result is CheckResult.FAILED, "nobody has subscribed"
     assert "ttft_ms (of the fronts)" in found["metrics arrive from tasks"].seen
-    assert found["spans arrive"].result is Result.SKIPPED
+    assert found["spans arrive"].result is CheckResult.SKIPPED
     assert found["a stream survives a deployment"].seen.startswith("`--disturb` tries it")
     assert found["a spot notice drains"].seen.startswith("try it: ")
     assert found["a worker drains"].seen == "no pool has a model"
@@ -115,7 +115,7 @@ def test_a_refusal_in_a_log_is_found(aws: None) -> None:
     looked = deployed()
     log(looked, "AccessDenied: not authorized to perform: dynamodb:PutItem")
     found = by_title(run_checks(looked))["the policies are sufficient"]
-    assert found.result is Result.FAILED
+    assert found.result is CheckResult.FAILED
     assert "dynamodb:PutItem" in found.seen
 
 
@@ -132,7 +132,7 @@ def test_a_protection_that_ecs_refuses_is_found(aws: None) -> None:
     with stubber:
         title = "a worker retires"
         found = CHECKS[title](Deployed(lambda _: logs, stack, Deployment(), RealClock().now()), title)
-    assert (found.result, "DEPLOYMENT_BLOCKED" in found.seen) == (Result.FAILED, True)
+    assert (found.result, "DEPLOYMENT_BLOCKED" in found.seen) == (CheckResult.FAILED, True)
 
 
 def test_the_log_s_leader_and_the_audit_s_actors_are_read(aws: None) -> None:
@@ -141,13 +141,13 @@ def test_the_log_s_leader_and_the_audit_s_actors_are_read(aws: None) -> None:
     outputs = {**looked.stack.outputs, "TableName": "records"}
     looked = replace(looked, stack=replace(looked.stack, outputs=outputs))
     leads, named = "a gate process leads", "an administrator is named"
-    assert CHECKS[leads](looked, leads).result is Result.FAILED, "the log is empty"
-    assert CHECKS[named](looked, named).result is Result.SKIPPED
+    assert CHECKS[leads](looked, leads).result is CheckResult.FAILED, "the log is empty"
+    assert CHECKS[named](looked, named).result is CheckResult.SKIPPED
 
     asyncio.run(_write(looked.now))
     assert CHECKS[leads](looked, leads).seen == "default: 10.0.0.1:8090"
     found = CHECKS[named](looked, named)
-    assert (found.result, "alice" in found.seen) == (Result.FAILED, True), "a name that is no ARN"
+    assert (found.result, "alice" in found.seen) == (CheckResult.FAILED, True), "a name that is no ARN"
 
 
 async def _write(now: float) -> None:
@@ -163,12 +163,14 @@ async def _write(now: float) -> None:
 def test_a_table_that_cannot_be_read_is_a_warning(aws: None) -> None:
     found = by_title(run_checks(deployed()))
     for title in ("a gate process leads", "an administrator is named"):
-        assert found[title].result is Result.WARNING
+        assert found[title].result is CheckResult.WARNING
 
 
-@pytest.mark.parametrize(("status", "result"), [(200, Result.OK), (401, Result.FAILED), (None, Result.SKIPPED)])
+@pytest.mark.parametrize(
+    ("status", "result"), [(200, CheckResult.OK), (401, CheckResult.FAILED), (None, CheckResult.SKIPPED)]
+)
 def test_the_page_is_opened_with_the_secret_s_token(
-    aws: None, monkeypatch: pytest.MonkeyPatch, status: int | None, result: Result
+    aws: None, monkeypatch: pytest.MonkeyPatch, status: int | None, result: CheckResult
 ) -> None:
     """Stubbed: the front's answer. None: it cannot be reached."""
     secret = client("secretsmanager").create_secret(Name="token", SecretString="t" * 40)["ARN"]
@@ -191,12 +193,12 @@ def test_the_page_is_opened_with_the_secret_s_token(
 @pytest.mark.parametrize(
     ("states", "result", "seen"),
     [
-        (["OK", "OK"], Result.OK, "2 alarms have data"),
-        (["OK", "ALARM"], Result.WARNING, "in alarm: a1"),
-        (["INSUFFICIENT_DATA", "ALARM"], Result.FAILED, "no data for a0"),
+        (["OK", "OK"], CheckResult.OK, "2 alarms have data"),
+        (["OK", "ALARM"], CheckResult.WARNING, "in alarm: a1"),
+        (["INSUFFICIENT_DATA", "ALARM"], CheckResult.FAILED, "no data for a0"),
     ],
 )
-def test_alarms_without_a_metric_are_named(aws: None, states: list[str], result: Result, seen: str) -> None:
+def test_alarms_without_a_metric_are_named(aws: None, states: list[str], result: CheckResult, seen: str) -> None:
     """Stubbed: moto never evaluates an alarm."""
     cloudwatch, names = client("cloudwatch"), [f"a{number}" for number in range(len(states))]
     alarms = [{"AlarmName": name, "StateValue": state} for name, state in zip(names, states, strict=True)]
@@ -219,7 +221,7 @@ def test_more_alarms_than_one_request_takes_are_all_read(aws: None) -> None:
     with stubber:
         title = "each alarm has its metric"
         found = CHECKS[title](Deployed(lambda _: cloudwatch, stack, Deployment(), RealClock().now()), title)
-    assert (found.result, "a149" in found.seen) == (Result.FAILED, True)
+    assert (found.result, "a149" in found.seen) == (CheckResult.FAILED, True)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_the_workers_of_each_pool(aws: None, running: int, rollout: str, digests
         title = "each pool has its workers"
         looked = Deployed(lambda _: ecs, stack, Deployment.model_validate(pools), RealClock().now())
         found = CHECKS[title](looked, title)
-    assert (found.result is Result.OK) is (problem == "")
+    assert (found.result is CheckResult.OK) is (problem == "")
     assert problem in found.seen
 
 
@@ -260,7 +262,7 @@ def test_a_line_after_an_empty_page_is_found(aws: None) -> None:
     with stubber:
         title = "the policies are sufficient"
         found = CHECKS[title](Deployed(lambda _: logs, stack, Deployment(), RealClock().now()), title)
-    assert (found.result, line in found.seen) == (Result.FAILED, True)
+    assert (found.result, line in found.seen) == (CheckResult.FAILED, True)
 
 
 def test_metrics_and_a_confirmed_subscription(aws: None) -> None:
@@ -270,8 +272,8 @@ def test_metrics_and_a_confirmed_subscription(aws: None) -> None:
     topic = looked.stack.outputs["AlarmTopic"]
     client("sns").subscribe(TopicArn=topic, Protocol="email", Endpoint="operators@example.com")
     found = by_title(run_checks(looked))
-    assert found["metrics arrive from tasks"].result is Result.OK
-    assert found["alarms arrive"].result is Result.OK
+    assert found["metrics arrive from tasks"].result is CheckResult.OK
+    assert found["alarms arrive"].result is CheckResult.OK
 
 
 def test_an_output_that_is_missing_is_named(aws: None) -> None:
@@ -279,11 +281,11 @@ def test_an_output_that_is_missing_is_named(aws: None) -> None:
     outputs = {name: value for name, value in looked.stack.outputs.items() if name != "AlarmTopic"}
     stack = DeployedStack("headgate", looked.stack.state, outputs, looked.stack.resources)
     found = run_checks(Deployed(client, stack, looked.deployment, looked.now))[0]
-    assert (found.result, "AlarmTopic" in found.seen) == (Result.FAILED, True)
+    assert (found.result, "AlarmTopic" in found.seen) == (CheckResult.FAILED, True)
 
 
-@pytest.mark.parametrize(("healthy", "result"), [(2, Result.OK), (1, Result.FAILED), (0, Result.FAILED)])
-def test_fronts_that_are_healthy(aws: None, healthy: int, result: Result) -> None:
+@pytest.mark.parametrize(("healthy", "result"), [(2, CheckResult.OK), (1, CheckResult.FAILED), (0, CheckResult.FAILED)])
+def test_fronts_that_are_healthy(aws: None, healthy: int, result: CheckResult) -> None:
     """Stubbed: moto reports no state of a target group's health checks."""
     balancer = client("elbv2")
     states = ["healthy"] * healthy + ["unhealthy"] * (2 - healthy)
@@ -301,8 +303,8 @@ def test_fronts_that_are_healthy(aws: None, healthy: int, result: Result) -> Non
 def test_what_aws_refuses_is_a_warning(aws: None) -> None:
     stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {TARGETS: ["arn:aws:elasticloadbalancing:none"]})
     found = by_title(run_checks(Deployed(client, stack, Deployment(), RealClock().now())))
-    assert found["fronts are healthy"].result in (Result.WARNING, Result.FAILED)
-    assert found["a version is taken back"].result is Result.FAILED
+    assert found["fronts are healthy"].result in (CheckResult.WARNING, CheckResult.FAILED)
+    assert found["a version is taken back"].result is CheckResult.FAILED
 
 
 def test_the_command_writes_a_record(aws: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from headgate.deployment.model import Deployment
 from headgate.doctor.deployed import changes, watch_checks
 from headgate.doctor.deployed.checks import CHECKS
 from headgate.doctor.deployed.stack import Deployed, DeployedStack, Traffic
-from headgate.doctor.finding import Finding, Result
+from headgate.doctor.finding import CheckResult, Finding
 from tests.unit.doctor.test_deployed import aws as aws
 from tests.unit.doctor.test_deployed import client
 
@@ -54,14 +54,14 @@ def play(monkeypatch: pytest.MonkeyPatch, address: str, answer: int | None) -> N
 @pytest.mark.parametrize(
     ("status", "answer", "result", "seen"),
     [
-        ("ISSUED", 200, Result.OK, "valid until 2027-01-31"),
-        ("ISSUED", 503, Result.FAILED, "answers 503"),
-        ("ISSUED", None, Result.FAILED, "no such host"),
-        ("PENDING_VALIDATION", 200, Result.FAILED, "the certificate is PENDING_VALIDATION"),
+        ("ISSUED", 200, CheckResult.OK, "valid until 2027-01-31"),
+        ("ISSUED", 503, CheckResult.FAILED, "answers 503"),
+        ("ISSUED", None, CheckResult.FAILED, "no such host"),
+        ("PENDING_VALIDATION", 200, CheckResult.FAILED, "the certificate is PENDING_VALIDATION"),
     ],
 )
 def test_https(
-    aws: None, monkeypatch: pytest.MonkeyPatch, status: str, answer: int | None, result: Result, seen: str
+    aws: None, monkeypatch: pytest.MonkeyPatch, status: str, answer: int | None, result: CheckResult, seen: str
 ) -> None:
     """Stubbed: the certificate's state and the domain's answer."""
     play(monkeypatch, "https://llm.example.com/health", answer)
@@ -77,20 +77,20 @@ def test_https(
 @pytest.mark.parametrize(
     ("front", "answer", "result"),
     [
-        ("lambda", 200, Result.OK),
-        ("lambda", 403, Result.FAILED),
-        ("lambda", None, Result.FAILED),
+        ("lambda", 200, CheckResult.OK),
+        ("lambda", 403, CheckResult.FAILED),
+        ("lambda", None, CheckResult.FAILED),
         ("fargate", 200, None),
     ],
 )
 def test_a_front_in_lambda(
-    aws: None, monkeypatch: pytest.MonkeyPatch, front: str, answer: int | None, result: Result | None
+    aws: None, monkeypatch: pytest.MonkeyPatch, front: str, answer: int | None, result: CheckResult | None
 ) -> None:
     """Stubbed: the answer of API Gateway."""
     play(monkeypatch, "https://x.execute-api.example/live/health", answer)
     outputs = {"OpenAiBaseUrl": "https://x.execute-api.example/live/v1"}
     found = run("a front in Lambda answers", {}, outputs=outputs, front=front)
-    assert found.result is (result or Result.SKIPPED)
+    assert found.result is (result or CheckResult.SKIPPED)
 
 
 def test_workers_before_servers_are_looked_at(aws: None) -> None:
@@ -102,7 +102,7 @@ def test_workers_before_servers_are_looked_at(aws: None) -> None:
     stubber.add_response("list_tasks", {"taskArns": []})
     with stubber:
         found = run("each pool has its workers", {"AWS::ECS::Service": [arn]}, lambda _: ecs)
-    assert (found.result, "headgate-chat-server-0: 0 of 1 tasks run" in found.seen) == (Result.FAILED, True)
+    assert (found.result, "headgate-chat-server-0: 0 of 1 tasks run" in found.seen) == (CheckResult.FAILED, True)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_refused_connections_between_processes_are_found(aws: None, flow: str, r
     event = {"timestamp": int(RealClock().now() * 1000) - 1000, "message": message}
     logs.put_log_events(logGroupName=name, logStreamName="eni-1", logEvents=[event])
     found = run("no connection is refused", {"AWS::Logs::LogGroup": [name]})
-    assert found.result is (Result.FAILED if refused else Result.OK)
+    assert found.result is (CheckResult.FAILED if refused else CheckResult.OK)
     assert refused in found.seen
 
 
@@ -133,15 +133,15 @@ def test_a_secret_is_rotated_when_it_has_a_second_version_and_processes_read_it(
     group = "headgate-FrontLog"
     resources = {"AWS::SecretsManager::Secret": [name], "AWS::Logs::LogGroup": [group]}
     client("logs").create_log_group(logGroupName=group)
-    assert run(title, resources).result is Result.SKIPPED
+    assert run(title, resources).result is CheckResult.SKIPPED
     secrets.put_secret_value(SecretId=name, SecretString="a,b")
-    assert run(title, resources).result is Result.OK
+    assert run(title, resources).result is CheckResult.OK
     client("logs").create_log_stream(logGroupName=group, logStreamName="front/1")
     line = "The fleet's secrets could not be read again: ClientError."
     event = {"timestamp": int(RealClock().now() * 1000) - 1000, "message": line}
     client("logs").put_log_events(logGroupName=group, logStreamName="front/1", logEvents=[event])
     found = run(title, resources)
-    assert (found.result, "ClientError" in found.seen) == (Result.FAILED, True)
+    assert (found.result, "ClientError" in found.seen) == (CheckResult.FAILED, True)
 
 
 class Functions:
@@ -177,16 +177,16 @@ class Functions:
 @pytest.mark.parametrize(
     ("versions", "lost", "result", "seen", "aliases"),
     [
-        (("9", "10"), "", Result.OK, "from version 10 to 9 and back; 10 of 10 calls", ["9", "10"]),
-        (("9", "10"), "9", Result.FAILED, "5 of 10 calls have a result", ["9", "10"]),
-        (("10",), "", Result.SKIPPED, "has one version", []),
+        (("9", "10"), "", CheckResult.OK, "from version 10 to 9 and back; 10 of 10 calls", ["9", "10"]),
+        (("9", "10"), "9", CheckResult.FAILED, "5 of 10 calls have a result", ["9", "10"]),
+        (("10",), "", CheckResult.SKIPPED, "has one version", []),
     ],
 )
 def test_a_version_is_taken_back_and_the_alias_returns(
     monkeypatch: pytest.MonkeyPatch,
     versions: Sequence[str],
     lost: str,
-    result: Result,
+    result: CheckResult,
     seen: str,
     aliases: Sequence[str],
 ) -> None:
@@ -194,7 +194,7 @@ def test_a_version_is_taken_back_and_the_alias_returns(
     monkeypatch.setattr(changes, "POLL_S", 0.0)
     functions, title = Functions(versions, lost), "a version is taken back"
     resources = {"AWS::Lambda::Function": ["headgate-invoke", "headgate-result"]}
-    assert run(title, resources, lambda _: functions).result is Result.OK
+    assert run(title, resources, lambda _: functions).result is CheckResult.OK
     assert functions.aliases == [], "without --disturb nothing is changed"
     found = run(title, resources, lambda _: functions, TRAFFIC)
     assert (found.result, seen in found.seen) == (result, True), found
@@ -204,13 +204,17 @@ def test_a_version_is_taken_back_and_the_alias_returns(
 @pytest.mark.parametrize(
     ("history", "result", "seen"),
     [
-        (["Successfully executed action arn:aws:sns:us-east-1:1:alarms"], Result.OK, "its message is sent"),
-        (["Failed to execute action arn:aws:sns:us-east-1:1:alarms. Received error: …"], Result.FAILED, "Failed to"),
-        ([], Result.FAILED, "no action in"),
+        (["Successfully executed action arn:aws:sns:us-east-1:1:alarms"], CheckResult.OK, "its message is sent"),
+        (
+            ["Failed to execute action arn:aws:sns:us-east-1:1:alarms. Received error: …"],
+            CheckResult.FAILED,
+            "Failed to",
+        ),
+        ([], CheckResult.FAILED, "no action in"),
     ],
 )
 def test_an_alarm_that_is_raised_executes_its_action(
-    aws: None, monkeypatch: pytest.MonkeyPatch, history: Sequence[str], result: Result, seen: str
+    aws: None, monkeypatch: pytest.MonkeyPatch, history: Sequence[str], result: CheckResult, seen: str
 ) -> None:
     """Stubbed: the history, because moto executes no action."""
     monkeypatch.setattr(watch_checks, "HISTORY_S", 0.0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headgate.demo.measure import Sample
 from headgate.doctor.fairness import AHEAD_MAX, verdict
-from headgate.doctor.finding import Result
+from headgate.doctor.finding import CheckResult
 
 
 def sample(tenant: str, arrival_s: float, first_token_s: float | None, error: str | None = None) -> Sample:
@@ -18,39 +18,39 @@ def flood(*firsts_s: float | None) -> list[Sample]:
     return [sample("flood", 0.0, first_s) for first_s in firsts_s]
 
 
-def result(samples: list[Sample]) -> Result:
+def result(samples: list[Sample]) -> CheckResult:
     return verdict(samples, "flood", "quiet").result
 
 
 def test_first_come_first_served_fails() -> None:
-    assert result([*flood(*range(1, 33)), sample("quiet", 0.5, 33.0)]) is Result.FAILED
+    assert result([*flood(*range(1, 33)), sample("quiet", 0.5, 33.0)]) is CheckResult.FAILED
 
 
 def test_a_quiet_request_that_passes_the_flood() -> None:
-    assert result([*flood(*range(1, 33)), sample("quiet", 8.5, 10.5)]) is Result.OK
+    assert result([*flood(*range(1, 33)), sample("quiet", 8.5, 10.5)]) is CheckResult.OK
 
 
 def test_one_late_quiet_request_is_enough_to_fail() -> None:
-    assert result([*flood(*range(1, 33)), sample("quiet", 8.5, 10.5), sample("quiet", 8.5, 40.0)]) is Result.FAILED
+    assert result([*flood(*range(1, 33)), sample("quiet", 8.5, 10.5), sample("quiet", 8.5, 40.0)]) is CheckResult.FAILED
 
 
 def test_a_flood_that_did_not_wait_says_nothing() -> None:
-    assert result([*flood(0.1, 0.2), sample("quiet", 0.5, 0.6)]) is Result.WARNING
+    assert result([*flood(0.1, 0.2), sample("quiet", 0.5, 0.6)]) is CheckResult.WARNING
 
 
 def test_requests_of_the_flood_that_were_refused_do_not_count() -> None:
     refused = [sample("flood", 0.0, None, "queue_full") for _ in range(100)]
-    assert result([*flood(1.0, 2.0, 3.0, 4.0), *refused, sample("quiet", 0.5, 5.0)]) is Result.FAILED
+    assert result([*flood(1.0, 2.0, 3.0, 4.0), *refused, sample("quiet", 0.5, 5.0)]) is CheckResult.FAILED
 
 
 def test_a_quiet_request_that_failed_fails() -> None:
     found = verdict([*flood(1.0), sample("quiet", 0.5, None, "no_workers")], "flood", "quiet")
-    assert found.result is Result.FAILED
+    assert found.result is CheckResult.FAILED
     assert "no_workers" in found.seen
 
 
 @given(st.lists(st.floats(1.0, 100.0), min_size=1, max_size=40), st.floats(1.0, 100.0))
 def test_the_verdict_is_the_part_of_the_flood_that_went_ahead(firsts_s: list[float], quiet_s: float) -> None:
     ahead = sum(first_s < quiet_s for first_s in firsts_s) / len(firsts_s)
-    expected = Result.FAILED if ahead > AHEAD_MAX else Result.OK
+    expected = CheckResult.FAILED if ahead > AHEAD_MAX else CheckResult.OK
     assert result([*flood(*firsts_s), sample("quiet", 0.5, quiet_s)]) is expected

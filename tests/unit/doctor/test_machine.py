@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.deployment.model import Deployment
-from headgate.doctor.finding import Result
+from headgate.doctor.finding import CheckResult
 from headgate.doctor.machine import check_docker, check_node
 from tests.unit.doctor.tools import command, engine
 
@@ -28,9 +28,14 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("lines", "result"),
-    [("echo v22.1.0", Result.OK), ("echo v18.20.1", Result.FAILED), ("exit 1", Result.FAILED), (None, Result.FAILED)],
+    [
+        ("echo v22.1.0", CheckResult.OK),
+        ("echo v18.20.1", CheckResult.FAILED),
+        ("exit 1", CheckResult.FAILED),
+        (None, CheckResult.FAILED),
+    ],
 )
-def test_node(path: Path, lines: str | None, result: Result) -> None:
+def test_node(path: Path, lines: str | None, result: CheckResult) -> None:
     if lines is not None:
         command(path, "node", lines)
     assert check_node().result is result
@@ -51,19 +56,19 @@ def test_node(path: Path, lines: str | None, result: Result) -> None:
 def test_docker_builds_for_each_image(path: Path, version: str, platforms: str, fields: Any, seen: str) -> None:
     engine(path, version, platforms)
     found = check_docker(Deployment.model_validate(fields))
-    assert found.result is (Result.FAILED if seen else Result.OK), found
+    assert found.result is (CheckResult.FAILED if seen else CheckResult.OK), found
     assert seen in found.seen
 
 
 def test_a_deployment_without_images_needs_no_docker() -> None:
     pools = {"a": {**MODEL, "image": IMAGE}}
     found = check_docker(Deployment.model_validate({"front": "lambda", "pools": pools}))
-    assert found.result is Result.SKIPPED
+    assert found.result is CheckResult.SKIPPED
 
 
 def test_another_command_than_docker(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine(path, ON_ARM, name="finch")
     assert "no engine answers docker" in check_docker(Deployment()).seen
     monkeypatch.setenv("CDK_DOCKER", "finch")
-    assert check_docker(Deployment()).result is Result.OK
+    assert check_docker(Deployment()).result is CheckResult.OK
     assert os.environ["PATH"] == str(path), "no engine of this machine was asked"

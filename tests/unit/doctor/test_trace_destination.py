@@ -11,8 +11,8 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from headgate.doctor.account import Account
-from headgate.doctor.finding import Finding, Result, failed, ok
+from headgate.doctor.account import AwsAccount
+from headgate.doctor.finding import CheckResult, Finding, failed, ok
 from headgate.doctor.trace_destination import check_traces
 from tests.unit.cli.command import headgate
 
@@ -33,16 +33,16 @@ def found(xray: Any, **answer: str) -> Finding:
 
 
 def test_transaction_search_is_active(xray: Any) -> None:
-    assert found(xray, Destination="CloudWatchLogs", Status="ACTIVE").result is Result.OK
+    assert found(xray, Destination="CloudWatchLogs", Status="ACTIVE").result is CheckResult.OK
 
 
 def test_it_is_being_enabled(xray: Any) -> None:
-    assert found(xray, Destination="CloudWatchLogs", Status="PENDING").result is Result.WARNING
+    assert found(xray, Destination="CloudWatchLogs", Status="PENDING").result is CheckResult.WARNING
 
 
 def test_it_is_not_enabled(xray: Any) -> None:
     finding = found(xray, Destination="XRay", Status="ACTIVE")
-    assert finding.result is Result.FAILED
+    assert finding.result is CheckResult.FAILED
     assert "Transaction Search" in finding.advice
 
 
@@ -50,7 +50,7 @@ def test_it_may_not_be_read(xray: Any) -> None:
     with Stubber(xray) as stubber:
         stubber.add_client_error("get_trace_segment_destination", "AccessDeniedException", "no")
         finding = check_traces(xray)
-    assert (finding.result, "AccessDenied" in finding.seen) == (Result.WARNING, True)
+    assert (finding.result, "AccessDenied" in finding.seen) == (CheckResult.WARNING, True)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_it_is_checked_if_the_file_asks_for_traces(
 ) -> None:
     file = tmp_path / "headgate.yaml"
     file.write_text(f"region: {REGION}\ntraces: {traces}\n")
-    monkeypatch.setattr(Account, "findings", lambda *_: [credentials("credentials", "an account")])
-    monkeypatch.setattr(Account, "client", lambda _, service: Destination(service))
+    monkeypatch.setattr(AwsAccount, "findings", lambda *_: [credentials("credentials", "an account")])
+    monkeypatch.setattr(AwsAccount, "client", lambda _, service: Destination(service))
     headgate("doctor", "before", "--file", str(file))
     assert ("Transaction Search is active" in capsys.readouterr().out) == is_checked
 

@@ -10,7 +10,7 @@ from botocore.stub import Stubber
 from moto import mock_aws
 
 from headgate.deployment.pool import Pool
-from headgate.doctor.finding import Result
+from headgate.doctor.finding import CheckResult
 from headgate.doctor.weights import check_weights
 
 GB = 10**9
@@ -27,20 +27,20 @@ def s3() -> Any:
 @pytest.mark.parametrize(
     ("sizes", "fields", "result", "seen"),
     [
-        ({"a.safetensors": 16 * GB, "config.json": 1}, {}, Result.OK, "16.0 GB of weights fit into 1 GPU(s)"),
-        ({"a.safetensors": 30 * GB, "b.safetensors": 30 * GB}, {}, Result.FAILED, "g6e.xlarge have 43"),
-        ({"a.safetensors": 16 * GB, "x.onnx": 300 * GB}, {}, Result.FAILED, "the disk of g6e.xlarge has 250"),
-        ({"config.json": 1}, {}, Result.FAILED, "no weights in its 1 files"),
-        ({}, {}, Result.FAILED, "no weights in its 0 files"),
+        ({"a.safetensors": 16 * GB, "config.json": 1}, {}, CheckResult.OK, "16.0 GB of weights fit into 1 GPU(s)"),
+        ({"a.safetensors": 30 * GB, "b.safetensors": 30 * GB}, {}, CheckResult.FAILED, "g6e.xlarge have 43"),
+        ({"a.safetensors": 16 * GB, "x.onnx": 300 * GB}, {}, CheckResult.FAILED, "the disk of g6e.xlarge has 250"),
+        ({"config.json": 1}, {}, CheckResult.FAILED, "no weights in its 1 files"),
+        ({}, {}, CheckResult.FAILED, "no weights in its 0 files"),
         (
             {"a.bin": 140 * GB},
             {"instance_types": ["g6e.12xlarge"], "tensor_parallel": 4},
-            Result.OK,
+            CheckResult.OK,
             "140.0 GB of weights fit into 4 GPU(s)",
         ),
     ],
 )
-def test_the_files_of_a_model(sizes: dict[str, int], fields: dict[str, Any], result: Result, seen: str) -> None:
+def test_the_files_of_a_model(sizes: dict[str, int], fields: dict[str, Any], result: CheckResult, seen: str) -> None:
     client = s3()
     contents = [{"Key": f"llama/{name}", "Size": size} for name, size in sizes.items()]
     stubber = Stubber(client)
@@ -53,7 +53,7 @@ def test_the_files_of_a_model(sizes: dict[str, int], fields: dict[str, Any], res
 def test_a_bucket_that_cannot_be_read_is_a_warning() -> None:
     with mock_aws():
         found = check_weights(s3(), "chat", pool())
-    assert (found.result, "NoSuchBucket" in found.seen) == (Result.WARNING, True)
+    assert (found.result, "NoSuchBucket" in found.seen) == (CheckResult.WARNING, True)
 
 
 def test_real_files_are_listed() -> None:
@@ -62,4 +62,4 @@ def test_real_files_are_listed() -> None:
         client.create_bucket(Bucket="models")
         client.put_object(Bucket="models", Key="llama/model.safetensors", Body=b"x" * 1000)
         client.put_object(Bucket="models", Key="llama-2/other.safetensors", Body=b"x")
-        assert check_weights(client, "chat", pool()).result is Result.OK
+        assert check_weights(client, "chat", pool()).result is CheckResult.OK

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from dispatcher.fields.kinds import Table
+from dispatcher.fields.kinds import FieldTable
 from dispatcher.fields.shapes.containers import Tagged
 from dispatcher.fields.table import formats, messages, responses, sampling, tools
 from dispatcher.fields.tables import CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
@@ -60,12 +60,12 @@ def fields_of(module: str, name: str) -> set[str]:
     return set(getattr(typed, "model_fields", None) or get_type_hints(typed))
 
 
-def lacking(table: Table, names: set[str]) -> set[str]:
+def lacking(table: FieldTable, names: set[str]) -> set[str]:
     return names - TAGS - set(table.fields)
 
 
 @pytest.mark.parametrize(("table", "module", "name"), OBJECTS, ids=[f"{module}.{name}" for _, module, name in OBJECTS])
-def test_the_table_has_each_field(table: Table, module: str, name: str) -> None:
+def test_the_table_has_each_field(table: FieldTable, module: str, name: str) -> None:
     assert lacking(table, fields_of(module, name)) == set()
 
 

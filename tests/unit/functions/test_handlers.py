@@ -16,7 +16,7 @@ from dispatcher.model.commands import Leave, Tick, UseFormat
 from dispatcher.model.errors import ConfigurationError, NoWorker, WorkerFailed
 from dispatcher.model.formats import NEWEST
 from dispatcher.operations.fleet import FRESH_S
-from dispatcher.operations.submit import Accepted
+from dispatcher.operations.submit import NewCall
 from dispatcher.operations.waking import Waking
 from dispatcher.sandbox import Runtime
 from functions.execute import handler as execute
@@ -57,12 +57,12 @@ class Sandbox:
     def gate_now(self) -> float:
         return self.runner.get_loop().time()
 
-    async def busy(self) -> list[Accepted]:
+    async def busy(self) -> list[NewCall]:
         """Take both slots, from another process, until `end`."""
         other = self.gate.process()
         return [await dispatched(self.gate, "b", context=other) for _ in range(2)]
 
-    async def end(self, running: list[Accepted]) -> None:
+    async def end(self, running: list[NewCall]) -> None:
         for one in running:
             one.leave()
         await self.gate.quiet()

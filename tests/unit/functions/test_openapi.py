@@ -10,7 +10,7 @@ import pytest
 from openapi_spec_validator import validate
 from starlette.routing import Route
 
-from dispatcher.fields.kinds import Shape, Table
+from dispatcher.fields.kinds import FieldTable, Shape
 from dispatcher.fields.shapes.containers import ByFirst, Either, Entries, Items, Record, Tagged
 from dispatcher.fields.shapes.scalars import Anything
 from dispatcher.fields.tables import ALL
@@ -57,7 +57,7 @@ def test_a_body_that_the_document_allows_is_checked_by_its_schema() -> None:
             jsonschema.validate({**good, **wrong}, schema)
 
 
-def shapes(tables: tuple[Table, ...]) -> list[Shape]:
+def shapes(tables: tuple[FieldTable, ...]) -> list[Shape]:
     """Return every shape of the tables, at any depth."""
     found: list[Shape] = []
     open_ = [field.shape for table in tables for field in table.fields.values() if field.kind in ACCEPTED]

@@ -7,23 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies import throttling
-from dispatcher.policies.throttling import Limits, Throttle, Throttled
+from dispatcher.policies.throttling import Throttle, Throttled, ThrottleLimits
 
 
 def test_nothing_is_refused_while_there_is_room() -> None:
-    throttle = Throttle(Limits(user=1, app=1))
+    throttle = Throttle(ThrottleLimits(user=1, app=1))
     assert all(throttle.decide("u", "a", 0.0, saturated=False, under_way=False) is None for _ in range(100))
 
 
 def test_nothing_is_refused_in_the_middle_of_an_interaction() -> None:
-    throttle = Throttle(Limits(user=1, app=1))
+    throttle = Throttle(ThrottleLimits(user=1, app=1))
     assert throttle.decide("u", "a", 0.0, saturated=True, under_way=False) is None
     assert throttle.decide("u", "a", 1.0, saturated=True, under_way=True) is None
     assert throttle.decide("u", "a", 2.0, saturated=True, under_way=False) is not None
 
 
 def test_a_refusal_says_which_limit_and_when_there_is_room() -> None:
-    throttle = Throttle(Limits(user=2, app=3, window_s=60.0))
+    throttle = Throttle(ThrottleLimits(user=2, app=3, window_s=60.0))
     for at_s, user in ((0.0, "u"), (10.0, "u"), (20.0, "v")):
         assert throttle.decide(user, "a", at_s, saturated=True, under_way=False) is None
     assert throttle.decide("u", "b", 30.0, saturated=True, under_way=False) == Throttled("user", 2, 30.0)
@@ -32,7 +32,7 @@ def test_a_refusal_says_which_limit_and_when_there_is_room() -> None:
 
 
 def test_where_both_limits_are_full_the_time_is_that_of_the_later() -> None:
-    throttle = Throttle(Limits(user=1, app=1))
+    throttle = Throttle(ThrottleLimits(user=1, app=1))
     throttle.decide("u", "a", 0.0, saturated=False, under_way=False)
     throttle.decide("v", "b", 20.0, saturated=False, under_way=False)
     assert throttle.decide("u", "b", 30.0, saturated=True, under_way=False) == Throttled("app", 1, 50.0)
@@ -40,21 +40,21 @@ def test_where_both_limits_are_full_the_time_is_that_of_the_later() -> None:
 
 
 def test_the_time_is_never_more_than_the_window() -> None:
-    throttle, now_s = Throttle(Limits(user=1, app=9)), 4.4
+    throttle, now_s = Throttle(ThrottleLimits(user=1, app=9)), 4.4
     assert now_s + 60.0 - now_s > 60.0
     assert throttle.decide("u", "a", now_s, saturated=True, under_way=False) is None
     assert throttle.decide("u", "a", now_s, saturated=True, under_way=False) == Throttled("user", 1, 60.0)
 
 
 def test_what_was_let_in_while_there_was_room_counts() -> None:
-    throttle = Throttle(Limits(user=3, app=100))
+    throttle = Throttle(ThrottleLimits(user=3, app=100))
     for _ in range(10):
         throttle.decide("u", "a", 0.0, saturated=False, under_way=False)
     assert throttle.decide("u", "a", 59.0, saturated=True, under_way=False) == Throttled("user", 3, 1.0)
 
 
 def test_an_application_may_have_its_own_limit() -> None:
-    throttle = Throttle(Limits(user=100, app=100, apps={"small": 1}))
+    throttle = Throttle(ThrottleLimits(user=100, app=100, apps={"small": 1}))
     assert throttle.decide("u", "small", 0.0, saturated=True, under_way=False) is None
     assert throttle.decide("v", "small", 0.0, saturated=True, under_way=False) is not None
     assert throttle.decide("v", "other", 0.0, saturated=True, under_way=False) is None
@@ -63,12 +63,12 @@ def test_an_application_may_have_its_own_limit() -> None:
 @pytest.mark.parametrize("wrong", [{"user": 0}, {"app": 0}, {"apps": {"a": 0}}, {"window_s": 0.0}])
 def test_limits_that_admit_no_request_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="limits are at least 1"):
-        Limits(**{"user": 1, "app": 1, **wrong})  # type: ignore[arg-type]
+        ThrottleLimits(**{"user": 1, "app": 1, **wrong})  # type: ignore[arg-type]
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throttling, "KEPT_MAX", 10)
-    throttle = Throttle(Limits(user=2, app=2))
+    throttle = Throttle(ThrottleLimits(user=2, app=2))
     for number in range(1000):
         throttle.decide(f"u{number}", f"a{number}", float(number), saturated=False, under_way=False)
     assert len(throttle._users) == len(throttle._apps) == 10
@@ -76,7 +76,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_user_admitted_longest_ago_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throttling, "KEPT_MAX", 2)
-    throttle = Throttle(Limits(user=1, app=100))
+    throttle = Throttle(ThrottleLimits(user=1, app=100))
     for at_s, user in enumerate(("old", "late", "old", "new")):
         throttle.decide(user, "a", float(at_s), saturated=False, under_way=False)
     assert throttle.decide("old", "a", 4.0, saturated=True, under_way=False) == Throttled("user", 1, 58.0)
@@ -92,7 +92,7 @@ calls = st.tuples(
 def test_as_a_count_of_the_trailing_window_says(
     gaps: list[tuple[float, str, str, bool, bool]], user_max: int, app_max: int
 ) -> None:
-    throttle, now_s = Throttle(Limits(user_max, app_max)), 0.0
+    throttle, now_s = Throttle(ThrottleLimits(user_max, app_max)), 0.0
     let_in: list[tuple[float, str, str]] = []
     for gap_s, user, app, saturated, under_way in gaps:
         now_s += gap_s

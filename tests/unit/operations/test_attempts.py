@@ -17,7 +17,7 @@ from dispatcher.model.errors import (
     TenantError,
     WorkerFailed,
 )
-from dispatcher.model.invocation import Answer
+from dispatcher.model.invocation import StoredAnswer
 from dispatcher.model.worker_protocol import Started
 from dispatcher.operations.answer import result_of
 from dispatcher.operations.detached import execute_detached
@@ -113,7 +113,7 @@ async def test_the_answer_that_an_earlier_attempt_stored_is_given(gate: Gate) ->
     gate.workers.acts.extend([Act(breaks_after=2), Act(word="y")])
     call = await dispatched(gate, "a", "k")
     body = json.dumps({"text": "first", "reason": "stop"})
-    await gate.store.answer(call.call.id, Answer("done", 1, 10, 3, body, gate.clock.now()))
+    await gate.store.answer(call.call.id, StoredAnswer("done", 1, 10, 3, body, gate.clock.now()))
     got = await read(call)
     assert (got.text, got.reason, got.output_tokens) == ("first", "stop", 3)
     assert [order.attempt for _, order in gate.workers.orders] == [1, 2]

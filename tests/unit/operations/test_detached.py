@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.model.commands import Gone, Return, Silent, Status, Waiting
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.invocation import Answer
+from dispatcher.model.invocation import StoredAnswer
 from dispatcher.operations.detached import HOLD_S, execute_detached, serve_launched
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import begun, followed, queued
@@ -56,7 +56,7 @@ async def test_a_message_that_names_nothing_does_nothing(gate: Gate, call_id: st
 
 async def test_a_call_whose_answer_is_kept_and_whose_end_is_not_written_is_ended(gate: Gate) -> None:
     call_id = await launched(gate)
-    await gate.context.store.answer(call_id, Answer("done", 1, 10, 2, '{"text":"xx","reason":"stop"}', 0.0))
+    await gate.context.store.answer(call_id, StoredAnswer("done", 1, 10, 2, '{"text":"xx","reason":"stop"}', 0.0))
     assert not await execute_detached(gate.process(), call_id)
     assert not gate.shard.shard.state.calls
     (ended,) = [each for each in gate.ends("done") if each.id == call_id]
@@ -67,7 +67,7 @@ async def test_so_is_one_that_waits(gate: Gate) -> None:
     """Its attempt was returned as not begun. Until its end it would wait for an executor that takes it over."""
     call_id = await launched(gate)
     gate.shard.decide(Return(call_id, 1, "not_begun", "w"))
-    await gate.context.store.answer(call_id, Answer("failed", 1, 10, 2, '{"status":500}', 0.0))
+    await gate.context.store.answer(call_id, StoredAnswer("failed", 1, 10, 2, '{"status":500}', 0.0))
     assert isinstance(gate.shard.decide(Status(call_id)), Waiting)
     assert not await execute_detached(gate.process(), call_id)
     assert call_id not in gate.shard.shard.state.calls

@@ -24,7 +24,7 @@ from dispatcher.model.errors import (
     TenantError,
     UnknownModel,
 )
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.refusals import error_body
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.operations.answer import result_of
@@ -34,10 +34,10 @@ from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.keys import latest
 from dispatcher.operations.limits import DURABLE_REFUSED_S
 from dispatcher.operations.results import is_retryable
-from dispatcher.operations.submit import Accepted, Known
+from dispatcher.operations.submit import Known, NewCall
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.share_bounds import BURST_MAX, RATE_MIN, WEIGHT_MIN
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import ShardSettings
 from tests.support.gate.in_process import OFFER_S
@@ -51,7 +51,7 @@ def accepts(gate: Gate) -> list[Accept]:
     return [command for command in gate.shard.commands if isinstance(command, Accept)]
 
 
-def over(gate: Gate, *calls: Accepted) -> None:
+def over(gate: Gate, *calls: NewCall) -> None:
     for call in calls:
         call.leave()
 
@@ -90,7 +90,7 @@ async def test_a_model_without_live_workers_is_not_unknown(gate: Gate) -> None:
 async def test_a_call_waits_while_the_only_worker_is_silent(gate: Gate) -> None:
     gate.shard.decide(Silent("w", is_worker=True))
     accepted = await submitted(gate, "a")
-    assert isinstance(accepted, Accepted)
+    assert isinstance(accepted, NewCall)
     assert isinstance(accepted.outcome, Waiting)
     accepted.leave()
 
@@ -189,7 +189,7 @@ async def test_a_share_that_is_older_than_the_bounds_is_clamped(gate: Gate) -> N
 def test_a_fault_of_the_gate_is_a_500_that_may_be_tried_again() -> None:
     error = error_of_refused(GateRefused("p-1", "internal_error", "An error (fault 1a2b).", 1.0))
     assert (error.status, error.code, error.type, error.retry_after_s) == (500, "internal_error", "server_error", 1.0)
-    assert is_retryable(Answer("failed", 0, 0, 0, error_body(error), 0.0))
+    assert is_retryable(StoredAnswer("failed", 0, 0, 0, error_body(error), 0.0))
 
 
 async def test_a_position_that_grows_and_no_wait_without_a_measured_throughput(gate: Gate) -> None:
@@ -220,7 +220,7 @@ async def test_the_bound_is_the_tenants_own_and_a_refused_key_is_free_again(gate
 
 
 async def test_a_throttled_application_does_not_bar_the_others_of_its_tenant() -> None:
-    gate = await make_gate(settings=ShardSettings(throttling=Limits(user=100, app=1)))
+    gate = await make_gate(settings=ShardSettings(throttling=ThrottleLimits(user=100, app=1)))
     gate.add_worker(kv_use=1.0)
     batch = replace(asked(), app="batch")
     await followed(gate, "a", "one", request=batch)
@@ -410,7 +410,7 @@ async def test_an_item_that_cannot_be_written_is_503_and_the_key_works_later(gat
     assert isinstance(await followed(gate, "a", "k"), StoreUnavailable)
     assert accepts(gate) == []
     again = await submitted(gate, "a", "k")
-    if isinstance(again, Accepted):
+    if isinstance(again, NewCall):
         assert (await read(again)).text == "xxx"
     else:
         assert await result_of(gate.context, again) is not None

@@ -16,7 +16,7 @@ from dispatcher.operations.directory import CACHE_S, key_prefix
 from dispatcher.operations.tenant_settings import difference
 from dispatcher.operations.tenants import Booking, StoreAdmin, booking
 from dispatcher.policies.clocks import Share
-from headgate.doctor.finding import Result
+from headgate.doctor.finding import CheckResult
 from headgate.doctor.service import check_shares
 from tests.support.gate.memory_gate import Gate
 
@@ -60,12 +60,12 @@ async def test_a_tenant_that_is_older_than_the_bounds_is_clamped_named_and_can_b
     record = AuditRecord("1", 0.0, ACTOR, "tenant.create", "old", None, {})
     await gate.store.put_tenant(old, expected_version=None, audit=record)
     finding = await check_shares(admin(gate).all)
-    assert finding.result is Result.WARNING
+    assert finding.result is CheckResult.WARNING
     assert [f"old: {setting} should be" in finding.seen for setting in ("weight", "rate_per_s", "burst")] == [True] * 3
     changed = await admin(gate).change("old", {"queue_max": 5})
     assert (changed.queue_items_max, changed.share) == (5, old.share)
     await admin(gate).change("old", {"weight": 2.0, "rate_per_s": 0.0, "burst": 0.0})
-    assert (await check_shares(admin(gate).all)).result is Result.OK
+    assert (await check_shares(admin(gate).all)).result is CheckResult.OK
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "-a", "a" * 65, "ü", "a/b", "a#b"])

@@ -10,7 +10,7 @@ from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import Tenant
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import TierFloors
 from headgate.serve.tenants_file import read_tenants
@@ -40,7 +40,7 @@ def test_settings_of_the_gate_become_its_configuration(tmp_path: Path) -> None:
     path.write_text("tenants: {a: }\ntiers: {shares: {premium: 0.6}, slack: 100}\nthrottling: {user: 5, app: 9}\n")
     settings = load_config(read_tenants(path).environment()).shard_settings()
     assert settings.tiers == TierFloors({"premium": 0.6}, 100.0)
-    assert settings.throttling == Limits(5, 9)
+    assert settings.throttling == ThrottleLimits(5, 9)
     assert read_tenants(EXAMPLE).environment() == {}
 
 

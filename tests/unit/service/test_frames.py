@@ -52,7 +52,7 @@ OUTCOMES = records(*get_args(commands.Outcome))
 NEWS = records(commands.Offer, commands.Over)
 NUMBERS = st.integers(0, 2**40)
 MESSAGES = st.one_of(
-    records(frames.Hello, frames.Ask, frames.Alive, frames.Receipt, frames.Reply, frames.Launch),
+    records(frames.Hello, frames.Ask, frames.Heartbeat, frames.Receipt, frames.Reply, frames.Launch),
     records(frames.NotLeader, frames.Heir),
     st.builds(frames.Do, NUMBERS, NUMBER, COMMANDS),
     st.builds(frames.Result, NUMBERS, OUTCOMES),

@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.model.commands import Cancel, Command, Done, End, Leave, Over, Return, Tick
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
 from dispatcher.service.kept_answers import keep_answers
 from dispatcher.service.replica import Replica
@@ -30,7 +30,7 @@ async def accepted(world: World, *, slots: int) -> Replica:
     return replica
 
 
-async def answer_of(world: World) -> Answer:
+async def answer_of(world: World) -> StoredAnswer:
     kept = await world.store("one").get("one-1")
     assert kept is not None
     assert kept.answer is not None
@@ -72,7 +72,7 @@ async def test_a_kept_answer_is_the_end_although_its_worker_and_its_leader_died(
     """The leader died between keeping the answer and writing the end, and the worker before it reported again."""
     world = World()
     replica = await accepted(world, slots=1)
-    kept = Answer("done", 1, 7, 9, '{"text":"hello","reason":"stop"}', world.clock.now())
+    kept = StoredAnswer("done", 1, 7, 9, '{"text":"hello","reason":"stop"}', world.clock.now())
     await world.store("one").answer("one-1", kept)
     await world.clock.sleep(400)
     committed = await replica.commit([Leave("w1")])
@@ -88,7 +88,7 @@ async def test_a_call_whose_answer_is_kept_does_not_wait_again() -> None:
     """Its only worker is lost long before its deadline. It could expire in its queue, beside its answer."""
     world = World()
     replica = await accepted(world, slots=1)
-    kept = Answer("done", 1, 7, 9, '{"text":"hello","reason":"stop"}', world.clock.now())
+    kept = StoredAnswer("done", 1, 7, 9, '{"text":"hello","reason":"stop"}', world.clock.now())
     await world.store("one").answer("one-1", kept)
     await replica.commit([Leave("w1")])
     assert replica.shard.state.ends["one-1"] == Over("one-1", 1, "done", 7, 9)
@@ -115,7 +115,7 @@ async def test_a_call_that_expires_in_its_queue_ends_with_the_answer_of_a_return
     world = World()
     replica = await accepted(world, slots=1)
     await replica.commit([Return("one-1", 1, "failed", "w1"), report("w1", 0)])
-    kept = Answer("failed", 1, 7, 9, '{"status":500}', world.clock.now())
+    kept = StoredAnswer("failed", 1, 7, 9, '{"status":500}', world.clock.now())
     await world.store("one").answer("one-1", kept)
     await world.clock.sleep(400)
     await replica.commit([Tick()])
@@ -133,7 +133,7 @@ async def test_a_report_ends_as_the_kept_answer_of_its_attempt() -> None:
     """A process stored the end of the attempt as lost, and died before it wrote it to the log."""
     world = World()
     replica = await accepted(world, slots=1)
-    kept = Answer("expired", 1, 0, 0, '{"status":504}', world.clock.now())
+    kept = StoredAnswer("expired", 1, 0, 0, '{"status":504}', world.clock.now())
     await world.store("one").answer("one-1", kept)
     await replica.commit([End("one-1", 1, "done", 7, 9, "acme", '{"text":"hello"}')])
     assert replica.shard.state.ends["one-1"] == Over("one-1", 1, "expired")
@@ -148,7 +148,7 @@ async def test_an_answer_that_cannot_be_kept_does_not_hold_up_the_end() -> None:
     answers = replica._answers
     assert answers is not None
 
-    async def fail(_id: str, _answer: Answer) -> Answer | None:
+    async def fail(_id: str, _answer: StoredAnswer) -> StoredAnswer | None:
         raise StoreUnavailable()
 
     with pytest.MonkeyPatch.context() as patch:

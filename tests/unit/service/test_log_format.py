@@ -12,7 +12,15 @@ from dispatcher.model.commands import Accept, End, Offer, Over, Refused, UseForm
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import Ended
 from dispatcher.model.formats import NEWEST, OLDEST
-from dispatcher.service.codec.frames import COMMANDS, Do, Hello, Reads, decode_frame, encode_frames, encode_message
+from dispatcher.service.codec.frames import (
+    COMMANDS,
+    Do,
+    Hello,
+    ReadsFormat,
+    decode_frame,
+    encode_frames,
+    encode_message,
+)
 from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
 from dispatcher.service.log_format import use_format
@@ -110,7 +118,7 @@ async def test_the_leader_refuses_a_format_that_a_connected_process_does_not_rea
     older = await world.on("old", connect(world.fleet("old"), world.gates["g1"].address))
     await older.send(next(encode_frames([encode_message(Hello(1, "old-front", "client", ""))])))
     received = decode_frame(await older.receive())
-    assert not any(isinstance(message, Reads) for message in received)  # it would not know this message
+    assert not any(isinstance(message, ReadsFormat) for message in received)  # it would not know this message
     with pytest.raises(ConfigurationError, match=r"do not read format 6: old-front\. Update them"):
         await change(world, front, NEWEST)
     readers = await world.on("front", front.readers())

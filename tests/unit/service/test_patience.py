@@ -10,7 +10,7 @@ from dispatcher.service.link.patience import (
     SLOTS,
     TAIL_FACTOR,
     WINDOW_S,
-    Patience,
+    LinkPatience,
 )
 from dispatcher.service.presence import SILENT_S
 from dispatcher.service.succession import HOLD_OFF_S, STILL_WRITES_S
@@ -18,7 +18,7 @@ from tests.support.gate.service_world import World, in_virtual_time, start_gates
 
 
 def test_without_receipts_it_is_the_least() -> None:
-    assert Patience().seconds(5.0) == PATIENCE_S
+    assert LinkPatience().seconds(5.0) == PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ def test_without_receipts_it_is_the_least() -> None:
     ],
 )
 def test_it_is_a_multiple_of_the_tail_within_its_bounds(tail_s: float, patience_s: float) -> None:
-    patience = Patience()
+    patience = LinkPatience()
     for number in range(100):
         patience.took(tail_s if number == 50 else 0.0005, float(number))
     assert patience.seconds(100.0) == pytest.approx(patience_s)
 
 
 def test_a_late_receipt_is_forgotten_after_the_window() -> None:
-    patience = Patience()
+    patience = LinkPatience()
     patience.took(0.1, 0.0)
     for second in range(1, int(WINDOW_S)):
         patience.took(0.001, float(second))
@@ -48,7 +48,7 @@ def test_a_late_receipt_is_forgotten_after_the_window() -> None:
 
 
 def test_its_memory_is_bounded() -> None:
-    patience = Patience()
+    patience = LinkPatience()
     for second in range(100_000):
         patience.took(0.001, float(second))
     assert len(patience._longest) == SLOTS

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.model.commands import Accept, Offer, Outcome, Over, Refused, Status, Unknown, Waiting
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S
 from dispatcher.service.replica import COMMANDS_MAX, Deposed, Replica
@@ -228,7 +228,7 @@ async def test_an_answer_of_an_earlier_attempt_stands() -> None:
     now, store = world.clock.now(), world.store("one")
     await store.create(Invocation("one-1", "acme", "key", "pool", "m", "f", now, now + 300, Endpoint.COMPLETION, "{}"))
     await one.commit([accept("one-1", "one", now, durable=True)])
-    await store.answer("one-1", Answer("done", 0, 7, 9, "{}", now))
+    await store.answer("one-1", StoredAnswer("done", 0, 7, 9, "{}", now))
     await one.commit([end("one-1", 1)._replace(answer='{"text":"late"}')])
     row = one.shard.usage_rows()[0]
     assert (row.input_tokens, row.output_tokens) == (7, 9)

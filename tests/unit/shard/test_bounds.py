@@ -7,7 +7,7 @@ import pytest
 from dispatcher.model.commands import End, Over, Refused, Unknown
 from dispatcher.model.facts import Entry
 from dispatcher.policies import throttling
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.shard import accept, interactions, kept_ends
 from dispatcher.shard.forgetting import forget
 from dispatcher.shard.kept_ends import ENDS_KEPT_S
@@ -17,7 +17,7 @@ from dispatcher.shard.snapshot import dump, load
 from tests.support.gate.lone_shard import LoneShard, report
 from tests.support.gate.service_world import accept as accept_command
 
-THROTTLED = ShardSettings(throttling=Limits(user=2, app=100))
+THROTTLED = ShardSettings(throttling=ThrottleLimits(user=2, app=100))
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from gpu_worker.engines.swap_counts import SwapCounts
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges
-from gpu_worker.service.health.kinds import Kind
-from gpu_worker.service.health.probe import Verdict
+from gpu_worker.service.health.kinds import FailureKind
+from gpu_worker.service.health.probe import ProbeVerdict
 from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
 from headgate.simulator.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
@@ -67,8 +67,8 @@ async def after_one_request() -> dict[tuple[str, ...], float]:
     await harness.execute(order(tier=P))
     await harness.execute(order("late", tier=B, max_tokens=500, deadline_at=START + 3.05))
     harness.executions.watch.sheds[B] += 5
-    harness.executions.health.failures[Kind.FAILURE] += 2
-    harness.executions.health.verdicts[Verdict.SICK] += 3
+    harness.executions.health.failures[FailureKind.FAILURE] += 2
+    harness.executions.health.verdicts[ProbeVerdict.SICK] += 3
     harness.executions.health.is_sick = True
     harness.gate.away = True
     harness.executions.fence("old#1", is_old=True)

@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.model.worker_protocol import Finished, Token, WorkRefused
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import Dropped, EngineError, RefusedByPolicy
+from gpu_worker.engines.interface import EngineError, Evicted, RefusedByPolicy
 from gpu_worker.policies.slo.monitor import Attainment, Slo, SloMonitor, SloSettings, SloTargets
 from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
 from gpu_worker.service.slo.watch import SloWatch
@@ -94,8 +94,8 @@ def test_a_full_worker_says_so_and_sheds_nothing() -> None:
 @pytest.mark.parametrize(
     ("error", "after", "status", "code"),
     [
-        (Dropped(), 2, 503, "preempted"),
-        (Dropped(exhausted=True), 2, 503, "preempted_too_often"),
+        (Evicted(), 2, 503, "preempted"),
+        (Evicted(exhausted=True), 2, 503, "preempted_too_often"),
         (RefusedByPolicy(), 0, 429, "rate_limit_exceeded"),
         (EngineError("engine_failed", "it failed"), 2, 500, "engine_failed"),
     ],

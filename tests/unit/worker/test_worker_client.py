@@ -15,7 +15,7 @@ from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, cache_salt, verify
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, HttpWorkerClient
-from dispatcher.worker_connections import Broken, NotSent
+from dispatcher.worker_connections import BrokenConnection, NotSent
 from dispatcher.worker_wire import encode_event
 from headgate.simulator.virtual_time import START, LoopClock, run
 from tests.support.worker.connections import Posted, ScriptedAnswer, ScriptedConnections
@@ -100,7 +100,7 @@ def test_a_stream_that_breaks_off_or_makes_no_sense_is_a_failure(lines: list[byt
 
 
 @pytest.mark.parametrize(
-    ("error", "began"), [(NotSent("ClientConnectorError"), False), (Broken("SocketTimeoutError"), True)]
+    ("error", "began"), [(NotSent("ClientConnectorError"), False), (BrokenConnection("SocketTimeoutError"), True)]
 )
 def test_a_worker_that_cannot_be_reached_is_a_failure(error: Exception, began: bool) -> None:
     """The work surely did not begin only if no byte of the order was sent."""

@@ -14,7 +14,7 @@ from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished, Started, Token
 from dispatcher.operations.answer_events import AnswerEvents
-from dispatcher.operations.attempt import Attempts, Broken, LastEvent
+from dispatcher.operations.attempt import Broken, LastEvent, OwnAttempts
 from dispatcher.operations.calls import Call
 from dispatcher.operations.limits import LimitSettings
 from dispatcher.operations.output_limits import OutputLimit
@@ -108,7 +108,7 @@ def test_attempts_that_are_stopped_after_their_last_event_use_one_connection(mon
         async with one_connection(monkeypatch) as (worker, client, offer):
             ends: asyncio.Queue[LastEvent | Broken] = asyncio.Queue()
             for _ in range(CALLS):
-                attempts = Attempts(client, CALL, AnswerEvents(streamed=False), ends.put_nowait)
+                attempts = OwnAttempts(client, CALL, AnswerEvents(streamed=False), ends.put_nowait)
                 attempts.begin(offer)
                 assert isinstance((await ends.get()), LastEvent)
                 await attempts.stop()

@@ -15,20 +15,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate.workloads.arrivals import Arrival, WorkloadError
-from headgate.workloads.described.tenants import CallsShare, Interactions, PlannedWorkload, TenantPlan
-from headgate.workloads.lengths import Empirical, Fixed, Length, Lengths, Lognormal, Uniform
-from headgate.workloads.processes import Burst, Even, Gamma, OnOff, Process, Ramp, Rate, Spacing, Steady
+from headgate.workloads.described.tenants import CallsShare, InteractionArrivals, PlannedWorkload, TenantPlan
+from headgate.workloads.lengths import Empirical, Fixed, Length, Lognormal, SampledLengths, Uniform
+from headgate.workloads.processes import Burst, Even, Gamma, OnOff, Ramp, Rate, Spacing, Steady, TimedArrivals
 
 SIGMAS = 4.5
 """Of seven in a million draws; the seeds are fixed, so what passes once passes always."""
-SMALL = Lengths(Fixed(8), Fixed(4))
+SMALL = SampledLengths(Fixed(8), Fixed(4))
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("rate", [Steady(2.0), OnOff(4.0, 25.0, 25.0), Ramp(0.0, 4.0, 5000.0), Ramp(3.0, 1.0, 5000.0)])
 @pytest.mark.parametrize(("spacing", "cv"), [(Even(0.5), 0.0), (Gamma(), 1.0), (Gamma(0.5), 0.5), (Gamma(2.0), 2.0)])
 def test_as_many_arrivals_as_the_rate_says(rate: Rate, spacing: Spacing, cv: float, seed: int) -> None:
-    process = Process(spacing, rate, start_s=100.0, end_s=5100.0)
+    process = TimedArrivals(spacing, rate, start_s=100.0, end_s=5100.0)
     times = list(process.times(Random(seed)))
     assert all(100.0 <= time < 5100.0 for time in times)
     # A renewal process of n points expected has about cv^2 n variance (Cox, Renewal Theory, 1962, section 4.5).
@@ -43,7 +43,7 @@ def test_as_many_arrivals_as_the_rate_says(rate: Rate, spacing: Spacing, cv: flo
 
 @pytest.mark.parametrize("cv", [0.3, 1.0, 3.0])
 def test_gaps_vary_by_the_cv_given(cv: float) -> None:
-    times = list(Process(Gamma(cv), Steady(10.0), 0.0, 5000.0).times(Random(1)))
+    times = list(TimedArrivals(Gamma(cv), Steady(10.0), 0.0, 5000.0).times(Random(1)))
     gaps = [after - before for before, after in pairwise(times)]
     assert fmean(gaps) == pytest.approx(0.1, rel=SIGMAS * cv / math.sqrt(len(gaps)))
     assert stdev(gaps) / fmean(gaps) == pytest.approx(cv, rel=0.1)
@@ -63,7 +63,7 @@ def test_a_rate_and_its_inverse(first: float, last: float, over_s: float, part: 
 
 def test_bursts_are_as_likely_and_as_large_as_given() -> None:
     burst = Burst(0.25, 10, 30)
-    process = Process(Gamma(), Steady(1.0), 0.0, 20_000.0, burst)
+    process = TimedArrivals(Gamma(), Steady(1.0), 0.0, 20_000.0, burst)
     sizes = Counter(Counter(process.times(Random(3))).values())
     arrivals = sum(sizes.values())
     bursts = arrivals - sizes[1]
@@ -100,7 +100,7 @@ def test_lognormal_is_about_its_median_and_within_its_bounds() -> None:
 
 
 def test_interactions_have_as_many_calls_as_their_shares_say() -> None:
-    interactions = Interactions((CallsShare(1, 1, 73.2), CallsShare(2, 10, 26.1), CallsShare(11, 20, 0.7)))
+    interactions = InteractionArrivals((CallsShare(1, 1, 73.2), CallsShare(2, 10, 26.1), CallsShare(11, 20, 0.7)))
     random = Random(9)
     calls = [interactions.calls(random) for _ in range(20_000)]
     for low, high, share in ((1, 1, 0.732), (2, 10, 0.261), (11, 20, 0.007)):
@@ -117,7 +117,7 @@ RATES = (
     | st.builds(Ramp, st.floats(0.0, 3.0), st.floats(0.1, 3.0), st.just(30.0))
 )
 PROCESSES = st.builds(
-    Process,
+    TimedArrivals,
     SPACINGS,
     RATES,
     st.floats(0.0, 9.0),
@@ -131,7 +131,7 @@ LENGTHS = (
     | st.sampled_from([Empirical("a", (3, 1, 2)), Empirical("b", (0, 7))])
 )
 INTERACTIONS = st.none() | st.builds(
-    Interactions,
+    InteractionArrivals,
     st.lists(
         st.builds(CallsShare, st.integers(1, 2), st.integers(2, 5), st.floats(0.1, 9.0)), min_size=1, max_size=3
     ).map(tuple),
@@ -146,7 +146,7 @@ def plans(names: str) -> st.SearchStrategy[list[TenantPlan]]:
                 TenantPlan,
                 st.just(name),
                 st.lists(PROCESSES, min_size=1, max_size=3).map(tuple),
-                st.builds(Lengths, LENGTHS, LENGTHS),
+                st.builds(SampledLengths, LENGTHS, LENGTHS),
                 system_tokens=st.integers(0, 20),
                 requests_max=st.none() | st.integers(1, 20),
                 interactions=INTERACTIONS,
@@ -210,7 +210,7 @@ def check_tenant(plan: TenantPlan, own: list[Arrival]) -> None:
 
 
 def tenant(name: str, rate_per_s: float, **more: object) -> TenantPlan:
-    return TenantPlan(name, (Process(Gamma(), Steady(rate_per_s), 0.0, 1000.0),), SMALL, **more)  # type: ignore[arg-type]
+    return TenantPlan(name, (TimedArrivals(Gamma(), Steady(rate_per_s), 0.0, 1000.0),), SMALL, **more)  # type: ignore[arg-type]
 
 
 def test_what_a_seed_gives_never_changes() -> None:

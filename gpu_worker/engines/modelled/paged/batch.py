@@ -16,14 +16,14 @@ from math import inf
 from gpu_worker.engines.modelled.paged.copies import Copies
 from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
-from gpu_worker.engines.modelled.paged.sequence import Sequence
+from gpu_worker.engines.modelled.paged.sequence import PagedSequence
 from gpu_worker.policies.preemption.admission import RESERVED_FOR, Admission
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 from gpu_worker.policies.preemption.victims import sort_by_protection
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 
-Part = tuple[Sequence, int]
+Part = tuple[PagedSequence, int]
 """A sequence, and how many of its tokens a step prefills."""
 
 
@@ -35,16 +35,16 @@ class PagedBatch:
         self.admission = admission
         self.copies = Copies(admission.calibration)
         self.counts = SchedulingStats()
-        self.sequences: dict[str, Sequence] = {}
+        self.sequences: dict[str, PagedSequence] = {}
         self.kv_budget = PagedKvBudget(profile, admission, self.sequences)
         self.kv_tokens = 0
-        self.dropped: list[Sequence] = []
+        self.dropped: list[PagedSequence] = []
         self._policy = admission.policy
         self._whole_prompts = profile.chunk_tokens is None
         self._extra_tokens = profile.prompt_extra_tokens
 
     @property
-    def running(self) -> list[Sequence]:
+    def running(self) -> list[PagedSequence]:
         """The running sequences in the order in which they entered."""
         return self.kv_budget.running
 
@@ -52,7 +52,7 @@ class PagedBatch:
     def waiting(self) -> int:
         return len(self.sequences) - len(self.running)
 
-    def enqueue(self, request: QueueRequest, now_s: float) -> Sequence | None:
+    def enqueue(self, request: QueueRequest, now_s: float) -> PagedSequence | None:
         """Add a request that arrives. It ends after its `output_tokens` where they are known, else after the most.
         None: the policy refuses it."""
         if not self.admission.enqueue(request, now_s):
@@ -61,7 +61,7 @@ class PagedBatch:
         output = output_most if request.output_tokens is None else max(request.output_tokens, 1)
         most = self.admission.blocks_max(request.tier, self.kv_budget.blocks_total)
         blocks_most = min(self.kv_budget.blocks_of(prompt + output_most), most)
-        sequence = Sequence(request, prompt, output, blocks_most, left=prompt)
+        sequence = PagedSequence(request, prompt, output, blocks_most, left=prompt)
         self.sequences[request.request_id] = sequence
         return sequence
 
@@ -72,23 +72,25 @@ class PagedBatch:
         self.counts.expired += len(found)
         return found
 
-    def end(self, sequence: Sequence) -> None:
+    def end(self, sequence: PagedSequence) -> None:
         """Remove a running sequence that is done or aborted."""
         self._out(sequence)
         self._policy.finish(sequence.request.request_id)
         del self.sequences[sequence.request.request_id]
 
-    def cancel(self, sequence: Sequence) -> None:
+    def cancel(self, sequence: PagedSequence) -> None:
         """Remove a waiting sequence."""
         self.kv_budget.swap_bytes_used -= sequence.swap_bytes
         self._policy.cancel(sequence.request.request_id)
         del self.sequences[sequence.request.request_id]
 
-    def take_dropped(self) -> list[Sequence]:
+    def take_dropped(self) -> list[PagedSequence]:
         dropped, self.dropped = self.dropped, []
         return dropped
 
-    def admit(self, step_tokens: int, now_s: float, *, begun: bool) -> tuple[list[Sequence], list[Part], set[Sequence]]:
+    def admit(
+        self, step_tokens: int, now_s: float, *, begun: bool
+    ) -> tuple[list[PagedSequence], list[Part], set[PagedSequence]]:
         """Run a pass of admissions. Return the sequences that entered, their parts of the step, and the victims.
 
         `step_tokens`: prompt tokens that the step can still take; `begun`: other sequences have parts of it already. A
@@ -96,9 +98,9 @@ class PagedBatch:
         """
         self.admission.begin_pass(now_s)
         self.kv_budget.begin_pass()
-        entered: list[Sequence] = []
+        entered: list[PagedSequence] = []
         parts: list[Part] = []
-        victims: set[Sequence] = set()
+        victims: set[PagedSequence] = set()
         while step_tokens > 0 and (plan := self.admission.next_plan(self.kv_budget)) is not None:
             sequence = self.sequences[plan.request.request_id]
             if self._whole_prompts and (begun or parts) and sequence.left > step_tokens:
@@ -113,14 +115,14 @@ class PagedBatch:
                 step_tokens = take_part(parts, sequence, most)
         return entered, parts, victims
 
-    def _enter(self, sequence: Sequence, now_s: float) -> None:
+    def _enter(self, sequence: PagedSequence, now_s: float) -> None:
         self._policy.admit(sequence.request.request_id)
         self.kv_budget.enter(sequence)
         self.kv_tokens += sequence.held
         if sequence.preemptions:
             self._resume(sequence, now_s)
 
-    def _resume(self, sequence: Sequence, now_s: float) -> None:
+    def _resume(self, sequence: PagedSequence, now_s: float) -> None:
         self.counts.resumed += 1
         self.counts.recomputed_tokens += sequence.lost
         if sequence.predicted_s is not None:
@@ -133,7 +135,7 @@ class PagedBatch:
             self.kv_budget.swap_bytes_used -= sequence.swap_bytes
         sequence.lost, sequence.predicted_s, sequence.swap_bytes = 0, None, 0.0
 
-    def _out(self, sequence: Sequence) -> None:
+    def _out(self, sequence: PagedSequence) -> None:
         self.kv_tokens -= sequence.held
         self.kv_budget.leave(sequence)
 
@@ -149,23 +151,23 @@ class PagedBatch:
             self._throw_away(sequence)
             sequence.predicted_s = eviction.predicted_s
 
-    def _drop(self, sequence: Sequence, *, exhausted: bool) -> None:
+    def _drop(self, sequence: PagedSequence, *, exhausted: bool) -> None:
         self.end(sequence)
         sequence.exhausted = exhausted
         self.dropped.append(sequence)
 
-    def _swap_out(self, sequence: Sequence, now_s: float) -> None:
+    def _swap_out(self, sequence: PagedSequence, now_s: float) -> None:
         sequence.swap_bytes = self.copies.swap_out(sequence.held, now_s)
         self.counts.swapped_out_bytes += sequence.swap_bytes
         self.kv_budget.swap_bytes_used += sequence.swap_bytes
         self._preempt(sequence)
 
-    def _throw_away(self, sequence: Sequence) -> None:
+    def _throw_away(self, sequence: PagedSequence) -> None:
         sequence.lost = sequence.held
         self._preempt(sequence)
         sequence.left = sequence.length
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: PagedSequence) -> None:
         self._out(sequence)
         self._policy.preempt(sequence.request.request_id)
         sequence.preemptions += 1
@@ -182,7 +184,7 @@ class PagedBatch:
             return False
         return self._grow_in_order(set(wanting))
 
-    def _grow_in_order(self, wanting: set[Sequence]) -> bool:
+    def _grow_in_order(self, wanting: set[PagedSequence]) -> bool:
         by_id = {sequence.request.request_id: sequence for sequence in self.running}
         close = self.admission.settings.lead_max < inf
         kept = sort_by_protection(
@@ -200,7 +202,7 @@ class PagedBatch:
                     self.kv_budget.grow(sequence, 1)
         return len(order) > len(self.running)
 
-    def _last(self, order: list[Sequence], wanting: Sequence) -> Sequence:
+    def _last(self, order: list[PagedSequence], wanting: PagedSequence) -> PagedSequence:
         """Return the last sequence whose blocks `wanting` may use: if only reserved blocks are free, one whose tier may
         not use them."""
         outside = wanting.request.tier not in RESERVED_FOR and self.kv_budget.free > 0
@@ -210,7 +212,7 @@ class PagedBatch:
             if last.blocks and not last.protected and not (outside and last.request.tier in RESERVED_FOR)
         )
 
-    def _evict_natively(self, sequence: Sequence) -> None:
+    def _evict_natively(self, sequence: PagedSequence) -> None:
         self.counts.native += 1
         if self.kv_budget.exhausted(sequence.request.request_id):
             self.counts.exhausted += 1
@@ -219,7 +221,7 @@ class PagedBatch:
             self._throw_away(sequence)
 
 
-def take_part(parts: list[Part], sequence: Sequence, step_tokens: int) -> int:
+def take_part(parts: list[Part], sequence: PagedSequence, step_tokens: int) -> int:
     """Add what fits of the tokens that `sequence` has left; return the tokens that the step can still take."""
     tokens = min(sequence.left, step_tokens)
     if tokens:

@@ -20,7 +20,7 @@ from math import ceil
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
-from gpu_worker.engines.modelled.paged.sequence import Sequence
+from gpu_worker.engines.modelled.paged.sequence import PagedSequence
 from gpu_worker.policies.preemption.admission import RESERVED_FOR, Admission
 from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.tiers.tiered import TieredQueue
@@ -31,7 +31,7 @@ SLOTS_UNBOUNDED = 1_000_000_000
 class PagedKvBudget:
     """The admission's `KvBudget`. `sequences`: the batch's own, waiting and running, by request id."""
 
-    def __init__(self, profile: PagedProfile, admission: Admission, sequences: Mapping[str, Sequence]) -> None:
+    def __init__(self, profile: PagedProfile, admission: Admission, sequences: Mapping[str, PagedSequence]) -> None:
         self._profile = profile
         self._tiers = admission.policy if isinstance(admission.policy, TieredQueue) else None
         self._settings = admission.settings
@@ -46,8 +46,8 @@ class PagedKvBudget:
         self.premium_blocks = 0
         """Blocks held by tiers that may use the reserve."""
         self.swap_bytes_used = 0.0
-        self.running: list[Sequence] = []
-        self._entered: set[Sequence] = set()
+        self.running: list[PagedSequence] = []
+        self._entered: set[PagedSequence] = set()
         """Sequences admitted in the current pass."""
 
     def blocks_of(self, tokens: int) -> int:
@@ -78,10 +78,10 @@ class PagedKvBudget:
             return self.blocks_total + 1
         return self._entry_blocks(sequence)
 
-    def _entry_blocks(self, sequence: Sequence) -> int:
+    def _entry_blocks(self, sequence: PagedSequence) -> int:
         return sequence.blocks_most if self._profile.reserve_outputs else self.blocks_of(sequence.length)
 
-    def _could_keep(self, sequence: Sequence) -> bool:
+    def _could_keep(self, sequence: PagedSequence) -> bool:
         """Return whether the sequence finds its blocks however long it and all other protected sequences get."""
         in_reserve = sequence.request.tier in RESERVED_FOR
         outside = self._protected_most[False] + (0 if in_reserve else sequence.blocks_most)
@@ -91,7 +91,7 @@ class PagedKvBudget:
     def residents(self) -> list[Resident]:
         return [replace(sequence.resident(), entered=sequence in self._entered) for sequence in self.running]
 
-    def enter(self, sequence: Sequence) -> None:
+    def enter(self, sequence: PagedSequence) -> None:
         """Add a sequence that the policy has just admitted; it keeps the rank of this admission while it runs."""
         if self._tiers is not None:
             tier_state = self._tiers.tier_state(sequence.request.request_id)
@@ -102,13 +102,13 @@ class PagedKvBudget:
         self._entered.add(sequence)
         self.grow(sequence, self._entry_blocks(sequence))
 
-    def grow(self, sequence: Sequence, blocks: int) -> None:
+    def grow(self, sequence: PagedSequence, blocks: int) -> None:
         sequence.blocks += blocks
         self.free -= blocks
         if sequence.request.tier in RESERVED_FOR:
             self.premium_blocks += blocks
 
-    def leave(self, sequence: Sequence) -> None:
+    def leave(self, sequence: PagedSequence) -> None:
         if sequence.protected:
             self._protected_most[sequence.request.tier in RESERVED_FOR] -= sequence.blocks_most
         self.running.remove(sequence)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from gpu_worker.engines.modelled.paged.batch import PagedBatch, Part, take_part
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
-from gpu_worker.engines.modelled.paged.sequence import Sequence
+from gpu_worker.engines.modelled.paged.sequence import PagedSequence
 from gpu_worker.policies.preemption.admission import Admission
 
 
@@ -34,11 +34,11 @@ class Step:
     """`decoding`: sequences that get a token. `parts`: prompt tokens of each sequence that is prefilled. Both are empty
     where the batch waits for a copy, or is empty. `entered`: admitted at the beginning of this step."""
 
-    decoding: list[Sequence]
+    decoding: list[PagedSequence]
     parts: list[Part]
-    entered: list[Sequence]
+    entered: list[PagedSequence]
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: PagedSequence) -> None:
         """Compute nothing of a sequence that was aborted while the step ran."""
         self.decoding = [one for one in self.decoding if one is not sequence]
         self.parts = [(one, tokens) for one, tokens in self.parts if one is not sequence]
@@ -59,7 +59,7 @@ class PagedModel:
         ready = [sequence for sequence in batch.running if sequence.ready_s <= now_s]
         decoding = [sequence for sequence in ready if not sequence.left]
         parts: list[Part] = []
-        entered: list[Sequence] = []
+        entered: list[PagedSequence] = []
         step_tokens = self._step_tokens(decoding)
         for sequence in sorted((one for one in ready if one.left), key=lambda one: (not one.protected, one.rank)):
             step_tokens = take_part(parts, sequence, step_tokens)
@@ -72,7 +72,7 @@ class PagedModel:
             decoding = []
         return Step(decoding, parts, entered)
 
-    def _step_tokens(self, decoding: list[Sequence]) -> int:
+    def _step_tokens(self, decoding: list[PagedSequence]) -> int:
         """Return the prompt tokens that a step can take beside these decodes."""
         if self._profile.chunk_tokens is None:
             return self._profile.minibatch_tokens_max
@@ -87,7 +87,7 @@ class PagedModel:
         seconds = self._profile.step_s(len(step.decoding), prompt_tokens, self.batch.kv_tokens)
         return max(now_s + factor * seconds, self.batch.copies.out_until_s)
 
-    def compute(self, step: Step) -> list[Sequence]:
+    def compute(self, step: Step) -> list[PagedSequence]:
         """Apply a step that has ended. Return the sequences that have a new token, the decoded ones first."""
         self._decode(step.decoding)
         if step.decoding or self._profile.chunk_tokens is not None:
@@ -100,7 +100,7 @@ class PagedModel:
             self._generate_first(sequence)
         return [*step.decoding, *prefilled]
 
-    def _decode(self, decoding: list[Sequence]) -> None:
+    def _decode(self, decoding: list[PagedSequence]) -> None:
         all_decode = len(decoding) == len(self.batch.running)
         self.batch.kv_tokens += len(decoding)
         for sequence in decoding:
@@ -110,7 +110,7 @@ class PagedModel:
         if decoding and all_decode:
             self._policy.decoded(1)
 
-    def _generate_first(self, sequence: Sequence) -> None:
+    def _generate_first(self, sequence: PagedSequence) -> None:
         """Count the token that a prefill gives; a request for no output is not charged for it."""
         sequence.tokens += 1
         self.batch.kv_tokens += 1

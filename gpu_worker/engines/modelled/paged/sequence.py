@@ -9,7 +9,7 @@ from gpu_worker.policies.request import QueueRequest
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class PagedSequence:
     """`prompt`: prompt tokens, with those that the server adds. `output`: tokens after which the sequence ends, at
     least 1. `blocks_most`: the most blocks that it may come to hold. `left`: tokens of prompt and output so far that
     must be computed before the sequence decodes.

@@ -25,7 +25,7 @@ _CONTENT = "content"
 
 
 @dataclass(slots=True)
-class Piece:
+class AnswerPiece:
     """What is new of one choice. `has_content`: whether the server sent any, though it may wait for its other half.
     `is_whole`: the server sent the whole choice at once."""
 
@@ -42,7 +42,7 @@ class Piece:
 class Chunk:
     """One event. `usage` has OpenAI's names."""
 
-    pieces: list[Piece]
+    pieces: list[AnswerPiece]
     usage: dict[str, Any] | None = None
 
 
@@ -85,7 +85,7 @@ class Normal:
         choices = [each for each in given if each is not None] if isinstance(given, list) else []
         return Chunk([self._piece(each) for each in choices], find_usage(chunk, choices))
 
-    def end(self) -> Iterator[Piece]:
+    def end(self) -> Iterator[AnswerPiece]:
         """Yield what waits for a continuation that does not come. Call it once, when no event follows."""
         for index, choice in sorted(self._by_index.items()):
             text = ""
@@ -98,7 +98,7 @@ class Normal:
             if calls := choice.calls.end(is_cut=choice.reason == "length"):
                 delta["tool_calls"] = calls
             if text or delta:
-                yield Piece(index, text, delta or None)
+                yield AnswerPiece(index, text, delta or None)
 
     def reason_at_end(self, index: int) -> str:
         """Return the finish reason of a choice that the server ended without one."""
@@ -114,7 +114,7 @@ class Normal:
         """Return whether no call of the choice was cut off within its arguments."""
         return self._of(index).calls.are_whole
 
-    def _piece(self, given: Any) -> Piece:
+    def _piece(self, given: Any) -> AnswerPiece:
         index = self._index(given)
         if self.check_choice is not None:
             self.check_choice(given)
@@ -140,7 +140,7 @@ class Normal:
         logprobs = self._logprobs(given.get("logprobs"))
         has_content = has_text or has_calls or bool(rest)
         choice.has_content = choice.has_content or has_content
-        return Piece(index, text, rest or None, logprobs, reason, has_content, is_whole)
+        return AnswerPiece(index, text, rest or None, logprobs, reason, has_content, is_whole)
 
     def _text(self, choice: _Choice, delta: dict[str, Any]) -> tuple[str, bool, dict[str, Any]]:
         """Return the text to send, whether there was any, and the reasoning in the content's parts."""

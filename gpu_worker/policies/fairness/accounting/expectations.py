@@ -22,7 +22,7 @@ STAGES_KEPT_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class RequestLengths:
     """Lengths of a request in tokens. `input_tokens`: the input without the system prompt."""
 
     input_tokens: float
@@ -30,18 +30,18 @@ class Lengths:
     output_tokens: float
 
 
-PRIOR = Lengths(256, 0, 256)
+PRIOR = RequestLengths(256, 0, 256)
 
 
 @dataclass(slots=True)
 class _Mean:
-    lengths: Lengths
+    lengths: RequestLengths
     seen: int = 0
 
-    def learn(self, new: Lengths) -> None:
+    def learn(self, new: RequestLengths) -> None:
         self.seen = min(self.seen + 1, MEMORY)
         old, part = self.lengths, 1 / self.seen
-        self.lengths = Lengths(
+        self.lengths = RequestLengths(
             old.input_tokens + part * (new.input_tokens - old.input_tokens),
             old.system_tokens + part * (new.system_tokens - old.system_tokens),
             old.output_tokens + part * (new.output_tokens - old.output_tokens),
@@ -56,12 +56,12 @@ class Expectations:
         self._means: OrderedDict[tuple[str, int | None], _Mean] = OrderedDict()
         """The mean lengths by application and stage; the stage None stands for all stages of the application."""
 
-    def of(self, app: str, stage: int) -> Lengths:
+    def of(self, app: str, stage: int) -> RequestLengths:
         """Return the expected lengths of a request."""
         mean = self._means.get((app, stage)) or self._means.get((app, None)) or self._all
         return mean.lengths
 
-    def learn(self, app: str, stage: int, lengths: Lengths) -> None:
+    def learn(self, app: str, stage: int, lengths: RequestLengths) -> None:
         """Add the true lengths of a request that ended."""
         self._all.learn(lengths)
         for key in ((app, stage), (app, None)):

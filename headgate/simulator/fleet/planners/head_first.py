@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap
 from headgate.simulator.fleet.requests import FleetRequest
-from headgate.simulator.fleet.worker import FleetWorker
+from headgate.simulator.fleet.worker import SimulatedWorker
 
 FAR = 3
 """No slot now, nor after a swap that is possible."""
@@ -53,12 +53,12 @@ class HeadFirstPlanner(Planner):
             if found.target is None:
                 yield Swap(found, request.model)
 
-    def _worker_for(self, request: FleetRequest) -> FleetWorker | None:
+    def _worker_for(self, request: FleetRequest) -> SimulatedWorker | None:
         found = ((self._distance(worker, request.model), worker) for worker in self.workers)
         usable = [(distance, len(worker.running), worker.name, worker) for distance, worker in found if distance < FAR]
         return min(usable, default=(FAR, 0, "", None))[3]
 
-    def _distance(self, worker: FleetWorker, model: str) -> int:
+    def _distance(self, worker: SimulatedWorker, model: str) -> int:
         """Return 0 for a free slot, 1 for one after a swap that has begun, 2 for a swap; FAR if there is no slot."""
         if model not in worker.models:
             return FAR

@@ -20,27 +20,27 @@ from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.planning.slo import SloClasses
 from headgate.simulator.fleet.profiling import ModelProfile
 from headgate.simulator.fleet.requests import FleetRequest
-from headgate.simulator.fleet.worker import FleetWorker
+from headgate.simulator.fleet.worker import SimulatedWorker
 
 
 class Dispatch(NamedTuple):
     """Give the request a free slot of the worker, which has its model loaded."""
 
     request: FleetRequest
-    worker: FleetWorker
+    worker: SimulatedWorker
 
 
 class Swap(NamedTuple):
     """Drain the worker, and load the model."""
 
-    worker: FleetWorker
+    worker: SimulatedWorker
     model: str
 
 
 class Preempt(NamedTuple):
     """Return all running requests of the worker at once; it keeps its model."""
 
-    worker: FleetWorker
+    worker: SimulatedWorker
 
 
 Action = Dispatch | Swap | Preempt
@@ -54,7 +54,7 @@ class Surroundings:
     group, in batches.
     """
 
-    workers: Sequence[FleetWorker]
+    workers: Sequence[SimulatedWorker]
     classes: SloClasses
     profiles: Mapping[str, ModelProfile]
     capacity_per_s: Mapping[tuple[str, str], float]

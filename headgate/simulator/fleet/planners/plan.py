@@ -16,7 +16,7 @@ from math import inf
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.claims import TenantBacklog
 from dispatcher.policies.planning.entitlement import HORIZON_S
-from dispatcher.policies.planning.fleet import FleetWorker as PlannedWorker
+from dispatcher.policies.planning.fleet import FleetWorker
 from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.policies.planning.groups import GroupedRequest, GroupKey, TenantGroups
 from dispatcher.policies.planning.lengths import OutputHistory
@@ -26,7 +26,7 @@ from headgate.simulator.engines.interface import output_tokens_max
 from headgate.simulator.fleet.fleet_gate import FleetGate
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
 from headgate.simulator.fleet.requests import FleetRequest
-from headgate.simulator.fleet.worker import FleetWorker
+from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.gates.shard_gate import EPOCH_S
 
 PLAN_S = 2.0
@@ -111,17 +111,17 @@ class ProductionPlanner(Planner):
             for tenant, groups in self._groups.items()
         ]
 
-    def _planned_worker(self, worker: FleetWorker, now_s: float) -> PlannedWorker:
+    def _planned_worker(self, worker: SimulatedWorker, now_s: float) -> FleetWorker:
         model = worker.next_model or ""
         rates = {name: rate for (kind, name), rate in self.around.capacity_per_s.items() if kind == worker.kind}
         swap_s = {name: 0.0 if name == model else loadable.swap_s for name, loadable in worker.models.items()}
         slots = min(loadable.slots for loadable in worker.models.values())
         loaded_at = EPOCH_S + (now_s if worker.target is not None else self._loaded_s[worker.name])
-        return PlannedWorker(
+        return FleetWorker(
             worker.name, worker.kind, model, loaded_at, swap_s, self._free_s(worker, rates, now_s), rates, slots
         )
 
-    def _free_s(self, worker: FleetWorker, rates: dict[str, float], now_s: float) -> float:
+    def _free_s(self, worker: SimulatedWorker, rates: dict[str, float], now_s: float) -> float:
         """Return the expected seconds until the rest of a swap, and of what runs, is done."""
         if worker.target is not None and not worker.is_draining:
             return max(0.0, worker.due_s - now_s)

@@ -26,7 +26,7 @@ from dispatcher.policies.planning.insertion import insert_by_due_time
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
 from headgate.simulator.fleet.requests import FleetRequest
-from headgate.simulator.fleet.worker import FleetWorker
+from headgate.simulator.fleet.worker import SimulatedWorker
 
 PLAN_S = 2.0
 MOVES_PER_GROUP = 100
@@ -75,7 +75,7 @@ class QlmPlanner(Planner):
         for worker in self.workers:
             yield from self._helped(worker)
 
-    def _pulled(self, worker: FleetWorker) -> Iterator[Action]:
+    def _pulled(self, worker: SimulatedWorker) -> Iterator[Action]:
         queue = self._queues[worker.name]
         while worker.target is None and queue:
             group = queue[0]
@@ -88,7 +88,7 @@ class QlmPlanner(Planner):
             else:
                 return
 
-    def _helped(self, worker: FleetWorker) -> Iterator[Action]:
+    def _helped(self, worker: SimulatedWorker) -> Iterator[Action]:
         """Let a worker without a queue take requests of its model from the others' groups."""
         while worker.free and not self._queues[worker.name]:
             groups = [group for queue in self._queues.values() for group in queue if group.model == worker.model]
@@ -97,7 +97,7 @@ class QlmPlanner(Planner):
                 return
             yield Dispatch(group.waiting.popleft(), worker)
 
-    def _is_idle(self, worker: FleetWorker) -> bool:
+    def _is_idle(self, worker: SimulatedWorker) -> bool:
         has_work = worker.running or any(group.waiting for group in self._queues[worker.name])
         return worker.target is None and not has_work
 
@@ -136,7 +136,7 @@ class QlmPlanner(Planner):
         due_s = min(request.due_s for request in group.waiting) - now_s
         return WaitingGroup(name, group.model, len(group.waiting), due_s, seconds)
 
-    def _planned_worker(self, worker: FleetWorker, now_s: float) -> PlannedWorker:
+    def _planned_worker(self, worker: SimulatedWorker, now_s: float) -> PlannedWorker:
         """Return the worker for the planner. A swap also costs the time that a batch needs to end."""
         swap_s = {
             model: loadable.swap_s + min(self.around.drain_s, batch_s(self.around, worker, model))
@@ -147,7 +147,7 @@ class QlmPlanner(Planner):
         return PlannedWorker(worker.name, worker.kind, worker.next_model or "", swap_s, free_s)
 
 
-def batch_s(around: Surroundings, worker: FleetWorker, model: str) -> float:
+def batch_s(around: Surroundings, worker: SimulatedWorker, model: str) -> float:
     """Return how long a full worker needs for a batch of the model's mean requests."""
     profile = around.profiles[model]
     each = profile.service / profile.requests

@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Preempt, Surroundings, Swap, planner
 from headgate.simulator.fleet.planners.qlm import batch_s
 from headgate.simulator.fleet.requests import FleetRequest
-from headgate.simulator.fleet.worker import FleetWorker
+from headgate.simulator.fleet.worker import SimulatedWorker
 
 PREEMPT = 3.03
 """The threshold for which SHEPHERD proves its competitive ratio."""
@@ -85,7 +85,7 @@ class ShepherdPlanner(Planner):
                     yield Preempt(worker)
                     yield from self._started(worker, now_s)
 
-    def _started(self, worker: FleetWorker, now_s: float) -> Iterator[Action]:
+    def _started(self, worker: SimulatedWorker, now_s: float) -> Iterator[Action]:
         """Start the batch that waits for the worker's swap, or else the best one."""
         batch = self._pending.pop(worker.name, None)
         if batch is None:
@@ -101,7 +101,7 @@ class ShepherdPlanner(Planner):
         for request in batch:
             yield Dispatch(request, worker)
 
-    def _best(self, worker: FleetWorker, now_s: float) -> tuple[str, float]:
+    def _best(self, worker: SimulatedWorker, now_s: float) -> tuple[str, float]:
         """Return the model with the most valuable batch for the worker, and its value; "" if nothing waits."""
         best: tuple[float, int, str] = (0.0, 0, "")
         for model, stock in self._stocks.items():

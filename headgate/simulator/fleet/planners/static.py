@@ -15,7 +15,7 @@ from math import inf
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
 from headgate.simulator.fleet.planners.model_queues import ModelQueues
 from headgate.simulator.fleet.requests import FleetRequest
-from headgate.simulator.fleet.worker import FleetWorker
+from headgate.simulator.fleet.worker import SimulatedWorker
 
 
 @planner("static")
@@ -44,7 +44,7 @@ class StaticPlanner(Planner):
                 yield Dispatch(self._queues.take(model), free)
 
 
-def least_loaded(workers: Sequence[FleetWorker], model: str) -> FleetWorker | None:
+def least_loaded(workers: Sequence[SimulatedWorker], model: str) -> SimulatedWorker | None:
     """Return the worker with the model and a free slot that has the smallest part of its slots in use, or None."""
     able = [worker for worker in workers if worker.model == model and worker.free > 0]
     return min(able, key=lambda worker: (len(worker.running) / worker.models[model].slots, worker.name), default=None)
@@ -63,7 +63,7 @@ def _partition(around: Surroundings) -> dict[str, str]:
     return _kept(around.workers, found)
 
 
-def _kept(workers: Sequence[FleetWorker], found: dict[str, str]) -> dict[str, str]:
+def _kept(workers: Sequence[SimulatedWorker], found: dict[str, str]) -> dict[str, str]:
     """Exchange models between equal workers, so that as many as possible keep the model that they have."""
     for worker in workers:
         model = found.get(worker.name)
@@ -75,7 +75,7 @@ def _kept(workers: Sequence[FleetWorker], found: dict[str, str]) -> dict[str, st
     return found
 
 
-def _need(around: Surroundings, worker: FleetWorker, model: str, given: int) -> tuple[float, float]:
+def _need(around: Surroundings, worker: SimulatedWorker, model: str, given: int) -> tuple[float, float]:
     """Return the worker seconds of the model's requests per worker that it has; first, whether it has none."""
     seconds = around.profiles[model].service / around.capacity_per_s[worker.kind, model]
     return (inf, seconds) if not given else (seconds / given, 0.0)

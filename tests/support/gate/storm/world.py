@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dispatcher.model.tenants import Tenant
 from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.policies.throttling import Limits
+from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.shard.settings import ShardSettings, TierFloors
 from dispatcher.stores.memory.store import MemoryData, MemoryStore
@@ -28,7 +28,7 @@ from tests.support.gate.storm.store_faults import Outage
 from tests.support.gate.storm.thrown_errors import ThrownErrors
 from tests.support.gate.storm.weather import Weather
 
-LIMITS = Limits(user=3, app=4, window_s=4.0)
+LIMITS = ThrottleLimits(user=3, app=4, window_s=4.0)
 CROWD_MAX = 24
 """The most waiting calls of a tenant in a crowded run."""
 FLOORS = TierFloors({"standard": 0.3, "background": 0.1}, slack=30.0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.model.commands import End
-from dispatcher.model.invocation import Answer, cached_tokens_of
+from dispatcher.model.invocation import StoredAnswer, cached_tokens_of
 from dispatcher.operations.results import last_event
 from gpu_worker.engines.interface import EngineRequest, Finished
 from headgate.simulator.virtual_time import run
@@ -65,11 +65,11 @@ class TestAnswers:
             return harness.gate.ended[0]
 
         end = run(story())
-        answer = Answer("done", 1, end.input_tokens, end.output_tokens, end.answer, 0.0)
+        answer = StoredAnswer("done", 1, end.input_tokens, end.output_tokens, end.answer, 0.0)
         assert end.cached_tokens == cached_tokens_of(answer) == 2
         spent = last_event(answer)
         assert (spent.cached_tokens, spent.reasoning_tokens) == (2, 1)
-        assert cached_tokens_of(Answer("failed", 1, 3, 0, '{"error": {}}', 0.0)) == 0
+        assert cached_tokens_of(StoredAnswer("failed", 1, 3, 0, '{"error": {}}', 0.0)) == 0
 
     def test_half_of_a_character_does_not_break_it(self) -> None:
         class Halves(ScriptedEngine):

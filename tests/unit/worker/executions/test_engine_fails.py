@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dispatcher.model.commands import Return
-from gpu_worker.engines.interface import Dropped, EngineError
+from gpu_worker.engines.interface import EngineError, Evicted
 from headgate.simulator.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import FailingEngine
@@ -64,7 +64,7 @@ class TestTheEngineFails:
 
     def test_a_durable_call_that_is_evicted_ends_with_an_answer(self) -> None:
         async def story() -> WorkerHarness:
-            harness = WorkerHarness(FailingEngine(Dropped(), 2))
+            harness = WorkerHarness(FailingEngine(Evicted(), 2))
             await harness.start(order(durable=True))
             return harness
 
@@ -75,7 +75,7 @@ class TestTheEngineFails:
 
     def test_a_request_that_is_refused_before_a_token_is_not_charged(self) -> None:
         async def story() -> WorkerHarness:
-            harness = WorkerHarness(FailingEngine(Dropped(), 0))
+            harness = WorkerHarness(FailingEngine(Evicted(), 0))
             await harness.start(order())
             return harness
 

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from dispatcher.bootstrap import RealClock
 from dispatcher.otlp.tracing import OtlpTracing
-from gpu_worker.engines.interface import Dropped
+from gpu_worker.engines.interface import Evicted
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import FailingEngine, ScriptedEngine
 
@@ -40,7 +40,7 @@ async def test_the_spans_of_an_execution() -> None:
 
 
 async def test_an_evicted_one() -> None:
-    spans = await spans_of(FailingEngine(Dropped(), 2), ATTEMPT)
+    spans = await spans_of(FailingEngine(Evicted(), 2), ATTEMPT)
     assert outcomes(spans) == [("queued", "first_token"), ("generated", "preempted"), ("settled", "reported")]
     assert [event.name for span in spans for event in span.events] == ["preempted"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_worker.engines.interface import Dropped, EngineError, PromptTooLong, RefusedByPolicy
+from gpu_worker.engines.interface import EngineError, Evicted, PromptTooLong, RefusedByPolicy
 from gpu_worker.service.agent import AgentSettings
 from gpu_worker.service.health.failed_calls import FailedCall, FailedCalls
 from gpu_worker.service.health.failing_tenants import FORGET_S, FREE, HOLD_MAX_S, TENANTS_MAX, FailingTenants
-from gpu_worker.service.health.kinds import Kind, kind_of, overload_status
+from gpu_worker.service.health.kinds import FailureKind, kind_of, overload_status
 from gpu_worker.service.health.slot_limit import FULL_S, HOLD_S, SlotLimit
 
 SLOTS = 16
@@ -102,22 +102,22 @@ def test_only_so_many_failing_tenants_are_remembered() -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (PromptTooLong("long"), Kind.REQUEST),
-        (EngineError("invalid_request", "no"), Kind.REQUEST),
-        (RefusedByPolicy(), Kind.REQUEST),
-        (Dropped(), Kind.REQUEST),
-        (EngineError("engine_overloaded", "busy"), Kind.OVERLOAD),
-        (EngineError("generation_failed", "busy", status=429), Kind.OVERLOAD),
-        (EngineError("generation_failed", "busy", status=503), Kind.OVERLOAD),
-        (EngineError("generation_failed", "busy", status=529), Kind.OVERLOAD),
-        (EngineError("generation_failed", "broken", status=500), Kind.FAILURE),
-        (EngineError("generation_failed", "key", status=401), Kind.FAILURE),
-        (EngineError("engine_failed", "bug"), Kind.FAILURE),
-        (EngineError("engine_restarted", "again"), Kind.REPLACED),
-        (EngineError("engine_stopped", "gone"), Kind.REPLACED),
+        (PromptTooLong("long"), FailureKind.REQUEST),
+        (EngineError("invalid_request", "no"), FailureKind.REQUEST),
+        (RefusedByPolicy(), FailureKind.REQUEST),
+        (Evicted(), FailureKind.REQUEST),
+        (EngineError("engine_overloaded", "busy"), FailureKind.OVERLOAD),
+        (EngineError("generation_failed", "busy", status=429), FailureKind.OVERLOAD),
+        (EngineError("generation_failed", "busy", status=503), FailureKind.OVERLOAD),
+        (EngineError("generation_failed", "busy", status=529), FailureKind.OVERLOAD),
+        (EngineError("generation_failed", "broken", status=500), FailureKind.FAILURE),
+        (EngineError("generation_failed", "key", status=401), FailureKind.FAILURE),
+        (EngineError("engine_failed", "bug"), FailureKind.FAILURE),
+        (EngineError("engine_restarted", "again"), FailureKind.REPLACED),
+        (EngineError("engine_stopped", "gone"), FailureKind.REPLACED),
     ],
 )
-def test_each_error_has_a_kind(error: EngineError, kind: Kind) -> None:
+def test_each_error_has_a_kind(error: EngineError, kind: FailureKind) -> None:
     assert kind_of(error) is kind
 
 
