@@ -127,11 +127,11 @@ async def preempted(engine: Any, true: Calibration, length: int, strategy: Strat
     victim = EngineRequest(f"victim-{name}", "batch", {}, VICTIM_TOKENS, tier=Tier.BACKGROUND)
     premium = EngineRequest(f"premium-{name}", "paying", {}, 2, tier=Tier.PREMIUM)
     prompt = [7 + (place * 31 + length) % 200 for place in range(length - 2)]
-    with engine._entered(victim, prompt, GREEDY) as evicted:
+    with engine._enter_request(victim, prompt, GREEDY) as evicted:
         async for event in evicted.events:
             if isinstance(event, Token) and event.output_tokens >= 2:
                 break
-        with engine._entered(premium, [9, 10, 11], GREEDY) as urgent:
+        with engine._enter_request(premium, [9, 10, 11], GREEDY) as urgent:
             async for _ in urgent.events:
                 pass
         async for _ in evicted.events:

@@ -191,7 +191,7 @@ class Config(BaseModel):
         """
         known = ", ".join(self.pools)
         if not self.pools:
-            return self._validated({"pool": name}) if name else self
+            return self._merge_values({"pool": name}) if name else self
         if not name and "pool" not in self.model_fields_set and len(self.pools) > 1:
             raise ConfigurationError(f"there are several pools: name one of {known} (--pool, or HEADGATE_POOL)")
         name = name or (self.pool if "pool" in self.model_fields_set else known)
@@ -203,9 +203,9 @@ class Config(BaseModel):
         """Return the process's values with those of the pool, each checked as the variable of its name."""
         values = self.pools[name].items()
         own: dict[str, Any] = {field: each if field == "ecs_service" else json.dumps(each) for field, each in values}
-        return self._validated({**own, "pool": name}, f"HEADGATE_POOLS.{name}")
+        return self._merge_values({**own, "pool": name}, f"HEADGATE_POOLS.{name}")
 
-    def _validated(self, values: Mapping[str, Any], place: str = "") -> Self:
+    def _merge_values(self, values: Mapping[str, Any], place: str = "") -> Self:
         process = self.model_dump(round_trip=True, exclude_unset=True, exclude={"pools"})
         try:
             return self.model_validate({**process, **values})

@@ -19,7 +19,7 @@ class Runtime:
 
     def __init__(self, context: Context | None = None) -> None:
         self._runner = asyncio.Runner()
-        self.context = context or self._runner.run(_made())
+        self.context = context or self._runner.run(_new_context())
         self._sweeps: Sequence[PoolSweep] = ()
 
     def sweeps(self) -> Sequence[PoolSweep]:
@@ -29,9 +29,9 @@ class Runtime:
 
     def run(self, work: Any) -> Any:
         """Run a coroutine and all tasks that it spawned to the end. Nothing runs while the sandbox is frozen."""
-        return self._runner.run(self._finished(work))
+        return self._runner.run(self._run_and_finish(work))
 
-    async def _finished(self, work: Any) -> Any:
+    async def _run_and_finish(self, work: Any) -> Any:
         try:
             return await work
         finally:
@@ -39,7 +39,7 @@ class Runtime:
             await self.context.tracing.flush()
 
 
-async def _made() -> Context:
+async def _new_context() -> Context:
     return make_context()
 
 

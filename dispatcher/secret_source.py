@@ -24,10 +24,10 @@ def fleet_secrets(config: Config) -> FleetSecrets:
     while the process runs.
     """
     if config.worker_secret:
-        return _checked(config.worker_secret, "HEADGATE_WORKER_SECRET")
+        return _parse_secrets(config.worker_secret, "HEADGATE_WORKER_SECRET")
     if not config.worker_secret_arn:
         raise ConfigurationError("set HEADGATE_WORKER_SECRET, or HEADGATE_WORKER_SECRET_ARN to a secret's name")
-    return _followed(config.worker_secret_arn)
+    return _managed_secrets(config.worker_secret_arn)
 
 
 def read_again(secrets: FleetSecrets, read: Callable[[], str]) -> None:
@@ -39,15 +39,15 @@ def read_again(secrets: FleetSecrets, read: Callable[[], str]) -> None:
 
 
 @cache
-def _followed(name: str) -> FleetSecrets:
+def _managed_secrets(name: str) -> FleetSecrets:
     """Return the secrets that Secrets Manager has under this name: the same object for all parts of the process."""
     read = _reader(name)
-    secrets = _checked(read(), f"the secret {name}")
+    secrets = _parse_secrets(read(), f"the secret {name}")
     threading.Thread(target=_follow, args=(secrets, read), name="fleet-secrets", daemon=True).start()
     return secrets
 
 
-def _checked(text: str, name: str) -> FleetSecrets:
+def _parse_secrets(text: str, name: str) -> FleetSecrets:
     try:
         return FleetSecrets(text)
     except ValueError as error:

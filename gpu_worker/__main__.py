@@ -97,12 +97,12 @@ async def serve(options: argparse.Namespace) -> int:
     server = _server(opening)
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     try:
-        engine = await _started(first, clock, HANG_S.get(options.engine, HANG_USUAL_S))
+        engine = await _start_engine(first, clock, HANG_S.get(options.engine, HANG_USUAL_S))
     except BaseException:
-        await _closed(server, serving)
+        await _close_server(server, serving)
         raise
     try:
-        swaps = await _prepared(engine, others, clock, options.sleep_memory_gb) if others else None
+        swaps = await _load_models(engine, others, clock, options.sleep_memory_gb) if others else None
         identity = _identity(options, engine.facts, sock.getsockname()[1])
         store = make_store(config)
         link = make_link(config, store, clock, NoLauncher())
@@ -131,10 +131,10 @@ async def serve(options: argparse.Namespace) -> int:
         return code
     finally:
         await engine.stop()
-        await _closed(server, serving)
+        await _close_server(server, serving)
 
 
-async def _closed(server: _Server, serving: asyncio.Task[None]) -> None:
+async def _close_server(server: _Server, serving: asyncio.Task[None]) -> None:
     server.should_exit = True
     await asyncio.wait({serving})
 
@@ -152,11 +152,11 @@ async def _serve(
     await agent.serve(stopping)
     if watching is not None:
         watching.cancel()
-    await _closed(server, serving)
+    await _close_server(server, serving)
     return 0 if not stopping.cancelled() and stopping.result() else 1
 
 
-async def _started(make: Callable[[], Engine], clock: Clock, hang_s: float = HANG_USUAL_S) -> SupervisedEngine:
+async def _start_engine(make: Callable[[], Engine], clock: Clock, hang_s: float = HANG_USUAL_S) -> SupervisedEngine:
     """Make and start the engine. Raises EngineUnavailable with a message of one line, whatever the engine raises."""
     engine = None
     try:
@@ -172,7 +172,7 @@ async def _started(make: Callable[[], Engine], clock: Clock, hang_s: float = HAN
         raise EngineUnavailable(f"the engine does not start: {type(error).__name__}: {reason}") from error
 
 
-async def _prepared(
+async def _load_models(
     engine: SupervisedEngine, others: list[Callable[[], Engine]], clock: Clock, sleep_memory_gb: float
 ) -> ModelSwaps:
     """Load every model once. Raises EngineUnavailable with a message of one line."""

@@ -48,10 +48,10 @@ class Source:
 
 def copy(client: S3Client, source: str, folder: Path) -> int:
     """Make the folder have exactly the files below `source`. Return how many were copied. Raises CopyFailed."""
-    bucket, prefix = _parsed(source)
+    bucket, prefix = _parse_source(source)
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
-        wanted = _listed(client, bucket, prefix)
+    with _lock_folder(folder):
+        wanted = _list_objects(client, bucket, prefix)
         known = _record(folder)
         missing = [each for each in wanted if not _is_there(folder, each, known)]
         _remove_others(folder, {each.path for each in wanted})
@@ -63,7 +63,7 @@ def copy(client: S3Client, source: str, folder: Path) -> int:
     return len(missing)
 
 
-def _parsed(source: str) -> tuple[str, str]:
+def _parse_source(source: str) -> tuple[str, str]:
     scheme, _, rest = source.partition("://")
     bucket, _, prefix = rest.partition("/")
     if scheme != "s3" or not bucket:
@@ -71,7 +71,7 @@ def _parsed(source: str) -> tuple[str, str]:
     return bucket, prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
 
 
-def _listed(client: S3Client, bucket: str, prefix: str) -> list[Source]:
+def _list_objects(client: S3Client, bucket: str, prefix: str) -> list[Source]:
     found = []
     try:
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
@@ -147,7 +147,7 @@ def _copy_one(client: S3Client, bucket: str, source: Source, folder: Path) -> No
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Let only one process at a time copy into the folder; another one waits."""
     with (folder / LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

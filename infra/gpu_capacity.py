@@ -99,7 +99,7 @@ class GpuCapacity(Construct):
     def _group(self, template: ec2.LaunchTemplate) -> autoscaling.AutoScalingGroup:
         block = self._pool.capacity_block
         options: dict[str, Any] = (
-            {"mixed_instances_policy": self._mixed(template)} if block is None else {"launch_template": template}
+            {"mixed_instances_policy": self._mixed_policy(template)} if block is None else {"launch_template": template}
         )
         group = autoscaling.AutoScalingGroup(
             self,
@@ -115,7 +115,7 @@ class GpuCapacity(Construct):
         acknowledge(group, {"AwsSolutions-AS3": reason, "AwsSolutions-EC26": volume})
         return group
 
-    def _mixed(self, template: ec2.LaunchTemplate) -> autoscaling.MixedInstancesPolicy:
+    def _mixed_policy(self, template: ec2.LaunchTemplate) -> autoscaling.MixedInstancesPolicy:
         pool = self._pool
         return autoscaling.MixedInstancesPolicy(
             launch_template=template,

@@ -118,7 +118,9 @@ def _allow_alarms(topic: sns.Topic) -> None:
 
 def _by_tier(own: OwnMetrics, title: str, metric: str, statistic: str) -> cloudwatch.GraphWidget:
     """Draw a line for each pool and tier. It is a search, so that new ones appear without a change."""
-    return _found(title, f"SEARCH('{{{own.namespace},pool,service,tier}} MetricName=\"{metric}\"', '{statistic}', 60)")
+    return _search_graph(
+        title, f"SEARCH('{{{own.namespace},pool,service,tier}} MetricName=\"{metric}\"', '{statistic}', 60)"
+    )
 
 
 def _by_model(
@@ -128,10 +130,10 @@ def _by_model(
     searches = [
         f"SEARCH('{{{own.namespace},model,pool,service}} MetricName=\"{name}\"', '{statistic}', 60)" for name in metrics
     ]
-    return _found(title, *(f"{search} / 60" if per_second else search for search in searches))
+    return _search_graph(title, *(f"{search} / 60" if per_second else search for search in searches))
 
 
-def _found(title: str, *expressions: str) -> cloudwatch.GraphWidget:
+def _search_graph(title: str, *expressions: str) -> cloudwatch.GraphWidget:
     found = [
         cloudwatch.MathExpression(expression=each, using_metrics={}, label="", period=MINUTE) for each in expressions
     ]

@@ -41,7 +41,7 @@ class S3Files:
                 size += len(each)
                 waiting += each
                 if len(waiting) >= PART_BYTES:
-                    upload = upload or await self._begun(name)
+                    upload = upload or await self._begin_upload(name)
                     await upload.send(bytes(waiting))
                     waiting.clear()
             if upload is None:
@@ -72,7 +72,7 @@ class S3Files:
     async def delete_older(self, age_s: float) -> None:
         """Do nothing: the lifecycle rule of the bucket deletes old blobs."""
 
-    async def _begun(self, name: str) -> _Upload:
+    async def _begin_upload(self, name: str) -> _Upload:
         begun = await self._call("create_multipart_upload", name)
         return _Upload(partial(self._call, name=name, UploadId=begun["UploadId"]))
 

@@ -96,7 +96,9 @@ def merged(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     calls) are merged.
     """
     names = dict.fromkeys(name for piece in pieces for name in piece)
-    return {name: _joined(name, [piece[name] for piece in pieces if piece.get(name) is not None]) for name in names}
+    return {
+        name: _join_values(name, [piece[name] for piece in pieces if piece.get(name) is not None]) for name in names
+    }
 
 
 def tokens_of(choices: Iterable[Mapping[str, Any]], output_tokens: int) -> list[Token]:
@@ -108,7 +110,7 @@ def tokens_of(choices: Iterable[Mapping[str, Any]], output_tokens: int) -> list[
     ]
 
 
-def _joined(name: str, values: list[Any]) -> Any:
+def _join_values(name: str, values: list[Any]) -> Any:
     if not values:
         return None
     if all(isinstance(each, str) for each in values):

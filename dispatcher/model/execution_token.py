@@ -65,7 +65,7 @@ def verify(signed: str, secrets: FleetSecrets, *, worker: str, body: bytes, now:
 
     Raises ExecutionTokenRefused unless this fleet signed it for this worker and this body, and it has not expired.
     """
-    token = _opened(signed, secrets)
+    token = _open_token(signed, secrets)
     if token.worker != worker:
         raise ExecutionTokenRefused("the execution token is for another worker")
     if now >= token.expires_at:
@@ -75,7 +75,7 @@ def verify(signed: str, secrets: FleetSecrets, *, worker: str, body: bytes, now:
     return token
 
 
-def _opened(signed: str, secrets: FleetSecrets) -> ExecutionToken:
+def _open_token(signed: str, secrets: FleetSecrets) -> ExecutionToken:
     try:
         payload, signature = (_decode(part) for part in signed.split(".", 1))
     except (ValueError, binascii.Error):

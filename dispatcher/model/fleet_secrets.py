@@ -17,7 +17,7 @@ class FleetSecrets:
 
     def __init__(self, text: str) -> None:
         """`text`: the secrets, separated by a comma. Raises ValueError."""
-        self._secrets = _parsed(text)
+        self._secrets = _parse_secrets(text)
 
     @property
     def signing(self) -> bytes:
@@ -32,10 +32,10 @@ class FleetSecrets:
 
     def replace(self, text: str) -> None:
         """Take other secrets from now on. Raises ValueError, and keeps the present ones."""
-        self._secrets = _parsed(text)
+        self._secrets = _parse_secrets(text)
 
 
-def _parsed(text: str) -> tuple[bytes, ...]:
+def _parse_secrets(text: str) -> tuple[bytes, ...]:
     secrets = tuple(part.strip().encode() for part in text.split(","))
     if len(secrets) > SECRETS_MAX:
         raise ValueError(f"{len(secrets)} secrets are separated by commas; at most {SECRETS_MAX} are valid at once")

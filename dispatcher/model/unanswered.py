@@ -15,7 +15,7 @@ def error_of_outcome(outcome: str) -> AnsweredError:
     if outcome == "expired":
         return DeadlineExceeded()
     if outcome == "cancelled":
-        return _cancelled()
+        return _cancelled_error()
     return WorkerFailed(ANSWER_LOST) if outcome == "done" else WorkerFailed()
 
 
@@ -26,7 +26,7 @@ def answer_of_outcome(over: Over, now: float) -> StoredAnswer:
     return StoredAnswer(outcome, over.attempt, over.input_tokens, over.output_tokens, body, now)
 
 
-def _cancelled() -> TenantError:
+def _cancelled_error() -> TenantError:
     """Return the error for a later request of the result. The caller had disconnected, and no answer was kept."""
     message = "This invocation was cancelled when its caller hung up. Send the request again under another key."
     return TenantError(message, "cancelled", None, 409, "invalid_request_error")

@@ -84,7 +84,7 @@ class Console:
     async def look(self, find: str = "") -> ConsolePicture:
         """Return the picture. `find`: only tenants with this text in their names. It raises no error of the store or
         the log: what cannot be read is one of the picture's problems."""
-        problems = await self._refreshed()
+        problems = await self._refresh()
         now = self._clock.now()
         gate = self._follower.picture(now)
         active = {each.row.tenant: each for each in gate.tenants}
@@ -102,7 +102,7 @@ class Console:
             len(matching), len(known), total_of(self._hours.values()), problems,
         )  # fmt: skip
 
-    async def _refreshed(self) -> list[ConsoleProblem]:
+    async def _refresh(self) -> list[ConsoleProblem]:
         """Read what is old. Return what is wrong with the last read, or that it has not ended."""
         if self._reading is None and self._clock.monotonic() - self._read_at >= FRESH_S:
             self._reading = asyncio.ensure_future(self._read())

@@ -92,7 +92,7 @@ class Context:
         """Start a task that runs beside the request. `finish` waits for it."""
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
     def spawn_lasting(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -100,7 +100,7 @@ class Context:
         if the process freezes or ends, the gate finds out that it is gone, and does the rest (rule 6)."""
         task = asyncio.ensure_future(work)
         self.lasting.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
     async def finish(self) -> None:
@@ -113,7 +113,7 @@ class Context:
         for pool in self.pools:
             await pool.link.rest()
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_end(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         self.lasting.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -38,7 +38,7 @@ async def execute_detached(context: Context, call_id: str) -> bool:
             return False
         await here.ended.wait()
         call = await _call_to_execute(context, call_id)
-    return call is not None and await _followed(Following(context, call, None, unread=True))
+    return call is not None and await _await_end(Following(context, call, None, unread=True))
 
 
 async def serve_launched(context: Context, pool: Pool) -> None:
@@ -74,7 +74,7 @@ async def _end_as_kept(context: Context, item: Invocation, answer: StoredAnswer)
         await link.do(end._replace(unbegun=True, kept=True, cached_tokens=cached_tokens_of(answer)))
 
 
-async def _followed(following: Following) -> bool:
+async def _await_end(following: Following) -> bool:
     """Wait for the end of the call. Let it go if this process gets no offer of it within HOLD_S."""
     try:
         if not isinstance(await following.first(), Waiting | Offer):

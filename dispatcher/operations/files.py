@@ -43,7 +43,7 @@ async def upload(context: Context, tenant: str, filename: str, parts: AsyncItera
         raise Refused(message, "files", None)
     left = context.settings.files_bytes_max - sum(each.size_bytes for each in held)
     record = new_record(context, tenant, filename, INPUT)
-    size = await files.write(record.blob, _bounded(parts, context.settings.file_bytes_max, left))
+    size = await files.write(record.blob, _limit_parts(parts, context.settings.file_bytes_max, left))
     record = replace(record, size_bytes=size)
     await in_time(context.store.put_file(record))
     return record
@@ -65,7 +65,7 @@ async def delete(context: Context, tenant: str, file_id: str) -> None:
     await file_store(context).delete(record.blob)
 
 
-async def _bounded(parts: AsyncIterator[bytes], file_max: int, left: int) -> AsyncIterator[bytes]:
+async def _limit_parts(parts: AsyncIterator[bytes], file_max: int, left: int) -> AsyncIterator[bytes]:
     size = 0
     async for each in parts:
         size += len(each)

@@ -29,7 +29,7 @@ _OFF = "This server keeps no responses."
 
 async def read_response(context: Context, tenant: str, response_id: str) -> ResponseRecord:
     """Return a kept response of the tenant. Raises UnknownResponse, StoreUnavailable."""
-    record = await _found(context, tenant, response_id)
+    record = await _find_record(context, tenant, response_id)
     if record is None:
         raise UnknownResponse(context.settings.responses_kept_s)
     return record
@@ -73,7 +73,7 @@ async def conversation(context: Context, tenant: str, asked: Asked) -> tuple[lis
     StoreUnavailable.
     """
     earlier = await _earlier(context, tenant, asked.previous)
-    items = await _resolved(context, tenant, asked.items)
+    items = await _resolve_references(context, tenant, asked.items)
     check_size([*earlier, *items])
     return earlier, items
 
@@ -108,13 +108,13 @@ async def _earlier(context: Context, tenant: str, previous: str | None) -> list[
     """Return the conversation up to the response `previous`."""
     if previous is None:
         return []
-    record = await _found(context, tenant, previous)
+    record = await _find_record(context, tenant, previous)
     if record is None:
         raise UnknownPreviousResponse(context.settings.responses_kept_s)
     return record.conversation()
 
 
-async def _resolved(context: Context, tenant: str, items: Sequence[Item]) -> list[Item]:
+async def _resolve_references(context: Context, tenant: str, items: Sequence[Item]) -> list[Item]:
     references = [(number, item["id"]) for number, item in enumerate(items) if item["type"] == "item_reference"]
     if not references:
         return list(items)
@@ -142,14 +142,14 @@ class _KnownItems:
             if len(self._read) >= REFERENCED_MAX:
                 raise InvalidRequest(f"`input` refers to the items of more than {REFERENCED_MAX} responses.", "input")
             self._read.add(response_id)
-            record = await _found(self.context, self.tenant, response_id)
+            record = await _find_record(self.context, self.tenant, response_id)
             found = record.conversation() if record is not None else []
             self.items |= {item["id"]: item for item in found if item["id"] in self.wanted}
         if name not in self.items:
             raise UnknownItem(place, self.context.settings.responses_kept_s)
 
 
-async def _found(context: Context, tenant: str, response_id: str) -> ResponseRecord | None:
+async def _find_record(context: Context, tenant: str, response_id: str) -> ResponseRecord | None:
     if not is_response_id(response_id):
         return None
     kept = await in_time(context.store.response(tenant, response_id))

@@ -111,9 +111,9 @@ def scale(
     service counts them. `now` in Unix seconds.
     """
     is_woken = desired > 0 == state.decided and state.since < inf
-    state = _reconciled(settings, state, load, desired, now)
-    needed = _needed(settings, state, load, desired, now)
-    spared = _needed(replace(settings, load_max=SPARE * settings.load_max), state, load, desired, now)
+    state = _reconcile(settings, state, load, desired, now)
+    needed = _needed_workers(settings, state, load, desired, now)
+    spared = _needed_workers(replace(settings, load_max=SPARE * settings.load_max), state, load, desired, now)
     state = replace(state, needs=_within_hold(state.needs, now - settings.hold_s, spared, now))
     if is_woken:
         state = replace(state, needs=_within_hold(state.needs, now - settings.hold_s, desired, now + state.start_s))
@@ -134,25 +134,25 @@ def remaining_start_s(state: ScaleState, now: float) -> list[float]:
     return [state.start_s - (now - begun) % state.start_s for begun in state.starts]
 
 
-def _reconciled(settings: ScaleSettings, state: ScaleState, load: FleetLoad, desired: int, now: float) -> ScaleState:
+def _reconcile(settings: ScaleSettings, state: ScaleState, load: FleetLoad, desired: int, now: float) -> ScaleState:
     """Return the state with the starting workers that there are now, and with what was measured since the last one."""
     missing = max(0, desired - load.ready)
     begun = len(state.starts) - missing
     start_s = state.start_s or settings.start_s
     for ordered_at in state.starts[: max(0, begun)]:
-        start_s = _measured(start_s, now - ordered_at)
+        start_s = _update_start_s(start_s, now - ordered_at)
     starts = state.starts[max(0, begun) :] + (now,) * max(0, -begun)
     since = min(state.since, now)
     per_s = load.service_per_s or state.service_per_s
     return replace(state, starts=starts, start_s=start_s, service_per_s=per_s, since=since)
 
 
-def _measured(start_s: float, measured_s: float) -> float:
+def _update_start_s(start_s: float, measured_s: float) -> float:
     measured_s = min(START_MAX_S, max(START_MIN_S, measured_s))
     return max(measured_s, start_s + START_FALL * (measured_s - start_s))
 
 
-def _needed(settings: ScaleSettings, state: ScaleState, load: FleetLoad, desired: int, now: float) -> int:
+def _needed_workers(settings: ScaleSettings, state: ScaleState, load: FleetLoad, desired: int, now: float) -> int:
     capacity_per_s, start_s = state.service_per_s, state.start_s
     if _is_idle(load, capacity_per_s):
         return 0

@@ -108,9 +108,9 @@ async def submit(context: Context, submission: Submission) -> NewCall | Known:
 async def _submit(context: Context, submission: Submission) -> NewCall | Known:
     pool = await context.pools.serving(submission.request.model)
     try:
-        unnamed = await _checked(context, pool, submission)
+        unnamed = await _build_call(context, pool, submission)
     except (InvalidRequest, NoWorker, UnknownModel) as error:
-        if (kept := await _kept(context, submission)) is not None:
+        if (kept := await _find_answered_call(context, submission)) is not None:
             return kept
         if isinstance(error, NoWorker) and pool.waking is not None:
             raise await pool.waking.error_for(submission.request.model) from None
@@ -122,7 +122,7 @@ async def _submit(context: Context, submission: Submission) -> NewCall | Known:
     span = context.tracing.begin("admitted", submission.traceparent, span_attributes(named))
     call, outcome = replace(named, trace=span.traceparent), "error"
     try:
-        submitted = await _sent(context, call, waiting)
+        submitted = await _send_call(context, call, waiting)
         outcome = "known" if isinstance(submitted, Known) else type(submitted.outcome).__name__.lower()
         return submitted
     except AnsweredError as error:
@@ -132,9 +132,9 @@ async def _submit(context: Context, submission: Submission) -> NewCall | Known:
         span.end(outcome)
 
 
-async def _sent(context: Context, call: Call, waiting: WaitingRequest) -> NewCall | Known:
+async def _send_call(context: Context, call: Call, waiting: WaitingRequest) -> NewCall | Known:
     if not call.is_durable:
-        return await _accepted(context, Following(context, call, waiting))
+        return await _await_admission(context, Following(context, call, waiting))
     try:
         return await _submit_durable(context, call, waiting)
     finally:
@@ -165,11 +165,11 @@ async def _one_try(context: Context, call: Call, body: str, waiting: WaitingRequ
         elif item.answer is not None:
             return Known(item)
         else:
-            return await _joined(context, call, item)
-    return await _accepted(context, following)
+            return await _join_call(context, call, item)
+    return await _await_admission(context, following)
 
 
-async def _accepted(context: Context, following: Following) -> NewCall:
+async def _await_admission(context: Context, following: Following) -> NewCall:
     """Wait for the gate's first answer. Raises the error if the gate refuses the call."""
     try:
         outcome = await following.first()
@@ -187,7 +187,7 @@ async def _accepted(context: Context, following: Following) -> NewCall:
         raise
 
 
-async def _joined(context: Context, call: Call, item: Invocation) -> Known:
+async def _join_call(context: Context, call: Call, item: Invocation) -> Known:
     """Follow a durable call that is not over. If this process already follows it, join; otherwise become its holder.
 
     The item is marked as shared first. So if the gate refuses the first submission of the call and accepts this one,
@@ -218,10 +218,10 @@ async def _joined(context: Context, call: Call, item: Invocation) -> Known:
         following.leave()
         raise
     following.leave()
-    return Known(await _answered(context, item, outcome))
+    return Known(await _ensure_answer(context, item, outcome))
 
 
-async def _answered(context: Context, item: Invocation, outcome: Outcome) -> Invocation:
+async def _ensure_answer(context: Context, item: Invocation, outcome: Outcome) -> Invocation:
     """Return the item of a call that the gate does not hold any more, with its answer. Store one if it has none."""
     answer = answer_without(item, outcome, context.clock.now())
     return replace(item, answer=await in_time(context.store.answer(item.id, answer)) or answer)
@@ -240,7 +240,7 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
     )
 
 
-async def _kept(context: Context, submission: Submission) -> Known | None:
+async def _find_answered_call(context: Context, submission: Submission) -> Known | None:
     """Return the key's call if its answer is stored. Today's workers and limits do not matter for a stored answer."""
     item = await latest(context, submission.tenant.identity, submission.key) if submission.key else None
     if item is None or item.answer is None or may_try_again(item):
@@ -250,7 +250,7 @@ async def _kept(context: Context, submission: Submission) -> Known | None:
     return Known(item)
 
 
-async def _checked(context: Context, pool: Pool, submission: Submission) -> Call:
+async def _build_call(context: Context, pool: Pool, submission: Submission) -> Call:
     """Check the submission and return its call, still without an id. Raises UnknownModel, NoWorker, InvalidRequest."""
     tenant, request = within_budget(context.settings.frozen, submission.tenant), submission.request
     slo_class = slo_class_of(pool.settings.slo_classes, tenant, request)

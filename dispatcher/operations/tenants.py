@@ -157,11 +157,11 @@ class StoreAdmin:
         now = self._clock.now()
         expires_at = None if lives_s is None else now + lives_s
         key, record = new_key(identity, self._ids.secret(), expires_at, created_at=now, slo_class=slo_class)
-        await self._store.put_key(record, audit=self._record("key.create", identity, None, _shown(record)))
+        await self._store.put_key(record, audit=self._record("key.create", identity, None, _visible_fields(record)))
         return key
 
     async def _delete_key(self, key: KeyRecord) -> None:
-        audit = self._record("key.delete", key.tenant, _shown(key), None)
+        audit = self._record("key.delete", key.tenant, _visible_fields(key), None)
         await self._store.delete_key(key.prefix, audit=audit)
 
     def _record(
@@ -192,7 +192,7 @@ def booking(tenants: Iterable[Tenant], workers: Iterable[WorkerSet], models: Col
     return Booking(promised, sum(worker.service_per_s for worker in workers if worker.state != "silent"))
 
 
-def _shown(key: KeyRecord) -> dict[str, Any]:
+def _visible_fields(key: KeyRecord) -> dict[str, Any]:
     """Return what may be shown of a key."""
     shown = {"key": key.prefix, "slo_class": key.slo_class, "expires_at": key.expires_at}
     return {name: value for name, value in shown.items() if value}

@@ -65,12 +65,14 @@ class OtlpTracing:
     def begin(self, name: str, client: str, attributes: Mapping[str, str | int]) -> Span:
         parent, is_drawn = parse_traceparent(client), self._random.random() < self._ratio
         if parent:
-            return self._begun(name, parent if is_drawn and is_recorded(parent) else unrecorded(parent), attributes)
+            return self._start_span(
+                name, parent if is_drawn and is_recorded(parent) else unrecorded(parent), attributes
+            )
         tracer = self._tracer if is_drawn else self._unrecorded
         return _OtlpSpan(tracer.start_span(name, Context(), attributes=dict(attributes)))
 
     def span(self, name: str, parent: str, attributes: Mapping[str, str | int]) -> Span:
-        return self._begun(name, parent, attributes) if parse_traceparent(parent) else NO_SPAN
+        return self._start_span(name, parent, attributes) if parse_traceparent(parent) else NO_SPAN
 
     async def flush(self) -> None:
         if not self._pauses.allow(self._clock.monotonic()):
@@ -81,7 +83,7 @@ class OtlpTracing:
         if not done:
             self._pauses.failed(self._clock.monotonic())
 
-    def _begun(self, name: str, parent: str, attributes: Mapping[str, str | int]) -> Span:
+    def _start_span(self, name: str, parent: str, attributes: Mapping[str, str | int]) -> Span:
         return _OtlpSpan(self._tracer.start_span(name, _context_of(parent), attributes=dict(attributes)))
 
 
@@ -118,11 +120,11 @@ class _OtlpSpan:
     def end(self, outcome: str, **counts: int) -> None:
         if not self._ended:
             self._ended = True
-            self._span.set_attributes({"headgate.outcome": outcome, **_named(counts)})
+            self._span.set_attributes({"headgate.outcome": outcome, **_count_attributes(counts)})
             self._span.end()
 
 
-def _named(counts: Mapping[str, int]) -> dict[str, int]:
+def _count_attributes(counts: Mapping[str, int]) -> dict[str, int]:
     return {f"headgate.{name}": count for name, count in counts.items()}
 
 

@@ -39,7 +39,7 @@ class ResponseEvents:
 
     def opening(self) -> list[Event]:
         response = self._head.response("in_progress")
-        return self._numbered(
+        return self._number_events(
             [{"type": f"response.{each}", "response": response} for each in ("created", "in_progress")]
         )
 
@@ -57,7 +57,7 @@ class ResponseEvents:
             events += [*opened, *message.refuse(refusal)]
         for piece in delta.get("tool_calls") or ():
             events += self._call(piece)
-        return self._numbered(events)
+        return self._number_events(events)
 
     def finish(self, finished: Finished) -> list[Event]:
         status, details = ended(finished.reason)
@@ -65,7 +65,7 @@ class ResponseEvents:
         events = [*opened, *self._close_all(status)]
         spent = usage(finished)
         self.final = self._head.response(status, self._output(), usage=spent, incomplete_details=details)
-        return self._numbered(events)
+        return self._number_events(events)
 
     def whole(self, choices: Choices, finished: Finished) -> dict[str, Any]:
         """Return the whole response of an answer that is not streamed. It is `final` from then on."""
@@ -75,12 +75,12 @@ class ResponseEvents:
         return self.final
 
     def last(self) -> list[Event]:
-        return self._numbered([{"type": f"response.{self.final['status']}", "response": self.final}])
+        return self._number_events([{"type": f"response.{self.final['status']}", "response": self.final}])
 
     def failed(self, error: AnsweredError) -> list[Event]:
         """Return the event that ends a response with an error. Items that are not complete stay as they are."""
         response = self._head.response("failed", self._output(), error=failure(error), store=False)
-        return self._numbered([{"type": "response.failed", "response": response}])
+        return self._number_events([{"type": "response.failed", "response": response}])
 
     def _reasoning(self, text: str) -> list[Event]:
         item, opened = self._current(ReasoningItem)
@@ -124,7 +124,7 @@ class ResponseEvents:
     def _output(self) -> list[dict[str, Any]]:
         return [item.item for item in self._items]
 
-    def _numbered(self, events: list[Event]) -> list[Event]:
+    def _number_events(self, events: list[Event]) -> list[Event]:
         for event in events:
             event["sequence_number"] = self._number
             self._number += 1

@@ -27,14 +27,15 @@ class UnknownResponse(TenantError):
     """No kept response of the tenant has this id."""
 
     def __init__(self, kept_s: float) -> None:
-        super().__init__(f"No response with this id. {_kept(kept_s)}", "not_found", "id", 404, "invalid_request_error")
+        super().__init__(
+            f"No response with this id. {_retention_text(kept_s)}", "not_found", "id", 404, "invalid_request_error"
+        )
 
 
 class UnknownPreviousResponse(TenantError):
     def __init__(self, kept_s: float) -> None:
-        message = (
-            f"No response with the id in `previous_response_id`. {_kept(kept_s)} Send the conversation in `input`."
-        )
+        retention = _retention_text(kept_s)
+        message = f"No response with the id in `previous_response_id`. {retention} Send the conversation in `input`."
         param, code = "previous_response_id", "previous_response_not_found"
         super().__init__(message, code, param, 400, "invalid_request_error")
 
@@ -43,7 +44,7 @@ class UnknownItem(TenantError):
     """No kept response of the tenant has the item that `input` refers to."""
 
     def __init__(self, place: str, kept_s: float) -> None:
-        message = f"No item with the id in `{place}`. {_kept(kept_s)} Send the item itself."
+        message = f"No item with the id in `{place}`. {_retention_text(kept_s)} Send the item itself."
         super().__init__(message, "item_not_found", place, 404, "invalid_request_error")
 
 
@@ -77,7 +78,7 @@ def renamed(places: Places) -> Iterator[None]:
         raise
 
 
-def _kept(kept_s: float) -> str:
+def _retention_text(kept_s: float) -> str:
     hours = f"{kept_s / _HOUR_S:g}"
     return (
         f"Responses are kept for {hours} hours, unless `store` is false, the response is too long, or the tenant has "

@@ -43,10 +43,10 @@ def check_size(items: Iterable[Item]) -> None:
 
 def listed(items: Sequence[Item], call_id: str) -> list[Item]:
     """Return the items as the API shows them. An item without an id of its own gets one."""
-    return [_listed(item, call_id, number) for number, item in enumerate(items)]
+    return [_listed_item(item, call_id, number) for number, item in enumerate(items)]
 
 
-def _listed(item: Item, call_id: str, number: int) -> Item:
+def _listed_item(item: Item, call_id: str, number: int) -> Item:
     kind = item["type"]
     shown = {**item, "id": item.get("id") or input_id(kind, call_id, number)}
     if kind == "reasoning":

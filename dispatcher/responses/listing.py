@@ -18,7 +18,7 @@ def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dic
     for name in query:
         if name not in _KNOWN:
             raise InvalidRequest(f"Unknown parameter: `{name[:100]}`.", name[:100], "unknown_parameter")
-    rest, limit = _after(_ordered(items, query.get("order", "desc")), query.get("after")), _limit(query)
+    rest, limit = _after(_order_items(items, query.get("order", "desc")), query.get("after")), _limit(query)
     page = list(rest[:limit])
     return {
         "object": "list",
@@ -29,7 +29,7 @@ def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dic
     }
 
 
-def _ordered(items: Sequence[Mapping[str, Any]], order: str) -> Sequence[Mapping[str, Any]]:
+def _order_items(items: Sequence[Mapping[str, Any]], order: str) -> Sequence[Mapping[str, Any]]:
     if order not in ("asc", "desc"):
         raise InvalidRequest("`order` is asc or desc.", "order")
     return items if order == "asc" else items[::-1]

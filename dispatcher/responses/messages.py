@@ -36,7 +36,7 @@ class Messages:
         elif kind == "reasoning":
             self._reasoning(item, place)
         elif item["role"] == "assistant":
-            self._said(item, place)
+            self._add_assistant_text(item, place)
         else:
             self._append({"role": item["role"], "content": _content(item["content"])}, place)
             self._place_images(item["content"], place)
@@ -68,7 +68,7 @@ class Messages:
         turn = self._assistant(place)
         turn["reasoning"] = turn.get("reasoning", "") + text
 
-    def _said(self, item: Item, place: str) -> None:
+    def _add_assistant_text(self, item: Item, place: str) -> None:
         if self._turn is None or "content" in self._turn or "tool_calls" in self._turn:
             self._begin(place)
         content = item["content"]

@@ -62,7 +62,7 @@ class _Parts:
         field = "refusal" if part["type"] == "refusal" else "text"
         done = {"type": f"response.{part['type']}.done", **self._place(), field: part[field]}
         if part["type"] == "output_text":
-            done["logprobs"] = _streamed(part["logprobs"])
+            done["logprobs"] = _event_logprobs(part["logprobs"])
         return [done, {"type": "response.content_part.done", **self._place(), "part": _copy(part)}]
 
     def _place(self) -> Event:
@@ -78,8 +78,8 @@ class MessageItem(_Parts):
 
     def text(self, text: str, logprobs: Sequence[Mapping[str, Any]]) -> list[Event]:
         events = self._write("output_text", "text", text)
-        self.item["content"][-1]["logprobs"] += [_kept(each) for each in logprobs]
-        events[-1]["logprobs"] = _streamed(logprobs)
+        self.item["content"][-1]["logprobs"] += [_complete_logprob(each) for each in logprobs]
+        events[-1]["logprobs"] = _event_logprobs(logprobs)
         return events
 
     def refuse(self, text: str) -> list[Event]:
@@ -138,13 +138,13 @@ def _function(piece: Mapping[str, Any]) -> Mapping[str, Any]:
     return piece.get("function") or {}
 
 
-def _kept(logprob: Mapping[str, Any]) -> dict[str, Any]:
+def _complete_logprob(logprob: Mapping[str, Any]) -> dict[str, Any]:
     """Return a token's log probability with all fields of OpenAI's."""
     top = [{**each, "bytes": each.get("bytes") or []} for each in logprob.get("top_logprobs") or ()]
     return {**logprob, "bytes": logprob.get("bytes") or [], "top_logprobs": top}
 
 
-def _streamed(logprobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _event_logprobs(logprobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return log probabilities as events have them: without bytes."""
     return [
         {

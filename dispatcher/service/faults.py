@@ -118,13 +118,13 @@ class Faults:
         self._suspects[owner] = (self._clock.monotonic() + SUSPECT_S, fault)
         if len(self._suspects) > SUSPECTS_MAX:
             self._suspects.popitem(last=False)
-        return _refused(command, fault)
+        return _refusal(command, fault)
 
     def refuse_untried(self, state: State, command: Command) -> Refused:
         """Refuse the command of a suspect without a decision, because faults have used up the credit."""
         self.refused += 1
         _, fault = self._suspects.get(owner_of(state, command), (0.0, "unknown"))
-        return _refused(command, fault)
+        return _refusal(command, fault)
 
     async def search(self, state: Callable[[], State], failed: DecisionFailed, attempt: Attempt) -> Found:
         """Find the commands at fault. Nothing is found if the commands can be decided now.
@@ -192,7 +192,7 @@ def owner_of(state: State, command: Command) -> str:
     return f"{type(command).__name__} {next(filter(None, names), '')}"
 
 
-def _refused(command: Command, fault: str) -> Refused:
+def _refusal(command: Command, fault: str) -> Refused:
     message = (
         f"An error of the gate ended this request (fault {fault}). Nothing was charged. Send it again; if it fails "
         "again, give this id to the operator."

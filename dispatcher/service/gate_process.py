@@ -117,7 +117,7 @@ class GateProcess:
 
     async def run(self) -> None:
         """Lead or follow until `stop`. Raises LogError if the log cannot be used; then the shard stops."""
-        works = (self._live(), self._fold(), self._keep_snapshots(), self._stopped())
+        works = (self._live(), self._fold(), self._keep_snapshots(), self._await_stop())
         tasks = [asyncio.create_task(work) for work in works]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +131,7 @@ class GateProcess:
             if self._listener is not None:
                 await self._listener.close()
 
-    async def _stopped(self) -> None:
+    async def _await_stop(self) -> None:
         """Return STOP_S after `stop`. Without this bound, an append to an unavailable table would delay the end."""
         await self._stopping.wait()
         await self._clock.sleep(STOP_S)
@@ -218,14 +218,14 @@ class GateProcess:
         channel.post(Hello(NEWEST, self.replica.name, "gate", self.address))
         self._end_if_stopping()
         try:
-            await channel.run(self._received)
+            await channel.run(self._on_message)
         finally:
             self._channel = None
         if not self._stopping.is_set() and (self._is_vacant or (channel.is_out_of_patience and is_gone)):
             await self._succeed(known, is_certain=self._is_vacant, is_gone=is_gone)
         return None
 
-    def _received(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
         if isinstance(message, Heir):
             self.rank = message.rank
             if self._channel is not None:

@@ -53,7 +53,7 @@ class Item(NamedTuple):
     """The time of the command's arrival, by the monotonic clock."""
 
 
-def _offered(item: Item, outcome: Outcome) -> tuple[str, Outcome]:
+def _offer_of(item: Item, outcome: Outcome) -> tuple[str, Outcome]:
     """Return (process, offer) if an Accept of the process got an offer. The process then needs no news of the offer."""
     process = item.command.process if isinstance(item.command, Accept) else ""
     return (process, outcome) if process and isinstance(outcome, Offer) else NO_OFFER
@@ -185,7 +185,7 @@ class GroupCommit:
                 item.reply(outcome)
             except Exception as error:  # one outcome that cannot be sent must not keep the others from their callers
                 logger.error("outcome not sent: %s of %s", type(error).__name__, type(item.command).__name__)
-        offered = {_offered(item, outcome) for item, outcome in zip(items, outcomes, strict=True)}
+        offered = {_offer_of(item, outcome) for item, outcome in zip(items, outcomes, strict=True)}
         self._deliver([each for each in committed.deliveries if each[::2] not in offered])
 
     def _more(self, _room: int) -> list[Command]:

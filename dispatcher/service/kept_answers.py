@@ -30,7 +30,7 @@ async def keep_answers(
 
     Return the commands, each End with the answer that the store holds now. Raises StoreUnavailable.
     """
-    return await _in_parts([partial(_kept, store, *pair, now) for pair in zip(commands, outcomes, strict=True)])
+    return await _in_parts([partial(_keep_answer, store, *pair, now) for pair in zip(commands, outcomes, strict=True)])
 
 
 async def kept_ends(
@@ -98,7 +98,7 @@ async def _standing(store: InvocationStore, call_id: str, answer: StoredAnswer |
     return None if item is None else item.answer
 
 
-async def _kept(store: InvocationStore, command: Command, outcome: Outcome, now: float) -> Command:
+async def _keep_answer(store: InvocationStore, command: Command, outcome: Outcome, now: float) -> Command:
     if not isinstance(command, End) or not ends_with_answer(command, outcome):
         return command
     stands = await store.answer(

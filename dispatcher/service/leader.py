@@ -77,7 +77,7 @@ class Leader:
         self._planning = Planning(replica, clock, self.submit, plan_offload)
         self.heirs: list[Session] = []
         self._sessions: dict[Session, None] = {}
-        replica.on_entry, replica.on_load = self._folded, self._loaded
+        replica.on_entry, replica.on_load = self._on_entry, self._on_load
 
     async def run(self) -> None:
         """Lead until another process leads, until `stop`, or until the log does not answer. Raises LogError."""
@@ -219,13 +219,13 @@ class Leader:
 
     # The log
 
-    def _folded(self, entry: Entry, deliveries: list[Delivery]) -> None:
+    def _on_entry(self, entry: Entry, deliveries: list[Delivery]) -> None:
         """Send the news of another process's entry to the processes that are connected here."""
         self.presence.entry(entry)
         for delivery in deliveries:
             self._courier.push(delivery)
 
-    def _loaded(self) -> None:
+    def _on_load(self) -> None:
         """Make all clients connect again, so that they ask for the status of their calls: news for them may be lost.
 
         A leader loads a snapshot if, for example, its clock jumps by an hour, because a read position is valid for an

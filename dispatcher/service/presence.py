@@ -116,7 +116,7 @@ class Presence:
     def must_read(self) -> bool:
         """True if a process or worker is about to be lost. Then the end of the log must be read first, because it may
         show that the process or worker lives."""
-        return not self._replica.guard.is_calm and (any(self._gone()) or any(self._lost()))
+        return not self._replica.guard.is_calm and (any(self._gone_processes()) or any(self._lost_workers()))
 
     def sweep(self) -> None:
         """Submit the commands that follow from silence."""
@@ -134,7 +134,7 @@ class Presence:
         for worker in list(self._replica.shard.state.workers):
             if self._worker_unheard_s(worker) > SILENT_S:
                 self._worker_silent(worker)
-        for process in list(self._gone()):
+        for process in list(self._gone_processes()):
             self._ask(Gone(process, False))
         self._ask_for_lost_workers()
         self._forget()
@@ -142,12 +142,12 @@ class Presence:
     def _ask_for_lost_workers(self) -> None:
         """Submit the loss of workers until they have ATTEMPTS_LOST attempts together."""
         attempts = 0
-        for worker in list(self._lost()):
+        for worker in list(self._lost_workers()):
             if attempts < ATTEMPTS_LOST:
                 self._ask(Gone(worker, True))
                 attempts += len(self._replica.shard.state.workers[worker].running)
 
-    def _gone(self) -> Iterator[str]:
+    def _gone_processes(self) -> Iterator[str]:
         now = self._clock.monotonic()
         for name, process in self._replica.shard.state.processes.items():
             silent_s = self._silent_s(Silent(name, False), is_silent=process.silent)
@@ -160,7 +160,7 @@ class Presence:
             if broken_at is not None and now - max(broken_at, self._heard_at.get(name, 0.0)) > GONE_BROKEN_S:
                 yield name
 
-    def _lost(self) -> Iterator[str]:
+    def _lost_workers(self) -> Iterator[str]:
         for name, worker in self._replica.shard.state.workers.items():
             is_silent = worker.config.state == "silent"
             if self._silent_s(Silent(name, True), is_silent=is_silent) > LEASE_S + LEASE_MARGIN_S:

@@ -47,7 +47,7 @@ class Projection:
 
     async def put_tenants(self, rows: Sequence[TenantRow]) -> None:
         """Write the rows that changed since this process last wrote them. Raises StoreUnavailable."""
-        changed = self._changed(rows)
+        changed = self._changed_rows(rows)
         for start in range(0, len(changed), ROWS_PER_S):
             batch = changed[start : start + ROWS_PER_S]
             await self._store.put_tenant_rows(self._shard, batch)
@@ -56,7 +56,7 @@ class Projection:
                 self._written[row.tenant] = _content(row)
             await self._clock.sleep(1.0)
 
-    def _changed(self, rows: Sequence[TenantRow]) -> list[TenantRow]:
+    def _changed_rows(self, rows: Sequence[TenantRow]) -> list[TenantRow]:
         """Return the rows to write now: first those that were never written, then by the age of the last write."""
         by_tenant = {row.tenant: row for row in rows}
         self._written = {tenant: content for tenant, content in self._written.items() if tenant in by_tenant}

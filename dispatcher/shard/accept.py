@@ -41,10 +41,12 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
         return None
     if not state.slots.has(command.model):
         return Refused(command.id, "no_worker", "No worker serves this model at the moment.", RETRY_UNKNOWN_S)
-    tenant = _configured(decision, command)
+    tenant = _configure_tenant(decision, command)
     app, past = _app(state, command)
     refused = (
-        _queue_full(state, tenant, command) or _throttled(state, command, app) or _out_of_reach(state, tenant, command)
+        _queue_full(state, tenant, command)
+        or _check_throttle(state, command, app)
+        or _out_of_reach(state, tenant, command)
     )
     if refused is not None:
         return refused
@@ -88,7 +90,7 @@ def _hold(decision: Decision, command: Accept) -> None:
     decision.add(Held(call.id, command.process))
 
 
-def _configured(decision: Decision, command: Accept) -> Tenant:
+def _configure_tenant(decision: Decision, command: Accept) -> Tenant:
     """Return the tenant. Log the command's configuration if its version is newer; an older one, from a cache, is
     ignored.
 
@@ -201,7 +203,7 @@ def _is_saturated(state: State, model: str) -> bool:
     return bool(serving) and all(state.kv_use.get(worker.name, 0.0) >= full for worker in serving)
 
 
-def _throttled(state: State, command: Accept, app: str) -> Refused | None:
+def _check_throttle(state: State, command: Accept, app: str) -> Refused | None:
     """Apply FairServe's rule (policies/throttling.py): refuse only while the fleet is saturated, and never within an
     interaction that has begun."""
     if state.throttle is None:

@@ -125,7 +125,7 @@ def _decide(decision: Decision, command: Command) -> Outcome:
         case Plan():
             planned(decision, command)
         case Saved():
-            _saved(decision, command)
+            _note_saved_usage(decision, command)
         case UseFormat(wanted):
             return _use_format(decision, wanted)
         case Gone(name, is_worker):
@@ -174,7 +174,7 @@ def _lost_process(decision: Decision, name: str) -> None:
         decision.add(ProcessLost(name))
 
 
-def _saved(decision: Decision, command: Saved) -> None:
+def _note_saved_usage(decision: Decision, command: Saved) -> None:
     """Log which usage is projected, but only if a total changed since the last such fact. So snapshots write nothing to
     an idle log."""
     state = decision.state

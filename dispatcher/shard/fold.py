@@ -60,14 +60,14 @@ def fold(state: State, fact: Fact) -> list[News]:
     return news or []
 
 
-def _order_set(state: State, fact: OrderSet) -> None:
+def _fold_order_set(state: State, fact: OrderSet) -> None:
     if fact.order != state.order.name:
         raise ValueError(f"the log is written under the order {fact.order!r}: set the same order everywhere")
     state.assign("log_order", fact.order)
     state.assign("format", fact.format)
 
 
-def _worker_set(state: State, fact: WorkerSet) -> None:
+def _fold_worker_set(state: State, fact: WorkerSet) -> None:
     worker = state.workers.get(fact.worker)
     if worker is None:
         state.set_worker(fact.worker, Worker(fact))
@@ -85,7 +85,7 @@ def _unloadable(worker: Worker, fact: WorkerSet) -> tuple[str, ...]:
     return () if any(each.model == worker.load for each in fact.models) else (worker.load,)
 
 
-def _model_ordered(state: State, fact: ModelOrdered) -> None:
+def _fold_model_ordered(state: State, fact: ModelOrdered) -> None:
     worker = state.workers[fact.worker]
     if fact.model and fact.model not in worker.swap_s:
         raise ValueError("the worker cannot load this model")
@@ -94,17 +94,17 @@ def _model_ordered(state: State, fact: ModelOrdered) -> None:
         state.assign("models_turned", {**state.models_turned, worker.model: state.at, fact.model: state.at})
 
 
-def _planned(state: State, fact: Planned) -> None:
+def _fold_planned(state: State, fact: Planned) -> None:
     state.assign("plan", fact)
 
 
-def _worker_lost(state: State, fact: WorkerLost) -> None:
+def _fold_worker_lost(state: State, fact: WorkerLost) -> None:
     if state.workers[fact.worker].running:
         raise ValueError("the lost worker still holds calls")
     state.set_worker(fact.worker, None)
 
 
-def _process_set(state: State, fact: ProcessSet) -> None:
+def _fold_process_set(state: State, fact: ProcessSet) -> None:
     process, silent = state.process(fact.process), fact.state == "silent"
     if silent is process.silent:
         return
@@ -113,7 +113,7 @@ def _process_set(state: State, fact: ProcessSet) -> None:
         _move(state, call, silent=silent)
 
 
-def _process_lost(state: State, fact: ProcessLost) -> list[News]:
+def _fold_process_lost(state: State, fact: ProcessLost) -> list[News]:
     process = state.processes[fact.process]
     news: list[News] = []
     for call in _by_arrival(process):
@@ -128,13 +128,13 @@ def _process_lost(state: State, fact: ProcessLost) -> list[News]:
     return news
 
 
-def _tenant_set(state: State, fact: TenantSet) -> None:
+def _fold_tenant_set(state: State, fact: TenantSet) -> None:
     tenant = state.tenant(fact.tenant)
     state.set_tenant(tenant, (fact.version, fact.weight, fact.rate_per_s, fact.burst, fact.tier, fact.waiting_max))
     state.set_clocks(tenant, fact.clocks)
 
 
-def _returned(state: State, fact: Returned) -> None:
+def _fold_returned(state: State, fact: Returned) -> None:
     call = state.calls[fact.id]
     if fact.counted:
         state.set_call(call, "counted", call.counted + 1)
@@ -149,22 +149,22 @@ def _returned(state: State, fact: Returned) -> None:
         state.enqueue(call)
 
 
-def _dropped(state: State, fact: Dropped) -> list[News]:
+def _fold_dropped(state: State, fact: Dropped) -> list[News]:
     call = state.calls[fact.id]
     if fact.attempt:
         state.add_usage(call, fact.input_tokens, fact.output_tokens, fact.served, fact.cached_tokens)
     return _leave(state, call, Over(call.id, fact.attempt, fact.outcome, fact.input_tokens, fact.output_tokens))
 
 
-def _held(state: State, fact: Held) -> None:
+def _fold_held(state: State, fact: Held) -> None:
     _hold_by(state, state.calls[fact.id], fact.process)
 
 
-def _cancelling(state: State, fact: Cancelling) -> None:
+def _fold_cancelling(state: State, fact: Cancelling) -> None:
     state.set_call(state.calls[fact.id], "cancelling", True)
 
 
-def _usage_saved(state: State, fact: UsageSaved) -> None:
+def _fold_usage_saved(state: State, fact: UsageSaved) -> None:
     if fact.position > state.position:
         raise ValueError("usage of later entries cannot be saved already")
     state.assign("usage_saved", max(state.usage_saved, fact.position))
@@ -231,20 +231,20 @@ def _hold_by(state: State, call: Call, name: str) -> None:
 
 
 FOLDS: dict[type[Any], Callable[[State, Any], list[News] | None]] = {
-    OrderSet: _order_set,
-    WorkerSet: _worker_set,
-    ModelOrdered: _model_ordered,
-    Planned: _planned,
-    WorkerLost: _worker_lost,
-    ProcessSet: _process_set,
-    ProcessLost: _process_lost,
-    TenantSet: _tenant_set,
+    OrderSet: _fold_order_set,
+    WorkerSet: _fold_worker_set,
+    ModelOrdered: _fold_model_ordered,
+    Planned: _fold_planned,
+    WorkerLost: _fold_worker_lost,
+    ProcessSet: _fold_process_set,
+    ProcessLost: _fold_process_lost,
+    TenantSet: _fold_tenant_set,
     Accepted: accepted,
     Dispatched: dispatched,
-    Returned: _returned,
+    Returned: _fold_returned,
     Ended: ended,
-    Dropped: _dropped,
-    Held: _held,
-    Cancelling: _cancelling,
-    UsageSaved: _usage_saved,
+    Dropped: _fold_dropped,
+    Held: _fold_held,
+    Cancelling: _fold_cancelling,
+    UsageSaved: _fold_usage_saved,
 }

@@ -27,7 +27,7 @@ def plan_command(plan: Plan) -> commands.Plan:
     for place, _, worker, _ in folded:
         orders[worker].append((place, GROUPS_MAX - 1))
     groups = [_group(group) for *_, group in kept]
-    groups += [_folded([group for *_, group in folded])] if folded else []
+    groups += [_fold_groups([group for *_, group in folded])] if folded else []
     workers = (WorkerPlan(worker, model, _order(orders[worker])) for worker, model in plan.models.items())
     return commands.Plan(plan.made_at, tuple(workers), tuple(groups))
 
@@ -45,7 +45,7 @@ def _group(group: PlannedGroup) -> GroupPlan:
     return GroupPlan(group.tenant, *group.key, group.requests, group.due_at, group.ends_at, group.is_entitled)
 
 
-def _folded(groups: Sequence[PlannedGroup]) -> GroupPlan:
+def _fold_groups(groups: Sequence[PlannedGroup]) -> GroupPlan:
     laxest = max(groups, key=lambda group: group.due_at)
     return GroupPlan(
         "",

@@ -29,7 +29,7 @@ def planned(decision: Decision, command: Plan) -> None:
     if not state.slots.can_swap or not _is_new(state, command.made_at):
         return
     groups = command.groups[:GROUPS_MAX]
-    workers = (_known(state, each, len(groups)) for each in command.workers)
+    workers = (_fitting_part(state, each, len(groups)) for each in command.workers)
     kept = {each.worker: each for each in workers if each is not None}
     if kept:
         decision.add(Planned(command.made_at, tuple(kept.values()), groups))
@@ -48,7 +48,7 @@ def _is_new(state: State, made_at: float) -> bool:
     return isfinite(made_at) and last < made_at <= state.at + SKEW_S and state.at - made_at <= MODELS_S
 
 
-def _known(state: State, plan: WorkerPlan, groups: int) -> WorkerPlan | None:
+def _fitting_part(state: State, plan: WorkerPlan, groups: int) -> WorkerPlan | None:
     """Return the part of a worker's plan that fits the state; None if nothing does."""
     worker = state.workers.get(plan.worker)
     if worker is None or plan.model not in worker.swap_s:

@@ -34,7 +34,7 @@ def end(decision: Decision, command: End) -> Outcome:
     if call is None and command.kept:
         return _drop_with_answer(decision, command)
     if call is None:
-        return _known(state, command.id, command.attempt)
+        return _known_end(state, command.id, command.attempt)
     if command.unbegun and call.watchers and (call.process or not command.kept):
         return Done()
     tokens = (command.input_tokens, command.output_tokens)
@@ -51,7 +51,7 @@ def _drop_with_answer(decision: Decision, command: End) -> Outcome:
         cached_tokens = _cached_tokens(state, command.cached_tokens, command.input_tokens)
         served = state.settings.charge(*tokens, cached_tokens)
         decision.add(Dropped(call.id, command.outcome, command.attempt, *tokens, served, cached_tokens))
-    return _known(state, command.id, command.attempt)
+    return _known_end(state, command.id, command.attempt)
 
 
 def returned(decision: Decision, command: Return) -> Outcome:
@@ -62,7 +62,7 @@ def returned(decision: Decision, command: Return) -> Outcome:
     state = decision.state
     call = _running(state, command.id, command.attempt)
     if call is None:
-        return _known(state, command.id, command.attempt)
+        return _known_end(state, command.id, command.attempt)
     if call.watchers and command.reason in BY_ITS_PROCESS:
         return Done()
     if command.reason == "not_begun" and not call.cancelling and not state.processes[call.process].silent:
@@ -175,7 +175,7 @@ def _running(state: State, call_id: str, attempt: int) -> Call | None:
     return call if call is not None and call.worker and call.attempt == attempt else None
 
 
-def _known(state: State, call_id: str, attempt: int) -> Outcome:
+def _known_end(state: State, call_id: str, attempt: int) -> Outcome:
     """Return how this attempt ended. Unknown if its end is forgotten, or if another attempt ended the call."""
     over = state.ends.get(call_id)
     return over if over is not None and over.attempt == attempt else Unknown(call_id)

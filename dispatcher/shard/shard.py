@@ -90,7 +90,7 @@ class Shard:
 
         Return the news for processes that hold calls.
         """
-        decision = self._taken()
+        decision = self._take_decision()
         if entry is None:
             self.state.at = self._at_before
         else:
@@ -99,7 +99,7 @@ class Shard:
 
     def rollback(self) -> None:
         """Restore the state from before the decision, because the decision was not written."""
-        self._taken(undo=True)
+        self._take_decision(undo=True)
         self.state.at = self._at_before
 
     def fold(self, entry: Entry) -> list[News]:
@@ -148,7 +148,7 @@ class Shard:
         sum_changed(self.state, most=CHANGED_MOST)
         self.state.waits.is_summed = False
 
-    def _taken(self, *, undo: bool = False) -> Decision:
+    def _take_decision(self, *, undo: bool = False) -> Decision:
         decision, self._decision = self._decision, None
         if decision is None:
             raise RuntimeError("there is no decision")

@@ -100,12 +100,12 @@ def load(data: bytes, settings: ShardSettings) -> Shard:
                 f"the shard's log was written under the order {fields['order']!r}, this process runs "
                 f"{settings.order!r}: set the same order everywhere, or begin a new shard"
             )
-        return _loaded(fields, settings)
+        return _load_shard(fields, settings)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogCorrupt(f"the snapshot does not load: {error!r}") from None
 
 
-def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
+def _load_shard(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     """Return the shard. Further fields at the end of a row, of a later version, are left out."""
     shard = Shard(settings)
     state = shard.state

@@ -34,7 +34,7 @@ def report(decision: Decision, command: Report) -> Attempts:
     )  # fmt: skip
     if known is None:
         decision.add(reported)
-    elif (merged := _merged(known.config, reported)) != known.config:
+    elif (merged := _merge_report(known.config, reported)) != known.config:
         decision.add(merged)
     worker = state.workers[command.worker]
     held = tuple(f"{call.id}#{call.attempt}" for call in worker.running.values())
@@ -68,7 +68,7 @@ def retire(decision: Decision, command: Retire) -> None:
         decision.add(worker.config._replace(state="retiring", until=decision.state.at + RETIRE_S))
 
 
-def _merged(old: WorkerSet, new: WorkerSet) -> WorkerSet:
+def _merge_report(old: WorkerSet, new: WorkerSet) -> WorkerSet:
     """Return the reported worker. Keep the log's measurements if they are similar, and the worker's rest or
     retirement."""
     if _is_near(new.service_per_s, old.service_per_s):

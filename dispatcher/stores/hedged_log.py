@@ -36,9 +36,9 @@ class HedgedLog:
         self._late: set[Future[Any]] = set()
 
     async def append(self, position: int, entry: bytes) -> bytes:
-        return await self._hedged(partial(self._log.append, position, entry))
+        return await self._hedge_request(partial(self._log.append, position, entry))
 
-    async def _hedged(self, request: Callable[[], Awaitable[T]]) -> T:
+    async def _hedge_request(self, request: Callable[[], Awaitable[T]]) -> T:
         self._saved = min(HEDGES_SAVED_MAX, self._saved + HEDGED_SHARE_MAX)
         tries = [self._begin(request)]
         try:
@@ -70,10 +70,10 @@ class HedgedLog:
         return self._saved >= 1 and not self._is_throttled()
 
     async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
-        return await self._hedged(partial(self._log.read, position, limit))
+        return await self._hedge_request(partial(self._log.read, position, limit))
 
     async def last(self) -> tuple[int, bytes] | None:
-        return await self._hedged(self._log.last)
+        return await self._hedge_request(self._log.last)
 
     async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
         await self._log.save_snapshot(position, nonce, state)

@@ -67,7 +67,7 @@ async def tenant_usage(request: Request) -> Response:
     return JSONResponse(await usage(context, tenant.identity, request.query_params))
 
 
-async def _answered(request: Request, error: Exception) -> Response:
+async def _on_answered_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AnsweredError)  # noqa: S101 - registered for nothing else
     if isinstance(error, ServiceError):
         logger.warning("request failed", extra={"code": error.code, "request_id": request_id(request.scope)})
@@ -83,11 +83,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return JSONResponse(answer.body(), error.status_code, headers=error.headers)
 
 
-async def _gone(_request: Request, _error: Exception) -> Response:
+async def _on_disconnect(_request: Request, _error: Exception) -> Response:
     return Response(status_code=499)  # never sent: the caller has disconnected
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+async def _on_unexpected_error(request: Request, error: Exception) -> Response:
     """Answer 500. Starlette calls this outside of all middleware."""
     name = request_id(request.scope)
     logger.error("unexpected error", extra={"kind": type(error).__name__, "request_id": name})
@@ -111,10 +111,10 @@ def make_app(
         await app.state.context.tracing.flush()
 
     handlers: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
-        AnsweredError: _answered,
+        AnsweredError: _on_answered_error,
         HTTPException: _http_error,
-        ClientDisconnect: _gone,
-        Exception: _unexpected,
+        ClientDisconnect: _on_disconnect,
+        Exception: _on_unexpected_error,
     }
     routes = [
         Route("/v1/models", list_models, methods=["GET"]),

@@ -32,11 +32,11 @@ async def create_file(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     file_store(context)
     with context.limits.upload(tenant.identity):
-        record = await _uploaded(request, context, tenant)
+        record = await _store_upload(request, context, tenant)
     return JSONResponse(record.body())
 
 
-async def _uploaded(request: Request, context: Context, tenant: Tenant) -> FileRecord:
+async def _store_upload(request: Request, context: Context, tenant: Tenant) -> FileRecord:
     async with uploaded(request, context.settings.file_bytes_max) as form:
         if form.purpose != INPUT:
             raise InvalidRequest(f"`purpose` must be {INPUT}: headgate keeps files for batches only.", "purpose")

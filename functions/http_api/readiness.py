@@ -34,7 +34,7 @@ async def ready(request: Request) -> Response:
         return _not_ready({"table": "unavailable"}, "The gate's table cannot be read.")
     found = {"table": "ok", "pools": {name: _pool(workers) for name, workers in pools.items()}}
     if not any(_can_serve(workers) for workers in pools.values() if workers is not None):
-        return _not_ready(found, f"{_named(list(pools))} no serving worker.")
+        return _not_ready(found, f"{_pools_subject(list(pools))} no serving worker.")
     return JSONResponse({"status": "ready", **found})
 
 
@@ -44,7 +44,7 @@ def _pool(workers: Sequence[WorkerSet] | None) -> dict[str, Any]:
     return {"workers": dict(Counter(worker.state for worker in workers))}
 
 
-def _named(names: Sequence[str]) -> str:
+def _pools_subject(names: Sequence[str]) -> str:
     return f"The pool {names[0]!r} has" if len(names) == 1 else f"The pools {', '.join(map(repr, names))} have"
 
 

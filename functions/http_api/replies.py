@@ -47,7 +47,7 @@ async def respond(context: Context, accepted: NewCall, form: FormMaker, request:
             observed.note(item)
 
     try:
-        await _unless_gone(request, _in_time(context, collect(), durable=accepted.call.is_durable))
+        await _run_while_connected(request, _in_time(context, collect(), durable=accepted.call.is_durable))
     except AnsweredError as error:
         observed.fail(error)
         raise
@@ -66,7 +66,7 @@ async def respond_streaming(context: Context, accepted: NewCall, form: FormMaker
     """Return the answer as server-sent events. Raises the error that ends the call before its first token."""
     observed = Observed(context.clock, accepted)
     try:
-        first = await _unless_gone(request, _beginning(accepted))
+        first = await _run_while_connected(request, _beginning(accepted))
     except BaseException as error:
         accepted.leave()
         if isinstance(error, AnsweredError):
@@ -81,14 +81,14 @@ async def respond_streaming(context: Context, accepted: NewCall, form: FormMaker
 async def replay(context: Context, known: Known, asked: TenantRequest, form: FormMaker, request: Request) -> Response:
     """Return the answer of an earlier request under the same key, whole or streamed as `asked` wants it."""
     try:
-        answer = await _unless_gone(request, _in_time(context, result_of(context, known), durable=True))
+        answer = await _run_while_connected(request, _in_time(context, result_of(context, known), durable=True))
     finally:
         known.leave()
     assert answer is not None  # noqa: S101 - it waits without a timeout
     written, headers = form(head_of(known.invocation)), {"x-request-id": known.invocation.id}
     if not asked.stream:
         return _whole(await written.whole(choices_of(answer), last_event(answer)), headers)
-    return StreamingResponse(_replayed(written, answer), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_replay(written, answer), media_type="text/event-stream", headers=headers)
 
 
 class _Streamed(StreamingResponse):
@@ -146,7 +146,7 @@ async def _stream(
             yield chunk
 
 
-async def _replayed(form: AnswerForm, answer: StoredAnswer) -> AsyncIterator[bytes]:
+async def _replay(form: AnswerForm, answer: StoredAnswer) -> AsyncIterator[bytes]:
     events: list[WorkEvent] = [*tokens_of(choices_of(answer), answer.output_tokens), last_event(answer)]
     for item in events:
         for chunk in await form.write(item):
@@ -155,10 +155,10 @@ async def _replayed(form: AnswerForm, answer: StoredAnswer) -> AsyncIterator[byt
         yield chunk
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def _run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the work's result. If the caller disconnects first, cancel the work and raise ClientDisconnect."""
     working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request))
+    gone = asyncio.ensure_future(_await_disconnect(request))
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -183,7 +183,7 @@ async def _in_time(context: Context, work: Coroutine[Any, Any, T], *, durable: b
         raise too_late(front, durable=durable) from None
 
 
-async def _disconnected(request: Request) -> None:
+async def _await_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

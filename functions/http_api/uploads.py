@@ -40,7 +40,7 @@ async def uploaded(request: Request, bytes_max: int) -> AsyncGenerator[Upload, N
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise InvalidRequest("Send a multipart form with `file` and `purpose`.", "file")
     parser = MultiPartParser(
-        request.headers, _bounded(request, bytes_max), max_files=1, max_fields=FIELDS_MAX, max_part_size=FORM_BYTES
+        request.headers, _read_body(request, bytes_max), max_files=1, max_fields=FIELDS_MAX, max_part_size=FORM_BYTES
     )
     try:
         async with asyncio.timeout(UPLOAD_S):
@@ -70,7 +70,7 @@ def _upload_of(items: list[tuple[str, UploadFile | str]]) -> Upload:
     return Upload((file.filename or "")[-FILENAME_CHARS_MAX:], purpose, file)
 
 
-async def _bounded(request: Request, bytes_max: int) -> AsyncGenerator[bytes, None]:
+async def _read_body(request: Request, bytes_max: int) -> AsyncGenerator[bytes, None]:
     most = bytes_max + FORM_BYTES
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:

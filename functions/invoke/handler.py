@@ -67,14 +67,14 @@ async def invoke(context: Context, event: Any, request_id: str, remaining_s: flo
 
 
 async def _invoke(context: Context, submission: Submission, until: float) -> dict[str, Any]:
-    submitted, key = await _submitted(context, submission, until), submission.key
+    submitted, key = await _submit_once_served(context, submission, until), submission.key
     try:
         if isinstance(submitted, Known):
             answer = await result_of(context, submitted, until - context.clock.monotonic())
-            return _unfinished(key, submitted.following) if answer is None else body_of(submitted.invocation, answer)
-        collected = await _collected(context, submitted, until)
+            return _pending_body(key, submitted.following) if answer is None else body_of(submitted.invocation, answer)
+        collected = await _collect_in_time(context, submitted, until)
         if collected is None:
-            return _unfinished(key, submitted.following) | _wait_of(submitted.outcome)
+            return _pending_body(key, submitted.following) | _wait_of(submitted.outcome)
     finally:
         submitted.leave()
     elapsed_ms = (context.clock.now() - submitted.call.created_at) * 1000
@@ -84,7 +84,7 @@ async def _invoke(context: Context, submission: Submission, until: float) -> dic
     return rendered(submitted.call, collected)
 
 
-async def _submitted(context: Context, submission: Submission, until: float) -> NewCall | Known:
+async def _submit_once_served(context: Context, submission: Submission, until: float) -> NewCall | Known:
     """Submit, and wait until `until` for a worker if an empty pool starts one. The deadline begins with the worker.
 
     Raises NoWorker if none serves in time; then Lambda repeats an Event invoke.
@@ -100,7 +100,7 @@ async def _submitted(context: Context, submission: Submission, until: float) -> 
         await context.clock.sleep(STARTING_CHECK_S)
 
 
-async def _collected(context: Context, accepted: NewCall, until: float) -> Collected | None:
+async def _collect_in_time(context: Context, accepted: NewCall, until: float) -> Collected | None:
     """Return the whole answer, or None if it has no turn at `until` (monotonic seconds), or no end ANSWER_S later.
 
     An execution does not wait behind many requests of its tenant: they would take the executions of all tenants.
@@ -137,6 +137,6 @@ def _wait_of(outcome: Outcome) -> dict[str, Any]:
     return {"queue_position": outcome.position, **{name: each for name, each in wait.items() if each is not None}}
 
 
-def _unfinished(key: str, following: Following | None) -> dict[str, Any]:
+def _pending_body(key: str, following: Following | None) -> dict[str, Any]:
     is_running = following is not None and following.begun.is_set()
     return {"id": key, "status": "running" if is_running else "queued"}

@@ -32,7 +32,7 @@ def scheduling_gauges(
         tiers={tier: TierGauges(_waiting(admission, tier), running.get(tier, 0)) for tier in Tier},
         counters={tenant: counter for counters in groups for tenant, counter in counters.items()},
         difference=max((max(group.values()) - min(group.values()) for group in groups), default=0.0),
-        difference_bound=_bound(policy, pool_tokens, context_tokens),
+        difference_bound=_difference_bound(policy, pool_tokens, context_tokens),
         swap_bytes_total=swap_bytes_total,
         swap_bytes_used=swap_bytes_used,
         reserve_blocks=reserve,
@@ -48,7 +48,7 @@ def _waiting(admission: Admission, tier: Tier) -> int:
     return policy.waiting if tier is Tier.STANDARD else 0
 
 
-def _bound(policy: object, pool_tokens: int, context_tokens: int) -> float:
+def _difference_bound(policy: object, pool_tokens: int, context_tokens: int) -> float:
     """Return max(w_p L_input, w_q M), which holds for tenants of weight 1 and a linear h; 0 for any other h."""
     service = policy.service if isinstance(policy, TieredQueue | TenantQueuePolicy) else None
     if not isinstance(service, WeightedTokens):

@@ -148,10 +148,10 @@ class SupervisedEngine:
             raise restarted()
         gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         async with aclosing(self._engine.generate(request)) as events:
-            async for event in self._watched(request.request_id, events, gone):
+            async for event in self._watch_events(request.request_id, events, gone):
                 yield event
 
-    async def _watched(
+    async def _watch_events(
         self, request_id: str, events: AsyncGenerator[EngineEvent, None], gone: asyncio.Future[Any]
     ) -> AsyncGenerator[EngineEvent, None]:
         self._running[request_id] = gone
@@ -163,7 +163,7 @@ class SupervisedEngine:
                     upcoming.cancel()
                     await asyncio.gather(upcoming, return_exceptions=True)
                     raise restarted()
-                event = self._checked(upcoming, gone)
+                event = self._take_event(upcoming, gone)
                 if isinstance(event, Finished):
                     break
                 yield event
@@ -184,7 +184,7 @@ class SupervisedEngine:
             total = total.plus(engine.stats())
         return total
 
-    def _checked(self, upcoming: asyncio.Future[Any], gone: asyncio.Future[Any]) -> EngineEvent:
+    def _take_event(self, upcoming: asyncio.Future[Any], gone: asyncio.Future[Any]) -> EngineEvent:
         """Return the event, and note the progress; raise `restarted` if the engine is dead."""
         try:
             event: EngineEvent = upcoming.result()

@@ -100,7 +100,7 @@ class Agent:
         until_s = self.clock.monotonic() + self.settings.join_s
         pause = self.settings.join_pause_s
         while not await self.heartbeat():
-            wait = self._jittered(pause)
+            wait = self._add_jitter(pause)
             if self.clock.monotonic() + wait > until_s:
                 raise StoreUnavailable(f"the gate did not answer for {self.settings.join_s:g} s")
             await self.clock.sleep(wait)
@@ -156,7 +156,7 @@ class Agent:
 
     async def _heartbeat_loop(self) -> None:
         while True:
-            await self.clock.sleep(self._jittered(self.settings.heartbeat_s))
+            await self.clock.sleep(self._add_jitter(self.settings.heartbeat_s))
             await self.heartbeat()
 
     async def _report_changes(self) -> None:
@@ -174,7 +174,7 @@ class Agent:
         """Send a heartbeat soon after a loss of the connection. Until then the gate gives this worker no new work."""
         while True:
             await self.connection_lost.wait()
-            await self.clock.sleep(self._jittered(self.settings.lost_pause_s))
+            await self.clock.sleep(self._add_jitter(self.settings.lost_pause_s))
             self.connection_lost.clear()
             await self.heartbeat()
 
@@ -272,5 +272,5 @@ class Agent:
             return self.swapper.described(report, now_s, served, saturated=saturated)
         return report._replace(service_per_s=self.capacity.observe(now_s, served, saturated=saturated))
 
-    def _jittered(self, seconds: float) -> float:
+    def _add_jitter(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self.random.random())

@@ -58,8 +58,8 @@ def ending(execution: Execution, worker: str, now: float, preempted_retry_s: flo
     if isinstance(result, EngineError):
         return _engine_error(execution, result, worker, preempted_retry_s)
     if result.reason != "aborted":
-        return _done(execution, result)
-    return _aborted(execution, worker, now)
+        return _success_ending(execution, result)
+    return _abort_ending(execution, worker, now)
 
 
 def confirms(report: End | Return, outcome: Outcome) -> bool:
@@ -74,7 +74,7 @@ def outcome_of(report: End | Return) -> str:
     return report.outcome if isinstance(report, End) else report.reason
 
 
-def _done(execution: Execution, finished: Finished) -> Ending:
+def _success_ending(execution: Execution, finished: Finished) -> Ending:
     if not execution.order.durable:
         return Ending(_end(execution, "done"), finished)
     details = {"cached_tokens": finished.cached_tokens, "reasoning_tokens": finished.reasoning_tokens}
@@ -82,32 +82,32 @@ def _done(execution: Execution, finished: Finished) -> Ending:
     answer = json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
     if execution.is_too_long or len(answer.encode()) > ANSWER_BYTES_MAX:
         message = f"The answer is longer than {ANSWER_BYTES_MAX} bytes and was not kept; stream it instead."
-        return _failed(execution, WorkRefused(500, RESULT_TOO_LARGE, message, final=True))
+        return _failure_ending(execution, WorkRefused(500, RESULT_TOO_LARGE, message, final=True))
     return Ending(_end(execution, "done")._replace(answer=answer), finished)
 
 
 def _engine_error(execution: Execution, error: EngineError, worker: str, preempted_retry_s: float) -> Ending:
     kind = kind_of(error)
     if kind is FailureKind.OVERLOAD:
-        return _overloaded(execution, error, worker)
+        return _overload_ending(execution, error, worker)
     if kind is not FailureKind.REQUEST:
         return _gave_up(execution, worker, "failed", WorkRefused(500, error.code, error.message))
     status = error.status if error.status in OWN_FAULTS else REFUSED_AS[error.code]
     retry_after_s = {503: preempted_retry_s, 429: RATE_WINDOW_S}.get(status)
-    return _failed(execution, WorkRefused(status, error.code, error.message, retry_after_s, final=True))
+    return _failure_ending(execution, WorkRefused(status, error.code, error.message, retry_after_s, final=True))
 
 
-def _overloaded(execution: Execution, error: EngineError, worker: str) -> Ending:
+def _overload_ending(execution: Execution, error: EngineError, worker: str) -> Ending:
     """Return the first attempt, because another worker's engine may take the request. End the call after a later one:
     its caller gets the engine's status and Retry-After."""
     after_s = OVERLOADED_RETRY_S if error.retry_after_s is None else error.retry_after_s
     event = WorkRefused(overload_status(error), OVERLOADED, error.message, after_s)
     if execution.order.attempt > 1:
-        return _failed(execution, replace(event, final=True))
+        return _failure_ending(execution, replace(event, final=True))
     return _gave_up(execution, worker, "refused", event)
 
 
-def _aborted(execution: Execution, worker: str, now: float) -> Ending:
+def _abort_ending(execution: Execution, worker: str, now: float) -> Ending:
     if execution.abort is Abort.LATE or (execution.abort is None and now >= execution.order.deadline_at - EARLY_S):
         return Ending(_with_answer(execution, _end(execution, "expired"), EXPIRED), EXPIRED)
     if execution.abort is Abort.DRAINED:
@@ -123,11 +123,11 @@ def _aborted(execution: Execution, worker: str, now: float) -> Ending:
 def _gave_up(execution: Execution, worker: str, reason: str, event: WorkRefused) -> Ending:
     """Return the attempt. But end it if its caller streams, has tokens, and cannot get the answer in another way."""
     if execution.output_tokens and execution.order.streamed and not execution.order.durable:
-        return _failed(execution, replace(event, final=True))
+        return _failure_ending(execution, replace(event, final=True))
     return Ending(Return(execution.order.invocation, execution.order.attempt, reason, worker), event)
 
 
-def _failed(execution: Execution, event: WorkRefused) -> Ending:
+def _failure_ending(execution: Execution, event: WorkRefused) -> Ending:
     end = _end(execution, "failed")
     if not end.output_tokens:
         end = end._replace(input_tokens=0, cached_tokens=0)

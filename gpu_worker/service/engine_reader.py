@@ -49,7 +49,7 @@ class EngineReader:
             return None
         upcoming, execution.upcoming = execution.upcoming, None
         if (error := _error(upcoming)) is not None:
-            self._failed(execution, error)
+            self._record_error(execution, error)
             return None
         await self._note(execution, event := upcoming.result())
         return event
@@ -97,7 +97,7 @@ class EngineReader:
         elif execution.abort is not None and isinstance(event, Started):
             await self.engine.abort(execution.name)
 
-    def _failed(self, execution: Execution, error: BaseException) -> None:
+    def _record_error(self, execution: Execution, error: BaseException) -> None:
         """Record an error of any kind as the result, so that the slot is freed and the end is reported."""
         self.watch.left(execution.name)
         if isinstance(error, EngineError):

@@ -226,7 +226,7 @@ class Executions:
             # A task of its own, because this one may be cancelled at every await.
             closing = asyncio.ensure_future(self._close(execution))
             self._closing.add(closing)
-            closing.add_done_callback(self._closed)
+            closing.add_done_callback(self._on_close)
 
     async def _last_line(self, last: _LastEvent, until: float) -> AsyncGenerator[bytes, None]:
         """Yield Alive events until the log has the report, or until `until` (Unix seconds). Then yield the last event.
@@ -289,7 +289,7 @@ class Executions:
             if execution.name in self._live:
                 self._end(execution)
 
-    def _closed(self, task: asyncio.Task[None]) -> None:
+    def _on_close(self, task: asyncio.Task[None]) -> None:
         self._closing.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("an execution could not be closed: %s", type(error).__name__)

@@ -196,11 +196,11 @@ def _health(health: EngineHealth) -> Iterator[Metric]:
 
 
 def _counter(name: str, about: str, values: float | Samples, *labels: str) -> Metric:
-    return _filled(CounterMetricFamily(f"headgate_{name}", about, labels=_labels(values, labels)), values)
+    return _fill_family(CounterMetricFamily(f"headgate_{name}", about, labels=_labels(values, labels)), values)
 
 
 def _gauge(name: str, about: str, values: float | Samples, *labels: str) -> Metric:
-    return _filled(GaugeMetricFamily(f"headgate_{name}", about, labels=_labels(values, labels)), values)
+    return _fill_family(GaugeMetricFamily(f"headgate_{name}", about, labels=_labels(values, labels)), values)
 
 
 def _labels(values: float | Samples, labels: tuple[str, ...]) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ def _labels(values: float | Samples, labels: tuple[str, ...]) -> tuple[str, ...]
     return labels if isinstance(values, Mapping) else ()
 
 
-def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: float | Samples) -> Metric:
+def _fill_family(family: CounterMetricFamily | GaugeMetricFamily, values: float | Samples) -> Metric:
     samples = values if isinstance(values, Mapping) else {(): float(values)}
     for labels, value in samples.items():
         family.add_metric(labels, value)

@@ -90,7 +90,7 @@ class Outbox:
 
     def _deliver(self, report: AttemptReport, number: int) -> asyncio.Task[Outcome]:
         name = execution_name(report.id, report.attempt)
-        delivery = asyncio.ensure_future(self._acknowledged(report, name))
+        delivery = asyncio.ensure_future(self._repeat_report(report, name))
         self._deliveries[name] = delivery
         delivery.add_done_callback(self._remover(name, number))
         return delivery
@@ -104,7 +104,7 @@ class Outbox:
 
         return remove
 
-    async def _acknowledged(self, report: AttemptReport, name: str) -> Outcome:
+    async def _repeat_report(self, report: AttemptReport, name: str) -> Outcome:
         """Repeat the report until the log answers it."""
         pause_s = PAUSE_FIRST_S
         while True:

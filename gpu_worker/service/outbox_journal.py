@@ -177,7 +177,7 @@ class Journal:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
             except FileExistsError:
                 continue
-            if not _locked(fd):
+            if not _try_lock(fd):
                 os.close(fd)
                 continue
             _sync_folder(self.folder)
@@ -203,7 +203,7 @@ def _lock(path: Path) -> int | None:
         logger.error("the outbox file %s cannot be opened: %s; it is left as it is", path, error.strerror)
         return None
     try:
-        if _locked(fd):
+        if _try_lock(fd):
             return fd
     except OSError as error:
         logger.error("the outbox file %s cannot be locked: %s; it is left as it is", path, error.strerror)
@@ -211,7 +211,7 @@ def _lock(path: Path) -> int | None:
     return None
 
 
-def _locked(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     """Lock the file. Return False if another process holds the lock, or has just taken the file over and deleted it.
 
     Raises OSError.

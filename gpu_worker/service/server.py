@@ -123,18 +123,18 @@ def _error(status: int, code: str, message: str) -> Response:
     return Response(encode_event(WorkRefused(status, code, message)), status, media_type="application/json")
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _on_refusal(_: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
         return _error(error.status, error.code, str(error))
     return _error(401, "grant_refused", "The execution token was refused.")
 
 
-async def _gone(_: Request, __: Exception) -> Response:
+async def _on_disconnect(_: Request, __: Exception) -> Response:
     return Response(status_code=400)  # the client is gone
 
 
 HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
-    Refusal: _refused,
-    ExecutionTokenRefused: _refused,
-    ClientDisconnect: _gone,
+    Refusal: _on_refusal,
+    ExecutionTokenRefused: _on_refusal,
+    ClientDisconnect: _on_disconnect,
 }

@@ -26,7 +26,7 @@ class LinesResponse(StreamingResponse):
     def __init__(
         self, first: bytes | None, lines: AsyncGenerator[bytes, None], *, name: str, deadline_at: float, clock: Clock
     ) -> None:
-        super().__init__(_chained(first, lines), media_type="application/x-ndjson")
+        super().__init__(_chain_lines(first, lines), media_type="application/x-ndjson")
         self._lines = lines
         self._name = name
         self._deadline_at = deadline_at
@@ -47,7 +47,7 @@ class LinesResponse(StreamingResponse):
             await self._lines.aclose()
 
 
-async def _chained(first: bytes | None, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _chain_lines(first: bytes | None, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     if first is not None:
         yield first
     async for item in lines:

@@ -53,7 +53,7 @@ class Swapper:
             return
         logger.info("swap from %s to %s", loaded, model)
         self._swap = asyncio.ensure_future(self._load(model))
-        self._swap.add_done_callback(self._ended)
+        self._swap.add_done_callback(self._on_swap_end)
         self.swaps.engine.changed.set()
 
     def described(self, report: Report, now_s: float, served: float, *, saturated: bool) -> Report:
@@ -84,13 +84,13 @@ class Swapper:
 
     async def _load(self, model: str) -> None:
         self._executions.accepting = False
-        if not await self._drained(self._drain_s):
+        if not await self._await_drain(self._drain_s):
             await self._executions.abort_all(Abort.SWAPPED)
-            if not await self._drained(ABORTED_S):
+            if not await self._await_drain(ABORTED_S):
                 logger.error("a request did not leave the engine before the swap")
         await self.swaps.load(model)
 
-    async def _drained(self, within_s: float) -> bool:
+    async def _await_drain(self, within_s: float) -> bool:
         until_s = self._clock.monotonic() + within_s
         while self._executions.running():
             if self._clock.monotonic() >= until_s:
@@ -98,7 +98,7 @@ class Swapper:
             await self._clock.sleep(POLL_S)
         return True
 
-    def _ended(self, swap: asyncio.Task[None]) -> None:
+    def _on_swap_end(self, swap: asyncio.Task[None]) -> None:
         """Report the worker as it is now. The engine of a failed swap is that of the former model again."""
         self._swap = None
         self.swaps.engine.changed.set()

@@ -61,10 +61,10 @@ def values_of(deployment: Deployment, file: Path) -> dict[str, Any]:
 
 
 def _groups(pool: Pool, workers_max: int) -> list[dict[str, Any]]:
-    return [_forwarding(server) for server in pool.servers] or [_modelled(pool, workers_max)]
+    return [_forwarding(server) for server in pool.servers] or [_modelled_workers(pool, workers_max)]
 
 
-def _modelled(pool: Pool, workers_max: int) -> dict[str, Any]:
+def _modelled_workers(pool: Pool, workers_max: int) -> dict[str, Any]:
     return {
         "engine": ENGINE,
         "model": pool.model_name or None,

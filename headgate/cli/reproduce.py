@@ -61,11 +61,11 @@ def reproduce(
 
 def _names(only: str, without: str) -> list[str]:
     """Return the experiments to run, in the order of the document. Raises ConfigurationError for an unknown one."""
-    chosen, left_out = _listed(only), _listed(without)
+    chosen, left_out = _parse_names(only), _parse_names(without)
     return [name for name in EXPERIMENTS if (not chosen or name in chosen) and name not in left_out]
 
 
-def _listed(names: str) -> set[str]:
+def _parse_names(names: str) -> set[str]:
     listed = {name.strip() for name in names.split(",") if name.strip()}
     for name in sorted(listed):
         if name not in EXPERIMENTS:

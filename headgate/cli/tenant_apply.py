@@ -66,7 +66,7 @@ def apply(file: File, yes: Yes = False, dry_run: DryRun = False, data: Data = No
     sys.stderr.write(text + "\n")
     if not yes and not _agrees():
         raise ConfigurationError("nothing was changed")
-    keys = with_admin(data, lambda admin: _made(admin, found))
+    keys = with_admin(data, lambda admin: _make_changes(admin, found))
     made = [*(f"{name}: {key}" for name, key in keys.items()), *(f"{name}: changed" for name in found.changed)]
     shown_as(_as_json(found, keys), json, "\n".join(made))
     warn_if_overbooked(data)
@@ -83,7 +83,7 @@ async def _compare(admin: TenantAdmin, wanted: Mapping[str, Tenant]) -> TenantDi
     return found
 
 
-async def _made(admin: TenantAdmin, found: TenantDifference) -> dict[str, str]:
+async def _make_changes(admin: TenantAdmin, found: TenantDifference) -> dict[str, str]:
     """Make the changes, and return the keys of new tenants. Prints those that were made if one fails."""
     keys: dict[str, str] = {}
     try:

@@ -25,7 +25,7 @@ Month = Annotated[str | None, typer.Option(help="The month in UTC, such as 2026-
 
 def audit(name: OnlyName = None, month: Month = None, data: Data = None, json: Json = False) -> None:
     """List the changes of tenants and keys in a month: the time, the identity, and what was before and after."""
-    chosen = _checked(month) if month else datetime.fromtimestamp(RealClock().now(), UTC).strftime("%Y-%m")
+    chosen = _parse_month(month) if month else datetime.fromtimestamp(RealClock().now(), UTC).strftime("%Y-%m")
     records = with_admin(data, lambda admin: admin.audit(chosen))
     found = [each for each in records if name is None or is_named(each.tenant, name)]
     if json:
@@ -38,12 +38,12 @@ def changes_of(record: AuditRecord) -> str:
     """Return what changed, one setting a line."""
     if record.before is None or record.after is None:
         fields = record.after or record.before or {}
-        return "\n".join(f"{field}: {_shown(field, value)}" for field, value in fields.items() if value)
+        return "\n".join(f"{field}: {_value_text(field, value)}" for field, value in fields.items() if value)
     differing = difference(record.before, record.after).items()
     return "\n".join(f"{field}: {before} → {after}" for field, (before, after) in differing)
 
 
-def _shown(field: str, value: Any) -> str:
+def _value_text(field: str, value: Any) -> str:
     if field == "expires_at":
         return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M")
     return ", ".join(value) if isinstance(value, list) else str(value)
@@ -59,7 +59,7 @@ def _table(records: Sequence[AuditRecord]) -> Table:
     return table
 
 
-def _checked(month: str) -> str:
+def _parse_month(month: str) -> str:
     """Return the month. Raises ConfigurationError."""
     try:
         return datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC).strftime("%Y-%m")

@@ -116,7 +116,7 @@ class Headgate(Calls[Answer]):
         self, prompt: Prompt, *, chat: bool = True, idempotency_key: str | None = None, **fields: Any
     ) -> Iterator[str]:
         """Yield pieces of text as they arrive. Closing the iterator aborts the request."""
-        request = self._request(prompt, self._named(fields), idempotency_key, fields, chat=chat)
+        request = self._request(prompt, self._take_model(fields), idempotency_key, fields, chat=chat)
         is_whole = False
         with self._create(chat)(**request, stream=True).parse() as chunks:
             for chunk in chunks:
@@ -136,11 +136,11 @@ class Headgate(Calls[Answer]):
         return openai.OpenAI(**options)
 
     def _call(self, prompt: Prompt, key: str | None, fields: dict[str, Any], *, chat: bool) -> Answer:
-        request = self._request(prompt, self._named(fields), key, fields, chat=chat)
+        request = self._request(prompt, self._take_model(fields), key, fields, chat=chat)
         reply = self._patience.ask(lambda: self._create(chat)(**request))
         return answer_from(json_object(reply.content), reply.headers)
 
-    def _named(self, fields: dict[str, Any]) -> str:
+    def _take_model(self, fields: dict[str, Any]) -> str:
         """Take the call's model out of its fields, else the client's. The service is asked at most once."""
         model = fields.pop("model", None) or self._model
         if not model:
@@ -161,7 +161,7 @@ class AsyncHeadgate(Calls[Coroutine[Any, Any, Answer]]):
         self, prompt: Prompt, *, chat: bool = True, idempotency_key: str | None = None, **fields: Any
     ) -> AsyncIterator[str]:
         """Yield pieces of text as they arrive. Closing the iterator aborts the request."""
-        request = self._request(prompt, await self._named(fields), idempotency_key, fields, chat=chat)
+        request = self._request(prompt, await self._take_model(fields), idempotency_key, fields, chat=chat)
         is_whole = False
         async with (await self._create(chat)(**request, stream=True)).parse() as chunks:
             async for chunk in chunks:
@@ -181,11 +181,11 @@ class AsyncHeadgate(Calls[Coroutine[Any, Any, Answer]]):
         return openai.AsyncOpenAI(**options)
 
     async def _call(self, prompt: Prompt, key: str | None, fields: dict[str, Any], *, chat: bool) -> Answer:
-        request = self._request(prompt, await self._named(fields), key, fields, chat=chat)
+        request = self._request(prompt, await self._take_model(fields), key, fields, chat=chat)
         reply = await self._patience.ask_async(lambda: self._create(chat)(**request))
         return answer_from(json_object(reply.content), reply.headers)
 
-    async def _named(self, fields: dict[str, Any]) -> str:
+    async def _take_model(self, fields: dict[str, Any]) -> str:
         """Take the call's model out of its fields, else the client's. The service is asked at most once."""
         model = fields.pop("model", None) or self._model
         if not model:

@@ -105,7 +105,7 @@ class LambdaHeadgate(Headgate):
     def later(self, prompt: Prompt, *, chat: bool = True, idempotency_key: str | None = None, **fields: Any) -> str:
         """Start an invocation and return its id at once; `result` gives its outcome."""
         key = idempotency_key or self._new_id()
-        request = self._request(prompt, self._named(fields), key, fields, chat=chat, headers=EVENT)
+        request = self._request(prompt, self._take_model(fields), key, fields, chat=chat, headers=EVENT)
         self._create(chat)(**request)
         return key
 
@@ -134,7 +134,7 @@ class AsyncLambdaHeadgate(AsyncHeadgate):
     ) -> str:
         """Start an invocation and return its id at once; `result` gives its outcome."""
         key = idempotency_key or self._new_id()
-        request = self._request(prompt, await self._named(fields), key, fields, chat=chat, headers=EVENT)
+        request = self._request(prompt, await self._take_model(fields), key, fields, chat=chat, headers=EVENT)
         await self._create(chat)(**request)
         return key
 

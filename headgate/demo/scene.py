@@ -38,7 +38,7 @@ def compose(quiet: Sequence[Arrival], flood: Sequence[Arrival], capacity_per_s: 
     """
     sources = {QUIET: quiet, FLOOD: flood}
     load_per_s = {QUIET: QUIET_LOAD * capacity_per_s, FLOOD: FLOOD_LOAD * capacity_per_s}
-    least = {tenant: _service(_shortened(source[: REQUESTS_MIN[tenant]], 0.0)) for tenant, source in sources.items()}
+    least = {tenant: _service(_scale(source[: REQUESTS_MIN[tenant]], 0.0)) for tenant, source in sources.items()}
     seconds = max(seconds, *(least[tenant] / load_per_s[tenant] for tenant in sources))
     parts = [
         arrival
@@ -55,7 +55,7 @@ def _at_load(source: Sequence[Arrival], tenant: str, service: float, seconds: fl
     """
     chosen = _up_to(source, service)
     if len(chosen) < REQUESTS_MIN[tenant]:
-        chosen = _shortened(source[: REQUESTS_MIN[tenant]], service)
+        chosen = _scale(source[: REQUESTS_MIN[tenant]], service)
     start, span = chosen[0].arrival_s, max(chosen[-1].arrival_s - chosen[0].arrival_s, 1e-9)
     return [replace(a, tenant=tenant, arrival_s=(a.arrival_s - start) / span * seconds) for a in chosen]
 
@@ -71,7 +71,7 @@ def _up_to(source: Sequence[Arrival], service: float) -> list[Arrival]:
     return chosen
 
 
-def _shortened(arrivals: Sequence[Arrival], service: float) -> list[Arrival]:
+def _scale(arrivals: Sequence[Arrival], service: float) -> list[Arrival]:
     """Scale all lengths so that the requests together have about this service.
 
     No length is made longer, and none shorter than INPUT_MIN and OUTPUT_MIN.

@@ -89,11 +89,11 @@ async def _one_machine(options: ServeOptions, on_step: Step) -> AsyncIterator[Se
             yield Service(
                 base_url=addresses.openai_base_url,
                 aws_url=None,
-                keys=await _created(store, {CALIBRATION: Share()}),
+                keys=await _create_tenants(store, {CALIBRATION: Share()}),
                 model=addresses.model,
                 bytes_per_token=follower.workers()[0].bytes_per_token,
                 picture=lambda: _picture(follower),
-                add_tenants=lambda shares: _created(store, shares),
+                add_tenants=lambda shares: _create_tenants(store, shares),
             )
         finally:
             await store.close()
@@ -101,7 +101,7 @@ async def _one_machine(options: ServeOptions, on_step: Step) -> AsyncIterator[Se
         await server.stop()
 
 
-async def _created(store: TenantStore, shares: Mapping[str, Share]) -> dict[str, str]:
+async def _create_tenants(store: TenantStore, shares: Mapping[str, Share]) -> dict[str, str]:
     return await make_tenants(store, shares, QUEUE_ITEMS_MAX)
 
 

@@ -34,13 +34,13 @@ def load_sources(sources: Sources) -> tuple[list[Arrival], list[Arrival]]:
     Raises TraceError, with file, line and column, and ConfigurationError for a trace that is too short.
     """
     random = Random(sources.seed)
-    quiet = read_trace(sources.quiet, tenant=QUIET) if sources.quiet else _made(CHAT, QUIET, random)
-    flood = read_trace(sources.flood, tenant=FLOOD) if sources.flood else _made(CODE, FLOOD, random)
+    quiet = read_trace(sources.quiet, tenant=QUIET) if sources.quiet else _make_requests(CHAT, QUIET, random)
+    flood = read_trace(sources.flood, tenant=FLOOD) if sources.flood else _make_requests(CODE, FLOOD, random)
     for path, arrivals in ((sources.quiet, quiet), (sources.flood, flood)):
         if len(arrivals) < SOURCE_REQUESTS_MIN:
             raise ConfigurationError(f"{path}: {len(arrivals)} requests; the demo needs at least {SOURCE_REQUESTS_MIN}")
     return fitted(quiet, sources.fit), fitted(flood, sources.fit)
 
 
-def _made(profile: Profile, tenant: str, random: Random) -> list[Arrival]:
+def _make_requests(profile: Profile, tenant: str, random: Random) -> list[Arrival]:
     return make_arrivals(profile, tenant, SOURCE_REQUESTS, random)

@@ -59,10 +59,10 @@ def judge(without: RunReport, with_headgate: RunReport, quiet: str) -> Verdict:
     """Compare the runs. Both need their calibrations."""
     change = speed_change(without, with_headgate)
     compared = (
-        _quiet_is_served(without, with_headgate, quiet, is_steady=change <= SPEED_CHANGE_MAX),
-        _throughput_is_kept(without, with_headgate),
+        _quiet_check(without, with_headgate, quiet, is_steady=change <= SPEED_CHANGE_MAX),
+        _throughput_check(without, with_headgate),
     )
-    answered = _nothing_is_lost(with_headgate)
+    answered = _failures_check(with_headgate)
     outcome = _outcome(all(check.passed for check in compared), answered.passed, change)
     return Verdict(outcome is DemoOutcome.PASSED, outcome, change, (*compared, answered))
 
@@ -80,7 +80,7 @@ def _outcome(is_better: bool, is_answered: bool, change: float) -> DemoOutcome:
     return DemoOutcome.FAILED if change <= SPEED_CHANGE_MAX else DemoOutcome.INCONCLUSIVE
 
 
-def _quiet_is_served(without: RunReport, with_headgate: RunReport, quiet: str, *, is_steady: bool) -> DemoCheck:
+def _quiet_check(without: RunReport, with_headgate: RunReport, quiet: str, *, is_steady: bool) -> DemoCheck:
     before, after = without.tenants[quiet].ttft_p99_s, with_headgate.tenants[quiet].ttft_p99_s
     if before is None or after is None:
         return DemoCheck("quiet_ttft_p99", False, f"{quiet} got no first token in one of the runs")
@@ -93,7 +93,7 @@ def _quiet_is_served(without: RunReport, with_headgate: RunReport, quiet: str, *
     return DemoCheck("quiet_ttft_p99", ratio <= TTFT_RATIO_MAX, detail)
 
 
-def _throughput_is_kept(without: RunReport, with_headgate: RunReport) -> DemoCheck:
+def _throughput_check(without: RunReport, with_headgate: RunReport) -> DemoCheck:
     before, after = without.throughput_of_calibration, with_headgate.throughput_of_calibration
     ratio = after / before if before else 0.0
     detail = (
@@ -103,7 +103,7 @@ def _throughput_is_kept(without: RunReport, with_headgate: RunReport) -> DemoChe
     return DemoCheck("throughput", ratio >= THROUGHPUT_RATIO_MIN, detail)
 
 
-def _nothing_is_lost(with_headgate: RunReport) -> DemoCheck:
+def _failures_check(with_headgate: RunReport) -> DemoCheck:
     failed = {name: tenant.failed for name, tenant in with_headgate.tenants.items() if tenant.failed}
     detail = f"failed: {failed}" if failed else "every request was answered"
     return DemoCheck("all_answered", not failed, detail)

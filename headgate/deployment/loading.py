@@ -51,10 +51,10 @@ def load(path: Path, name: str | None = None, region: str | None = None) -> Depl
         if first["type"] == "missing":
             raise document.wrong(first["loc"][:-1], "is missing", key=str(first["loc"][-1])) from None
         raise document.wrong(first["loc"], _what(first)) from None
-    return deployment if name is None else _named(deployment, name)
+    return deployment if name is None else _rename(deployment, name)
 
 
-def _named(deployment: Deployment, name: str) -> Deployment:
+def _rename(deployment: Deployment, name: str) -> Deployment:
     """Return the deployment with another name. Raises ConfigurationError."""
     if not re.fullmatch(NAME, name):
         raise ConfigurationError(
@@ -106,14 +106,14 @@ def _shape_below(shape: Any, key: str) -> Any:
         return value if _is_shape(value) else None
     field = shape.model_fields.get(key)
     annotations = (field.annotation, *get_args(field.annotation)) if field else ()
-    return next((_opened(each) for each in annotations if _is_shape(each)), None)
+    return next((_unwrap_root(each) for each in annotations if _is_shape(each)), None)
 
 
 def _is_shape(annotation: Any) -> bool:
     return get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel))
 
 
-def _opened(shape: Any) -> Any:
+def _unwrap_root(shape: Any) -> Any:
     """Return the mapping of a model that is nothing but a mapping."""
     is_root = isinstance(shape, type) and issubclass(shape, RootModel)
     return shape.model_fields["root"].annotation if is_root else shape

@@ -124,8 +124,8 @@ class AwsAccount:
     def _fleet(self, fleet: PoolFleet, zones: int | Sequence[str]) -> list[Finding]:
         """A capacity block needs no quota, and is in one zone."""
         if fleet.block is not None:
-            return [self._reserved(fleet, fleet.block)]
-        return [self._offered(fleet, fleet.zones or zones), *self._gpu_quotas(fleet)]
+            return [self._block_finding(fleet, fleet.block)]
+        return [self._offers_finding(fleet, fleet.zones or zones), *self._gpu_quotas(fleet)]
 
     def _zones(self, zones: int | Sequence[str]) -> Sequence[str]:
         """Return the names of zones. A number means the account's first ones, as for Fn::GetAZs. Raises BotoCoreError,
@@ -136,7 +136,7 @@ class AwsAccount:
         found = self.client("ec2").describe_availability_zones(Filters=kinds)["AvailabilityZones"]
         return sorted(zone["ZoneName"] for zone in found)[:zones]
 
-    def _reserved(self, fleet: PoolFleet, block: CapacityBlock) -> Finding:
+    def _block_finding(self, fleet: PoolFleet, block: CapacityBlock) -> Finding:
         try:
             reservations = self.client("ec2").describe_capacity_reservations(CapacityReservationIds=[block.id])
         except (BotoCoreError, ClientError) as error:
@@ -144,7 +144,7 @@ class AwsAccount:
             return failed("capacity block", reason(error), advice)
         return judged_block(fleet, block, reservations["CapacityReservations"])
 
-    def _offered(self, fleet: PoolFleet, zones: int | Sequence[str]) -> Finding:
+    def _offers_finding(self, fleet: PoolFleet, zones: int | Sequence[str]) -> Finding:
         """Return in which zones the instance types are offered. `zones`: those in which it starts, or how many."""
         wanted = sorted(fleet.instance_types)
         try:

@@ -107,7 +107,7 @@ def check_request(base_url: str, key: str, model: str | None) -> Finding:
     try:
         name = model or client.models.list().data[0].id
         began = time.monotonic()
-        first_s, pieces, usage = _streamed(client, name, began)
+        first_s, pieces, usage = _stream_answer(client, name, began)
     except IndexError:
         return failed("request", "the tenant may use no model", "headgate tenants set NAME --model MODEL")
     except openai.AuthenticationError:
@@ -122,7 +122,7 @@ def check_request(base_url: str, key: str, model: str | None) -> Finding:
     return ok("request", f"{name}: {took}")
 
 
-def _streamed(client: openai.OpenAI, model: str, began: float) -> tuple[float, int, Any]:
+def _stream_answer(client: openai.OpenAI, model: str, began: float) -> tuple[float, int, Any]:
     """Return the seconds to the first piece, the number of pieces and the usage."""
     first_s, pieces, usage = 0.0, 0, None
     stream = client.chat.completions.create(

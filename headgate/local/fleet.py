@@ -120,14 +120,14 @@ class LocalFleet:
         url = f"http://{WILDCARDS.get(host, f'[{host}]' if ':' in host else host)}:{port}"
         async with _ended_if_late(child):
             await self._answering(f"{url}/health", child)
-        return self._joined(Member(FRONT, number, url, child, port))
+        return self._add_member(Member(FRONT, number, url, child, port))
 
     async def start_gate(self, number: int) -> Member:
         command = ["-m", "dispatcher", "--host", INTERNAL_HOST, "--port", "0"]
-        return await self._announced(GATE, number, command)
+        return await self._start_member(GATE, number, command)
 
     async def start_worker(self, number: int) -> Member:
-        return await self._announced(WORKER, number, self._worker_command(number))
+        return await self._start_member(WORKER, number, self._worker_command(number))
 
     def _worker_command(self, number: int) -> list[str]:
         """Return the command. A worker that is started again has the name of the one that ended.
@@ -166,7 +166,7 @@ class LocalFleet:
         return ["-m", "gpu_worker", *(text for pair in given for text in pair), *rest]
 
     async def start_executor(self, number: int) -> Member:
-        return await self._announced(EXECUTOR, number, ["-m", "dispatcher.executor", *self._executor_arguments])
+        return await self._start_member(EXECUTOR, number, ["-m", "dispatcher.executor", *self._executor_arguments])
 
     async def stop(self, grace_s: float) -> None:
         """End the processes in STOP_ORDER, each with `grace_s` seconds before it is killed. Repeatable."""
@@ -178,18 +178,18 @@ class LocalFleet:
             f"{self._label}{role}-{number}", arguments, environment=self._environment
         )
 
-    async def _announced(self, role: str, number: int, arguments: Sequence[str]) -> Member:
+    async def _start_member(self, role: str, number: int, arguments: Sequence[str]) -> Member:
         child = await self._spawn(role, number, arguments)
         async with _ended_if_late(child):
             announcement = await child.announcement(self._options.start_timeout_s)
         engine = announcement.get("engine", "")
-        return self._joined(Member(role, number, announcement.get("url"), child, engine=engine))
+        return self._add_member(Member(role, number, announcement.get("url"), child, engine=engine))
 
     def _alive(self) -> list[Member]:
         alive = [member for member in self.members if member.child.returncode is None]
         return sorted(alive, key=lambda member: (STOP_ORDER.index(member.role), member.number))
 
-    def _joined(self, member: Member) -> Member:
+    def _add_member(self, member: Member) -> Member:
         """Add the member. It replaces the ended process of the same name, if there is one."""
         self.members = [each for each in self.members if (each.role, each.number) != (member.role, member.number)]
         self.members.append(member)

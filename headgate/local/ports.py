@@ -18,15 +18,15 @@ TRIES = 50
 def usable(host: str, port: int) -> int:
     """Return the port, or a free one for 0. Raises ConfigurationError if it is in use."""
     if port:
-        return _bound(host, port)
+        return _probe_port(host, port)
     *earlier, last = real_random().sample(range(FREE_FROM, FREE_TO), TRIES)
     for each in earlier:
         with suppress(ConfigurationError):
-            return _bound(host, each)
-    return _bound(host, last)
+            return _probe_port(host, each)
+    return _probe_port(host, last)
 
 
-def _bound(host: str, port: int) -> int:
+def _probe_port(host: str, port: int) -> int:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

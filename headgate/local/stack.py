@@ -143,13 +143,13 @@ class Stack:
             wiring=headgate_wiring(environment, options.start_timeout_s),
         )
         aws_url = await self._aws.start()
-        on_step(f"{options.fronts} HTTP front(s), {_described(options)}")
+        on_step(f"{options.fronts} HTTP front(s), {_engines_text(options)}")
         self._fleets = Fleets(options, self._children, environment)
         await self._fleets.start(ports, executors=1 if takes_batches else 0)
         config = load_config(environment)
         pools = dict.fromkeys(group.pool for group in options.groups)
         self._followers = {pool: open_follower(self._store, config.of_pool(pool), self._clock) for pool in pools}
-        await self._registered(on_step)
+        await self._await_workers(on_step)
         on_step("warming the Lambda functions")
         await self._aws.warm(next(iter(keys.values())))
         return self._addresses(self._fleets, aws_url, keys)
@@ -186,7 +186,7 @@ class Stack:
         self._services.append(ProcessAddress(role=name, pid=child.pid, url=url))
         return url
 
-    async def _registered(self, on_step: Step) -> None:
+    async def _await_workers(self, on_step: Step) -> None:
         """Wait until the logs name every worker."""
         on_step("waiting for the workers to register")
         try:
@@ -235,7 +235,7 @@ def _workers_of(options: StackOptions, pool: str) -> int:
     return sum(group.values.get("workers", options.workers) for group in options.groups if group.pool == pool)
 
 
-def _described(options: StackOptions) -> str:
+def _engines_text(options: StackOptions) -> str:
     """Return the workers of each engine in words."""
     engines = Counter[str]()
     for group in options.groups:

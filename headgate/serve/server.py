@@ -116,7 +116,7 @@ class Server:
             self._restarts.started(member.child.name, self._clock.monotonic())
             if member.engine:
                 on_step(f"{member.child.name} on {member.engine}")
-        model = await self._registered(follower, on_step)
+        model = await self._await_workers(follower, on_step)
         # Keys are created last, because they are shown only once, and a start that fails does not show them.
         keys = await create_missing(self._store, file.wanted() if file is not None else ())
         base_urls = [f"{url}/v1" for url in self._fleet.urls(FRONT)]
@@ -130,7 +130,7 @@ class Server:
             processes=self._fleet.addresses,
         )
 
-    async def _registered(self, follower: LogFollower, on_step: Report) -> str:
+    async def _await_workers(self, follower: LogFollower, on_step: Report) -> str:
         """Wait until the log contains every worker of this start, and return their model."""
         assert self._fleet is not None  # noqa: S101 - set by the caller
         on_step("waiting for the workers to register")

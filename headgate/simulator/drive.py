@@ -65,7 +65,7 @@ class _Driver:
             due_s = self._due[0][0] if self._due else math.inf
             if ended := self._engine.advance(min(arrival_s, due_s)):
                 for request in ended:
-                    self._ended(request)
+                    self._note_end(request)
             elif upcoming is not None and arrival_s <= due_s:
                 self._arrives(upcoming)
                 upcoming = next(arrivals, None)
@@ -91,11 +91,11 @@ class _Driver:
         weight = self._weights.get(arrival.tenant, 1.0)
         request = SimRequest(str(next(self._numbers)), arrival, at_s, weight)
         if not self._engine.submit(request, at_s):
-            self._rejected(request)
+            self._note_rejection(request)
 
-    def _ended(self, request: SimRequest) -> None:
+    def _note_end(self, request: SimRequest) -> None:
         if request.rejected is not None:
-            self._rejected(request)
+            self._note_rejection(request)
         else:
             self._collector.served(request)
             self._release_next_stage(request)
@@ -110,7 +110,7 @@ class _Driver:
         else:
             del self._open[key]
 
-    def _rejected(self, request: SimRequest) -> None:
+    def _note_rejection(self, request: SimRequest) -> None:
         self._collector.rejected(request)
         if request.arrival.interaction is not None:
             key = (request.tenant, request.arrival.interaction)

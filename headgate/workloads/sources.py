@@ -99,8 +99,8 @@ def open_workload(specs: Sequence[str]) -> Workload:
         raise WorkloadError("no workload: name a CSV file, TENANT=FILE.csv or a YAML file")
     named = [_tenant_and_path(spec) for spec in specs]
     if any(path.suffix.lower() in YAML_SUFFIXES for _, path in named):
-        return _described(named)
-    return _traced([(tenant, scan_trace(path, tenant=tenant)) for tenant, path in named])
+        return _read_yaml(named)
+    return _combine_traces([(tenant, scan_trace(path, tenant=tenant)) for tenant, path in named])
 
 
 def _tenant_and_path(spec: str) -> tuple[str | None, Path]:
@@ -118,7 +118,7 @@ def _path(name: str, spec: str) -> Path:
     return Path(name)
 
 
-def _described(named: Sequence[tuple[str | None, Path]]) -> Workload:
+def _read_yaml(named: Sequence[tuple[str | None, Path]]) -> Workload:
     tenant, path = named[0]
     if len(named) > 1 or tenant is not None:
         raise WorkloadError("a YAML workload has its own tenants and stands alone: give FILE.yaml and nothing else")
@@ -128,7 +128,7 @@ def _described(named: Sequence[tuple[str | None, Path]]) -> Workload:
     return read_planned(path)
 
 
-def _traced(named: Sequence[tuple[str | None, Trace]]) -> TraceWorkload:
+def _combine_traces(named: Sequence[tuple[str | None, Trace]]) -> TraceWorkload:
     traces = [trace for _, trace in named]
     traces, notes = _on_one_clock(traces)
     tenants = tuple(dict.fromkeys(tenant for trace in traces for tenant in trace.tenants))

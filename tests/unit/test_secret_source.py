@@ -21,10 +21,10 @@ def in_aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    secret_source._followed.cache_clear()
+    secret_source._managed_secrets.cache_clear()
     with mock_aws():
         yield
-    secret_source._followed.cache_clear()
+    secret_source._managed_secrets.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["", "short", f"{A},short", f"{A},", f"{A},{B},{A}"])

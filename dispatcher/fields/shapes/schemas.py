@@ -167,7 +167,7 @@ class _Sizes:
             return NODES_MAX + 1
         if reference not in self.known:
             self.chain.add(reference)
-            self.known[reference] = self.of(_resolved(self.root, reference))
+            self.known[reference] = self.of(_value_at(self.root, reference))
             self.chain.discard(reference)
         return self.known[reference]
 
@@ -176,7 +176,7 @@ def _is_reference(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("$ref"), str)
 
 
-def _resolved(root: Any, reference: str) -> Any:
+def _value_at(root: Any, reference: str) -> Any:
     """Return the value at a JSON pointer (RFC 6901), or None."""
     for part in reference.removeprefix("#").split("/")[1:]:
         name = unquote(part).replace("~1", "/").replace("~0", "~")

@@ -68,7 +68,7 @@ class LineCall:
         """Return the result of the line. It fails alone: no error of it is raised."""
         batch, own = self._batch, custom_id_of(line)
         try:
-            body = await self._answered(line)
+            body = await self._await_answer(line)
         except AnsweredError as error:
             return failed(batch, line, own, self._call_id, error)
         except Exception as error:
@@ -78,12 +78,12 @@ class LineCall:
             return given_up(batch, line, own, *self._stop.reason)
         return done(batch, line, own, self._call_id, body)
 
-    async def _answered(self, line: Line) -> dict[str, Any] | None:
+    async def _await_answer(self, line: Line) -> dict[str, Any] | None:
         """Return the body of the answer, or None if the batch stops first. Raises the error that is the line's end."""
         pause_s, asked = PAUSE_FIRST_S, None
         while not self._stop.is_set:
             try:
-                asked = asked or await self._asked(line)
+                asked = asked or await self._build_request(line)
                 with asked.renamed():
                     return await self._once(asked, line)
             except _Withdrawn:
@@ -100,7 +100,7 @@ class LineCall:
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
         return None
 
-    async def _asked(self, line: Line) -> LineRequest:
+    async def _build_request(self, line: Line) -> LineRequest:
         return await line_request(self._context, await self._tenant(), line, self._batch.endpoint)
 
     async def _once(self, asked: LineRequest, line: Line) -> dict[str, Any]:
@@ -109,8 +109,8 @@ class LineCall:
         submitted = await submit(self._context, Submission(await self._tenant(), asked.request, key, due_at=due_at))
         try:
             if isinstance(submitted, Known):
-                return await self._known(submitted, asked)
-            return await self._accepted(submitted, asked)
+                return await self._follow_known(submitted, asked)
+            return await self._follow_new(submitted, asked)
         except DeadlineExceeded:
             self._ran_into_deadline += _has_run(submitted)
             raise
@@ -124,7 +124,7 @@ class LineCall:
             raise TenantDeleted
         return found
 
-    async def _known(self, known: Known, asked: LineRequest) -> dict[str, Any]:
+    async def _follow_known(self, known: Known, asked: LineRequest) -> dict[str, Any]:
         """Return the answer of a call that was submitted before, by another process."""
         self._call_id = known.invocation.id
         reading = asyncio.ensure_future(result_of(self._context, known))
@@ -138,7 +138,7 @@ class LineCall:
         assert answer is not None  # noqa: S101 - it waits without a timeout
         return await self._body(asked, head_of(known.invocation), choices_of(answer), last_event(answer))
 
-    async def _accepted(self, accepted: NewCall, asked: LineRequest) -> dict[str, Any]:
+    async def _follow_new(self, accepted: NewCall, asked: LineRequest) -> dict[str, Any]:
         call, following = accepted.call, accepted.following
         self._call_id = call.id
 

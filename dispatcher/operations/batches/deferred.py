@@ -11,7 +11,7 @@ from dispatcher.policies.planning.slo import SloClass
 
 def check_deferred(context: Context, tenant: Tenant) -> None:
     """Raise InvalidRequest if the tenant's requests may have a deferred class in no pool."""
-    if all(_found(pool, tenant) is None for pool in context.pools):
+    if all(_find_deferred_class(pool, tenant) is None for pool in context.pools):
         raise _unavailable("This service has")
 
 
@@ -20,13 +20,13 @@ def deferred_class(pool: Pool, tenant: Tenant) -> SloClass:
 
     Raises InvalidRequest if there is none.
     """
-    found = _found(pool, tenant)
+    found = _find_deferred_class(pool, tenant)
     if found is None:
         raise _unavailable("The pool of this model has")
     return found
 
 
-def _found(pool: Pool, tenant: Tenant) -> SloClass | None:
+def _find_deferred_class(pool: Pool, tenant: Tenant) -> SloClass | None:
     classes = pool.settings.slo_classes
     if classes is None:
         return None

@@ -92,7 +92,7 @@ async def delete_parts(context: Context, names: Sequence[str]) -> None:
 
 async def _file(context: Context, batch: Batch, kind: str, mark: bytes) -> str:
     record: FileRecord = new_record(context, batch.tenant, f"{batch.id}_{kind}.jsonl", OUTPUT)
-    size = await file_store(context).write(record.blob, _marked(context, batch.parts, mark))
+    size = await file_store(context).write(record.blob, _marked_lines(context, batch.parts, mark))
     if not size:
         await file_store(context).delete(record.blob)
         return ""
@@ -100,7 +100,7 @@ async def _file(context: Context, batch: Batch, kind: str, mark: bytes) -> str:
     return record.id
 
 
-async def _marked(context: Context, names: Sequence[str], mark: bytes) -> AsyncGenerator[bytes, None]:
+async def _marked_lines(context: Context, names: Sequence[str], mark: bytes) -> AsyncGenerator[bytes, None]:
     """Yield the lines of all parts that begin with `mark`, without it."""
     for name in names:
         content = b"".join([each async for each in file_store(context).read(name)])

@@ -53,12 +53,12 @@ class Ratio:
     def joined(
         self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
     ) -> tuple[Clocks, float]:
-        earned, spent, _ = clocks = _updated(tenant, now)
+        earned, spent, _ = clocks = _clocks_at(tenant, now)
         return clocks, spent / max(earned, 1.0)
 
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
         """Return whether the tenant has credit left (Algorithm 1, line 3)."""
-        earned, spent, _ = _updated(tenant, now)
+        earned, spent, _ = _clocks_at(tenant, now)
         return earned - spent > 0
 
     def charged(
@@ -71,7 +71,7 @@ class Ratio:
         lowest_vft: float,
         as_surplus: bool = False,
     ) -> Charge:
-        earned, spent, at = _updated(tenant, now)
+        earned, spent, at = _clocks_at(tenant, now)
         return False, 0.0, (earned, spent + 1.0, at), virtual_time
 
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
@@ -84,7 +84,7 @@ class Ratio:
         return False
 
 
-def _updated(tenant: Tenant, now: float) -> tuple[float, float, float]:
+def _clocks_at(tenant: Tenant, now: float) -> tuple[float, float, float]:
     """Return (earned, spent, now), with the credits earned until now (Algorithm 2)."""
     if not tenant.clocks:
         return 0.0, 0.0, now

@@ -100,14 +100,14 @@ def _smallest(most: int, suffices: Callable[[int], bool]) -> int:
     above = 1
     while above < most and not suffices(above):
         above = min(most, 2 * above)
-    below = above // 2 if above < most else _last_tried(most)
+    below = above // 2 if above < most else _last_doubling(most)
     while above - below > 1:
         middle = (above + below) // 2
         above, below = (middle, below) if suffices(middle) else (above, middle)
     return above
 
 
-def _last_tried(most: int) -> int:
+def _last_doubling(most: int) -> int:
     """Return the largest power of 2 below `most`: doubling tried it last. 0 if `most` is 1."""
     return 1 << (most - 1).bit_length() - 1 if most > 1 else 0
 

@@ -140,18 +140,18 @@ def _fill(floors: list[float], ceilings: list[float], weights: list[float], amou
     terms = list(zip(floors, ceilings, scaled, strict=True))
     moving = [(low / weight, high / weight, weight) for low, high, weight in terms if low < high]
     ends = sorted({end for begin, stop, _ in moving for end in (begin, stop)})
-    at = bisect_left(ends, amount, key=lambda level: sum(_filled(terms, level)))
+    at = bisect_left(ends, amount, key=lambda level: sum(_amounts_at(terms, level)))
     if at == 0:  # the floors use up the amount
         return floors
     if at == len(ends):  # the ceilings exceed it by a rounding error
         return ceilings
     below, above = ends[at - 1], ends[at]
     slope = sum(weight for begin, stop, weight in moving if begin <= below and stop >= above)
-    rest = amount - sum(_filled(terms, below))
-    return _filled(terms, below + rest / slope if slope else below)  # without a slope, the rest is a rounding error
+    rest = amount - sum(_amounts_at(terms, below))
+    return _amounts_at(terms, below + rest / slope if slope else below)  # without a slope, the rest is a rounding error
 
 
-def _filled(terms: list[tuple[float, float, float]], level: float) -> list[float]:
+def _amounts_at(terms: list[tuple[float, float, float]], level: float) -> list[float]:
     return [min(high, max(low, level * weight)) for low, high, weight in terms]
 
 

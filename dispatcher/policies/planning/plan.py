@@ -213,9 +213,9 @@ class _Planning:
 
     def _order(self, at: int, queue: Queue) -> list[PlannedGroup]:
         ends = ends_s(self.problem, at, queue)
-        return [self._planned(self.live[group], end_s) for group, end_s in zip(queue, ends, strict=True)]
+        return [self._planned_group(self.live[group], end_s) for group, end_s in zip(queue, ends, strict=True)]
 
-    def _planned(self, piece: Piece, end_s: float) -> PlannedGroup:
+    def _planned_group(self, piece: Piece, end_s: float) -> PlannedGroup:
         return PlannedGroup(piece.tenant, piece.key, piece.requests, piece.due_at, self.now + end_s, piece.is_entitled)
 
     def _use_idle(self, queues: list[Queue], models: dict[str, str], groups: dict[str, list[PlannedGroup]]) -> None:
@@ -233,4 +233,4 @@ class _Planning:
         load_floors(self.floors, self.workers, tails, models, idle, self.now)
         deferred = [piece for piece in self.claimed.pieces if piece.has_slack]
         for name, piece, end_s in place_deferred(deferred, self.workers, self.rates, tails, models, idle, self.now):
-            groups[name].append(self._planned(piece, end_s))
+            groups[name].append(self._planned_group(piece, end_s))

@@ -28,10 +28,10 @@ def _steady_queue(problem: Problem, worker: int, queue: Queue) -> Queue:
     kept = own + [group for group in queue if model_of[group] != loaded]
     as_planned = queue_cost(problem, worker, queue)
     fall = queue_cost(problem, worker, kept) - as_planned
-    return list(queue) if fall > as_planned - _cost_if_swapped(problem, worker, queue) else kept
+    return list(queue) if fall > as_planned - _cost_after_swap(problem, worker, queue) else kept
 
 
-def _cost_if_swapped(problem: Problem, worker: int, queue: Queue) -> float:
+def _cost_after_swap(problem: Problem, worker: int, queue: Queue) -> float:
     """Return the queue's cost if its first swap took no time."""
     before = problem.loaded_on[worker]
     problem.loaded_on[worker] = problem.model_of[queue[0]]

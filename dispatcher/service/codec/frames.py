@@ -166,7 +166,7 @@ _PLAIN = RecordCodec(
 def encode_message(message: Message, reads: int = NEWEST) -> bytes:
     """Return the message as JSON, for a process that reads this format. Raises ValueError for a number that is not
     finite."""
-    return _to_json(_packed(message, reads)).encode()
+    return _to_json(_pack_message(message, reads)).encode()
 
 
 def encode_frames(messages: Iterable[bytes]) -> Iterator[bytes]:
@@ -193,7 +193,7 @@ def decode_frame(frame: bytes) -> list[Message]:
         raise BadFrame("A frame is not JSON.") from None
     if not isinstance(packed, list):
         raise BadFrame("A frame is not an array.")
-    return [_unpacked(item) for item in packed]
+    return [_unpack_message(item) for item in packed]
 
 
 def encode_news(news: Offer | Over) -> bytes:
@@ -213,7 +213,7 @@ def _frame(batch: list[bytes]) -> bytes:
     return b"[" + b",".join(batch) + b"]"
 
 
-def _packed(message: Message, reads: int) -> list[Any]:
+def _pack_message(message: Message, reads: int) -> list[Any]:
     if isinstance(message, Do):
         return ["c", message.number, message.created_at, COMMANDS.pack(message.command, reads)]
     if isinstance(message, Result):
@@ -223,7 +223,7 @@ def _packed(message: Message, reads: int) -> list[Any]:
     return _PLAIN.pack(message)
 
 
-def _unpacked(packed: Any) -> Message:
+def _unpack_message(packed: Any) -> Message:
     match packed:
         case ["c", int(number), int() | float() as created_at, command]:
             return Do(number, created_at, COMMANDS.unpack(command))

@@ -33,14 +33,14 @@ def _field(hint: Any) -> _Field:
 TEXTS = tuple[str, ...]
 
 
-def _tupled(value: Any, hint: Any) -> Any:
+def _convert_value(value: Any, hint: Any) -> Any:
     """Return a value of JSON as the type that `hint` names. Lists become tuples. Raises TypeError for other values."""
     if hint == TEXTS and all(type(item) is str for item in value):
         return tuple(value)
     if get_origin(hint) is tuple and type(value) is list:
-        return tuple(_tupled(item, get_args(hint)[0]) for item in value)
+        return tuple(_convert_value(item, get_args(hint)[0]) for item in value)
     if hasattr(hint, "_fields") and type(value) is list and len(value) == len(hint._fields):
-        return hint._make(map(_tupled, value, get_type_hints(hint).values()))
+        return hint._make(map(_convert_value, value, get_type_hints(hint).values()))
     if get_origin(hint) is tuple or type(value) not in _field(hint).accepted:
         raise TypeError(f"{value!r} is no {hint!r}")
     return value
@@ -70,7 +70,7 @@ class _Kind:
             self._fitting.add(found)
         for index, hint in self._lists:
             try:
-                values[index] = _tupled(values[index], hint)
+                values[index] = _convert_value(values[index], hint)
             except TypeError:
                 raise BadFrame(f"Field {index} of a {self._made.__name__} has the wrong type.") from None
         return made(self._made, values)

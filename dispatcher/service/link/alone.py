@@ -42,9 +42,9 @@ class Alone:
     ) -> None:
         self._replica, self._clock, self._mailboxes, self._others = replica, clock, mailboxes, others
         self._pending, self._waiters = pending, waiters
-        self._commits = GroupCommit(replica, clock, self._deliver, self._failed)
+        self._commits = GroupCommit(replica, clock, self._deliver, self._on_store_failure)
         self._read_to = -1
-        replica.on_entry = self._folded
+        replica.on_entry = self._on_entry
 
     def do(self, command: PendingCommand) -> None:
         self._pending.sent(command.number)
@@ -61,7 +61,7 @@ class Alone:
         try:
             await self._commits.run()
         except LogError as error:
-            self._failed(StoreUnavailable(str(error)), self._commits)
+            self._on_store_failure(StoreUnavailable(str(error)), self._commits)
         finally:
             polls.cancel()
 
@@ -76,12 +76,12 @@ class Alone:
                 self._waiters.put(delivery.news)
         self._others.deliver([delivery for delivery in deliveries if delivery.process != mine])
 
-    def _folded(self, entry: Entry, deliveries: list[Delivery]) -> None:
+    def _on_entry(self, entry: Entry, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             if delivery.process == self._replica.name:
                 self._waiters.put(delivery.news)
 
-    def _failed(self, error: StoreUnavailable, commits: GroupCommit) -> None:
+    def _on_store_failure(self, error: StoreUnavailable, commits: GroupCommit) -> None:
         for item in commits.take_all():
             item.reply(error)
 

@@ -81,7 +81,7 @@ class Link:
             self._pending,
             self._waiters,
             hello=self._hello,
-            received=self._received,
+            received=self._on_message,
             is_needed=self._is_needed,
         )
 
@@ -105,7 +105,7 @@ class Link:
 
     async def do(self, command: Command) -> Outcome:
         if isinstance(command, Accept):
-            command = self._expected(command)
+            command = self._expect_news(command)
         pending = self._pending.add(command)
         self._start()
         self._watch_log()
@@ -172,7 +172,7 @@ class Link:
 
     # Commands
 
-    def _expected(self, command: Accept) -> Accept:
+    def _expect_news(self, command: Accept) -> Accept:
         """Keep the call's news from now on. Return the command with this process's present floor."""
         self._waiters.expect(command.id)
         is_own = parse_call_id(command.id)[0] == self._process
@@ -200,7 +200,7 @@ class Link:
     def _hello(self) -> Hello:
         return Hello(NEWEST, self._process, self._role, "")
 
-    def _received(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
         match message:
             case News(news):
                 self._waiters.put(news)
@@ -224,12 +224,12 @@ class Link:
             self._route.close_stale()
             with suppress(TimeoutError):
                 async with asyncio.timeout(ASK_S):
-                    return await self._answered(topic, arguments)
+                    return await self._ask_leader(topic, arguments)
             return None
         finally:
             self._asking -= 1
 
-    async def _answered(self, topic: str, arguments: tuple[str, ...]) -> str | None:
+    async def _ask_leader(self, topic: str, arguments: tuple[str, ...]) -> str | None:
         """Ask the leader, and the next leader if the connection ends. Return None if this process decides alone.
 
         A leader that does not know the question (of another version) ends the connection too.

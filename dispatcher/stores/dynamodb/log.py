@@ -57,7 +57,7 @@ class DynamoLog:
         await self._check_clock()
         item = {**entry_key(self._shard, position), ENTRY: checked_entry(position, entry)}
         try:
-            await self._requests.put(self._encoded(item, ENTRY_KEEP_S), FREE)
+            await self._requests.put(self._encode_with_expiry(item, ENTRY_KEEP_S), FREE)
         except ConditionFailed as refused:
             return _entry(refused.old[0] or {})
         return entry
@@ -130,9 +130,9 @@ class DynamoLog:
         return join(manifest, [bytes(item["part"]) for item in items])
 
     async def _put(self, item: Item, keep_s: int) -> None:
-        await self._requests.put(self._encoded(item, keep_s))
+        await self._requests.put(self._encode_with_expiry(item, keep_s))
 
-    def _encoded(self, item: Item, keep_s: int) -> dict[str, Any]:
+    def _encode_with_expiry(self, item: Item, keep_s: int) -> dict[str, Any]:
         return encode_item({**item, EXPIRY: int(self._requests.clock.now()) + keep_s})
 
 

@@ -133,10 +133,10 @@ class Requests:
         except RuntimeError:
             raise StoreUnavailable("The tenant store is closed.") from None
         self._pending += 1
-        future.add_done_callback(self._done)
+        future.add_done_callback(self._on_done)
         return await asyncio.shield(future)  # a thread goes on when its caller is cancelled
 
-    def _done(self, future: asyncio.Future[dict[str, Any]]) -> None:
+    def _on_done(self, future: asyncio.Future[dict[str, Any]]) -> None:
         self._pending -= 1
         if not future.cancelled():
             future.exception()  # its caller may be gone

@@ -78,7 +78,7 @@ class DynamoTenants:
         record = tenant_record(tenant)
         own = self._put_of({**tenant_key(tenant.identity), **record, "nonce": nonce}, _is_version(expected_version))
         listed = self._put_of({**listing_key(tenant.identity), **record})
-        puts = [own, listed, *claims, *self._noted(audit)]
+        puts = [own, listed, *claims, *self._audit_puts(audit)]
         try:
             await self._requests.transact(puts, nonce)
         except ConditionFailed as refused:
@@ -121,7 +121,7 @@ class DynamoTenants:
         record = {**key_record(key), EXPIRY: None if key.expires_at is None else ceil(key.expires_at)}
         places = (key_key(key.prefix), own_key_key(key.tenant, key.prefix))
         puts = [self._put_of({**place, **record}) for place in places]
-        await self._requests.transact([*puts, *self._noted(audit)], self._requests.nonce())
+        await self._requests.transact([*puts, *self._audit_puts(audit)], self._requests.nonce())
 
     async def delete_key(self, prefix: str, *, audit: AuditRecord | None = None) -> None:
         item = await self._reads.item(key_key(prefix))
@@ -140,9 +140,9 @@ class DynamoTenants:
 
     async def _delete(self, keys: Sequence[Key], audit: AuditRecord | None = None) -> None:
         deletes = [{"Delete": {"TableName": self._requests.table, "Key": encode_item(key)}} for key in keys]
-        await self._requests.transact([*deletes, *self._noted(audit)], self._requests.nonce())
+        await self._requests.transact([*deletes, *self._audit_puts(audit)], self._requests.nonce())
 
-    def _noted(self, audit: AuditRecord | None) -> list[dict[str, Any]]:
+    def _audit_puts(self, audit: AuditRecord | None) -> list[dict[str, Any]]:
         """Return the part of a transaction that writes the record. A repetition writes the same item again."""
         if audit is None:
             return []

@@ -81,10 +81,10 @@ class Database:
         except RuntimeError:
             raise StoreUnavailable("The store is closed.") from None
         self._pending += 1
-        future.add_done_callback(self._done)
+        future.add_done_callback(self._on_done)
         return await asyncio.shield(future)  # a thread goes on when its caller is cancelled
 
-    def _done(self, future: asyncio.Future[T]) -> None:
+    def _on_done(self, future: asyncio.Future[T]) -> None:
         self._pending -= 1
         if not future.cancelled():
             future.exception()  # its caller may be gone

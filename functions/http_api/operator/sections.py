@@ -52,7 +52,7 @@ def tenant_section(picture: ConsolePicture, view: View) -> Element:
         else f"No tenant had a request in the last {HOURS} hours."
     )
     rows = table(caption, columns, map(_tenant, picture.tenants), empty=empty, text=2)
-    return _section("Tenants", _search(view), element("p", _shown(picture)), rows)
+    return _section("Tenants", _search(view), element("p", _counts_sentence(picture)), rows)
 
 
 def tier_section(picture: ConsolePicture) -> Element:
@@ -135,7 +135,7 @@ def _search(view: View) -> Element:
     )
 
 
-def _shown(picture: ConsolePicture) -> str:
+def _counts_sentence(picture: ConsolePicture) -> str:
     known = f"{picture.known:,} {'tenant' if picture.known == 1 else 'tenants'} had requests in the last {HOURS} hours"
     if picture.matching < picture.known:
         known = f"{picture.matching:,} of {known} match"

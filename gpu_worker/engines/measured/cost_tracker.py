@@ -54,13 +54,13 @@ class CostTracker:
                 self._admission.calibration = self._times.calibrated(self._admission.calibration)
         total = sum(tokens for _, tokens in computed.values())
         for request_id in [name for name in self._recomputes if name in computed]:
-            self._recomputed(request_id, *computed[request_id], seconds / max(1, total))
+            self._charge_recompute(request_id, *computed[request_id], seconds / max(1, total))
 
     def calibrate(self) -> None:
         """Update the calibration now, with the steps so far."""
         self._admission.calibration = self._times.calibrated(self._admission.calibration)
 
-    def _recomputed(self, request_id: str, before: int, tokens: int, per_token_s: float) -> None:
+    def _charge_recompute(self, request_id: str, before: int, tokens: int, per_token_s: float) -> None:
         """Charge the request its part of the step: the step's time is divided by its tokens."""
         recompute = self._recomputes[request_id]
         known = max(0, min(before + tokens, recompute.until_tokens) - before)

@@ -80,7 +80,7 @@ class _InstanceSearch:
         if depth < 0:
             self.was_cut = True
             raise Unsatisfiable("it is nested too deeply")
-        parts = self._gathered(schemas)
+        parts = self._flatten_schemas(schemas)
         is_choice = any(CHOICES & part.keys() for part in parts)
         for value in self._values(parts, depth):
             if not is_choice and isinstance(value, dict | list):
@@ -92,7 +92,7 @@ class _InstanceSearch:
     def is_valid(self, schemas: Schemas, value: Any) -> bool:
         return all(is_valid(self.document, schema, value) for schema in schemas)
 
-    def _gathered(self, schemas: Schemas) -> Schemas:
+    def _flatten_schemas(self, schemas: Schemas) -> Schemas:
         """Return the schemas without `$ref` and `allOf`: their targets and parts stand beside them."""
         found: Schemas = []
         left, references = list(reversed(schemas)), set()
@@ -125,7 +125,7 @@ class _InstanceSearch:
         reason = Unsatisfiable("it has no alternatives")
         for option in options:
             try:
-                yield from self._values(self._gathered([*rest, option]), depth)
+                yield from self._values(self._flatten_schemas([*rest, option]), depth)
             except WorkExceeded:
                 raise
             except Unsatisfiable as error:

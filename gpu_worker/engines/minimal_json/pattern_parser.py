@@ -76,7 +76,7 @@ class _Parser:
     def _sequence(self, depth: int) -> Node:
         parts: list[Node] = []
         while self._peek() not in ("", "|", ")"):
-            parts.append(self._repeated(self._atom(depth)))
+            parts.append(self._repetition(self._atom(depth)))
         return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
     def _atom(self, depth: int) -> Node:
@@ -108,7 +108,7 @@ class _Parser:
             raise ValueError("a group without its end")
         return inner
 
-    def _repeated(self, node: Node) -> Node:
+    def _repetition(self, node: Node) -> Node:
         counts = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self._peek())
         if counts is not None:
             self.at += 1

@@ -106,8 +106,8 @@ class ModelledEngine:
         self._loop: asyncio.Task[None] | None = None
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        stream = await asyncio.to_thread(_planned, request) if _has_schema(request) else _planned(request)
-        stream.request = self._fitted(stream)
+        stream = await asyncio.to_thread(_new_stream, request) if _has_schema(request) else _new_stream(request)
+        stream.request = self._fit_request(stream)
         self._enqueue(stream)
         try:
             yield Started(stream.input_tokens)
@@ -117,7 +117,7 @@ class ModelledEngine:
             if self._streams.get(request.request_id) is stream:
                 await self.abort(request.request_id)
 
-    def _fitted(self, stream: ModelledStream) -> EngineRequest:
+    def _fit_request(self, stream: ModelledStream) -> EngineRequest:
         """Return the request with a limit that fits. Raises PromptTooLong."""
         limit = min(self.context_tokens, self._admission.blocks_max(stream.request.tier, self.profile.pool_tokens))
         return stream.request.fitted(max(choice.input_tokens for choice in stream.choices), limit)
@@ -273,7 +273,7 @@ def _has_schema(request: EngineRequest) -> bool:
     return bool(request.body.get("tools") or request.body.get("response_format"))
 
 
-def _planned(request: EngineRequest) -> ModelledStream:
+def _new_stream(request: EngineRequest) -> ModelledStream:
     """Return the request's stream, not in the queue yet. Raises EngineError for a request that cannot be answered."""
     if request.endpoint is Endpoint.EMBEDDINGS:
         return _embeddings(request)

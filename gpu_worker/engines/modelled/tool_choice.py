@@ -40,7 +40,7 @@ def tool_to_call(body: Mapping[str, Any]) -> Function | None:
         return None
     if asked or len(allowed) == 1:
         return allowed[0]
-    called = _called(messages)
+    called = _called_functions(messages)
     return next((each for each in allowed if each["name"] not in called), allowed[-1])
 
 
@@ -66,7 +66,7 @@ def _function(tool: Any) -> Function:
     return function
 
 
-def _called(messages: Sequence[Mapping[str, Any]]) -> set[str]:
+def _called_functions(messages: Sequence[Mapping[str, Any]]) -> set[str]:
     """Return the names of the functions that were called since the user's last message."""
     names: set[str] = set()
     for message in reversed(messages):

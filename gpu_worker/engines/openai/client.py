@@ -152,13 +152,13 @@ class OpenAiClient:
 
     @asynccontextmanager
     async def _response(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
-        response = await self._sent(request)
+        response = await self._send_with_retry(request)
         try:
             yield response
         finally:
             await self._close(response)
 
-    async def _sent(self, request: httpx.Request) -> httpx.Response:
+    async def _send_with_retry(self, request: httpx.Request) -> httpx.Response:
         """Send the request, and once more if its connection ends before the head of the answer.
 
         A server may close an idle connection just when a request begins to use it. If the server has died, the second

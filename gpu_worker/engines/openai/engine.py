@@ -74,18 +74,18 @@ class OpenAiEngine(Forwarding):
             ),
         )
 
-    def _arrived(self, stream: Stream) -> None:
+    def _on_arrival(self, stream: Stream) -> None:
         now_s, request = self._monotonic_s(), stream.request
         if not self._entry.arrive(request.queued(stream.input_tokens, now_s), answers(request), now_s):
             raise RefusedByPolicy
         self._changed.set()
 
-    def _progressed(self, stream: Stream) -> None:
+    def _on_progress(self, stream: Stream) -> None:
         name = stream.request.request_id
         if self._streams.get(name) is stream:
             self._entry.progressed(name, stream.input_tokens, stream.output_tokens, stream.cached_tokens)
 
-    def _left(self, stream: Stream) -> None:
+    def _on_end(self, stream: Stream) -> None:
         self._entry.leave(stream.request.request_id)
         self._changed.set()
 

@@ -83,9 +83,9 @@ class ArrivingAnswer:
             Token(each.text, 0, each.choice, each.delta) for each in self.normal.end() if each.choice not in self._cut
         ]
         yield from self._tokens(held, self.counts.output_tokens)
-        yield self._finished()
+        yield self._final_event()
 
-    def _finished(self) -> Finished:
+    def _final_event(self) -> Finished:
         reasons = tuple(self.reasons[index] for index in range(self.counts.choices))
         counts = self.counts
         several = reasons if len(reasons) > 1 else ()

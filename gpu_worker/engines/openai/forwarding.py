@@ -3,8 +3,8 @@
 Each request in the server has a task that reads its answer as fast as the server sends it. So a caller that reads
 slowly keeps no place in the server. The events wait in the request's queue.
 
-A subclass decides when a request enters the server (`_arrived` calls `_enter`), and what its tokens and its end mean
-for others (`_progressed`, `_left`). This class lets every request enter at once.
+A subclass decides when a request enters the server (`_on_arrival` calls `_enter`), and what its tokens and its end mean
+for others (`_on_progress`, `_on_end`). This class lets every request enter at once.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Forwarding:
         if request.request_id in self._streams:
             raise EngineError("duplicate_request", f"request {request.request_id} is here already")
         stream = Stream(request, estimated_input_tokens(request, self.options.bytes_per_token))
-        self._arrived(stream)
+        self._on_arrival(stream)
         self._streams[request.request_id] = stream
         try:
             yield Started(stream.input_tokens)
@@ -127,14 +127,14 @@ class Forwarding:
             if stream.task is not None:
                 stream.task.cancel()
 
-    def _arrived(self, stream: Stream) -> None:
+    def _on_arrival(self, stream: Stream) -> None:
         """Take a new request. Raises RefusedByPolicy."""
         self._enter(stream)
 
-    def _progressed(self, stream: Stream) -> None:
+    def _on_progress(self, stream: Stream) -> None:
         """The counts of a request have changed."""
 
-    def _left(self, stream: Stream) -> None:
+    def _on_end(self, stream: Stream) -> None:
         """A request has ended, in the server or while it waited."""
 
     def _enter(self, stream: Stream) -> None:
@@ -221,14 +221,14 @@ class Forwarding:
 
     def _note(self, stream: Stream, input_tokens: int, output_tokens: int) -> None:
         stream.input_tokens, stream.output_tokens = input_tokens, output_tokens
-        self._progressed(stream)
+        self._on_progress(stream)
 
     def _end(self, stream: Stream, last: Finished | EngineError) -> None:
         """End a request once; later ends of it change nothing."""
         if self._streams.get(stream.request.request_id) is not stream:
             return
         del self._streams[stream.request.request_id]
-        self._left(stream)
+        self._on_end(stream)
         stream.events.put_nowait(last)
 
     async def _unreachable(self, error: NotConnected) -> EngineError:

@@ -90,7 +90,7 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
     def end_all(self) -> None:
         """End every request, also those that the library lost while it stopped. The engine thread's last call."""
         for sequence in list(self.live.values()):
-            self._failed(sequence)
+            self._end_unfinished(sequence)
         self.send()
 
     def send(self) -> None:
@@ -112,7 +112,7 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
             if sequence.stops.stopped:
                 break
         if output.status == RequestStatus.FAILED:
-            self._failed(sequence)
+            self._end_unfinished(sequence)
         elif output.is_finished():
             ended = sequence.stops.stopped or output.generated_tokens[-1] in self._end_tokens
             self._end(sequence, sequence.stopped() if ended else "length")
@@ -125,7 +125,7 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
         logprobs = None if ends_text else self.logprobs.take(sequence, token)
         self._events.append((sequence, sequence.take(token, last=last, ends_text=ends_text, logprobs=logprobs)))
 
-    def _failed(self, sequence: Sequence) -> None:
+    def _end_unfinished(self, sequence: Sequence) -> None:
         """End a sequence that the library does not finish."""
         if self.stopping:
             self._end(sequence, "aborted")

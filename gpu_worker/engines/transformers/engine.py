@@ -123,7 +123,7 @@ class TransformersEngine:
         generation = generation_of(request)
         tools = offered_tools(generation.body, parses=self._text.has_tools)
         tokens = self._checked_ids(generation) or await self._text.tokens(self._text.prompt(generation, tools))
-        with self._entered(self._fitted(request, len(tokens)), tokens, generation) as answer:
+        with self._enter_request(self._fit_request(request, len(tokens)), tokens, generation) as answer:
             yield Started(len(tokens))
             async for event in answer.events:
                 yield event
@@ -197,7 +197,7 @@ class TransformersEngine:
         """Run prompts of several lengths, one at a time, and measure the copies."""
         calibration = Generation("", None, 0.0, None, (), {})
         for request, tokens in calibration_requests(self._facts.context_tokens, self._shape.step_tokens):
-            with self._entered(request, tokens, calibration) as answer, contextlib.suppress(RefusedByPolicy):
+            with self._enter_request(request, tokens, calibration) as answer, contextlib.suppress(RefusedByPolicy):
                 async for _ in answer.events:
                     pass
         await asyncio.to_thread(scheduler.calibrate, str(self._model.device.type))
@@ -210,7 +210,7 @@ class TransformersEngine:
             raise EngineError("invalid_request", f"the model's token ids are from 0 to {self._vocabulary - 1}")
         return ids
 
-    def _fitted(self, request: EngineRequest, input_tokens: int) -> EngineRequest:
+    def _fit_request(self, request: EngineRequest, input_tokens: int) -> EngineRequest:
         """Return the request with a limit that fits into the context and the cache. Raises PromptTooLong."""
         limit = self._facts.context_tokens
         if self._scheduler is not None:
@@ -219,7 +219,9 @@ class TransformersEngine:
         return request.fitted(input_tokens, limit)
 
     @contextmanager
-    def _entered(self, request: EngineRequest, tokens: list[int], generation: Generation) -> Iterator[GeneratedAnswer]:
+    def _enter_request(
+        self, request: EngineRequest, tokens: list[int], generation: Generation
+    ) -> Iterator[GeneratedAnswer]:
         """Give the request's sequences to the engine thread, one for each choice; abort what is left of them."""
         if self._manager is None or self._router is None:
             raise EngineError("engine_stopped", "the engine is not running")

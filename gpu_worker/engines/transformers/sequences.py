@@ -77,7 +77,7 @@ class Sequence:
             text = self.stops.feed(text)
         if last and not self.stops.stopped:
             text += self.stops.flush()
-        parsed = self._parsed(text, last=last or self.stops.stopped)
+        parsed = self._parse_text(text, last=last or self.stops.stopped)
         delta = {"tool_calls": list(parsed.calls)} if parsed.calls else None
         return Token(parsed.text, self.answer.output_tokens, self.choice, delta, logprobs)
 
@@ -85,7 +85,7 @@ class Sequence:
         """Return the reason of an end that the model or a stop string made."""
         return "tool_calls" if self.tools is not None and self.tools.calls else "stop"
 
-    def _parsed(self, text: str, *, last: bool) -> ParsedText:
+    def _parse_text(self, text: str, *, last: bool) -> ParsedText:
         if self.tools is None:
             return ParsedText(text)
         found = self.tools.feed(text)

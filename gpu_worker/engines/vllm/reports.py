@@ -79,7 +79,7 @@ class Reports:
         began_s = max(self._began.pop(id(output), now_s), self._ended_s)
         self._ended_s = now_s
         if len(output.num_scheduled_tokens) == 1 or self._cost_tracker.recomputing:
-            self._cost_tracker.step(now_s - began_s, _computed(output))
+            self._cost_tracker.step(now_s - began_s, _computed_tokens(output))
 
     def attach(self, outputs: Mapping[int, Any]) -> None:
         """Add the stats to a step's outputs every REPORT_EVERY_S, and when nothing is left to do: no later step would
@@ -122,7 +122,7 @@ class Reports:
         )
 
 
-def _computed(output: Any) -> dict[str, tuple[int, int]]:
+def _computed_tokens(output: Any) -> dict[str, tuple[int, int]]:
     """Return by request the tokens computed before this step, and in it."""
     starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
     cached = output.scheduled_cached_reqs

@@ -84,7 +84,7 @@ class TieredSchedulingMixin:
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        discarded = self._discarded(scheduler_output)
+        discarded = self._discarded_requests(scheduler_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         self._charge(model_runner_output, discarded)
         self._send(outputs)
@@ -136,7 +136,7 @@ class TieredSchedulingMixin:
 
         The admissions are tentative: they are undone at the end, and vLLM makes them again in `schedule`.
         """
-        kv_budget, skipped = self._kv_budget(), self._admit_skipped()
+        kv_budget, skipped = self._kv_budget(), self._admit_skipped_requests()
         while (plan := self.admission.next_plan(kv_budget)) is not None and kv_budget.has_tokens(plan.evictions):
             for eviction in plan.evictions:
                 self._evict(eviction)
@@ -144,7 +144,7 @@ class TieredSchedulingMixin:
                 kv_budget.update_after_evictions()
             kv_budget.admit(plan.request.request_id)
             self.queue_policy.admit(plan.request.request_id)
-            skipped += self._admit_skipped()
+            skipped += self._admit_skipped_requests()
         tentative = sorted(
             [*skipped, *kv_budget.admitted], key=lambda name: self.queue_policy.tier_state(name).admission
         )
@@ -152,7 +152,7 @@ class TieredSchedulingMixin:
             self.queue_policy.undo_admit(request_id)
         self.waiting.put_first(kv_budget.admitted)
 
-    def _admit_skipped(self) -> list[str]:
+    def _admit_skipped_requests(self) -> list[str]:
         """Tentatively admit the next requests that vLLM will skip, so that none is preempted for them."""
         admitted: list[str] = []
         while skipped := [
@@ -220,7 +220,7 @@ class TieredSchedulingMixin:
     def _eviction_key(self, request: Request) -> tuple[bool, float, int]:
         return self.queue_policy.eviction_key(request.request_id)
 
-    def _discarded(self, scheduler_output: Any) -> set[str]:
+    def _discarded_requests(self, scheduler_output: Any) -> set[str]:
         """Return the requests whose sampled tokens are discarded this step (cache reset)."""
         if not self._cache_reset:
             return self._cache_reset

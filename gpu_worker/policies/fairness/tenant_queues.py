@@ -105,7 +105,7 @@ class TenantQueuePolicy(QueuePolicy):
         record = self._running[request_id]
         if record.cached_tokens or record.resumed or not input_tokens:
             return
-        self._charge_cached(record, min(input_tokens, record.request.input_tokens))
+        self._refund_cached_tokens(record, min(input_tokens, record.request.input_tokens))
         self._received.add(record.request.tenant, -self._cache_discount(record), 0, 0)
 
     def prompt_counted(self, request_id: str, input_tokens: int) -> None:
@@ -117,7 +117,7 @@ class TenantQueuePolicy(QueuePolicy):
         output_tokens = record.output_tokens
         change = self.service(counted.input_tokens, output_tokens) - self.service(estimate.input_tokens, output_tokens)
         self._received.add(estimate.tenant, change, counted.input_tokens - estimate.input_tokens, 0)
-        self._charge_counted(record, counted)
+        self._correct_prompt_length(record, counted)
         self._return_to_batch(record)
 
     def generated(self, request_id: str, output_tokens: int) -> None:
@@ -138,14 +138,14 @@ class TenantQueuePolicy(QueuePolicy):
 
     def finish(self, request_id: str) -> None:
         record = self._remove_from_batch(request_id)
-        self._finished(record)
+        self._on_finish(record)
         self._remove_request(record.request)
 
     def cancel(self, request_id: str) -> None:
         record = self._waiting.pop(request_id)
         self._remove_from_queue(record)
         if record.prompt_charged:
-            self._finished(record)
+            self._on_finish(record)
         self._remove_request(record.request)
 
     def remove(self, request_id: str) -> None:
@@ -244,11 +244,11 @@ class TenantQueuePolicy(QueuePolicy):
     def _entered_batch(self, record: RequestRecord) -> None:
         """The request runs, and its prompt is charged. `decoded` includes it from now on."""
 
-    def _charge_cached(self, record: RequestRecord, cached_tokens: int) -> None:
+    def _refund_cached_tokens(self, record: RequestRecord, cached_tokens: int) -> None:
         """Record that prompt tokens came from the cache, and refund the discount on them."""
         record.cached_tokens = cached_tokens
 
-    def _charge_counted(self, record: RequestRecord, counted: QueueRequest) -> None:
+    def _correct_prompt_length(self, record: RequestRecord, counted: QueueRequest) -> None:
         """Replace the request by `counted`, with its true prompt length, and charge or refund the difference."""
         record.request = counted
 
@@ -264,7 +264,7 @@ class TenantQueuePolicy(QueuePolicy):
     def _refund_charges(self, record: RequestRecord) -> None:
         """Refund all charges of the request; its lengths are still those that it was charged for."""
 
-    def _finished(self, record: RequestRecord) -> None:
+    def _on_finish(self, record: RequestRecord) -> None:
         """A request that ran at least once was removed; its output length is final."""
 
     def _tenant_absent(self, tenant: str) -> None:

@@ -116,14 +116,14 @@ class VirtualTokenCounter(TenantQueuePolicy):
                 now = self._output_now(record)
                 self._counters.add(record.request.tenant, self._price(record, now) - self._price(record, now - steps))
 
-    def _charge_cached(self, record: RequestRecord, cached_tokens: int) -> None:
+    def _refund_cached_tokens(self, record: RequestRecord, cached_tokens: int) -> None:
         before = self._price(record, 0)
-        super()._charge_cached(record, cached_tokens)
+        super()._refund_cached_tokens(record, cached_tokens)
         self._refund(record.request.tenant, before - self._price(record, 0))
 
-    def _charge_counted(self, record: RequestRecord, counted: QueueRequest) -> None:
+    def _correct_prompt_length(self, record: RequestRecord, counted: QueueRequest) -> None:
         before = self._price(record, record.output_tokens)
-        super()._charge_counted(record, counted)
+        super()._correct_prompt_length(record, counted)
         change = self._price(record, record.output_tokens) - before
         if change > 0:
             self._counters.add(counted.tenant, change)

@@ -72,7 +72,7 @@ class PredictedTokenCounter(VirtualTokenCounter):
             super()._entered_batch(self._running[request_id])
         super()._charge_steps(steps)
 
-    def _finished(self, record: RequestRecord) -> None:
+    def _on_finish(self, record: RequestRecord) -> None:
         if self._tokens_prepaid(record) > 0:
             tenant, output_tokens = record.request.tenant, record.output_tokens
             self._refund(tenant, self._price(record, output_tokens) - super()._price(record, output_tokens))

@@ -76,13 +76,13 @@ class WeightedServiceCounter(VirtualTokenCounter):
             return preferred[1].request
         return super().peek()
 
-    def _weighed(self, lengths: RequestLengths) -> float:
+    def _weighted_sum(self, lengths: RequestLengths) -> float:
         a, b, c = self._weights
         return a * lengths.input_tokens + b * lengths.system_tokens + c * lengths.output_tokens
 
     def _price(self, record: RequestRecord, output_tokens: int) -> float:
         saved = (1.0 - self.cached_fraction) * self._weights[0] * record.cached_tokens
-        weighed = self._weighed(_lengths(record.request, output_tokens)) - saved
+        weighed = self._weighted_sum(_lengths(record.request, output_tokens)) - saved
         return weighed / record.expected / record.request.weight
 
     def _price_per_token(self, record: RequestRecord) -> float:
@@ -98,7 +98,7 @@ class WeightedServiceCounter(VirtualTokenCounter):
 
     def _charge_prompt(self, record: RequestRecord) -> None:
         expected = self._expectations.of(record.request.app, record.request.stage)
-        record.expected = max(self._weighed(expected), 1.0)
+        record.expected = max(self._weighted_sum(expected), 1.0)
         super()._charge_prompt(record)
         self._interactions.count_admission(record)
 
@@ -110,7 +110,7 @@ class WeightedServiceCounter(VirtualTokenCounter):
         super()._refund(tenant, amount)
         self._interactions.counter_decreased(tenant)
 
-    def _finished(self, record: RequestRecord) -> None:
+    def _on_finish(self, record: RequestRecord) -> None:
         request = record.request
         self._expectations.learn(request.app, request.stage, _lengths(request, record.output_tokens))
 

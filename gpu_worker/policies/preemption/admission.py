@@ -130,19 +130,19 @@ class Admission:
         return None
 
     def _shortage(self, head: QueueRequest, budget: KvBudget) -> Shortage:
-        unusable = 0 if head.tier in RESERVED_FOR else self._reserve_unused(budget)
+        unusable = 0 if head.tier in RESERVED_FOR else self._unused_reserve(budget)
         return Shortage(
             blocks=budget.blocks_needed(head.request_id) - (budget.blocks_free - unusable),
             slots=1 - budget.slots_free,
         )
 
     def _is_kept_from_reserve(self, head: QueueRequest, budget: KvBudget) -> bool:
-        return head.tier not in RESERVED_FOR and self._reserve_unused(budget) > 0
+        return head.tier not in RESERVED_FOR and self._unused_reserve(budget) > 0
 
     def _reserve(self, blocks_total: int) -> int:
         return ceil(self.settings.premium_reserve * blocks_total)
 
-    def _reserve_unused(self, budget: KvBudget) -> int:
+    def _unused_reserve(self, budget: KvBudget) -> int:
         """Return the blocks of the premium reserve that are not in use."""
         if not self.settings.premium_reserve:
             return 0

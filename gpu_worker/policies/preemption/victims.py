@@ -98,7 +98,7 @@ def choose_victims(
         if shortage.is_covered_by(chosen):
             break
         chosen.append(resident)
-    return _without_unneeded(shortage, chosen) if shortage.is_covered_by(chosen) else None
+    return _needed_victims(shortage, chosen) if shortage.is_covered_by(chosen) else None
 
 
 def _order(precedence: Precedence, resident: Resident) -> tuple[float, float, int, int, str]:
@@ -106,7 +106,7 @@ def _order(precedence: Precedence, resident: Resident) -> tuple[float, float, in
     return -rank, -lead, resident.generated, resident.preemptions, resident.request_id
 
 
-def _without_unneeded(shortage: Shortage, chosen: list[Resident]) -> list[Resident]:
+def _needed_victims(shortage: Shortage, chosen: list[Resident]) -> list[Resident]:
     """Spare every victim that the shortage does not need, the last chosen first: it ranks best or has most progress."""
     kept = list(chosen)
     for resident in reversed(chosen):

@@ -133,7 +133,7 @@ class EngineHealth:
         if failed is None or (failed.is_overload and self._clock.monotonic() >= failed.again_s):
             return None
         if not failed.is_stated:
-            await self._verdict_known(failed.after_round)
+            await self._await_verdict(failed.after_round)
         if not self.serves():
             return WorkRefused(503, "draining", "This worker takes no more work for now.")
         is_overloaded = failed.is_overload and self._verdict is ProbeVerdict.OVERLOADED
@@ -155,7 +155,7 @@ class EngineHealth:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
 
-    async def _verdict_known(self, after_round: int) -> None:
+    async def _await_verdict(self, after_round: int) -> None:
         """Wait until a round after this one has found something, at most VERDICT_S."""
         limit = asyncio.ensure_future(self._clock.sleep(VERDICT_S))
         while self._probing is not None and self._explained <= after_round and not limit.done():
@@ -189,9 +189,9 @@ class EngineHealth:
                 self._wanted.clear()
                 await self._probe_once()
             if not self._wanted.is_set() and self.slots_open() < self._slots:
-                await self._paused()
+                await self._pause_growth()
 
-    async def _paused(self) -> None:
+    async def _pause_growth(self) -> None:
         """Wait for GROWING_S, or until a failure wants a probe."""
         waits = {asyncio.ensure_future(each) for each in (self._wanted.wait(), self._clock.sleep(GROWING_S))}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

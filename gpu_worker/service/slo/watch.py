@@ -76,7 +76,7 @@ class SloWatch:
         if isinstance(event, Started):
             self.backlog.started(name, event.input_tokens)
         elif isinstance(event, Finished):
-            self._finished(name, event, at_s)
+            self._record_finish(name, event, at_s)
         else:
             self.monitor.first_token(name, at_s)
             self.backlog.generated(name, event.output_tokens, now_s)
@@ -88,7 +88,7 @@ class SloWatch:
             self.monitor.abandoned(name, self.now_s() - self._reader_delay_s.pop(name))
             self.backlog.left(name, whole=False)
 
-    def _finished(self, name: str, finished: Finished, at_s: float) -> None:
+    def _record_finish(self, name: str, finished: Finished, at_s: float) -> None:
         if finished.reason == "aborted":
             self.left(name)
             return

@@ -25,7 +25,7 @@ def print_tiers(console: Console, by_policy: Sequence[Sequence[Run]]) -> None:
             table.add_row(name, escape(policy), *_cells(tier), end_section=last)
     console.print(table)
     for policy, scheduling in with_tiers:
-        console.print(f"{escape(policy)}: {_evicted(scheduling)}")
+        console.print(f"{escape(policy)}: {_preemption_text(scheduling)}")
 
 
 def _cells(tier: TierMeasures) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def _cells(tier: TierMeasures) -> tuple[str, ...]:
     )
 
 
-def _evicted(scheduling: Scheduling) -> str:
+def _preemption_text(scheduling: Scheduling) -> str:
     rates = ", ".join(f"{count:.1f} {name}" for name, count in scheduling.preemptions_per_min.items())
     swapped_gb = (scheduling.swapped_out_bytes + scheduling.swapped_in_bytes) / 1e9
     return (

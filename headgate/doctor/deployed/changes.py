@@ -31,7 +31,7 @@ def stream_survives_a_deployment(deployed: Deployed, title: str, traffic: Traffi
     if not fronts:
         return skipped(title, "the front is a function, which no deployment stops")
     ecs, (_, name) = deployed.client("ecs"), place_of(fronts[0])
-    return _streamed(title, traffic, partial(_deploy, ecs, fronts[0]), f"the tasks of {name} were replaced")
+    return _check_streams(title, traffic, partial(_deploy, ecs, fronts[0]), f"the tasks of {name} were replaced")
 
 
 def worker_drains(deployed: Deployed, title: str, traffic: Traffic) -> Finding:
@@ -40,7 +40,7 @@ def worker_drains(deployed: Deployed, title: str, traffic: Traffic) -> Finding:
     for arn in deployed.stack.services(WORKERS):
         tasks = [task["taskArn"] for task in tasks_of(ecs, arn)]
         if len(tasks) > 1 and _serves(deployed, arn, traffic):
-            return _streamed(title, traffic, partial(_stop, ecs, arn, tasks[0]), f"{tasks[0]} was stopped")
+            return _check_streams(title, traffic, partial(_stop, ecs, arn, tasks[0]), f"{tasks[0]} was stopped")
     return skipped(title, TOO_FEW)
 
 
@@ -50,7 +50,7 @@ def workers_are_replaced_without_a_gap(deployed: Deployed, title: str, traffic: 
     for arn in deployed.stack.services(WORKERS):
         if _serves(deployed, arn, traffic) and len(tasks_of(ecs, arn)) > 1:
             _, name = place_of(arn)
-            return _streamed(title, traffic, partial(_deploy, ecs, arn), f"the workers of {name} were replaced")
+            return _check_streams(title, traffic, partial(_deploy, ecs, arn), f"the workers of {name} were replaced")
     return skipped(title, TOO_FEW)
 
 
@@ -80,7 +80,7 @@ def version_is_taken_back(deployed: Deployed, title: str) -> Finding:
     return ok(title, f"{seen} calls have a result")
 
 
-def _streamed(title: str, traffic: Traffic, change: Callable[[], None], what: str) -> Finding:
+def _check_streams(title: str, traffic: Traffic, change: Callable[[], None], what: str) -> Finding:
     try:
         seen = stream_during(change, traffic)
     except (ConnectionError, TimeoutError) as error:

@@ -45,7 +45,7 @@ def administrator_is_named(deployed: Deployed, title: str) -> Finding:
     """Check that this month's audit records name identities of AWS."""
     month = datetime.fromtimestamp(deployed.now, UTC).strftime("%Y-%m")
     try:
-        records = asyncio.run(_audited(_store(deployed), month))
+        records = asyncio.run(_read_audit(_store(deployed), month))
     except HeadgateError as error:
         return _unreadable(title, error)
     if not records:
@@ -97,7 +97,7 @@ async def _leaders(store: DynamoStore, configs: Sequence[Config]) -> list[str]:
     return leaders
 
 
-async def _audited(store: DynamoStore, month: str) -> Sequence[AuditRecord]:
+async def _read_audit(store: DynamoStore, month: str) -> Sequence[AuditRecord]:
     try:
         return await store.audit_records(month)
     finally:

@@ -56,10 +56,10 @@ def alarms_arrive(deployed: Deployed, title: str) -> Finding:
     seen = f"{len(confirmed)} confirmed subscriptions"
     if deployed.traffic is None:
         return ok(title, f"{seen}; `aws cloudwatch set-alarm-state` sends a first message, and so does --disturb")
-    return _raised(deployed, title, seen)
+    return _raise_alarm(deployed, title, seen)
 
 
-def _raised(deployed: Deployed, title: str, seen: str) -> Finding:
+def _raise_alarm(deployed: Deployed, title: str, seen: str) -> Finding:
     """Raise an alarm, which CloudWatch ends by itself, and wait until its history has the action."""
     cloudwatch, began = deployed.client("cloudwatch"), datetime.fromtimestamp(deployed.now, UTC)
     name = min(deployed.stack.of_type("AWS::CloudWatch::Alarm"))

@@ -57,7 +57,7 @@ Found = dict[tuple[str, str], Measured]
     "BWFQ, section 3.1 and 3.2, equations 1 to 3",
 )
 def cares(setting: Setting) -> Section:
-    found = _measured(setting, (*DECIDED, *WEAKNESSES))
+    found = _measure_all(setting, (*DECIDED, *WEAKNESSES))
     return Section(
         text=(
             "Ten slots, Poisson arrivals; a unit of service is a second of one slot. Every tenant except the measured "
@@ -70,11 +70,11 @@ def cares(setting: Setting) -> Section:
             _table("What decided the order", DECIDED, found),
             _table("The five weaknesses", WEAKNESSES, found),
         ],
-        checks=[*(_shared(name, found) for name in SHARES), *_waits(found), *_failures(found)],
+        checks=[*(_share_check(name, found) for name in SHARES), *_waits(found), *_failures(found)],
     )
 
 
-def _measured(setting: Setting, names: Sequence[str]) -> Found:
+def _measure_all(setting: Setting, names: Sequence[str]) -> Found:
     jobs = [(name, order, seed) for name in names for order in GATE_ORDERS for seed in range(1, SEEDS + 1)]
     results = iter(setting.map(measure, jobs))
     found = {}
@@ -97,7 +97,7 @@ def _cell(name: str, measured: Measured) -> str:
     return f"{measured[0]:.0%}" if name == "stranded" else f"{measured[0]:.2f} s"
 
 
-def _shared(name: str, found: Found) -> Check:
+def _share_check(name: str, found: Found) -> Check:
     measured = found[name, "bwfq"]
     near = all(abs(got - due) <= MARGIN for got, due in zip(measured, SHARES[name], strict=True))
     return Check(f"bwfq: {WHAT[name]}: {TARGETS[name]}", near, _cell(name, measured))

@@ -66,7 +66,7 @@ def play(order: str, workload: PaperWorkload) -> Played:
     released = [(request.arrival_s, number) for number, request in enumerate(requests)]
     sent = requests
     if order == HELD:
-        released = _held(requests, workload.credits())
+        released = _release_times(requests, workload.credits())
         sent = [requests[number]._replace(arrival_s=at) for at, number in released]
     run = run_cluster(
         CostGate("fcfs" if order == HELD else order, slots=scenario.workers, lead_max=LEAD_S * scenario.workers),
@@ -80,7 +80,7 @@ def play(order: str, workload: PaperWorkload) -> Played:
     return Played(workload, releases_s, starts_s)
 
 
-def _held(requests: Sequence[ClusterRequest], earns: dict[str, Share]) -> list[tuple[float, int]]:
+def _release_times(requests: Sequence[ClusterRequest], earns: dict[str, Share]) -> list[tuple[float, int]]:
     """Return when each request is released: once its tenant has earned a token for it, from 0 on (equation 1)."""
     spent: defaultdict[str, int] = defaultdict(int)
     released = []

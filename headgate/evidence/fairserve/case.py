@@ -111,7 +111,7 @@ def fairserve(setting: Setting) -> Section:
             f"interaction. Means over {setting.seeds} seeds.",
             "The printed counts are of another machine with another load, so only orderings and ratios are compared.",
         ),
-        tables=[_served(runs), _interactions(runs)],
+        tables=[_requests_table(runs), _interactions(runs)],
         checks=_checks(runs),
     )
 
@@ -123,7 +123,7 @@ def _of_app(runs: Sequence[CaseCounts], app: str) -> float:
     return fmean(run.served.get(app, 0) for run in runs)
 
 
-def _served(runs: Runs) -> Table:
+def _requests_table(runs: Runs) -> Table:
     of_app = ("paper", "ours", "prompt tokens/s")
     columns = ("scheduler", *(f"{app.name}: {what}" for app in APPS for what in of_app))
     rows = []

@@ -68,7 +68,7 @@ def figures_3_and_18(setting: Setting) -> Section:
 @experiment("qlm-figure-4", "Figure 4: eviction ends the blocking at the head of the queue", "QLM, section 2.4")
 def figure_4(setting: Setting) -> Section:
     jobs = [(profile, way) for profile in PROFILES for way in WAYS]
-    runs = dict(zip(jobs, setting.map(_blocked, jobs), strict=True))
+    runs = dict(zip(jobs, setting.map(_run_behind_long, jobs), strict=True))
     waits = {job: _waits(run) for job, run in runs.items()}
     rows: list[tuple[Cell, ...]] = [
         (profile, way, waits[profile, way].p50, waits[profile, way].p99, round(runs[profile, way].total_time_s))
@@ -105,7 +105,7 @@ def _fits(job: tuple[str, int, int]) -> tuple[float, float]:
     return fits(*job)
 
 
-def _blocked(job: tuple[str, str]) -> Run:
+def _run_behind_long(job: tuple[str, str]) -> Run:
     profile, way = job
     policy, evicts = WAYS[way]
     return simulate(RunSpec(_behind_long(), policy, load_profile(profile), tiers=TierSettings(preemption=evicts)))

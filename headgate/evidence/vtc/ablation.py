@@ -45,7 +45,7 @@ def figure_15(setting: Setting) -> Section:
     apart = {case: mean(of_case, lambda run: apart_max(run, SECONDS)) for case, of_case in runs.items()}
     small, large = (apart[pool, 512] for pool in POOLS)
     lengths = {length: apart[POOLS[0], length] for length in LENGTHS}
-    offered = min(_offered(case, of_case) for case, of_case in runs.items())
+    offered = min(_offered_load(case, of_case) for case, of_case in runs.items())
     return Section(
         text=(
             "Two clients, both backlogged, on a profile of Llama-2-13b on an A100 that is derived and **not fitted**: "
@@ -100,7 +100,7 @@ def _of_pools(setting: Setting) -> dict[tuple[int, int], list[Run]]:
     return {case: runs[i * setting.seeds : (i + 1) * setting.seeds] for i, case in enumerate(CASES)}
 
 
-def _offered(case: tuple[int, int], runs: Sequence[Run]) -> float:
+def _offered_load(case: tuple[int, int], runs: Sequence[Run]) -> float:
     """Return requested tokens over processed tokens, per second: the least of the runs."""
     return min(run.requests * 2 * case[1] / SECONDS / throughput(run) for run in runs)
 

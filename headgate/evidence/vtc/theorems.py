@@ -131,7 +131,7 @@ def tightness(setting: Setting) -> Section:
         for batch in BATCHES
         for policy in ("vtc", "fcfs", "lcf")
     ]
-    rows = [_reached(spec, run) for spec, run in zip(specs, setting.map(simulate, specs), strict=True)]
+    rows = [_first_batch_row(spec, run) for spec, run in zip(specs, setting.map(simulate, specs), strict=True)]
     least = min(reached / bound for *_, reached, bound in rows)
     return Section(
         text=(
@@ -153,7 +153,7 @@ def tightness(setting: Setting) -> Section:
     )
 
 
-def _reached(spec: RunSpec, run: Run) -> tuple[str, int, int, float, float]:
+def _first_batch_row(spec: RunSpec, run: Run) -> tuple[str, int, int, float, float]:
     """Return the scheduler, requests and tokens of f's first batch, the difference in service, and w_q (M - inputs)."""
     batch = [arrival for arrival in spec.workload if not arrival.arrival_s]
     outputs = sum(arrival.output_tokens for arrival in batch)

@@ -39,7 +39,7 @@ def measured_run(
     if path is None:
         return None
     collector = Collector(service, HORIZON_S, timeline=timeline)
-    served = list(_served(path))
+    served = list(_read_served(path))
     for request in served:
         collector.served(request)
     spec = RunSpec(workload_of(traces, workload, policy), policy, load_profile(), horizon_s=HORIZON_S)
@@ -55,7 +55,7 @@ def measured_runs(
     return {policy: run for policy, run in runs.items() if run is not None}
 
 
-def _served(path: Path) -> Iterator[SimRequest]:
+def _read_served(path: Path) -> Iterator[SimRequest]:
     """Read the served requests. The log has no time of admission: the time of the first token stands for it."""
     with path.open(newline="") as file:
         for number, row in enumerate(csv.DictReader(file)):

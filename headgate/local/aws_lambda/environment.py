@@ -73,7 +73,9 @@ class Sandbox:
                 failed = waiting.result()
                 return None if failed is None else LambdaAnswer(failed, "Unhandled", reusable=False)
             return (
-                self._gone(request_id) if self._died.done() else self._timed_out(request_id, self._spec.init_timeout_s)
+                self._exit_fault(request_id)
+                if self._died.done()
+                else self._timed_out(request_id, self._spec.init_timeout_s)
             )
         finally:
             waiting.cancel()
@@ -90,7 +92,7 @@ class Sandbox:
             if answering.done():
                 answer = _answer_of(answering.result())
             elif self._died.done():
-                answer = self._gone(request.request_id)
+                answer = self._exit_fault(request.request_id)
             else:
                 answer = self._timed_out(request.request_id, self._spec.timeout_s)
         finally:
@@ -119,7 +121,7 @@ class Sandbox:
             headers["Lambda-Runtime-Client-Context"] = request.client_context
         return headers
 
-    def _gone(self, request_id: str) -> LambdaAnswer:
+    def _exit_fault(self, request_id: str) -> LambdaAnswer:
         status = self._died.result()
         how = (
             f"exit status {status}"

@@ -65,7 +65,7 @@ class RuntimeApi:
                 f"{PREFIX}/invocation/{{request_id}}/response", partial(self._finish, is_error=False), methods=["POST"]
             ),
             Route(f"{PREFIX}/invocation/{{request_id}}/error", partial(self._finish, is_error=True), methods=["POST"]),
-            Route(f"{PREFIX}/init/error", self._init_failed, methods=["POST"]),
+            Route(f"{PREFIX}/init/error", self._on_init_error, methods=["POST"]),
         ]
         self._server = EmbeddedServer(
             Starlette(routes=routes),
@@ -113,13 +113,13 @@ class RuntimeApi:
             return JSONResponse({"errorType": "InvalidRequestID"}, 400)
         event.reply.set_result(RuntimeReply(body, is_error))
         self._current = None
-        return _accepted()
+        return _ok_response()
 
-    async def _init_failed(self, request: Request) -> Response:
+    async def _on_init_error(self, request: Request) -> Response:
         self._init_error = await request.body()
         self._loaded.set()
-        return _accepted()
+        return _ok_response()
 
 
-def _accepted() -> Response:
+def _ok_response() -> Response:
     return JSONResponse({"status": "OK"}, 202)

@@ -69,7 +69,7 @@ def handled(messages: Sequence[Message], answer: LambdaAnswer, report_failures: 
     if not report_failures:
         return list(messages)
     try:
-        failed = _reported(json.loads(answer.payload))
+        failed = _failed_ids(json.loads(answer.payload))
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
     if not failed <= {message["MessageId"] for message in messages}:
@@ -77,7 +77,7 @@ def handled(messages: Sequence[Message], answer: LambdaAnswer, report_failures: 
     return [message for message in messages if message["MessageId"] not in failed]
 
 
-def _reported(answer: Any) -> set[str]:
+def _failed_ids(answer: Any) -> set[str]:
     failures = (answer or {}).get("batchItemFailures") or []
     return {failure["itemIdentifier"] for failure in failures}
 

@@ -70,7 +70,7 @@ def undo_only_touched_items() -> None:
         before = [_before(self, item) for item in transact_items[:100]]
         stream_lengths = {shard: len(shard.items) for shard in _stream_shards(before)}
         try:
-            with _tables_not_copied():
+            with _skip_table_copies():
                 original(self, transact_items)
         except Exception:
             # Backwards: an item named twice (which is an error) gets its first state.
@@ -100,7 +100,7 @@ def _stream_shards(before: Sequence[_Before | None]) -> set[Any]:
 
 
 @contextmanager
-def _tables_not_copied() -> Iterator[None]:
+def _skip_table_copies() -> Iterator[None]:
     """Make deepcopy(table) return the table itself, so that moto's own backup and roll-back cost nothing.
 
     Safe only because requests are served one at a time: no other request copies a table meanwhile.

@@ -143,7 +143,7 @@ class ChunkedPrefillEngine(SimulatedEngine):
         self.now_s = step.end_s
         self._decode(step)
         self._prefill_parts(step)
-        return self._ended()
+        return self._end_requests()
 
     def _decode(self, step: _Step) -> None:
         self.kv_tokens += step.steps * len(self._decoding)
@@ -173,7 +173,7 @@ class ChunkedPrefillEngine(SimulatedEngine):
             self.policy.generated(running.request.request_id, 1)
             self.kv_tokens += 1
 
-    def _ended(self) -> list[SimRequest]:
+    def _end_requests(self) -> list[SimRequest]:
         ended = [running for running in self._decoding if running.left <= 0]
         for running in ended:
             self._decoding.remove(running)

@@ -57,7 +57,7 @@ class PagedEngine(SimulatedEngine):
                     return []
                 self._begin_step()
                 if dropped := self.model.batch.take_dropped():
-                    return [self._dropped(sequence) for sequence in dropped]
+                    return [self._drop(sequence) for sequence in dropped]
             if self._step_end_s > until_s:
                 return []
             if finished := self._end_step():
@@ -87,7 +87,7 @@ class PagedEngine(SimulatedEngine):
                 request.admitted_s = self.now_s
                 self._observer.admitted(request, self.now_s)
 
-    def _dropped(self, sequence: PagedSequence) -> SimRequest:
+    def _drop(self, sequence: PagedSequence) -> SimRequest:
         request = self._requests.pop(sequence.request.request_id)
         request.rejected = "exhausted" if sequence.exhausted else "dropped"
         request.generated_tokens = sequence.tokens

@@ -83,7 +83,7 @@ class SeparatePrefillEngine(SimulatedEngine):
             elif not self._decode(until_s):
                 return finished
             elif self._kv.next_end <= self._kv.step:
-                finished = self._ended()
+                finished = self._end_requests()
             if finished:
                 return finished
 
@@ -137,7 +137,7 @@ class SeparatePrefillEngine(SimulatedEngine):
                 self.policy.generated(request.request_id, 1)
                 self.kv_tokens += 1
         self._observer.prefilled(prefill.requests, self.now_s)
-        return self._ended()
+        return self._end_requests()
 
     def _next_stretch(self) -> _Stretch:
         if self._stretch is None:
@@ -176,7 +176,7 @@ class SeparatePrefillEngine(SimulatedEngine):
             within -= 1
         return within
 
-    def _ended(self) -> list[SimRequest]:
+    def _end_requests(self) -> list[SimRequest]:
         """End the requests that have all their tokens, and return them."""
         ended = self._kv.take_ended()
         for request, prompt in ended:

@@ -110,7 +110,7 @@ class TheoremMonitor(Observer):
         self._resident_max = max(self._resident_max, self._resident)
         account, _ = self._accounts.of(request.tenant, weight)
         received = self._compare_pairs(account)
-        self._dispatched(request, received)
+        self._note_dispatch(request, received)
         account.waiting -= 1
         if not account.waiting:
             self._end_backlog(account, received)
@@ -161,7 +161,7 @@ class TheoremMonitor(Observer):
         if len(counters) > 1:
             self._counters.note(max(counters) - min(counters))
 
-    def _dispatched(self, request: SimRequest, received: Sequence[float]) -> None:
+    def _note_dispatch(self, request: SimRequest, received: Sequence[float]) -> None:
         came = self._idle_arrivals.pop(request.request_id, None)
         if came is not None:
             account, before = came

@@ -76,16 +76,16 @@ class TimelineCollector:
         tenant.responses[sent] += 1
         for number, inside_s, _ in self._parts(request.release_s, request.admitted_s):
             tenant.waiting_s[number] += inside_s
-        self._received(tenant, request, service)
-        self._held(request)
+        self._spread_service(tenant, request, service)
+        self._add_kv(request)
 
-    def _received(self, tenant: _TenantBins, request: SimRequest, service: float) -> None:
+    def _spread_service(self, tenant: _TenantBins, request: SimRequest, service: float) -> None:
         """Spread its service evenly from its first token to its last."""
         lasted_s = request.finish_s - request.first_token_s
         for number, inside_s, _ in self._parts(request.first_token_s, request.finish_s):
             tenant.service[number] += service * (inside_s / lasted_s if lasted_s else 1.0)
 
-    def _held(self, request: SimRequest) -> None:
+    def _add_kv(self, request: SimRequest) -> None:
         """Add its KV tokens: the prompt from its admission on, and the output as it grows."""
         lasted_s = request.finish_s - request.first_token_s
         for number, inside_s, _ in self._parts(request.admitted_s, request.first_token_s):

@@ -23,7 +23,7 @@ def figures(runs: Sequence[Run]) -> str:
     """Return the page's sections with plots; `runs` have timelines. Without runs there are no sections."""
     if not runs:
         return ""
-    shown = _shown(runs)
+    shown = _shown_tenants(runs)
     pool = Series("pool", [0.0, _last_s(runs)], [float(runs[0].pool_tokens)] * 2, limit=True)
     return "".join(
         (
@@ -51,7 +51,7 @@ def timeline_of(run: Run) -> Timeline:
     return run.timeline
 
 
-def _shown(runs: Sequence[Run]) -> list[str]:
+def _shown_tenants(runs: Sequence[Run]) -> list[str]:
     """Return the tenants with a series of their own, by name. One tenant alone is never "1 others"."""
     service: dict[str, float] = {}
     for run in runs:
@@ -115,7 +115,7 @@ def _shares(runs: Sequence[Run], shown: Sequence[str]) -> str:
 
 
 def _shares_of(run: Run, shown: Sequence[str]) -> Plot:
-    received = _while_requested(timeline_of(run))
+    received = _service_to_last_arrival(timeline_of(run))
     total = sum(received.values()) or 1.0
     shares = {name: 100 * received.get(name, 0.0) / total for name in shown if name in run.tenants}
     rest = [received.get(name, 0.0) for name in run.tenants if name not in shown]
@@ -125,7 +125,7 @@ def _shares_of(run: Run, shown: Sequence[str]) -> Plot:
     return Plot("", "", "", "% of service", bars, kind="bars", y_max=100.0)
 
 
-def _while_requested(timeline: Timeline) -> dict[str, float]:
+def _service_to_last_arrival(timeline: Timeline) -> dict[str, float]:
     """Return the service units of each tenant up to the end of the last bin in which a served request arrived."""
     last = max((at for rates in timeline.demand_rate.values() for at, rate in enumerate(rates) if rate), default=-1)
     return {name: sum(rates[: last + 1]) * timeline.bin_s for name, rates in timeline.service_rate.items()}

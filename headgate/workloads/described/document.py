@@ -51,25 +51,25 @@ class Document:
         Parts of `loc` that are not in the file are left out.
         """
         line, column = self.place(loc, key)
-        named = self._found(loc) if key is None else (*self._found(loc), key)
+        named = self._known_loc(loc) if key is None else (*self._known_loc(loc), key)
         return WorkloadError(
-            f"{self.path}, line {line}, column {column}{f', key {_dotted(named)!r}' if named else ''}: {what}"
+            f"{self.path}, line {line}, column {column}{f', key {_dotted_path(named)!r}' if named else ''}: {what}"
         )
 
     def place(self, loc: Sequence[str | int], key: str | None = None) -> Place:
         """Return the place of the key at `loc`, or of what should contain it if it is not in the file."""
-        found = self._found(loc)
+        found = self._known_loc(loc)
         below = found if key is None else (*found, key)
         return self.keys.get(below) or self.keys.get(found) or self.places[found]
 
-    def _found(self, loc: Sequence[str | int]) -> Loc:
+    def _known_loc(self, loc: Sequence[str | int]) -> Loc:
         found: Loc = ()
         for key in loc:
             found = (*found, key) if (*found, key) in self.places else found
         return found
 
 
-def _dotted(loc: Loc) -> str:
+def _dotted_path(loc: Loc) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key[:40]}" for key in loc).lstrip(".")
 
 

@@ -29,14 +29,14 @@ class Rows:
     """
 
     def __init__(self, path: Path, file: BinaryIO, tenant: str | None, first: datetime | None = None) -> None:
-        self._numbered = _numbered(path, file)
-        header = _header(path, next(self._numbered, (1, []))[1])
+        self._numbered_rows = _numbered_rows(path, file)
+        header = _header(path, next(self._numbered_rows, (1, []))[1])
         self._tenant = tenant or (path.stem if _is_azure(header) else None)
         self.row = CheckedRow(path, header)
         self.first = first
 
     def __iter__(self) -> Iterator[Arrival]:
-        for line, values in self._numbered:
+        for line, values in self._numbered_rows:
             if values:
                 self.row.take(line, values)
                 yield self._arrival()
@@ -49,7 +49,7 @@ class Rows:
         return self.row.azure(self._tenant or "", self.first)
 
 
-def _numbered(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+def _numbered_rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
     """Yield each row with the number of its last line: a quoted value may contain line ends."""
     reader = csv.reader(_lines(path, file), strict=True)
     try:

@@ -35,4 +35,4 @@ async def test_a_worker_that_came_back_at_another_address_counts(tmp_path: Path)
     world: Any = DyingWorker()
     server._fleet = world
     async with asyncio.timeout(HANG_S):
-        assert await server._registered(world, lambda _: None) == "the-model"
+        assert await server._await_workers(world, lambda _: None) == "the-model"

@@ -13,7 +13,7 @@ import pytest
 
 from dispatcher.bootstrap import RealClock
 from dispatcher.model.commands import Return
-from gpu_worker.__main__ import _journal, _started, _stop_requested, bound
+from gpu_worker.__main__ import _journal, _start_engine, _stop_requested, bound
 from gpu_worker.engines.interface import Engine
 from gpu_worker.engines.registry import EngineUnavailable
 from gpu_worker.service.logs import JsonLines
@@ -68,7 +68,7 @@ async def test_an_engine_that_cannot_be_made_is_one_line() -> None:
         raise RuntimeError("No GPU is found\nin two lines")
 
     with pytest.raises(EngineUnavailable, match=r"^the engine does not start: RuntimeError: No GPU is found$"):
-        await _started(make, RealClock())
+        await _start_engine(make, RealClock())
 
 
 async def test_when_no_engine_can_be_started_the_worker_ends_by_itself() -> None:

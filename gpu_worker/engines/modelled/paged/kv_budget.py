@@ -74,7 +74,7 @@ class PagedKvBudget:
         """Return the blocks that a waiting request takes to enter; more than there are if it must wait for protected
         ones."""
         sequence = self._sequences[request_id]
-        if self._to_be_protected(request_id) and not self._could_keep(sequence):
+        if self._will_be_protected(request_id) and not self._could_keep(sequence):
             return self.blocks_total + 1
         return self._entry_blocks(sequence)
 
@@ -123,7 +123,7 @@ class PagedKvBudget:
         """Return whether the request was preempted as often as the settings allow."""
         return self._tiers is not None and self._tiers.tier_state(request_id).exhausted(self._settings)
 
-    def _to_be_protected(self, request_id: str) -> bool:
+    def _will_be_protected(self, request_id: str) -> bool:
         """Return whether the sequence will be protected once it is admitted."""
         if self._tiers is None:
             return False

@@ -214,7 +214,7 @@ def _read(item: Any) -> _Piece:
         without_surrogates(str(given)) if isinstance(given, str | int) and not isinstance(given, bool) else "",
         without_surrogates(name) if isinstance(name, str) else "",
         _arguments(source),
-        _known(clean_fields(extra)) if extra else extra,
+        _move_unknown_fields(clean_fields(extra)) if extra else extra,
     )
 
 
@@ -231,7 +231,7 @@ def _arguments(source: dict[str, Any]) -> str:
     return given if isinstance(given, str) else json.dumps(clean(given), ensure_ascii=False)
 
 
-def _known(extra: dict[str, Any]) -> dict[str, Any]:
+def _move_unknown_fields(extra: dict[str, Any]) -> dict[str, Any]:
     """Return the fields with those that a request may not have in `provider_specific_fields`."""
     unknown = {name: value for name, value in extra.items() if name not in _KNOWN}
     if not unknown:

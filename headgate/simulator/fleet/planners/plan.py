@@ -81,9 +81,9 @@ class ProductionPlanner(Planner):
         self._note_loaded(now_s)
         if self._grouped and now_s >= self._planned_s + PLAN_S:
             self._plan(now_s)
-        yield from self._decided()
+        yield from self._gate_actions()
 
-    def _decided(self) -> Iterator[Action]:
+    def _gate_actions(self) -> Iterator[Action]:
         """Yield the gate's dispatches and orders to swap."""
         for request, worker in self._gate.dispatches():
             self._leave(request)

@@ -71,11 +71,11 @@ class QlmPlanner(Planner):
         if self._unplanned and (now_s >= self._planned_s + PLAN_S or any(map(self._is_idle, self.workers))):
             self._plan(now_s)
         for worker in self.workers:
-            yield from self._pulled(worker)
+            yield from self._pull_from_queue(worker)
         for worker in self.workers:
-            yield from self._helped(worker)
+            yield from self._pull_from_others(worker)
 
-    def _pulled(self, worker: SimulatedWorker) -> Iterator[Action]:
+    def _pull_from_queue(self, worker: SimulatedWorker) -> Iterator[Action]:
         queue = self._queues[worker.name]
         while worker.target is None and queue:
             group = queue[0]
@@ -88,7 +88,7 @@ class QlmPlanner(Planner):
             else:
                 return
 
-    def _helped(self, worker: SimulatedWorker) -> Iterator[Action]:
+    def _pull_from_others(self, worker: SimulatedWorker) -> Iterator[Action]:
         """Let a worker without a queue take requests of its model from the others' groups."""
         while worker.free and not self._queues[worker.name]:
             groups = [group for queue in self._queues.values() for group in queue if group.model == worker.model]

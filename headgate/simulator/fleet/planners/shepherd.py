@@ -77,15 +77,15 @@ class ShepherdPlanner(Planner):
     def actions(self, now_s: float) -> Iterator[Action]:
         for worker in self.workers:
             if worker.target is None and not worker.running:
-                yield from self._started(worker, now_s)
+                yield from self._start_batch(worker, now_s)
         for worker in self.workers:
             if worker.target is None and worker.running:
                 model, value = self._best(worker, now_s)
                 if model and value >= PREEMPT * self._values[worker.name]:
                     yield Preempt(worker)
-                    yield from self._started(worker, now_s)
+                    yield from self._start_batch(worker, now_s)
 
-    def _started(self, worker: SimulatedWorker, now_s: float) -> Iterator[Action]:
+    def _start_batch(self, worker: SimulatedWorker, now_s: float) -> Iterator[Action]:
         """Start the batch that waits for the worker's swap, or else the best one."""
         batch = self._pending.pop(worker.name, None)
         if batch is None:

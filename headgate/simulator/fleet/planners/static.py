@@ -60,10 +60,10 @@ def _partition(around: Surroundings) -> dict[str, str]:
             best = max(wanted, key=lambda model: _need(around, worker, model, given[model]))
             found[worker.name] = best
             given[best] += 1
-    return _kept(around.workers, found)
+    return _keep_models(around.workers, found)
 
 
-def _kept(workers: Sequence[SimulatedWorker], found: dict[str, str]) -> dict[str, str]:
+def _keep_models(workers: Sequence[SimulatedWorker], found: dict[str, str]) -> dict[str, str]:
     """Exchange models between equal workers, so that as many as possible keep the model that they have."""
     for worker in workers:
         model = found.get(worker.name)

@@ -48,23 +48,23 @@ THROWN = "thrown by the storm"
 HOOK = "__storm_point__"
 NUMBER = 987_654_321
 OF_A_CALL: list[tuple[Any, str]] = [
-    (accept, "accept"), (accept, "_configured"), (accept, "_queue_full"), (accept, "_out_of_reach"), (accept, "_app"),
-    (decide, "_accept"), (steps, "accepted"), (steps, "_note_sequence"), (dispatching, "dispatch"),
+    (accept, "accept"), (accept, "_configure_tenant"), (accept, "_queue_full"), (accept, "_out_of_reach"),
+    (accept, "_app"), (decide, "_accept"), (steps, "accepted"), (steps, "_note_sequence"), (dispatching, "dispatch"),
     (steps, "dispatched"), (state.State, "join_queue"), (codec, "encode_entry"),
 ]  # fmt: skip
 """Functions that get a call, or its command or fact, until it is dispatched."""
 REPORTS: list[tuple[Any, str]] = [
     (running, "end"), (running, "returned"), (running, "_return"), (running, "_end"), (steps, "ended"),
-    (steps, "news_of"), (fold, "_returned"), (fold, "_release"), (fold, "_dropped"), (fold, "_leave"),
-    (fold, "_held"), (fold, "_hold_by"), (accept, "_hold"), (decide, "_cancel"), (fold, "_cancelling"),
-    (codec, "encode_entry"), (failure_causes, "cause_of"), (kept_answers, "_kept"),
+    (steps, "news_of"), (fold, "_fold_returned"), (fold, "_release"), (fold, "_fold_dropped"), (fold, "_leave"),
+    (fold, "_fold_held"), (fold, "_hold_by"), (accept, "_hold"), (decide, "_cancel"), (fold, "_fold_cancelling"),
+    (codec, "encode_entry"), (failure_causes, "cause_of"), (kept_answers, "_keep_answer"),
 ]  # fmt: skip
 """The same, from its dispatch on."""
 ANYWHERE: list[tuple[Any, str]] = [
     (decide, "decide"), (decide, "_decide"), (decide, "_tick"), (decide, "_set_process"), (decide, "_give_slots"),
-    (decide, "_decide_again"), (decide, "status"), (decide, "_lost_process"), (decide, "_saved"),
+    (decide, "_decide_again"), (decide, "status"), (decide, "_lost_process"), (decide, "_note_saved_usage"),
     (choose, "due_queue"), (dispatching, "dispatch_next"), (deadlines.Deadlines, "take_due"), (fold, "fold"),
-    (fold, "_worker_set"), (fold, "_process_set"), (fold, "_process_lost"), (fold, "_tenant_set"),
+    (fold, "_fold_worker_set"), (fold, "_fold_process_set"), (fold, "_fold_process_lost"), (fold, "_fold_tenant_set"),
     (fold, "_note_reached"), (fold, "_move"), (forgetting, "forget"), (forgetting, "_forget_idle"),
     (forgetting, "_forget_old"), (lanes.Lanes, "update"), (running, "leave"), (running, "_rest_if_failing"),
     (slots.Slots, "changed"), (slots.Slots, "first"), (state.State, "flush"), (state.State, "refresh"),
@@ -81,8 +81,8 @@ ANYWHERE: list[tuple[Any, str]] = [
 ]  # fmt: skip
 """Functions of the decision, the fold, and what keeps answers before it."""
 OPERATIONS: list[tuple[Any, str]] = [
-    (submit, "submit"), (submit, "_sent"), (submit, "_one_try"), (submit, "_joined"), (submit, "_checked"),
-    (submit, "_accepted"), (submit, "_answered"), (answer, "result_of"),
+    (submit, "submit"), (submit, "_send_call"), (submit, "_one_try"), (submit, "_join_call"), (submit, "_build_call"),
+    (submit, "_await_admission"), (submit, "_ensure_answer"), (answer, "result_of"),
 ]  # fmt: skip
 """Functions of a caller's own task, in its front."""
 

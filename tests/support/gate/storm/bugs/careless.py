@@ -139,7 +139,7 @@ bug(
 bug(
     "usage_saved_too_far",
     "The log says that usage is projected up to now, and not up to the snapshot.",
-    Edit(decide, "_saved", "position = min(command.position, state.position)", "position = state.position"),
+    Edit(decide, "_note_saved_usage", "position = min(command.position, state.position)", "position = state.position"),
 )
 bug(
     "spent_not_undone",

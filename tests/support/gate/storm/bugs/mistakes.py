@@ -108,7 +108,7 @@ bug(
 bug(
     "dead_worker_keeps_its_work",
     "A worker that is not heard any more keeps its attempts.",
-    Edit(presence.Presence, "_lost", 'is_silent = worker.config.state == "silent"', "is_silent = False"),
+    Edit(presence.Presence, "_lost_workers", 'is_silent = worker.config.state == "silent"', "is_silent = False"),
 )
 bug(
     "shared_attempt_returned",
@@ -130,7 +130,7 @@ bug(
     "A worker reports an end once, and forgets it if no answer comes.",
     Edit(
         worker_outbox.Outbox,
-        "_acknowledged",
+        "_repeat_report",
         "            if self.journal is not None:",
         "            return Done()\n            if self.journal is not None:",
     ),

@@ -32,7 +32,12 @@ bug(
 bug(
     "returned_call_goes_last",
     "A call that comes back loses its place (vllm-project/vllm#23347).",
-    Edit(fold, "_returned", "        state.enqueue(call)", "        call.arrival += 1000\n        state.enqueue(call)"),
+    Edit(
+        fold,
+        "_fold_returned",
+        "        state.enqueue(call)",
+        "        call.arrival += 1000\n        state.enqueue(call)",
+    ),
 )
 bug(
     "counter_is_not_lifted",
@@ -49,7 +54,7 @@ bug(
     "refused_charge_is_dropped",
     "A report that the gate refuses for now is not sent again (BerriAI/litellm#35531, #33873: spend that the database "
     "does not take is gone).",
-    Edit(worker_outbox.Outbox, "_acknowledged", "if not isinstance(outcome, Refused):", "if True:"),
+    Edit(worker_outbox.Outbox, "_repeat_report", "if not isinstance(outcome, Refused):", "if True:"),
 )
 bug(
     "finished_work_is_given_away",

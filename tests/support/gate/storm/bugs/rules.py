@@ -116,7 +116,7 @@ bug(
 bug(
     "dead_process_is_never_gone",
     "A process that is not heard keeps its calls.",
-    Edit(presence.Presence, "_gone", "if not process.calls or silent_s <= GONE_BROKEN_S:", "if True:"),
+    Edit(presence.Presence, "_gone_processes", "if not process.calls or silent_s <= GONE_BROKEN_S:", "if True:"),
     rule=6,
 )
 bug(
@@ -212,7 +212,7 @@ bug(
     "mailbox_not_read",
     "A process without a leader does not read its mailbox.",
     Edit(alone.Alone, "_read_mailbox", "for position, letter in letters:", "for position, letter in ():"),
-    Edit(alone.Alone, "_folded", "if delivery.process == self._replica.name:", "if False:"),
+    Edit(alone.Alone, "_on_entry", "if delivery.process == self._replica.name:", "if False:"),
     rule=13,
 )
 bug(
@@ -230,7 +230,7 @@ bug(
 bug(
     "durable_call_leaves_with_its_process",
     "A durable call is cancelled when the process that holds it is gone.",
-    Edit(fold, "_process_lost", "if call.durable:", "if False:"),
+    Edit(fold, "_fold_process_lost", "if call.durable:", "if False:"),
     rule=15,
 )
 bug(
@@ -272,7 +272,7 @@ bug(
 bug(
     "order_not_in_snapshot",
     "A snapshot lacks the orders to load models.",
-    Edit(snapshot, "_loaded", 'fields.get("loads", ())', "()"),
+    Edit(snapshot, "_load_shard", 'fields.get("loads", ())', "()"),
     rule=17,
 )
 bug(
