@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.served_stack import LEADER, Stack, served
-from headgate.serve.restarts import STEADY_S
+from headgate.serve.server import STEADY_S
 
 SLOTS, WORKERS = 4, 2
 CALLERS = 2 * SLOTS * WORKERS

@@ -13,10 +13,40 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dispatcher.fields import limits
-from dispatcher.fields.kinds import Field, Kind
-from dispatcher.fields.parts import PARTS, ROLES
+from dispatcher.fields.kinds import Field, FieldTable, Kind
 from dispatcher.fields.reading import DROPPED_MAX
+from dispatcher.fields.table import formats, messages, response_items, responses, sampling, tools
 from dispatcher.fields.tables import ALL, CHAT_TABLE
+
+PARTS: tuple[FieldTable, ...] = (
+    messages.INSTRUCTIONS,
+    messages.USER,
+    messages.ASSISTANT,
+    messages.TOOL_RESULT,
+    messages.TEXT_PART,
+    messages.IMAGE_PART,
+    messages.IMAGE_URL,
+    tools.TOOL,
+    tools.FUNCTION,
+    tools.NAMED_TOOL,
+    tools.NAMED,
+    tools.TOOL_CALL,
+    tools.CALLED,
+    formats.JSON_SCHEMA_FORMAT,
+    formats.JSON_SCHEMA,
+    formats.STRUCTURAL_TAG,
+    formats.STRUCTURED_OUTPUTS,
+    sampling.STREAM_OPTIONS,
+    sampling.REPETITION_DETECTION,
+    responses.STREAM_OPTIONS,
+    responses.REASONING_OPTIONS,
+    responses.TEXT_OPTIONS,
+    *response_items.OBJECTS,
+)
+"""The objects inside requests that have tables of their own."""
+ROLES: Mapping[str, str] = {
+    role: form.refused or f"*{form.table.title}*, below" for role, form in messages.MESSAGE.forms.items()
+}
 
 _HEAD = f"""# The fields of a request
 

@@ -1,22 +1,35 @@
-"""Turns the body of a tenant's request into a `Request`, by the table. Pure."""
+"""Turns the body of a tenant's request into a `Request`. Pure.
+
+1. The table reads each field by itself (objects.py).
+2. Fields that contradict each other are refused: each is valid alone, and the request is not.
+3. `metadata` names what the request is a part of: its application, interaction, stage and SLO class. headgate reads the
+   keys with the prefix `headgate_` and ignores all others. A client cannot set the tenant, tier, weight, deadline or
+   cache salt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
-from dispatcher.fields.contradictions import check, without_idle_tools
 from dispatcher.fields.kinds import Kind
-from dispatcher.fields.metadata import part_of
 from dispatcher.fields.objects import read_fields
-from dispatcher.fields.reading import Reading
+from dispatcher.fields.reading import Reading, invalid
+from dispatcher.fields.shapes.scalars import Text, Whole
 from dispatcher.fields.tables import TABLES
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.requests import Endpoint, Request
 
 _BODIES = {endpoint: table.names(Kind.PASSED, Kind.BOUNDED) for endpoint, table in TABLES.items()}
 _INPUTS = {endpoint.prompt_field: endpoint for endpoint in Endpoint}
+_FORMS = ("json", "regex", "choice", "grammar", "json_object")
+PREFIX = "headgate_"
+NAMES = ("headgate_application", "headgate_stage", "headgate_interaction", "headgate_slo_class")
+STAGE_MAX = 1000
+_LABEL = Text(64, 1, r"[A-Za-z0-9._:-]+", "letters, digits or any of . _ : -")
+_STAGE = Whole(0, STAGE_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +87,100 @@ def _normal(body: dict[str, Any]) -> dict[str, Any]:
     if isinstance(prompt := body.get("prompt"), list) and isinstance(prompt[0], str | list):
         body["prompt"] = prompt[0]
     return body
+
+
+# Contradictions
+
+
+def check(kept: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest if two fields contradict each other. `kept` has no neutral values."""
+    for error in (*_lengths(kept), *_tools(kept), *_logprobs(kept), *_formats(kept)):
+        raise error
+
+
+def without_idle_tools(kept: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields without those that change nothing because the request has no tools."""
+    if "tools" in kept:
+        return kept
+    idle = {"parallel_tool_calls"} | ({"tool_choice"} if kept.get("tool_choice") in ("none", "auto") else set())
+    return {name: value for name, value in kept.items() if name not in idle}
+
+
+def _lengths(kept: Mapping[str, Any]) -> Iterator[InvalidRequest]:
+    names = [name for name in ("max_tokens", "max_completion_tokens") if name in kept]
+    if len({kept[name] for name in names}) > 1:
+        yield invalid(names[-1], "it differs from `max_tokens`; send one of them")
+    if names and kept.get("min_tokens", 0) > kept[names[-1]]:
+        yield invalid("min_tokens", f"it is above `{names[-1]}`")
+
+
+def _tools(kept: Mapping[str, Any]) -> Iterator[InvalidRequest]:
+    names = [tool["function"]["name"] for tool in kept.get("tools", ())]
+    if len(set(names)) < len(names):
+        yield invalid("tools", "two tools have the same name")
+    choice = kept.get("tool_choice")
+    if choice is None:
+        return
+    if not names:
+        yield invalid("tool_choice", "it needs `tools`")
+    elif isinstance(choice, dict) and choice["function"]["name"] not in names:
+        yield invalid("tool_choice.function.name", "it is no name of a tool in `tools`")
+
+
+def _logprobs(kept: Mapping[str, Any]) -> Iterator[InvalidRequest]:
+    for name in ("top_logprobs", "logprob_token_ids"):
+        if name in kept and "logprobs" not in kept:
+            yield invalid(name, "it needs `logprobs`")
+
+
+def _formats(kept: Mapping[str, Any]) -> Iterator[InvalidRequest]:
+    if "response_format" in kept and "structured_outputs" in kept:
+        yield invalid("structured_outputs", "`response_format` asks for another form; send one of them")
+    forms = [name for name in _FORMS if name in kept.get("structured_outputs", ())]
+    if len(forms) > 1:
+        yield invalid("structured_outputs", f"`{forms[0]}` and `{forms[1]}` ask for two forms; send one of them")
+
+
+# What the request is a part of
+
+
+class RequestPart(TypedDict, total=False):
+    """What a request is a part of, by the names of the attributes of Request."""
+
+    app: str
+    stage: int
+    interaction: str
+    slo_class: str
+
+
+def part_of(metadata: Any, reading: Reading) -> RequestPart:
+    """Return what `metadata` names. Values are texts, as in OpenAI's API; a stage may also be a number.
+
+    Raises InvalidRequest.
+    """
+    part = RequestPart()
+    if metadata is None:
+        return part
+    if not isinstance(metadata, dict):
+        raise invalid("metadata", "an object of strings is required")
+    for name, value in metadata.items():
+        at = f"metadata.{name}"
+        if not name.startswith(PREFIX):
+            continue
+        if name not in NAMES:
+            Reading().unknown(at)
+        elif value is None:
+            continue
+        elif name == "headgate_application":
+            part["app"] = _LABEL.read(value, at, reading)
+        elif name == "headgate_stage":
+            part["stage"] = _STAGE.read(_number(value), at, reading)
+        elif name == "headgate_slo_class":
+            part["slo_class"] = _LABEL.read(value, at, reading)
+        else:
+            part["interaction"] = _LABEL.read(value, at, reading)
+    return part
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value) else value

@@ -216,7 +216,7 @@ class Waiting(NamedTuple):
 
 class Offer(NamedTuple):
     """The call has a slot on this worker. The process that holds the call must begin `attempt` within OFFER_S seconds
-    (gpu_worker/service/held_attempts.py)."""
+    (gpu_worker/service/agent.py)."""
 
     id: str
     attempt: int

@@ -1,4 +1,7 @@
-"""Runs the attempts of a call, one at a time. The answer's reader gets the events, the call's task the stream's end."""
+"""Runs the attempts of a call, one at a time. The answer's reader gets the events, the call's task the stream's end.
+
+The spans of the call in this process are its waits and its attempts (docs/operators.md, One trace).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,10 @@ from dataclasses import dataclass
 
 from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
-from dispatcher.model.tracing import NO_TRACING, Tracing
+from dispatcher.model.tracing import NO_SPAN, NO_TRACING, Span, Tracing
 from dispatcher.model.worker_protocol import Finished, WorkOrder, WorkRefused
 from dispatcher.operations.answer_events import AnswerEvents
-from dispatcher.operations.call_spans import CallSpans
-from dispatcher.operations.calls import Call, order_of
+from dispatcher.operations.calls import Call, order_of, span_attributes
 from dispatcher.ports import WorkerClient
 
 NOT_TAKEN = frozenset({"gate_unreachable", "grant_refused", "request_too_slow", "signed_before_start"})
@@ -117,3 +119,31 @@ class OwnAttempts:
         self._spans.end("refused")
         if not event.final:
             self._spans.wait()
+
+
+class CallSpans:
+    """The spans of one call. One span is open at a time: `waited` until an offer is begun, `dispatched` while a worker
+    has the call."""
+
+    def __init__(self, tracing: Tracing, call: Call) -> None:
+        self._tracing, self._call = tracing, call
+        self._open: Span = NO_SPAN
+        self.wait()
+
+    def wait(self) -> None:
+        """Begin a wait for the next offer."""
+        if self._call.trace:
+            self._open = self._tracing.span("waited", self._call.trace, span_attributes(self._call))
+
+    def dispatch(self, offer: Offer) -> str:
+        """End the wait and begin the attempt. Return the attempt's traceparent for the worker."""
+        if not self._call.trace:
+            return ""
+        self._open.end("offered")
+        place: dict[str, str | int] = {"headgate.attempt": offer.attempt, "headgate.worker": offer.worker}
+        self._open = self._tracing.span("dispatched", self._call.trace, span_attributes(self._call) | place)
+        return self._open.traceparent
+
+    def end(self, outcome: str, **counts: int) -> None:
+        """End what is open, if anything is."""
+        self._open.end(outcome, **counts)

@@ -1,9 +1,14 @@
-"""Limits of one process: how much of its resources each tenant may hold. They are checked before the gate decides.
+"""Limits of one process, which are checked before the gate decides.
 
-A process has a limited number of connections, limited memory for waiting requests, and a limited rate of key lookups.
-Each of these is bounded for the process and for each tenant. After a tenant takes something, it holds no more than was
-left before. So a single tenant gets at most half, and a new tenant always finds some left. Source: dynamic queue length
-thresholds (Choudhury and Hahne, 1998), with a factor of 1.
+How much each tenant may hold: a process has a limited number of connections, limited memory for waiting requests, and
+a limited rate of key lookups. Each of these is bounded for the process and for each tenant. After a tenant takes
+something, it holds no more than was left before. So a single tenant gets at most half, and a new tenant always finds
+some left. Source: dynamic queue length thresholds (Choudhury and Hahne, 1998), with a factor of 1.
+
+How long a refusal holds: a process repeats the gate's recent refusals for the same queue without a question to the
+gate. Under overload most calls are refused. A refusal by the gate costs the front a parsed body and a task, and the
+leader a decision. A repeated refusal costs neither. It is repeated only for so short a time that the full queue does
+not run empty meanwhile.
 
 (The gate itself bounds each tenant's queue: Tenant.queue_items_max.)
 """
@@ -12,13 +17,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from dispatcher.model.errors import Refused
-from dispatcher.operations.recent_refusals import RecentRefusals
 from dispatcher.ports import Clock
 
 RETRY_AFTER_S = 1.0
@@ -28,6 +32,8 @@ tenant's durable calls for this time, because each of them costs two writes."""
 QUEUE_FULL_S = 0.05
 """If the gate refuses a call without a key for a full queue, this process refuses such calls of the tenant for this
 time."""
+Queue = tuple[str, str]
+"""The names of its pool and its tenant. A tenant has one queue in each pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +170,45 @@ class TokenBucket:
         self._left = min(self._burst, self._left + 1)
 
 
+class RecentRefusals:
+    """The gate's last refusal of each queue, kept for `within_s` seconds. Times are monotonic seconds."""
+
+    def __init__(self, within_s: float) -> None:
+        self._within_s = within_s
+        self._kept: dict[Queue, tuple[float, Refused]] = {}
+        """Oldest first."""
+
+    def note(self, queue: Queue, refusal: Refused, now: float) -> None:
+        """Remember that the gate refused a call of the queue."""
+        self._kept.pop(queue, None)
+        self._kept[queue] = now, refusal
+        while self._is_old(next(iter(self._kept.values()))[0], now):
+            del self._kept[next(iter(self._kept))]
+
+    def check(self, queue: Queue, now: float) -> None:
+        """Raise the queue's last refusal again if it is recent. Raises Refused."""
+        if (refusal := self._recent(queue, now)) is not None:
+            raise Refused(refusal.message, refusal.code, refusal.retry_after_s)
+
+    def check_all(self, queues: Iterable[Queue], now: float) -> None:
+        """Raise a refusal again if each of the queues has a recent one. Raises Refused."""
+        queues = tuple(queues)
+        if all(self._recent(queue, now) is not None for queue in queues):
+            self.check(queues[0], now)
+
+    def _recent(self, queue: Queue, now: float) -> Refused | None:
+        at, refusal = self._kept.get(queue, (now, None))
+        return None if self._is_old(at, now) else refusal
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _is_old(self, at: float, now: float) -> bool:
+        return now >= at + self._within_s
+
+
 class Limits:
-    """All budgets of one process."""
+    """All budgets of one process, and its recent refusals."""
 
     def __init__(self, settings: LimitSettings) -> None:
         self.settings = settings

@@ -1,13 +1,16 @@
 """The port for traces (dispatcher/model/tracing.py) by OpenTelemetry's SDK.
 
 Spans are sent in batches by a thread of the SDK. If the receiver does not answer, spans are lost. Only a flush waits
-for it, and after a failure not even a flush does for some minutes (pauses.py).
+for it, which delays the answer of a function. After a failure the next flushes therefore do not wait for PAUSE_FIRST_S,
+and after each further failure for twice as long, at most PAUSE_MAX_S. So a dead receiver costs a process one wait, and
+then none for minutes. The spans stay in the queue of the SDK meanwhile, and its thread still tries to send them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from math import inf
 from random import Random
 
 from opentelemetry.context import Context
@@ -21,8 +24,10 @@ from opentelemetry.trace import Span as SdkSpan
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tracing import NO_SPAN, Span, is_recorded, parse_traceparent, unrecorded
 from dispatcher.otlp.exporter import SEND_S
-from dispatcher.otlp.pauses import FlushPauses
 from dispatcher.ports import Clock
+
+PAUSE_FIRST_S = 120.0
+PAUSE_MAX_S = 1800.0
 
 
 def ratio_of(text: str) -> float:
@@ -85,6 +90,32 @@ class OtlpTracing:
 
     def _start_span(self, name: str, parent: str, attributes: Mapping[str, str | int]) -> Span:
         return _OtlpSpan(self._tracer.start_span(name, _context_of(parent), attributes=dict(attributes)))
+
+
+class FlushPauses:
+    """Decides whether a flush waits for the receiver of spans. Pure: the time comes in.
+
+    All times are of one clock that is never set back, in seconds.
+
+    The thread of the SDK and the event loop both call it. An update that is lost between them costs one more wait.
+    """
+
+    def __init__(self) -> None:
+        self._pause_s, self._until_s = 0.0, -inf
+
+    def allow(self, now_s: float) -> bool:
+        """Return whether a flush may wait now."""
+        return now_s >= self._until_s
+
+    def sent(self) -> None:
+        """Record that the receiver took spans: this ends a pause."""
+        self._pause_s, self._until_s = 0.0, -inf
+
+    def failed(self, now_s: float) -> None:
+        """Record that the receiver took no spans: this begins a pause. It does nothing during one."""
+        if self.allow(now_s):
+            self._pause_s = min(max(PAUSE_FIRST_S, 2 * self._pause_s), PAUSE_MAX_S)
+            self._until_s = now_s + self._pause_s
 
 
 class _Watched(SpanExporter):

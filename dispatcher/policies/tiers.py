@@ -1,8 +1,8 @@
 """Tiers: how urgent the work of a tenant is. Rank 0 is the most urgent; adapters convert where an engine differs.
 
 Source: docs/preemption-design.md, section 2.1. The worker preempts by tier (gpu_worker/policies). The gate passes the
-tier on, and orders by it only if tiers are configured (shard/choose.py). A client cannot set it. `system` is for the
-service's own requests (health checks, warm-up): no tenant has it.
+tier on, and orders by it only if tiers are configured (shard/dispatching.py). A client cannot set it. `system` is for
+the service's own requests (health checks, warm-up): no tenant has it.
 """
 
 from __future__ import annotations

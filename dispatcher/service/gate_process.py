@@ -1,25 +1,32 @@
 """A gate process: it leads a shard, or follows the shard's leader. One runs beside every worker (rule 14).
 
+It accepts connections. It hands the clients to its Leader, or redirects them while it does not lead.
+
 The last entry of the log names the leader. A follower holds a connection to the leader. If the leader's port refuses
 the connection, or the leader answers that it does not lead, the follower takes over: it appends an entry with its own
 address and the next epoch. If the leader just sends no receipts, the follower first reads the log twice, and does not
 take over if the leader wrote in between: then only this process cannot reach it.
 
-The leader's first two followers are its heirs: they fold the log as it grows, and take over first. If two processes
-lead at once, one of them loses a write. The state stays right: each position is written once.
+The leader's first two followers are its heirs: they fold the log as it grows, and take over first: the first heir, then
+the second, then the other followers. If two processes lead at once, one of them loses a write. The state stays right:
+each position is written once.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import NamedTuple
+from zlib import crc32
 
 from dispatcher.model.commands import Command
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.model.formats import NEWEST
-from dispatcher.ports import InvocationStore, Launcher, Listener, MailboxStore, UsageStore
-from dispatcher.service.codec.frames import Do, Heir, Hello, Message, NotLeader
+from dispatcher.ports import Connection, InvocationStore, Launcher, Listener, MailboxStore, UsageStore
+from dispatcher.service.authentication import HANDSHAKE_S, sign_as_server
+from dispatcher.service.codec.frames import Do, Heir, Hello, Message, NotLeader, decode_frame
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Offload, at_once
 from dispatcher.service.garbage import Garbage
@@ -27,10 +34,9 @@ from dispatcher.service.leader import Leader
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Fleet, Leadership, connect, read_leadership
 from dispatcher.service.link.patience import PATIENCE_S, LinkPatience
-from dispatcher.service.reception import Reception
 from dispatcher.service.replica import Replica
+from dispatcher.service.sessions import Session
 from dispatcher.service.snapshots import Snapshots
-from dispatcher.service.succession import Succession
 from dispatcher.shard.settings import ShardSettings
 
 HEIR_ALIVE_S = 0.03
@@ -45,6 +51,15 @@ STOP_S = 5.0
 """A process that stops waits at most so long for the table."""
 SHADOW_S = 10.0
 """A leader without followers makes snapshots from a second replica, and reads its own entries into it this often."""
+RANK_S = (0.0, 0.06)
+"""Before it takes over, the first and the second heir wait this long, the others OTHERS_S or up to twice that."""
+OTHERS_S = 0.3
+STILL_WRITES_S = 0.05
+"""The time between two reads of the log that show whether a leader which sends no receipts still writes."""
+HOLD_OFF_S = 3.0
+"""For this time after its takeover a leader is not replaced for missing receipts. So leadership does not flap."""
+LAST_WORDS_S = 0.2
+"""The longest time to send the last messages to a client."""
 
 
 class GateStores(NamedTuple):
@@ -284,3 +299,92 @@ class GateProcess:
             await self._clock.sleep(SHADOW_S)
         await self._shadow.catch_up()
         return self._shadow
+
+
+class Succession:
+    """A follower's place among those that can take over from a leader that seems to be gone.
+
+    If it is not certain that the leader is gone, the follower reads the log twice: a leader that writes is not gone,
+    only this process cannot reach it.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._log, self._clock = fleet.log, fleet.clock
+        self._epoch_began_at = -inf
+
+    def began(self) -> None:
+        """Note that another process took over just now."""
+        self._epoch_began_at = self._clock.monotonic()
+
+    async def may_succeed(self, known: Leadership, name: str, rank: int, *, is_certain: bool) -> bool:
+        """Return whether to take over, after this process's turn. Another process may have done so. If it is not
+        certain that the leader is gone, it must have begun more than HOLD_OFF_S ago and write nothing within
+        STILL_WRITES_S. `name`, `rank`: of this process. Raises StoreUnavailable, LogCorrupt."""
+        await self._clock.sleep(turn_s(name, rank))
+        now = await read_leadership(self._log)
+        if now.epoch != known.epoch:
+            return False
+        if not is_certain:
+            await self._clock.sleep(STILL_WRITES_S)
+            later = await read_leadership(self._log)
+            still_writes = later.position > now.position and later.by_leader
+            is_young = self._clock.monotonic() - self._epoch_began_at < HOLD_OFF_S
+            if later.epoch != known.epoch or still_writes or is_young:
+                await self._clock.sleep(RETRY_S)
+                return False
+        return True
+
+
+class Reception:
+    """Serves connections. `leader` returns this process's Leader, or None if it does not lead; `not_leader` makes the
+    answer to clients in that case."""
+
+    def __init__(self, fleet: Fleet, leader: Callable[[], Leader | None], not_leader: Callable[[], NotLeader]) -> None:
+        self._fleet, self._leader, self._not_leader = fleet, leader, not_leader
+
+    async def serve(self, unsigned: Connection) -> None:
+        """Serve a connection until it is closed. Raises ConnectionLost."""
+        connection = await sign_as_server(unsigned, self._fleet.secrets, self._fleet.ids.secret())
+        messages = await _first_messages(connection)
+        if not messages or not isinstance(messages[0], Hello):
+            connection.close()
+            return
+        session = Session(connection, self._fleet.clock, messages[0])
+        writer = asyncio.create_task(session.write())
+        try:
+            await self._converse(connection, session, messages[1:])
+        finally:
+            session.close_soon()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_S):
+                    await writer
+            connection.close()
+
+    async def _converse(self, connection: Connection, session: Session, messages: Sequence[Message]) -> None:
+        leader = self._leader()
+        if leader is None:
+            session.post(self._not_leader())
+            return
+        leader.joined(session)
+        try:
+            leader.received(session, messages)
+            while not session.closed:
+                leader.received(session, decode_frame(await connection.receive()))
+        finally:
+            leader.left(session)
+
+
+def turn_s(name: str, rank: int) -> float:
+    """Return the seconds until the turn of a process. `rank`: among the heirs, from 0; -1 if it is none."""
+    if 0 <= rank < len(RANK_S):
+        return RANK_S[rank]
+    return OTHERS_S * (1 + crc32(name.encode()) / 2**32)
+
+
+async def _first_messages(connection: Connection) -> Sequence[Message]:
+    """Return the messages of the client's first frame, which proves that the client has the secret. Return none if no
+    frame arrives in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(HANDSHAKE_S):
+            return decode_frame(await connection.receive())
+    return ()

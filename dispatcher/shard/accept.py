@@ -20,7 +20,7 @@ APPS_MAX = 100
 the names, and the state keeps a row of usage for each until it is projected."""
 USAGE_ROWS_MOST = 100_000
 """With more rows of usage in the state, no further application gets one of its own, of any tenant. A row is kept for an
-hour or two, and 75,000 of them are projected in an hour (service/projection.py)."""
+hour or two, and 75,000 of them are projected in an hour (service/snapshots.py)."""
 DUE_LAST = 1e12
 """The priority of a call without an SLO class beside calls with due times, in Unix seconds."""
 RETRY_UNKNOWN_S = 5.0

@@ -1,9 +1,8 @@
 """The state of a shard in memory, which follows from its facts, and the primitive changes that the facts consist of.
 
-Every primitive notes its inverse while `undo` is a list (undo_journal.py). So a decision can be applied before it is
-written, and undone if another process wrote the position first. The frequent facts (steps.py) note one inverse for all
-that they change. After the primitives, `flush` brings the indexes up to date; they are derived from the rest and need
-no inverse.
+Every primitive notes its inverse while `undo` is a list. So a decision can be applied before it is written, and undone
+if another process wrote the position first (rule 11). The frequent facts (steps.py) note one inverse for all that they
+change. After the primitives, `flush` brings the indexes up to date; they are derived from the rest and need no inverse.
 
 Invariants: a call is in `calls` from its acceptance to its end; it waits in a queue (`queued`), or waits suspended
 because its holder is silent, or runs on a worker. Slots in use are exactly the running calls of the workers.
@@ -12,6 +11,7 @@ because its holder is silent, or runs on a worker. Slots in use are exactly the 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from dispatcher.model.commands import Over
@@ -31,8 +31,25 @@ from dispatcher.shard.lanes import Lanes
 from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.slots import Slots
-from dispatcher.shard.undo_journal import UndoJournal
 from dispatcher.shard.wait_record import WaitRecord
+
+Undo = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class UndoJournal:
+    """Notes the inverse of each primitive change, so that facts that were not written can be undone."""
+
+    def __init__(self) -> None:
+        self.undo: list[Undo] | None = None
+
+    def assign(self, name: str, value: object) -> None:
+        """Assign one attribute of this state."""
+        self._note(self.assign, name, getattr(self, name))
+        setattr(self, name, value)
+
+    def _note(self, inverse: Callable[..., Any], *arguments: Any) -> None:
+        if self.undo is not None:
+            self.undo.append((inverse, arguments))
 
 
 class State(UndoJournal):

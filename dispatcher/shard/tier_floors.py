@@ -8,7 +8,7 @@ S_t that of the dispatches of t since then, and s_t the share of t:
     behind_t >= -slack                a larger lead is forgotten
 
 A tier is *owed* if behind_t > slack. Of the tiers that wait for the model of the free slot, the one that is owed most
-goes first. If none is owed, the most urgent goes first (choose.py). While all tiers wait for one model, there is a
+goes first. If none is owed, the most urgent goes first (dispatching.py). While all tiers wait for one model, there is a
 bound: a call with B service before it in its tier is dispatched before (B + 2 slack) / s_t more service is dispatched
 in all tiers together.
 """

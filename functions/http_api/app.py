@@ -1,5 +1,7 @@
 """OpenAI's routes. A handler parses the request, calls an operation and answers; operations know nothing of HTTP.
 
+The answer to a URL that does not exist says what is wrong with it. The likely reason is a wrong base URL.
+
 `app` reads its configuration when it starts (the lifespan), so an import of this module needs no AWS.
 """
 
@@ -31,7 +33,6 @@ from functions.http_api.files import ROUTES as FILES
 from functions.http_api.forms import ChatForm
 from functions.http_api.frozen import FinishedBeforeLastByte
 from functions.http_api.heads import NamedRequests, UnambiguousHeads
-from functions.http_api.hints import hint
 from functions.http_api.models import get_model, list_models
 from functions.http_api.openapi.routes import ROUTES as DOCUMENTATION
 from functions.http_api.operator.routes import ROUTES as OPERATOR
@@ -40,6 +41,8 @@ from functions.http_api.refusals import ID_HEADER, error_response, request_id
 from functions.http_api.responses import ROUTES as RESPONSES
 from functions.http_api.usage import usage
 from functions.observability import logger
+
+_PATHS = ("/chat/completions", "/completions", "/embeddings", "/models", "/responses", "/files", "/batches", "/usage")
 
 
 async def chat_completions(request: Request) -> Response:
@@ -81,6 +84,17 @@ async def _http_error(request: Request, error: Exception) -> Response:
     message = f"{error.detail}. {advice}".rstrip()
     answer = AnsweredError(message, code, None, error.status_code, "invalid_request_error")
     return JSONResponse(answer.body(), error.status_code, headers=error.headers)
+
+
+def hint(path: str) -> str:
+    """Return a sentence about the path of a 404."""
+    if path.startswith("/v1/v1/"):
+        return "The path has /v1 twice: end the base URL with /v1 once."
+    if any(path == each or path.startswith(f"{each}/") for each in _PATHS):
+        return f"The path is /v1{path}: end the base URL with /v1."
+    if any(path.endswith(each) and path != f"/v1{each}" for each in _PATHS):
+        return "End the base URL with /v1, directly after the host."
+    return "GET /docs lists the routes."
 
 
 async def _on_disconnect(_request: Request, _error: Exception) -> Response:

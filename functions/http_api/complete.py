@@ -1,6 +1,12 @@
-"""The common way of every request for an answer: read the body, submit the request, answer in a form."""
+"""The common way of every request for an answer: read the body, submit the request, answer in a form.
+
+A response header has the names of the fields that the gate dropped from the request.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,10 +18,13 @@ from dispatcher.operations.frozen import check_place
 from dispatcher.operations.submit import Known, Submission, submit
 from functions.http_api.callers import context_of, idempotency_key
 from functions.http_api.connections import hold_key, read_body
-from functions.http_api.dropped import name_dropped
 from functions.http_api.forms import FormMaker
 from functions.http_api.refusals import name_request
 from functions.http_api.replies import replay, respond, respond_streaming
+
+HEADER = "x-headgate-dropped-fields"
+HEADER_CHARS_MAX = 2_000
+"""Servers and proxies limit the bytes of all headers, often to 8,000."""
 
 
 async def read_request(request: Request, tenant: Tenant) -> tuple[str, bytes]:
@@ -54,3 +63,14 @@ async def _answer(request: Request, tenant: Tenant, asked: TenantRequest, key: s
         return await replay(context, submitted, asked, form, request)
     reply = respond_streaming if asked.stream else respond
     return await reply(context, submitted, form, request)
+
+
+def name_dropped(response: Response, dropped: Sequence[str]) -> None:
+    """Add the header if fields were dropped. Names are separated by commas; other characters than letters, digits and
+    . _ - ~ are percent-encoded. Names beyond HEADER_CHARS_MAX are replaced by "..."."""
+    if not dropped:
+        return
+    text = ", ".join(quote(name, safe="") for name in dropped)
+    if len(text) > HEADER_CHARS_MAX:
+        text = text[:HEADER_CHARS_MAX].rpartition(", ")[0] + ", ..."
+    response.headers[HEADER] = text

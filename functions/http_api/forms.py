@@ -1,4 +1,4 @@
-"""The forms of an answer: as a chat or a completion, and as a response (response_form.py).
+"""The forms of an answer: as a chat or a completion, and as a response (responses.py).
 
 A form writes one answer, whole or as a stream. replies.py gives it the events and sends what it returns.
 """

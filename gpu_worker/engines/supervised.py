@@ -3,9 +3,10 @@
 It hangs if it has requests for `hang_s` in all, and meanwhile no token, no end and no change of its cache or batch
 shows progress. New and aborted requests are no progress: they come and go also while an engine hangs. It is dead if a
 request ends with an error of DEAD. In both cases all running requests end with `engine_restarted`, which the gate
-settles or tries elsewhere, and another engine is started. The service that tenants received is carried over; the
-counters of all tenants start again together, so no tenant gains by it. More than RESTARTS_MAX restarts within
-RESTARTS_WITHIN_S, an engine that cannot be stopped, or one that does not start, ends the worker (`hopeless`).
+settles or tries elsewhere, and another engine is started. Until it serves, AbsentEngine stands in. The service that
+tenants received is carried over; the counters of all tenants start again together, so no tenant gains by it. More than
+RESTARTS_MAX restarts within RESTARTS_WITHIN_S, an engine that cannot be stopped, or one that does not start, ends the
+worker (`hopeless`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.ports import Clock
-from gpu_worker.engines.absent import AbsentEngine, restarted
 from gpu_worker.engines.interface import (
     Engine,
     EngineError,
@@ -47,6 +47,29 @@ DEAD = frozenset({"engine_failed", "engine_stopped"})
 
 MakeEngine = Callable[[], Engine]
 PutAway = Callable[[Engine], Awaitable[None]]
+
+
+class AbsentEngine:
+    """The engine of a worker that has none for a moment. It stands in between two engines and serves nothing."""
+
+    def __init__(self, facts: EngineFacts) -> None:
+        self.facts = facts
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        raise restarted()
+        yield
+
+    async def abort(self, request_id: str) -> None:
+        """Do nothing: no request runs."""
+
+    def stats(self) -> EngineStats:
+        return EngineStats(0, 0, 0.0, {})
+
+    async def start(self) -> None:
+        raise restarted()
+
+    async def stop(self) -> None:
+        """Do nothing."""
 
 
 @dataclass(eq=False)
@@ -298,3 +321,7 @@ class SupervisedEngine:
             self._restarted_s.popleft()
         if len(self._restarted_s) > RESTARTS_MAX:
             raise RuntimeError(f"{RESTARTS_MAX} restarts within {RESTARTS_WITHIN_S:g} s")
+
+
+def restarted() -> EngineError:
+    return EngineError("engine_restarted", "the engine was restarted while it worked on this request; send it again")

@@ -2,20 +2,28 @@
 
     join ──▶ heartbeat, every heartbeat_s ──▶ … ──▶ SIGTERM: drain, with heartbeats ──▶ finish executions ──▶ leave
 
-A heartbeat names the live attempts. Its answer lists those that the log holds for this worker (held_attempts.py).
+A heartbeat names the live attempts. Its answer lists the attempts that the log holds for this worker. Two differences
+lead to an action if they last:
 
-- If the order of a held attempt does not arrive in time, the agent returns the attempt.
-- If the log does not hold an execution, the agent aborts it and does not report its end.
-- If no heartbeat was answered for lease_s - margin_s, the agent aborts all executions, because the gate may soon give
-  the work to another worker. A separate task does this, because a heartbeat may hang. The ends are reported when the
-  gate answers again.
+- The log holds an attempt that is not live here, and its order has not arrived OFFER_S after the first answer that
+  lists it. Then the caller's process is slow or dead. The worker promises never to begin the attempt, and the agent
+  returns it.
+- An execution runs here, and no answer of the last UNKNOWN_S lists it. Then its attempt was returned or ended by
+  another process. The agent aborts it and does not report its end. One answer is not enough: it may be older than the
+  attempt.
+
+An answer is outdated, and ignored, if an earlier answer was from a higher position of the log.
+
+If no heartbeat was answered for lease_s - margin_s, the agent aborts all executions, because the gate may soon give the
+work to another worker. A separate task does this, because a heartbeat may hang. The ends are reported when the gate
+answers again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Set
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -27,10 +35,12 @@ from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.execution import Abort
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.gate import Gate
-from gpu_worker.service.held_attempts import HeldAttempts
 from gpu_worker.service.swapper import Swapper
 
 logger = logging.getLogger("headgate.agent")
+
+OFFER_S = 2.0
+UNKNOWN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,49 @@ class AgentSettings:
     """The longest time of a drain until all executions have finished and their reports are in the log."""
     abort_s: float = 5.0
     """After the drain's end, the same bound for the aborted executions; also the bound for signing off."""
+
+
+@dataclass(eq=False)
+class HeldAttempts:
+    """Compares the attempts that the log holds for a worker with those that run there. Pure; times are monotonic
+    seconds."""
+
+    _position: int = -1
+    _old: Set[str] | None = None
+    """The attempts of the first answer. An earlier process of this worker may have begun them."""
+    _absent_since_s: dict[str, float] = field(default_factory=dict)
+    """The attempts that the log holds and that are not live here, each with the time of the first such answer."""
+    _unknown_since_s: dict[str, float] = field(default_factory=dict)
+    """The executions that run here and that the log does not hold, each with the time of the first such answer."""
+
+    def note(self, answer: Attempts, running: Set[str], live: Set[str], now_s: float) -> bool:
+        """Record an answer. Return False if it is outdated.
+
+        `running`: the executions that ran when the heartbeat was sent. `live`: the attempts that are live now.
+        """
+        if answer.position < self._position:
+            return False
+        self._position = answer.position
+        held = set(answer.held)
+        if self._old is None:
+            self._old = held
+        self._absent_since_s = _since(held - live, self._absent_since_s, now_s)
+        self._unknown_since_s = _since(running - held, self._unknown_since_s, now_s)
+        return True
+
+    def overdue(self, now_s: float) -> list[str]:
+        """Return the held attempts without an order in time. The caller must return each of them to the gate."""
+        due = [name for name, since_s in self._absent_since_s.items() if now_s - since_s >= OFFER_S]
+        for name in due:
+            del self._absent_since_s[name]
+        return due
+
+    def is_old(self, name: str) -> bool:
+        return self._old is not None and name in self._old
+
+    def unknown(self, now_s: float) -> list[str]:
+        """Return the executions that the log has not held for UNKNOWN_S, by the answer recorded at `now_s`."""
+        return [name for name, since_s in self._unknown_since_s.items() if now_s - since_s >= UNKNOWN_S]
 
 
 @dataclass(eq=False)
@@ -274,3 +327,7 @@ class Agent:
 
     def _add_jitter(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self.random.random())
+
+
+def _since(names: Set[str], known: dict[str, float], now_s: float) -> dict[str, float]:
+    return {name: known.get(name, now_s) for name in sorted(names)}

@@ -1,4 +1,7 @@
-"""Reads the events of executions from the engine and records them. Makes the engine end late and aborted executions."""
+"""Has the engine execute work orders: hands it the requests, and reads and records the events of the executions.
+
+Makes the engine end late and aborted executions.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ from dataclasses import dataclass
 
 from dispatcher.model.worker_protocol import Finished, Started, WorkOrder
 from dispatcher.ports import Clock
-from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
-from gpu_worker.service.engine_request import engine_request
+from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, EngineRequest
 from gpu_worker.service.execution import Abort, Execution
 from gpu_worker.service.execution_spans import ExecutionSpans
 from gpu_worker.service.slo.watch import SloWatch
@@ -105,6 +107,30 @@ class EngineReader:
             return
         logger.error("the engine failed: %s", type(error).__name__, extra={"execution": execution.name})
         execution.result = EngineError("engine_failed", "The engine failed on this request.")
+
+
+def engine_request(order: WorkOrder, now: float) -> EngineRequest:
+    """Return the engine's request for `order`. `now` is in Unix seconds, by the same clock as `order.deadline_at`.
+
+    The tenant's name is put before the application's name. Policies learn from the requests of an application, and
+    requests of one tenant must not affect another tenant that uses the same application name.
+    """
+    return EngineRequest(
+        request_id=order.execution,
+        tenant=order.tenant,
+        body=order.body,
+        max_tokens=order.max_tokens,
+        expected_tokens=order.expected_tokens,
+        endpoint=order.endpoint,
+        choices=order.choices,
+        weight=order.weight,
+        tier=order.tier,
+        app=f"{order.tenant}/{order.app}" if order.app else "",
+        stage=order.stage,
+        interaction=order.interaction,
+        timeout_s=max(0.0, order.deadline_at - now),
+        cache_salt=order.cache_salt,
+    )
 
 
 def _error(done: asyncio.Future[EngineEvent]) -> BaseException | None:

@@ -4,21 +4,25 @@ POST /v1/execute   a work order, with `Authorization: Bearer <execution token>`;
 GET  /stats        requests and service by tenant and tier, for the local stack's live view; needs `stats_token`
 GET  /metrics      for Prometheus (metrics.py); needs `metrics_token`
 GET  /health       200 while the process serves, also while its model is loading (opening.py)
+
+If the gate stops reading the lines of an execution, the execution soon ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import asdict
 from hashlib import sha256
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from dispatcher.model.execution_token import ExecutionTokenRefused, verify
 from dispatcher.model.fleet_secrets import FleetSecrets
@@ -28,10 +32,43 @@ from dispatcher.ports import Clock
 from dispatcher.worker_wire import BODY_BYTES_MAX, OrderRefused, encode_event, parse_order
 from gpu_worker.service.executions import Executions, Refusal
 from gpu_worker.service.metrics import make_registry
-from gpu_worker.service.streaming import LinesResponse
+
+logger = logging.getLogger("headgate.worker")
 
 BODY_S = 10.0
 """The longest time for an order to arrive. Its token is checked after that."""
+STALLED_S = 20.0
+"""The longest time for the gate to accept one line. The output that is generated meanwhile is bounded by the order's
+max_tokens. At most one line waits here, besides the server's send buffer."""
+LATE_S = 1.0
+"""The same time after the deadline, when only the last event is left to send."""
+
+
+class LinesResponse(StreamingResponse):
+    """Closes `lines` whenever the connection ends, in whatever way. This ends the execution, unless it is durable."""
+
+    def __init__(
+        self, first: bytes | None, lines: AsyncGenerator[bytes, None], *, name: str, deadline_at: float, clock: Clock
+    ) -> None:
+        super().__init__(_chain_lines(first, lines), media_type="application/x-ndjson")
+        self._lines = lines
+        self._name = name
+        self._deadline_at = deadline_at
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            patience_s = max(LATE_S, min(STALLED_S, self._deadline_at - self._clock.now()))
+            async with asyncio.timeout(patience_s):
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_in_time)
+        except TimeoutError:
+            # After this return the server closes the connection, and the gate gets an incomplete answer.
+            logger.warning("the gate does not read the answer", extra={"execution": self._name})
+        finally:
+            await self._lines.aclose()
 
 
 def make_app(executions: Executions, *, worker_id: str, secrets: FleetSecrets, clock: Clock) -> Starlette:
@@ -112,6 +149,13 @@ async def _body(request: Request) -> bytes:
     except TimeoutError:
         raise Refusal(503, "request_too_slow", "The work order did not arrive in time.") from None
     return bytes(received)
+
+
+async def _chain_lines(first: bytes | None, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    if first is not None:
+        yield first
+    async for item in lines:
+        yield item
 
 
 def _bearer(request: Request) -> str:

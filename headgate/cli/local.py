@@ -1,8 +1,14 @@
-"""`headgate local` runs the whole stack: until Ctrl-C, or in the background until `headgate local stop`."""
+"""`headgate local` runs the whole stack: until Ctrl-C, or in the background until `headgate local stop`.
+
+When the stack is ready, the command prints its addresses, and lines that a user pastes into a shell to call it with
+OpenAI's and AWS's clients.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json as json_module
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,14 +20,17 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.cli import fleet_options
 from headgate.cli.address_table import print_address_table, print_json_line
 from headgate.cli.described import described_values
-from headgate.cli.lines_to_paste import lines_to_paste
 from headgate.cli.signals import either, interrupted
 from headgate.local import background
 from headgate.local.home import home_folder
 from headgate.local.options import START_TIMEOUT_S, Addresses, StackOptions, stack_options
+from headgate.local.seed import CREDENTIALS
 from headgate.local.stack import Stack
 
 app = typer.Typer(add_completion=False, help="Run the whole stack on this machine.")
+
+VARIABLES = ("AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+DEFAULT_ORDER, DEFAULT_POOL = "bwfq", "default"
 
 StopHome = Annotated[Path | None, typer.Option(help="The --home that the stack was started with.")]
 
@@ -154,3 +163,37 @@ def _show(addresses: Addresses, options: StackOptions, json: bool, end: str) -> 
     print_address_table(
         "headgate local", rows, f"{lines_to_paste(addresses, options.order, options.slo_classes)}\n{end} everything."
     )
+
+
+def lines_to_paste(addresses: Addresses, order: str, slo_classes: str = "") -> str:
+    """Return the lines that a user pastes into a shell, for the first tenant.
+
+    headgate's commands need the gate's order, pools and SLO classes.
+    """
+    key = next(iter(addresses.api_keys.values()))
+    variables = {name: CREDENTIALS[name] for name in VARIABLES}
+    if order != DEFAULT_ORDER:
+        variables["HEADGATE_ORDER"] = order
+    if len(addresses.pools) > 1:
+        pools = {name: {"models": [model]} for name, model in addresses.pools.items()}
+        variables["HEADGATE_POOLS"] = f"'{json_module.dumps(pools, separators=(',', ':'))}'"
+    elif DEFAULT_POOL not in addresses.pools:
+        (variables["HEADGATE_POOL"],) = addresses.pools
+    if slo_classes:
+        variables["HEADGATE_SLO_CLASSES"] = shlex.quote(slo_classes)
+    aws = " ".join(f"{name}={value}" for name, value in variables.items())
+    body = json_module.dumps(
+        {"model": addresses.model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 32}
+    )
+    return f"""
+Paste into a shell, for OpenAI's SDKs and for curl:
+
+export OPENAI_BASE_URL={addresses.openai_base_url} OPENAI_API_KEY={key}
+curl {addresses.openai_base_url}/chat/completions -H 'Authorization: Bearer {key}' \
+-H 'Content-Type: application/json' -d '{body}'
+
+For AWS's SDKs and headgate's commands (tenants, top, usage):
+
+export AWS_ENDPOINT_URL={addresses.aws_endpoint_url} {aws}
+headgate invoke "What is a headgate?" --lambda --key {key} --model {addresses.model} --max-tokens 32
+"""

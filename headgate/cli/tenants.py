@@ -1,11 +1,14 @@
 """`headgate tenants` manages tenants: in the folder of `headgate serve` (--data), on AWS, or in a local stack.
 
-With HEADGATE_ADMIN_FUNCTION, through that function (admins.py).
+With HEADGATE_ADMIN_FUNCTION, through that function (admins.py). `audit` lists the changes of tenants and keys, and the
+identities that made them. The commands about keys are in tenant_keys.py, and `apply` is in tenant_apply.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -14,20 +17,22 @@ from rich.table import Table
 
 from dispatcher.bootstrap import RealClock
 from dispatcher.config import Config
+from dispatcher.model.audit import AuditRecord
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.tenants import Tenant
+from dispatcher.model.tenants import Tenant, is_named
 from dispatcher.monitor.follower import open_follower
-from dispatcher.operations.tenant_settings import with_settings
-from dispatcher.operations.tenants import TenantAdmin
+from dispatcher.operations.directory import CACHE_S
+from dispatcher.operations.tenant_settings import difference, with_settings
+from dispatcher.operations.tenants import Deleted, TenantAdmin
+from dispatcher.operations.watching import WAITING_END_S
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.ports import Store
+from dispatcher.stores.limits import INVOCATION_KEEP_S, USAGE_KEEP_S
 from headgate.cli.admins import admin_function, with_admin
 from headgate.cli.gate_store import Data, with_store
 from headgate.cli.one_object import takes
 from headgate.cli.overbooked import warn_if_overbooked
 from headgate.cli.tenant_apply import apply
-from headgate.cli.tenant_audit import audit
-from headgate.cli.tenant_deletion import lines_of
 from headgate.cli.tenant_keys import Json, Name, SloClassName, check_class, keys, revoke_key, rotate_key, shown_as
 from headgate.monitor.render import tenant_json
 
@@ -37,10 +42,14 @@ app.command()(keys)
 app.command("rotate-key")(rotate_key)
 app.command("revoke-key")(revoke_key)
 app.command()(apply)
-app.command()(audit)
 LIVE = ("waiting", "running", "reserved", "spent", "credit", "clocks", "share", "service_per_s",
         "first_token_p50_s", "first_token_p99_s")  # fmt: skip
 """The fields of the tenant's present state that `show` prints, with the last minute's figures."""
+HOUR_S, DAY_S = 3600.0, 86_400.0
+_EXPIRES = f"responses expire after HEADGATE_RESPONSES_KEPT_S (24 h), answers after {INVOCATION_KEEP_S / HOUR_S:.0f} h"
+
+OnlyName = Annotated[str | None, typer.Argument(help="Only changes of tenants with this name, or of this identity.")]
+Month = Annotated[str | None, typer.Option(help="The month in UTC, such as 2026-11; default: this one.")]
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,18 @@ class Settings:
             "slo_class": self.slo_class,
         }
         return {name: value for name, value in settings.items() if value is not None}
+
+
+@app.command()
+def audit(name: OnlyName = None, month: Month = None, data: Data = None, json: Json = False) -> None:
+    """List the changes of tenants and keys in a month: the time, the identity, and what was before and after."""
+    chosen = _parse_month(month) if month else datetime.fromtimestamp(RealClock().now(), UTC).strftime("%Y-%m")
+    records = with_admin(data, lambda admin: admin.audit(chosen))
+    found = [each for each in records if name is None or is_named(each.tenant, name)]
+    if json:
+        shown_as({"month": chosen, "records": [record._asdict() for record in found]}, True, "")
+        return
+    Console().print(_audit_table(found))
 
 
 @app.command()
@@ -194,3 +215,61 @@ def _as_json(tenant: Tenant) -> dict[str, Any]:
     fields = asdict(tenant)
     share = fields.pop("share")
     return {"name": tenant.name, **fields, "line": tenant.identity, "terms": share, "tier": tenant.tier.value}
+
+
+def lines_of(deleted: Deleted, *, is_table: bool) -> list[str]:
+    """Return what `delete` prints: what happens to the tenant's keys, requests, data and usage, and when.
+
+    `is_table`: the tenant was deleted in DynamoDB's table, not in a folder of `headgate serve`.
+    """
+    waits = f"end within {WAITING_END_S:.0f} s with the error tenant_deleted (403), at no cost"
+    unheld = "those that no process holds (Event invokes) end unanswered, with the next sweeps or at their turn"
+    return [
+        f"{deleted.identity}: deleted. The name can be used again: the new tenant begins empty",
+        f"  keys: refused within {CACHE_S:.0f} s everywhere, and at once where they would read kept data",
+        f"  waiting requests: {waits}; {unheld}",
+        "  running requests: end whole, and are charged",
+        f"  kept responses, files, batches, answers under idempotency keys: {_data_text(deleted, is_table=is_table)}",
+        f"  usage: kept for {USAGE_KEEP_S / DAY_S:.0f} days (headgate usage --tenant {deleted.identity})",
+        "  audit records: never deleted",
+    ]
+
+
+def _data_text(deleted: Deleted, *, is_table: bool) -> str:
+    if deleted.is_erased:
+        return f"files and batches are deleted; {_EXPIRES}" if is_table else "deleted"
+    stops = "an open batch stops within a minute, and the process that runs it deletes the files"
+    return f"{stops}; otherwise files expire after HEADGATE_FILES_KEPT_S (30 days); {_EXPIRES}"
+
+
+def changes_of(record: AuditRecord) -> str:
+    """Return what changed, one setting a line."""
+    if record.before is None or record.after is None:
+        fields = record.after or record.before or {}
+        return "\n".join(f"{field}: {_value_text(field, value)}" for field, value in fields.items() if value)
+    differing = difference(record.before, record.after).items()
+    return "\n".join(f"{field}: {before} → {after}" for field, (before, after) in differing)
+
+
+def _value_text(field: str, value: Any) -> str:
+    if field == "expires_at":
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M")
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _audit_table(records: Sequence[AuditRecord]) -> Table:
+    table = Table()
+    for heading in ("time (UTC)", "by", "what", "tenant", "change"):
+        table.add_column(heading, overflow="fold")
+    for record in records:
+        at = datetime.fromtimestamp(record.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        table.add_row(at, record.actor, record.action, record.tenant, changes_of(record))
+    return table
+
+
+def _parse_month(month: str) -> str:
+    """Return the month. Raises ConfigurationError."""
+    try:
+        return datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC).strftime("%Y-%m")
+    except ValueError:
+        raise ConfigurationError(f"--month: {month[:20]!r} is no month; use for example 2026-11") from None

@@ -1,4 +1,4 @@
-"""A pool of headgate.yaml: the workers of one model, and the instances on which they run."""
+"""A pool of headgate.yaml: the workers of one model, their settings, and the instances on which they run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pydantic_core import PydanticCustomError
 
 from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
 from gpu_worker.engines.vllm.arguments import REFUSED
+from gpu_worker.policies.configured import make_queue
+from gpu_worker.service.tiers_file import WorkerTiers
 from headgate.deployment.images import check_image
 from headgate.deployment.instances import INSTANCE_TYPES, InstanceType, near
 from headgate.deployment.server_address import check_address
-from headgate.deployment.worker import WorkerSettings
 
 ZONE = r"[a-z]{2}(-[a-z]+)+-[0-9][a-z]"
 MODEL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+/?"
@@ -72,6 +73,33 @@ class ForeignServer(PoolSection):
     """The sequences that the server computes at once."""
     api_key_secret: Annotated[str, Field(pattern=f"^{STORED_KEY}$")] | None = None
     """The secret in Secrets Manager that is the server's own API key."""
+
+
+class WorkerSettings(PoolSection):
+    """The field `worker` of a pool: how a worker orders its engine's requests, and what it keeps for evicted ones."""
+
+    policy: Annotated[str, Field(max_length=64)] = "tiered:vtc"
+    """The policy of the engine's queue (gpu_worker/policies/fairness/registry.py)."""
+    swap_gib: Annotated[float, Field(ge=0, le=10_000)] = 0.0
+    """Host memory for the KV cache of evicted requests. 0: they are computed again."""
+    tiers: WorkerTiers | None = None
+    """Shares, preemption, targets and shedding, as in examples/worker-tiers.yaml. None: the defaults."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> WorkerSettings:
+        try:
+            make_queue(self.policy, None if self.tiers is None else self.tiers.for_queue())
+            if self.tiers is not None:
+                self.tiers.shedder()
+        except ValueError as error:
+            raise PydanticCustomError("worker", "{problem}", {"problem": " ".join(str(error).split())}) from None
+        return self
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of the worker."""
+        own = ["--policy", self.policy, "--swap-gib", f"{self.swap_gib:g}"]
+        tiers = [] if self.tiers is None else ["--tiers", self.tiers.model_dump_json(exclude_unset=True)]
+        return [*own, *tiers]
 
 
 class GateSections(PoolSection):

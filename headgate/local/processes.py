@@ -3,11 +3,15 @@
 Each child runs in a session of its own, so a Ctrl-C reaches the stack alone, which then stops its children in order.
 Each child carries the stack's mark in its environment. A guardian process waits on a pipe until the stack ends in any
 way, and then ends every process that still carries the mark (guardian.py).
+
+A child's output goes to its log. Two things are read from it: the JSON object with which the child announces itself,
+and the sentence with which it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -19,13 +23,14 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
-from headgate.local.child_output import json_object, last_sentence
 from headgate.local.guardian import MARK_VARIABLE, ORDERLY, end_marked, marked
 from headgate.local.options import LOG_BYTES_MAX
 
 ANNOUNCEMENT_BYTES_MAX = 65536
 LOG_TAIL_CHARS = 2000
 LOG_CHECKED_EVERY_S = 10.0
+REASON_CHARS_MAX = 300
+SERIOUS = ("WARNING", "ERROR", "CRITICAL")
 
 
 class ChildDied(Exception):
@@ -276,3 +281,27 @@ class Children:
         self._children.remove(child)
         if vital and not child.stopping and self._on_death is not None:
             self._on_death(child)
+
+
+def last_sentence(output: str) -> str:
+    """Return the last line that says something, with its control characters as spaces; empty if no line does.
+
+    Of a line of a log in JSON, it is the message, if it is a warning or worse. The frames of a traceback are indented.
+    """
+    for line in reversed(output.splitlines()):
+        logged = json_object(line.encode())
+        if logged is not None:
+            line = str(logged.get("message", "")) if logged.get("level") in SERIOUS else ""
+        elif line[:1].isspace():
+            continue
+        if sentence := " ".join("".join(each if each.isprintable() else " " for each in line).split()):
+            return sentence[:REASON_CHARS_MAX]
+    return ""
+
+
+def json_object(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

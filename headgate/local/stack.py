@@ -8,6 +8,8 @@
     executor-0          batches, if there are SLO classes; their files are in S3 (moto)
     lambda-…            awslambdaric, a process for each Lambda environment, started when it is needed
 
+The workers and gates of each group of workers are a fleet, and the fronts of all pools are one more (fleet.py).
+
 A front, a gate or a worker may be killed: the stack reports it and goes on. The processes end with this one, however
 it ends (processes.py).
 """
@@ -18,19 +20,19 @@ import asyncio
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import load_config
+from dispatcher.executor import ONLY_BATCHES
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.monitor.picture import Picture, WorkerPicture
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import Store
 from headgate.local.aws import LocalAws, headgate_wiring
-from headgate.local.fleet import WORKER, not_registered
-from headgate.local.fleets import Fleets
-from headgate.local.options import Addresses, ProcessAddress, StackOptions
+from headgate.local.fleet import FRONT, WORKER, LocalFleet, not_registered
+from headgate.local.options import Addresses, ProcessAddress, StackOptions, WorkerGroup
 from headgate.local.ports import front_ports, usable
 from headgate.local.processes import Child, ChildDied, Children
 from headgate.local.proxies import bypass_proxies
@@ -40,6 +42,60 @@ STOP_GRACE_S = 3.0
 REGISTERED_EVERY_S = 0.1
 
 Step = Callable[[str], None]
+
+
+class Fleets:
+    """The processes of all pools: a fleet for each group of workers, and one for the fronts before them.
+
+    `environment` holds the variables of gate and machine, without HEADGATE_POOL.
+    """
+
+    def __init__(self, options: StackOptions, children: Children, environment: Mapping[str, str]) -> None:
+        self._fronts = LocalFleet(options, children, environment, "", [ONLY_BATCHES])
+        self._workers = [
+            LocalFleet(
+                options.model_copy(update=dict(group.values)),
+                children,
+                {**environment, "HEADGATE_POOL": group.pool},
+                group.pool,
+                label=label,
+            )
+            for group, label in zip(options.groups, _labels(options.groups), strict=True)
+        ]
+
+    @property
+    def addresses(self) -> list[ProcessAddress]:
+        return [address for fleet in self._all for address in fleet.addresses]
+
+    def front_urls(self) -> list[str]:
+        return self._fronts.urls(FRONT)
+
+    def has(self, child: Child) -> bool:
+        return any(fleet.member_of(child) is not None for fleet in self._all)
+
+    def reasons(self, role: str) -> str:
+        return "; ".join(filter(None, (fleet.reasons(role) for fleet in self._all)))
+
+    def missing_role(self) -> str | None:
+        """Return "front" or "worker" if no such process is left, so that no request can be served; else None."""
+        return next((role for role in (FRONT, WORKER) if not any(fleet.urls(role) for fleet in self._all)), None)
+
+    async def start(self, ports: Sequence[int], *, executors: int) -> None:
+        """Start the gates, then the workers, executors, and a front on each port. Raises ChildDied, TimeoutError."""
+        await asyncio.gather(*(fleet.start_gates() for fleet in self._workers))
+        await asyncio.gather(
+            *(fleet.start_workers() for fleet in self._workers),
+            self._fronts.start_fronts(ports, executors=executors),
+        )
+
+    async def stop(self, grace_s: float) -> None:
+        """End the fronts, then the workers and their gates, each with `grace_s` seconds before it is killed."""
+        await self._fronts.stop(grace_s)
+        await asyncio.gather(*(fleet.stop(grace_s) for fleet in self._workers))
+
+    @property
+    def _all(self) -> list[LocalFleet]:
+        return [self._fronts, *self._workers]
 
 
 class Stack:
@@ -241,6 +297,18 @@ def _engines_text(options: StackOptions) -> str:
     for group in options.groups:
         engines[group.values.get("engine", options.engine)] += group.values.get("workers", options.workers)
     return ", ".join(f"{workers} worker(s) with the {engine} engine" for engine, workers in engines.items())
+
+
+def _labels(groups: Sequence[WorkerGroup]) -> list[str]:
+    """Return what comes before the names of each group's processes; nothing if there is one group."""
+    if len(groups) == 1:
+        return [""]
+    of_pool, seen = Counter(group.pool for group in groups), Counter[str]()
+    labels = []
+    for group in groups:
+        labels.append(f"{group.pool}-{seen[group.pool]}-" if of_pool[group.pool] > 1 else f"{group.pool}-")
+        seen[group.pool] += 1
+    return labels
 
 
 def base_environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Starts the processes of `headgate serve`, restarts those that die, and stops all of them in order.
+"""The server of `headgate serve`: starts its processes, watches them and the disk, and stops them in order.
 
     front-0 …    OpenAI's API
     executor-0   durable calls that no process holds, for example after the death of their front; and batches
@@ -6,36 +6,101 @@
     worker-0 …   engine and scheduler
 
 All of them share one SQLite database in the data folder. If one of them is killed, it is started again, and its calls
-are finished by the others or dispatched again.
+are finished by the others or dispatched again. It is started again soon, and then with growing delays.
+
+At the start the server creates the tenants of the tenants' file that do not exist yet, or a default one if there is no
+tenant.
+
+The server reports that the data folder's disk is nearly full, and that it has space again. On a full disk SQLite
+refuses every write, so the gate refuses every request. The logs of the processes, which would show the reason, are on
+the same disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from dispatcher.bootstrap import RealClock, RealIds, make_store
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, LogError, LogNewer, StoreUnavailable
+from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import LogFollower, open_follower
-from dispatcher.ports import Store
+from dispatcher.operations.tenants import StoreAdmin
+from dispatcher.ports import Clock, Store
 from headgate.local.fleet import FRONT, WORKER, LocalFleet, Member, not_registered
 from headgate.local.ports import front_ports
 from headgate.local.processes import Child, ChildDied, Children
-from headgate.serve.disk import DiskWatch
-from headgate.serve.first_tenants import create_missing
 from headgate.serve.folder import DataFolder
 from headgate.serve.options import ServeAddresses, ServeOptions
-from headgate.serve.restarts import Restarts
 from headgate.serve.tenants_file import ServedTenants, read_tenants
 
 STOP_GRACE_S = 40.0
 """The longest time for each process to stop. It is above a worker's own bounds for a drain (gpu_worker/service)."""
 REGISTERED_EVERY_S = 0.1
 POOL = "default"
+DEFAULT_TENANT = "default"
+FREE_MIN_BYTES = 64 * 1024 * 1024
+CHECK_EVERY_S = 10.0
+FIRST_S, MOST_S = 0.5, 30.0
+STEADY_S = 10.0
+"""A process that served for this time counts as healthy, and its next restart comes after FIRST_S again.
+
+A worker that crashes 5 s after it was ready has finished hardly any call, and each call that it had begun has lost one
+of its three attempts. With growing delays, other workers get these calls. A process that serves longer between its
+crashes is useful, so it is started again soon. The time in which it loads its model does not count.
+"""
 
 Report = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Restarts:
+    """Decides when a process that ended is started again, and counts the restarts of each. Pure; times in seconds."""
+
+    _delays: dict[str, float] = field(default_factory=dict)
+    _started: dict[str, float] = field(default_factory=dict)
+    """The time at which each living process was ready."""
+
+    def started(self, name: str, now: float) -> None:
+        self._started[name] = now
+
+    def delay(self, name: str, now: float) -> float:
+        """Return the delay before the next start of a process that ended at `now`, or that did not start."""
+        lived = now - self._started.pop(name, now)
+        before = self._delays.get(name)
+        delay = FIRST_S if before is None or lived >= STEADY_S else min(2 * before, MOST_S)
+        self._delays[name] = delay
+        return delay
+
+
+class DiskWatch:
+    """Reports each change between a disk with space and one that is nearly full."""
+
+    def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
+        self._folder, self._report = folder, report
+        self._is_low = False
+
+    async def run(self, clock: Clock) -> None:
+        """Check until cancelled."""
+        while True:
+            self.check(shutil.disk_usage(self._folder).free)
+            await clock.sleep(CHECK_EVERY_S)
+
+    def check(self, free_bytes: int) -> None:
+        """Report if the disk has become nearly full, or has space again, since the last check."""
+        was_low, self._is_low = self._is_low, free_bytes < FREE_MIN_BYTES
+        if self._is_low and not was_low:
+            self._report(
+                f"the disk of {self._folder} has {free_bytes / 2**20:.0f} MiB left: when it is full, every request is "
+                "refused until there is space again; no restart is needed then"
+            )
+        elif was_low and not self._is_low:
+            self._report(f"the disk of {self._folder} has space again")
 
 
 class Server:
@@ -170,6 +235,19 @@ class Server:
             self._restarts.started(name, self._clock.monotonic())
             self._report(f"{name} was started again")
             return
+
+
+async def create_missing(store: Store, wanted: Sequence[Tenant]) -> dict[str, str]:
+    """Create the tenants that do not exist yet, and return the key of each, by name. Raises ConfigurationError.
+
+    A key is shown only once. Existing tenants stay unchanged; `headgate tenants set` changes them.
+    """
+    existing = {tenant.name for tenant in await store.list_tenants()}
+    if not existing and not wanted:
+        wanted = [Tenant(DEFAULT_TENANT)]
+    missing = [tenant for tenant in wanted if tenant.name not in existing]
+    admin = StoreAdmin(store, RealIds(), RealClock(), lambda: "headgate serve")
+    return {tenant.name: await admin.create(tenant) for tenant in missing}
 
 
 def _environment(folder: DataFolder) -> Mapping[str, str]:

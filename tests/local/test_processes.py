@@ -17,11 +17,10 @@ import pytest
 
 from gpu_worker.service.options import parse_options
 from headgate.local import processes
-from headgate.local.child_output import last_sentence
 from headgate.local.fleet import LocalFleet
 from headgate.local.options import FleetOptions
 from headgate.local.ports import usable
-from headgate.local.processes import Child, ChildDied, Children
+from headgate.local.processes import Child, ChildDied, Children, last_sentence
 from tests.support.hang_guard import HANG_S
 
 pytestmark = [pytest.mark.stack]

@@ -14,8 +14,8 @@ import pytest
 from dispatcher.model.errors import ConfigurationError
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.report.drawing import Plot, Series
-from headgate.simulator.report.inline import inline, number
 from headgate.simulator.report.page import page, write
+from headgate.simulator.report.plots import inline, number
 from headgate.simulator.run import Run, RunSpec
 from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival

@@ -1,5 +1,8 @@
 """Gets the answer of one line: a durable call of the deferred class, submitted again until it has an end that counts.
 
+A line of the endpoint of responses is submitted as a chat; a line of another endpoint is submitted as it is. The result
+has the body with which the endpoint of the line answers.
+
 The key of the call is made from the batch and the line. So a process that takes a batch over finds the calls of the
 process before it, running or answered, and no line is charged twice.
 
@@ -12,9 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dispatcher.fields.parse import parse
+from dispatcher.fields.table.batches import ENDPOINTS, RESPONSES
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.batches import Batch
 from dispatcher.model.collected import Choices
@@ -26,19 +32,25 @@ from dispatcher.model.errors import (
     StoreUnavailable,
     TenantDeleted,
 )
+from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished
 from dispatcher.operations.answer import head_of, result_of
-from dispatcher.operations.batches.line_request import LineRequest, line_request
-from dispatcher.operations.batches.lines import Line, custom_id_of
+from dispatcher.operations.batches.deferred import deferred_class
+from dispatcher.operations.batches.lines import Line, custom_id_of, fields_of
 from dispatcher.operations.batches.results import LineResult, done, failed, given_up
 from dispatcher.operations.batches.stop import Stop
 from dispatcher.operations.calls import Call
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.leaving import cancel
+from dispatcher.operations.responses import Turn, keep_if_wanted, read_turn
 from dispatcher.operations.results import choices_of, last_event
 from dispatcher.operations.submit import Known, NewCall, Submission, submit
+from dispatcher.responses.answer import ResponseEvents
+from dispatcher.responses.errors import renamed
+from dispatcher.responses.items import listed
+from dispatcher.responses.shape import ResponseHead
 
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0
 """The pause before a refused line is submitted again doubles from the first to the second of these."""
@@ -52,6 +64,29 @@ logger = logging.getLogger("headgate.batches")
 
 class _Withdrawn(Exception):
     """No worker began the call in time, or the batch stops. The call is not at the gate any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineRequest:
+    """`turn`: of a line of the endpoint of responses, which is submitted as a chat; None for the other endpoints."""
+
+    request: Request
+    turn: Turn | None = None
+
+    def renamed(self) -> AbstractContextManager[None]:
+        """Give an error that passes through the places of the line's own fields."""
+        return nullcontext() if self.turn is None else renamed(self.turn.places)
+
+    async def body(
+        self, context: Context, tenant: str, head: AnswerHead, choices: Choices, finished: Finished
+    ) -> dict[str, Any]:
+        """Return the body of the answer. A response is kept, unless its line says `store` false."""
+        if self.turn is None:
+            return head.body(choices, finished)
+        events = ResponseEvents(ResponseHead(head.id, head.created, head.model, self.turn.asked))
+        response = events.whole(choices, finished)
+        await keep_if_wanted(context, tenant, response, listed(self.turn.items, head.id))
+        return response
 
 
 class LineCall:
@@ -182,6 +217,32 @@ class LineCall:
             await asyncio.wait({*events, stopped}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
+
+
+async def line_request(context: Context, tenant: Tenant, line: Line, endpoint: str) -> LineRequest:
+    """Return the request of a line, in the deferred class of its model's pool. Raises InvalidRequest, which names the
+    line, and what `read_turn` raises."""
+    try:
+        return await _line_request(context, tenant, line, endpoint)
+    except InvalidRequest as error:
+        error.message = f"Line {line.number + 1}: {error.message}"
+        raise
+
+
+async def _line_request(context: Context, tenant: Tenant, line: Line, endpoint: str) -> LineRequest:
+    fields, turn = fields_of(line, endpoint), None
+    if endpoint == RESPONSES:
+        turn = await read_turn(context, tenant.identity, fields)
+        request = turn.chat.request
+    else:
+        request = parse(fields, ENDPOINTS[endpoint], drop_unknown=context.settings.drops_unknown_fields).request
+    if request.stream:
+        raise InvalidRequest("A line of a batch cannot be streamed: leave out `stream`.", "stream")
+    slo_class = deferred_class(await context.pools.serving(request.model), tenant).name
+    if request.slo_class not in ("", slo_class):
+        message = f"The lines of a batch have the SLO class {slo_class}: leave out `headgate_slo_class`."
+        raise InvalidRequest(message, "metadata.headgate_slo_class")
+    return LineRequest(replace(request, slo_class=slo_class), turn)
 
 
 def due_at_of(batch: Batch, number: int) -> float:

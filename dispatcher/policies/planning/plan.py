@@ -1,43 +1,64 @@
 """The plan of a fleet: the model of each worker, and the order of request groups. Pure; gate and simulator call it.
 
 1. claims.py: pieces of the tenants' groups, entitled or surplus.
-2. floors.py, residency.py: workers that keep their model, and the earliest start of swaps.
+2. Floors, and residency.py: workers that keep their model, and the earliest start of swaps.
 3. A start: the last plan with new pieces inserted by due time, or insertion alone if that costs less.
-4. annealing.py, then steadiness.py: better orders, without swaps that do not pay. The result never costs more than the
+4. annealing.py, then hysteresis: better orders, without swaps that do not pay. The result never costs more than the
    start without such swaps.
 5. Idle workers: load a model that is below its floor, else a deferred one (idle.py).
 
-Source: QLM (SoCC 2024), sections 4 and 7; the deviations stand in the modules named. A plan is advice: dispatch works
-without it, and residency.py, `fallback_models`, loads what no plan loads.
+Source: QLM (SoCC 2024), sections 4 and 7; the deviations stand here and in the modules named. A plan is advice:
+dispatch works without it, and residency.py, `fallback_models`, loads what no plan loads.
 
 It is the same for the same arguments. Unknown names in the last plan are ignored, and all of it if it is older than a
 minute or from the future. If no throughput is measured, no time can be planned: then each worker keeps its model, and
 there are no orders. The gate does not use such a plan: without one its models take turns.
+
+Floors. QLM (section 7) plans the requests that wait, and takes a model's last worker away when none does. Here a model
+with entitled demand of ρ workers (backlog and forecast) keeps ceil(ρ / 0.8) workers, if the floors of all models leave
+one worker of the fleet free. Otherwise it keeps floor(ρ), and models share the other workers in time: floors that do
+not fit leave no worker for the other models.
+
+A worker kept for its model is pinned: the plan does not swap it. Pins yield where entitled work of a model that is
+loaded nowhere fits pinned workers only: the sum of the floors does not show which worker fits which model. A floor
+above the workers that have the model loads nothing by itself: the plan swaps for lateness, and idle workers load such
+models (idle.py).
+
+Hysteresis. A plan is made every few seconds from estimates, and a swap stops a worker. So the first swap of a queue
+happens only if it lowers the objective by more than it costs the queue:
+
+    cost(loaded model first) - cost(as planned) > cost(as planned) - cost(as planned, with the first swap in no time)
+
+Otherwise the queue's groups of the loaded model go first, in their order. A queue without such groups stays: its worker
+would be idle. The rest of the running batch is in all three costs, as the time at which the worker is free.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, floor, inf
 
 from dispatcher.policies.planning.annealing import anneal
 from dispatcher.policies.planning.claims import Claims, Piece, TenantBacklog, claims
 from dispatcher.policies.planning.costs import Queue, ends_s, late_requests, plan_cost, queue_cost
+from dispatcher.policies.planning.entitlement import HORIZON_S
 from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
-from dispatcher.policies.planning.floors import model_floors, pinned
 from dispatcher.policies.planning.groups import GroupKey
 from dispatcher.policies.planning.idle import Tail, load_floors, place_deferred
 from dispatcher.policies.planning.insertion import insert_by_due_time
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
 from dispatcher.policies.planning.residency import held_s
 from dispatcher.policies.planning.slo import SloClasses
-from dispatcher.policies.planning.steadiness import steady
 
 MOVES = 20_000
 LAST_PLAN_S = 60.0
 """An older plan is no start."""
+LOAD_MAX = 0.8
+"""The part of a worker's time that entitled demand may take before its model keeps a further one."""
+ROUNDING = 1e-9
+"""0.8 / 0.8 workers are one, although the quotient may be just above 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +255,64 @@ class _Planning:
         deferred = [piece for piece in self.claimed.pieces if piece.has_slack]
         for name, piece, end_s in place_deferred(deferred, self.workers, self.rates, tails, models, idle, self.now):
             groups[name].append(self._planned_group(piece, end_s))
+
+
+def model_floors(
+    entitled_service: Mapping[str, float], workers: Sequence[FleetWorker], rates: ServiceRates
+) -> dict[str, int]:
+    """Return how many workers each model keeps; absent for none. `entitled_service`: within the horizon, by model."""
+    demand, able = {}, {}
+    for model, service in entitled_service.items():
+        per_s = [rates.per_s(worker.kind, model) for worker in workers if worker.fits(model)]
+        if per_s and service > 0:
+            demand[model] = service / (HORIZON_S * sum(per_s) / len(per_s))
+            able[model] = len(per_s)
+    wide = {model: min(able[model], ceil(rho / LOAD_MAX - ROUNDING)) for model, rho in demand.items()}
+    if sum(wide.values()) < len(workers):
+        return {model: count for model, count in wide.items() if count}
+    narrow = {model: min(able[model], floor(rho + ROUNDING)) for model, rho in demand.items()}
+    return {model: count for model, count in narrow.items() if count}
+
+
+def pinned(
+    floors: Mapping[str, int], entitled: Collection[str], workers: Sequence[FleetWorker], rates: ServiceRates
+) -> set[str]:
+    """Return the names of the workers that keep their model: of each model the fastest, as many as its floor.
+
+    `entitled`: the models with entitled work that waits.
+    """
+    found: set[str] = set()
+    for model, count in floors.items():
+        having = [worker for worker in workers if worker.loaded == model]
+        having.sort(key=lambda worker: (-rates.per_s(worker.kind, model), worker.loaded_at, worker.name))
+        found.update(worker.name for worker in having[:count])
+    for model in sorted(set(entitled) - {worker.loaded for worker in workers}):
+        able = {worker.name for worker in workers if worker.fits(model)}
+        if able <= found:
+            found -= able
+    return found
+
+
+def steady(problem: Problem, queues: list[Queue]) -> list[Queue]:
+    """Return the queues without first swaps that do not pay. `queues` is not changed."""
+    return [_steady_queue(problem, worker, queue) for worker, queue in enumerate(queues)]
+
+
+def _steady_queue(problem: Problem, worker: int, queue: Queue) -> Queue:
+    loaded, model_of = problem.loaded_on[worker], problem.model_of
+    own = [group for group in queue if model_of[group] == loaded]
+    if not own or model_of[queue[0]] == loaded:
+        return list(queue)
+    kept = own + [group for group in queue if model_of[group] != loaded]
+    as_planned = queue_cost(problem, worker, queue)
+    fall = queue_cost(problem, worker, kept) - as_planned
+    return list(queue) if fall > as_planned - _cost_after_swap(problem, worker, queue) else kept
+
+
+def _cost_after_swap(problem: Problem, worker: int, queue: Queue) -> float:
+    """Return the queue's cost if its first swap took no time."""
+    before = problem.loaded_on[worker]
+    problem.loaded_on[worker] = problem.model_of[queue[0]]
+    cost = queue_cost(problem, worker, queue)
+    problem.loaded_on[worker] = before
+    return cost

@@ -1,8 +1,10 @@
-"""Sends a process's commands to the shard and receives its news (ports.GateLink).
+"""Sends a process's commands and questions to the shard and receives its news (ports.GateLink).
 
 Commands go to the leader that the last entry of the log names. Each command is kept until its outcome arrives. If the
 connection breaks or a receipt is overdue, the command is repeated to the next leader. Without a leader, the process
 appends to the log itself (alone.py).
+
+The leader answers questions about the shard's state. Without a leader, this process's own replica answers them.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import count
 
 from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, parse_call_id
 from dispatcher.model.errors import ConnectionLost, LogError, StoreUnavailable
@@ -18,12 +21,12 @@ from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import NEWEST, Reader
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import InvocationStore, Launcher, MailboxStore
-from dispatcher.service.codec.frames import Hello, Launch, Message, News, Reply
+from dispatcher.service.codec.frames import Ask, Hello, Launch, Message, News, Reply
 from dispatcher.service.courier import Courier
+from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.log_watch import STEP_S
 from dispatcher.service.link.pending import Pending
-from dispatcher.service.link.questions import Questions
 from dispatcher.service.link.route import Route
 from dispatcher.service.link.waiters import Waiters
 from dispatcher.service.questions import read_fleet, read_usage, usage
@@ -257,3 +260,32 @@ class Link:
         except LogError as error:
             raise StoreUnavailable(str(error)) from None
         return self._replica.shard
+
+
+class Questions:
+    """The questions to the leader that have no answer yet."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._open: dict[int, asyncio.Future[str]] = {}
+
+    async def ask(self, channel: Channel, topic: str, arguments: tuple[str, ...]) -> str:
+        """Return the leader's answer. Raises ConnectionLost if the connection ends before."""
+        number = next(self._numbers)
+        question: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._open[number] = question
+        channel.post(Ask(number, topic, arguments))
+        ended = asyncio.ensure_future(channel.ended.wait())
+        try:
+            await asyncio.wait((question, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            del self._open[number]
+        if not question.done():
+            raise ConnectionLost()
+        return question.result()
+
+    def answer(self, number: int, answered: str) -> None:
+        question = self._open.get(number)
+        if question is not None and not question.done():
+            question.set_result(answered)

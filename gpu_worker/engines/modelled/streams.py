@@ -1,4 +1,8 @@
-"""A request in the modelled engine: its choices or inputs, each a sequence in the batch, and its events."""
+"""A request in the modelled engine: its choices or inputs, each a sequence in the batch, and its events.
+
+The log probabilities of its tokens are placeholders: the generated token has the probability 1/2, the next alternative
+1/4, and so on.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,7 @@ from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.generation import Generation
 from gpu_worker.engines.interface import EngineRequest, Finished, Token
 from gpu_worker.engines.logprobs import chat_form, completion_form
-from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, ModelledAnswer
-from gpu_worker.engines.modelled.logprobs import logprob, ranked
+from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, WORDS, ModelledAnswer
 from gpu_worker.engines.modelled.paged.sequence import PagedSequence
 from gpu_worker.engines.text import StopMatcher
 
@@ -102,3 +105,13 @@ def prompt_of(generation: Generation) -> str:
         for each in generation.messages or ()
     ]
     return "\n".join([*tools, *turns, "assistant:"])
+
+
+def ranked(text: str, count: int) -> list[tuple[str, float]]:
+    """Return `count` tokens with their log probabilities, the generated one first."""
+    others = (f" {word}" for word in WORDS)
+    return [(each, logprob(rank)) for rank, each in enumerate(list(dict.fromkeys((text, *others)))[:count])]
+
+
+def logprob(rank: int = 0) -> float:
+    return -(rank + 1) * math.log(2)

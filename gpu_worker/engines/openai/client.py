@@ -2,6 +2,8 @@
 
 That is how a request is aborted: OpenAI's protocol has no other way, and all servers that headgate knows stop the work
 for a caller that has left.
+
+The head of a response has its status, its encoding and its Retry-After. The functions that read them are pure.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -26,7 +29,6 @@ from gpu_worker.engines.openai.normal.answer import Normal
 from gpu_worker.engines.openai.normal.oddities import Oddities
 from gpu_worker.engines.openai.normal.values import parse_json
 from gpu_worker.engines.openai.options import ServerOptions
-from gpu_worker.engines.openai.response_head import check_encoding, is_framed, is_success, retry_after_s
 from gpu_worker.engines.openai.server_facts import ServerFacts
 from gpu_worker.engines.openai.sse import WHOLE_BYTES_MAX, BodyReader, Nonsense, ServerEvent
 
@@ -41,6 +43,7 @@ ERROR_BYTES_MAX = 65_536
 EVENT_BYTES_MAX = 16_384
 """The most bytes of the events of one token, comments included. Twenty logprobs take about 3,000."""
 BODY_BYTES_MIN = 4_000_000
+RETRY_AFTER_MAX_S = 86_400.0
 CLOSING_S = 2.0
 """The longest wait for the usage after the last choice, and for the end of the body."""
 NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout)
@@ -177,6 +180,43 @@ class OpenAiClient:
         await asyncio.shield(closing)
 
 
+def is_success(status: int) -> bool:
+    return 200 <= status <= 299
+
+
+def check_encoding(headers: Mapping[str, str]) -> None:
+    """Raises Nonsense for a compressed body: the client asks for none, and a small one could fill the memory."""
+    if headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+        raise Nonsense(
+            "the server compresses its answers; headgate asks for none: configure it, or the proxy before it"
+        )
+
+
+def is_framed(headers: Mapping[str, str]) -> bool:
+    """Return whether HTTP shows the end of the body, so that a broken connection is an error and not the end."""
+    return "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower()
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that the server asks its client to wait; None if it does not say, or says no time.
+
+    They are in `retry-after-ms`, or in `retry-after` as seconds or as a date. A date counts from the server's own
+    `date`, because the clocks of two machines differ.
+    """
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return min(milliseconds / 1000, RETRY_AFTER_MAX_S)
+    given = headers.get("retry-after", "")
+    seconds = _number(given)
+    if seconds is None:
+        try:
+            wait = parsedate_to_datetime(given) - parsedate_to_datetime(headers.get("date", ""))
+        except (ValueError, TypeError, OverflowError):
+            return None
+        seconds = max(0.0, wait.total_seconds())
+    return min(seconds, RETRY_AFTER_MAX_S)
+
+
 async def _next(stream: AsyncGenerator[ServerEvent, None], answer: ArrivingAnswer) -> ServerEvent | None:
     """Return the next event; None at the end of the body. After the last choice only the usage is missing: a server
     that does not send it in time has ended too."""
@@ -228,3 +268,8 @@ def _broken(request: EngineRequest, error: Exception) -> EngineError:
     reason = str(error) if isinstance(error, Nonsense) else type(error).__name__
     logger.error("the server's answer cannot be used: %s", reason, extra={"execution": request.request_id})
     return failed("its answer was broken off" if isinstance(error, httpx.HTTPError) else "its answer was malformed")
+
+
+def _number(text: str) -> float | None:
+    """Return the number that is not negative; None if the text is none."""
+    return float(text) if re.fullmatch(r"\s*[0-9]{1,15}(\.[0-9]{0,9})?\s*", text, re.ASCII) else None

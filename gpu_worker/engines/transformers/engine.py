@@ -3,6 +3,9 @@
 For laptops, CI and rented GPUs with only torch and transformers. The queue policy orders admissions (scheduler.py);
 each request has its own temperature and seed (sampling.py); batch.py handles the tokens between two steps. Block
 sharing is off: otherwise the timing of one tenant's request could reveal another tenant's prompt.
+
+The model decides whether it calls a tool. This engine cannot force a call, so it refuses `tool_choice` required and
+names.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, replace
@@ -45,7 +48,6 @@ from gpu_worker.engines.transformers.batch import PolicyRouter
 from gpu_worker.engines.transformers.logprob_forms import LogprobForms
 from gpu_worker.engines.transformers.logprob_recorder import LogprobRecorder
 from gpu_worker.engines.transformers.manager import make_manager, make_ready, run_engine_thread
-from gpu_worker.engines.transformers.offered_tools import offered_tools
 from gpu_worker.engines.transformers.sampling_fields import Sampling, min_tokens_of, sampling_of
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
 from gpu_worker.engines.transformers.sequences import GeneratedAnswer, Sequence
@@ -282,6 +284,22 @@ class TransformersEngine:
             choice=choice,
             vocabulary=self._vocabulary,
         )
+
+
+def offered_tools(body: Mapping[str, Any], *, parses: bool) -> list[dict[str, Any]]:
+    """Return the tools for the chat template, none for plain text. `parses`: the template knows tools.
+
+    Raises EngineError for what this engine cannot do.
+    """
+    choice = body.get("tool_choice") or "auto"
+    tools = body.get("tools") or []
+    if not tools or choice == "none":
+        return []
+    if choice != "auto":
+        raise EngineError("invalid_request", "this engine cannot force a call: `tool_choice` must be auto or none")
+    if not parses:
+        raise EngineError("invalid_request", "the chat template of this model knows no tools")
+    return [*tools]
 
 
 def _capabilities(text: Tokenizing) -> frozenset[str]:

@@ -20,14 +20,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request, RequestStatus
 
 from gpu_worker.engines.scheduling_gauges import scheduling_gauges
-from gpu_worker.engines.vllm.final_output import final_output
+from gpu_worker.engines.vllm.ends import ENDED_PREFIX
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
@@ -38,6 +40,7 @@ from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingSta
 from gpu_worker.policies.tiers.tiered import TieredQueue
 
 DEFAULT_POLICY = "tiered:vtc"
+PLACEHOLDER_TOKEN = 0
 REQUEST_ID = attrgetter("request_id")
 
 
@@ -286,3 +289,24 @@ class TierScheduler(TieredSchedulingMixin, Scheduler):  # type: ignore[misc]
 
 class AsyncTierScheduler(TieredSchedulingMixin, AsyncScheduler):  # type: ignore[misc]
     """Over vLLM's scheduler that schedules one step ahead (CUDA)."""
+
+
+def final_output(request: Request, reason: str) -> EngineCoreOutput:
+    """Return the last output of a request that our scheduler ended. `reason`: see ends.py.
+
+    vLLM's server sends no chunk, and so no reason, for a choice that ends without any token. So such a choice gets a
+    placeholder, with a logprob if the request wants them. The worker raises the reason's error, and neither forwards
+    nor charges the placeholder.
+    """
+    tokens = [] if request.num_output_tokens else [PLACEHOLDER_TOKEN]
+    wants_logprobs = request.sampling_params is not None and request.sampling_params.logprobs is not None
+    logprobs = None
+    if tokens and wants_logprobs:
+        logprobs = LogprobsLists(np.array([tokens]), np.zeros((1, 1), np.float32), np.ones(1, np.int64))
+    return EngineCoreOutput(
+        request.request_id,
+        tokens,
+        new_logprobs=logprobs,
+        finish_reason=FinishReason.ABORT,
+        stop_reason=ENDED_PREFIX + reason,
+    )

@@ -8,6 +8,10 @@
 One probe runs at a time. A failure is explained by a probe that began after it. Only a tenant with several failures in
 a row gets the verdict of a probe of the last EVERY_S. So one tenant's bad requests cost the engine one token a second,
 and no number of them takes a slot from other tenants.
+
+The calls with failed attempts are remembered. The gate offers a returned call to another worker if it can. If the call
+comes back, there is no other, and a repetition at once would fail in the same way: the request is at fault, or the
+engine asks for time.
 """
 
 from __future__ import annotations
@@ -17,13 +21,13 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from math import inf
+from typing import NamedTuple
 
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.model.worker_protocol import Finished, WorkOrder, WorkRefused
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError
 from gpu_worker.service.endings import OVERLOADED_RETRY_S
-from gpu_worker.service.health.failed_calls import FailedCall, FailedCalls
 from gpu_worker.service.health.failing_tenants import FailingTenants
 from gpu_worker.service.health.kinds import OVERLOADED, FailureKind, kind_of, overload_status
 from gpu_worker.service.health.probe import ProbeVerdict, probe
@@ -47,6 +51,42 @@ REPORT_S = 1.0
 """The longest wait for a heartbeat that tells the gate the verdict."""
 AGAIN_S = 0.25
 """After this time an engine that refused a request without a Retry-After may be asked again."""
+CALLS_MAX = 1024
+"""Beyond this many calls the oldest is forgotten: it is repeated if it comes back."""
+
+
+class FailedCall(NamedTuple):
+    """`is_overload`: the engine refused it for now. `status`, `code`, `message`: what its caller gets. `again_s`: when
+    the engine may be asked again, by the monotonic clock. `is_stated`: the engine itself said so (Retry-After).
+    `after_round`: a later round of probes explains the failure."""
+
+    is_overload: bool
+    status: int
+    code: str
+    message: str
+    again_s: float = 0.0
+    is_stated: bool = False
+    after_round: int = 0
+
+
+class FailedCalls:
+    """Remembers the calls with failed attempts on this worker, so that none is repeated in vain. Pure."""
+
+    def __init__(self, calls_max: int = CALLS_MAX) -> None:
+        self._calls: dict[str, FailedCall] = {}
+        self._calls_max = calls_max
+
+    def note(self, call_id: str, failed: FailedCall) -> None:
+        self._calls.pop(call_id, None)
+        self._calls[call_id] = failed
+        if len(self._calls) > self._calls_max:
+            del self._calls[next(iter(self._calls))]
+
+    def find(self, call_id: str) -> FailedCall | None:
+        return self._calls.get(call_id)
+
+    def forget(self, call_id: str) -> None:
+        self._calls.pop(call_id, None)
 
 
 UNEXPLAINED = FailedCall(False, 500, "engine_failed", "The engine failed on this request.")

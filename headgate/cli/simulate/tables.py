@@ -1,4 +1,7 @@
-"""Prints the result of `headgate simulate` without --json: a table of policies, and of tenants if there are few."""
+"""Prints the result of `headgate simulate` without --json: a table of policies, and of tenants if there are few.
+
+With --preemption, a table of the tiers and a line about evictions follow, from the first seed.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from headgate.cli.simulate.cells import new_table, seconds
-from headgate.cli.simulate.tier_table import print_tiers
 from headgate.simulator.measures.collector import TenantMeasures
 from headgate.simulator.measures.service_difference import Difference
+from headgate.simulator.measures.tiers import Scheduling, TierMeasures
 from headgate.simulator.run import Run
 
 TENANTS_MAX = 12
 """The most tenants that the second table shows."""
 WIDTH = 120
 """The width of the output if it is not a terminal."""
+TIER_COLUMNS = ("tier", "policy", "served", "rejected", "TTFT P50", "P99", "in time", "TPOT", "whole P50", "P99",
+                "tokens/s")  # fmt: skip
 
 
 def print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
@@ -38,7 +43,7 @@ def print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
         console.print(_tenants(by_policy))
     else:
         console.print(f"{len(first.tenants):,} tenants: --json and --report show each.")
-    print_tiers(console, by_policy)
+    _print_tiers(console, by_policy)
     for runs in by_policy:
         _print_rejections(console, runs[0])
 
@@ -107,6 +112,40 @@ def _nearest_bound(runs: Sequence[Run]) -> str:
         if bound["fraction"] is not None
     ]
     return "–" if not fractions else f"{max(fractions)[0]:.0%} of {max(fractions)[1]}"
+
+
+def _print_tiers(console: Console, by_policy: Sequence[Sequence[Run]]) -> None:
+    with_tiers = [(runs[0].policy, runs[0].scheduling) for runs in by_policy if runs[0].scheduling is not None]
+    if not with_tiers:
+        return
+    table = new_table(*TIER_COLUMNS)
+    for policy, scheduling in with_tiers:
+        for number, (name, tier) in enumerate(scheduling.tiers.items()):
+            last = number == len(scheduling.tiers) - 1
+            table.add_row(name, escape(policy), *_tier_cells(tier), end_section=last)
+    console.print(table)
+    for policy, scheduling in with_tiers:
+        console.print(f"{escape(policy)}: {_preemption_text(scheduling)}")
+
+
+def _tier_cells(tier: TierMeasures) -> tuple[str, ...]:
+    return (
+        *(f"{tier.served:,}", f"{tier.rejected:,}"),
+        *seconds(tier.ttft_s),
+        "–" if tier.attainment is None else f"{tier.attainment:.1%}",
+        "–" if tier.tpot_s is None else f"{1000 * tier.tpot_s:.0f} ms",
+        *seconds(tier.latency_s),
+        f"{tier.throughput_tokens_per_s:,.0f}",
+    )
+
+
+def _preemption_text(scheduling: Scheduling) -> str:
+    rates = ", ".join(f"{count:.1f} {name}" for name, count in scheduling.preemptions_per_min.items())
+    swapped_gb = (scheduling.swapped_out_bytes + scheduling.swapped_in_bytes) / 1e9
+    return (
+        f"preemptions a minute {rates}; {scheduling.recomputed_tokens:,} tokens computed again, "
+        f"{swapped_gb:.1f} GB swapped"
+    )
 
 
 def _print_rejections(console: Console, run: Run) -> None:

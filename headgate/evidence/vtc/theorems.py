@@ -1,5 +1,11 @@
 """The theorems of the VTC paper on runs: the worst case of each as a fraction of its bound, and schedulers that break
-them."""
+them.
+
+Theorem 4.8 has an adversary: no work-conserving, non-preemptive scheduler can be fairer. One client sends a batch of
+requests while no other request is there, so a work-conserving scheduler must admit them all. Right after that the other
+client begins to send, and it receives nothing until they end. The service of the first client in that time is nearly
+w_q M, with M the tokens of the batch: only the inputs are missing, and an input can be one token.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +14,8 @@ from random import Random
 
 from headgate.evidence.document.sections import Check, Section, Setting, Table, experiment
 from headgate.evidence.over_seeds import over_seeds
-from headgate.evidence.vtc.adversary import adversary
 from headgate.evidence.vtc.traces import workload_of
-from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.run import Run, RunSpec
 from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
@@ -121,6 +126,18 @@ def _broken(theorem: str, runs: Runs) -> Check:
     broken = sum(not run.bounds[theorem]["held"] for of_name in runs.values() for run in of_name)
     total = sum(len(of_name) for of_name in runs.values())
     return Check(f"fcfs breaks {theorem}", broken > 0, f"in {broken} of {total} runs")
+
+
+def adversary(profile: EngineProfile, requests: int) -> Workload:
+    """Make `requests` requests of client f that fill the pool, up to a remainder of the division; inputs of one token.
+
+    During their prefill, one more request of each client arrives: g and f. From then on both are backlogged.
+    """
+    output_tokens = (profile.pool_tokens - 1) // requests - 1 - profile.prompt_extra_tokens
+    during_prefill_s = profile.prefill_base_s
+    arrivals = [Arrival(0.0, "f", 1, output_tokens) for _ in range(requests)]
+    arrivals += [Arrival(during_prefill_s, client, 1, output_tokens) for client in "gf"]
+    return ListWorkload("adversary", arrivals)
 
 
 @experiment("vtc-adversary", "No work-conserving scheduler can be fairer", "VTC, Theorem 4.8")

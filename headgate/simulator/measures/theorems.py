@@ -22,7 +22,10 @@ Deviations from the paper:
 - With weights, T / n is T over the sum of the weights.
 
 M and that service are known only at the end of a run: worst cases are collected, and compared then. Every worst case is
-exact, not sampled (pair_bounds.py). An event costs one comparison with each other client.
+exact, not sampled (PairBounds). An event costs one comparison with each other client.
+
+The monitor has its own record of what each client has received, over its weight, and of VTC's counters. It is kept
+apart from the policy's counters, so that a defect in either shows.
 """
 
 from __future__ import annotations
@@ -33,14 +36,153 @@ from typing import Any
 
 from dispatcher.policies.service import WeightedTokens
 from headgate.simulator.engines.interface import Observer
-from headgate.simulator.measures.accounts import Account, Accounts
-from headgate.simulator.measures.pair_bounds import PairBounds
 from headgate.simulator.requests import SimRequest
 
 TENANTS_MAX = 128
 """With more tenants a run is not monitored: the pairs would cost more than the run."""
 ROUNDING = 1e-9
 """Sums of the same charges in another order differ by less than this, relative to the bound."""
+
+Row = list[float]
+
+
+@dataclass(slots=True)
+class Account:
+    """One tenant. Amounts in service units over weight. `lifts`: by how much its counter exceeds what it received."""
+
+    number: int
+    received: float = 0.0
+    per_step: float = 0.0
+    """What its running requests receive in each decode step."""
+    since_step: int = 0
+    running: int = 0
+    waiting: int = 0
+    lifts: float = 0.0
+    weight: float = 1.0
+    """The lowest weight of its requests."""
+
+    def value(self, step: int) -> float:
+        """Return what the tenant has received by this step."""
+        return self.received + self.per_step * (step - self.since_step)
+
+    def add(self, amount: float, per_step: float, step: int) -> None:
+        """Add `amount` at once, and from now on `per_step` more in each step."""
+        self.received = self.value(step) + amount
+        self.since_step = step
+        self.per_step = self.per_step + per_step if self.running else 0.0
+
+
+class Accounts:
+    """`step`: decode steps so far. `all`: the accounts by number, in the order of the tenants' first requests."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.all: list[Account] = []
+        self._by_tenant: dict[str, Account] = {}
+        self._last_left: Account | None = None
+
+    def of(self, tenant: str, weight: float) -> tuple[Account, bool]:
+        """Return the tenant's account, and whether it is new."""
+        account = self._by_tenant.get(tenant)
+        if account is not None:
+            account.weight = min(account.weight, weight)
+            return account, False
+        account = self._by_tenant[tenant] = Account(len(self.all), weight=weight)
+        self.all.append(account)
+        return account, True
+
+    def values(self) -> list[float]:
+        step = self.step
+        return [account.received + account.per_step * (step - account.since_step) for account in self.all]
+
+    def counter(self, account: Account) -> float:
+        return account.value(self.step) + account.lifts
+
+    def waiting_counters(self) -> list[float]:
+        return [self.counter(account) for account in self.all if account.waiting]
+
+    def lift(self, account: Account) -> None:
+        """Lift the counter (VTC, algorithm 2, lines 8 to 13). Called before a tenant with nothing waiting enqueues."""
+        waiting = self.waiting_counters()
+        level = min(waiting) if waiting else None if self._last_left is None else self.counter(self._last_left)
+        if level is not None:
+            account.lifts += max(0.0, level - self.counter(account))
+
+    def left_queue(self, account: Account) -> None:
+        self._last_left = account
+
+
+class PairBounds:
+    """The worst pair of tenants over all intervals: Theorems 4.4 and 4.9, exactly and in one pass.
+
+    Let W_f(t) be all that f received by t. For the ordered pair (f, g), the worst interval in which f is backlogged is
+    the greatest rise of W_g - W_f above its lowest value since f's backlog began. Between two events of f or g that
+    difference is linear in the steps. So comparing before and after each of their events misses nothing, and an event
+    costs one comparison with each other tenant.
+    """
+
+    def __init__(self) -> None:
+        self.backlogged_worst = 0.0
+        """Worst |W_f - W_g| while both are backlogged (4.4)."""
+        self.any_worst = 0.0
+        """Worst W_g - W_f while f is backlogged (4.9)."""
+        self.checked = 0
+        self._backlogged: list[bool] = []
+        self._lows: list[Row] = []
+        """[f][g]: the lowest W_g - W_f since f's backlog began."""
+        self._joint_lows: list[Row] = []
+        """[f][g]: the same, since the later of the two backlogs began."""
+
+    def add_tenant(self) -> None:
+        """Add a tenant."""
+        for rows in (self._lows, self._joint_lows):
+            for row in rows:
+                row.append(0.0)
+            rows.append([0.0] * (len(rows) + 1))
+        self._backlogged.append(False)
+
+    def begin(self, f: int, received: Sequence[float]) -> None:
+        """Begin f's backlog. `received`: what each tenant has received by now."""
+        self._backlogged[f] = True
+        own = received[f]
+        self._lows[f] = [other - own for other in received]
+        for g, other in enumerate(received):
+            if self._backlogged[g]:
+                self._joint_lows[f][g] = other - own
+                self._joint_lows[g][f] = own - other
+
+    def end(self, f: int) -> None:
+        """End f's backlog, after a `compare` of f."""
+        self._backlogged[f] = False
+
+    def compare(self, f: int, received: Sequence[float]) -> None:
+        """Compare f with each other tenant, before and after each event that changes what f receives."""
+        own, is_backlogged = received[f], self._backlogged[f]
+        lows, joint_lows, backlogged = self._lows[f], self._joint_lows[f], self._backlogged
+        self.checked += len(received) - 1
+        for g, other in enumerate(received):
+            if g == f:
+                continue
+            ahead = other - own
+            if is_backlogged:
+                self._rises(lows, g, ahead)
+            if backlogged[g]:
+                self._rises(self._lows[g], f, -ahead)
+                if is_backlogged:
+                    self._rises_jointly(joint_lows, g, ahead)
+                    self._rises_jointly(self._joint_lows[g], f, -ahead)
+
+    def _rises(self, lows: Row, at: int, ahead: float) -> None:
+        if ahead < lows[at]:
+            lows[at] = ahead
+        elif ahead - lows[at] > self.any_worst:
+            self.any_worst = ahead - lows[at]
+
+    def _rises_jointly(self, lows: Row, at: int, ahead: float) -> None:
+        if ahead < lows[at]:
+            lows[at] = ahead
+        elif ahead - lows[at] > self.backlogged_worst:
+            self.backlogged_worst = ahead - lows[at]
 
 
 @dataclass(slots=True)

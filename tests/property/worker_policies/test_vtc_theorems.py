@@ -7,8 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.evidence.vtc.adversary import adversary
-from headgate.evidence.vtc.theorems import THEOREMS, random_specs
+from headgate.evidence.vtc.theorems import THEOREMS, adversary, random_specs
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from dispatcher.config import load_config
-from headgate.cli.lines_to_paste import lines_to_paste
+from headgate.cli.local import lines_to_paste
 from headgate.local.options import Addresses
 
 ADDRESSES = Addresses(

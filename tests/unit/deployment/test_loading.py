@@ -20,8 +20,15 @@ from gpu_worker.service import options
 from headgate.deployment.instances import INSTANCE_TYPES
 from headgate.deployment.loading import load
 from headgate.deployment.model import Deployment
-from headgate.deployment.pool import BATCH_MAX, SLOTS_MAX, CapacityBlock, ForeignServer, Pool, Range
-from headgate.deployment.worker import WorkerSettings
+from headgate.deployment.pool import (
+    BATCH_MAX,
+    SLOTS_MAX,
+    CapacityBlock,
+    ForeignServer,
+    Pool,
+    Range,
+    WorkerSettings,
+)
 
 ROOT = Path(__file__).parents[3]
 BLOCK = "capacity: capacity_block, capacity_block: {id: cr-0123456789abcdef0, zone: us-east-2a}"

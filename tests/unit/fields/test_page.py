@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dispatcher.fields.page import page
-from dispatcher.fields.parts import PARTS
+from dispatcher.fields.page import PARTS, page
 from dispatcher.fields.tables import ALL
 
 PAGE = Path(__file__).parents[3] / "docs" / "fields.md"

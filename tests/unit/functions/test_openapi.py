@@ -16,7 +16,7 @@ from dispatcher.fields.shapes.scalars import Anything
 from dispatcher.fields.tables import ALL
 from functions.http_api.app import make_app
 from functions.http_api.openapi.document import OPERATIONS, document
-from functions.http_api.openapi.page import page
+from functions.http_api.openapi.routes import page
 from functions.http_api.openapi.schemas import ACCEPTED, schema_of
 from tests.support.gate.memory_gate import Gate
 

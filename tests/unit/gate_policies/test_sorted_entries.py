@@ -11,7 +11,7 @@ import pytest
 from dispatcher.policies.orders import sorted_entries
 from dispatcher.policies.orders.queues import Call, Tenant, TenantQueue
 from dispatcher.policies.orders.sorted_entries import BLOCK_MOST, SortedEntries
-from dispatcher.policies.orders.two_clocks_index import TwoClocksIndex
+from dispatcher.policies.orders.two_clocks import TwoClocksIndex
 
 
 @pytest.mark.parametrize("seed", range(3))

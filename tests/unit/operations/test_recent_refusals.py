@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.model.errors import Refused
-from dispatcher.operations.recent_refusals import RecentRefusals
+from dispatcher.operations.limits import RecentRefusals
 
 WITHIN_S = 0.25
 A, B = ("pool", "a"), ("pool", "b")

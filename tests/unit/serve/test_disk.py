@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.serve import disk
-from headgate.serve.disk import FREE_MIN_BYTES, DiskWatch
+from headgate.serve import server
+from headgate.serve.server import FREE_MIN_BYTES, DiskWatch
 from tests.support.gate.service_world import World, in_virtual_time
 
 
@@ -27,11 +27,11 @@ def test_each_change_is_reported_once() -> None:
 @in_virtual_time()
 async def test_a_disk_that_fills_up_later_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(disk, "FREE_MIN_BYTES", 0)
+    monkeypatch.setattr(server, "FREE_MIN_BYTES", 0)
     watching = asyncio.create_task(DiskWatch(tmp_path, lines.append).run(World().clock))
     await asyncio.sleep(60.0)
     assert lines == []
-    monkeypatch.setattr(disk, "FREE_MIN_BYTES", 2**80)
+    monkeypatch.setattr(server, "FREE_MIN_BYTES", 2**80)
     await asyncio.sleep(60.0)
     watching.cancel()
     assert len(lines) == 1

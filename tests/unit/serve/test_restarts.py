@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.serve.restarts import FIRST_S, MOST_S, STEADY_S, Restarts
+from headgate.serve.server import FIRST_S, MOST_S, STEADY_S, Restarts
 
 
 def test_the_pause_doubles_up_to_its_bound() -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from dispatcher.service.gate_process import HOLD_OFF_S, STILL_WRITES_S
 from dispatcher.service.link.patience import (
     PATIENCE_MAX_S,
     PATIENCE_S,
@@ -13,7 +14,6 @@ from dispatcher.service.link.patience import (
     LinkPatience,
 )
 from dispatcher.service.presence import SILENT_S
-from dispatcher.service.succession import HOLD_OFF_S, STILL_WRITES_S
 from tests.support.gate.service_world import World, in_virtual_time, start_gates
 
 

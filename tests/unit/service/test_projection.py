@@ -12,11 +12,10 @@ import pytest
 from dispatcher.model.commands import call_id
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.usage import HOUR_S, TenantRow, UsageRow
-from dispatcher.service import projection
+from dispatcher.service import snapshots
 from dispatcher.service.log_keeper import LogKeeper
-from dispatcher.service.projection import Projection
 from dispatcher.service.replica import Replica
-from dispatcher.service.snapshots import UNSAVED_S, Snapshots
+from dispatcher.service.snapshots import UNSAVED_S, Projection, Snapshots
 from dispatcher.stores.memory.store import MemoryStore
 from tests.support.gate.service_world import SHARD, World, accept, end, in_virtual_time, report
 
@@ -138,7 +137,7 @@ async def test_a_restart_between_projection_and_log_repeats_the_same_totals() ->
 
 @in_virtual_time()
 async def test_the_rows_after_one_snapshot_are_bounded_and_the_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projection, "ROWS_MAX", 2)
+    monkeypatch.setattr(snapshots, "ROWS_MAX", 2)
     served = Served()
     await served.serve("a", "b", "c", "d", "e")
     written = [await served.save() for _ in range(4)]
@@ -147,7 +146,7 @@ async def test_the_rows_after_one_snapshot_are_bounded_and_the_others_follow(mon
 
 @in_virtual_time()
 async def test_rows_that_always_change_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projection, "ROWS_MAX", 2)
+    monkeypatch.setattr(snapshots, "ROWS_MAX", 2)
     store, clock = Rows(), World().clock
     rows = Projection(store, SHARD, clock)  # type: ignore[arg-type]
     written = []

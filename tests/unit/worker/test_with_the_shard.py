@@ -16,8 +16,7 @@ from dispatcher.model.worker_protocol import Finished, WorkOrder
 from dispatcher.shard.shard import Shard
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, EngineRequest
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.service.agent import AgentSettings
-from gpu_worker.service.held_attempts import OFFER_S
+from gpu_worker.service.agent import OFFER_S, AgentSettings
 from headgate.simulator.virtual_time import START, LoopClock, run
 from tests.support.worker.gate import ScriptedGate
 from tests.support.worker.harness import SLOTS, WorkerHarness, order

@@ -13,7 +13,7 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.policies.tiers import Tier
 from dispatcher.worker_wire import OrderRefused, encode_event, encode_order, parse_event, parse_order
-from gpu_worker.service.engine_request import engine_request
+from gpu_worker.service.engine_reader import engine_request
 from headgate.simulator.virtual_time import START
 from tests.support.worker.harness import order
 

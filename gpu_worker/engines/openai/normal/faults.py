@@ -2,6 +2,9 @@
 
 The status is the HTTP status if that is an error. Otherwise it is that of the error object's code, type or status, as a
 number or as a word (kinds.STATUSES), and 500 if none of them is known.
+
+A tenant gets the text only for its own faults. The text can quote the engine's address, its key, or a file. So what
+shows how the service is built is removed from it: keys, addresses, paths and tracebacks.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gpu_worker.engines.openai.normal.kinds import CODE_NAMES, STATUSES, TEXT_NAMES, TOO_LONG, word
-from gpu_worker.engines.openai.normal.redact import redact
 from gpu_worker.engines.openai.normal.texts import without_surrogates
 
 TEXT_CHARS_MAX = 500
@@ -21,6 +23,28 @@ READ_CHARS_MAX = 10_000
 UNKNOWN = 500
 _ERROR_LINE = re.compile(rb"\s*\[?(error|exception|internal server error)\b", re.IGNORECASE)
 _PLACES = ("error", "errors", "fault", "exception", "base_resp")
+_TRACEBACK = re.compile(r"\s*(Traceback \(most recent call last\)|\n\s*File \"|\n\s*at [\w.$<>]+\().*", re.DOTALL)
+_NAMED_KEY = re.compile(
+    r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"
+    r"|\b(api[ _-]?key|x-api-key|access[ _-]?key|secret|token|password|passwd|authorization|credential)s?"
+    r"(\s*(?:[:=]|\bis\b|\bwas\b|\bprovided:)\s*['\"]?|\s+['\"]?(?=[\w~+/=-]*[\d_-]))(?!\d+\b)[\w.~+/=*-]{6,}"
+)
+_KEY = re.compile(
+    r"\b(?:sk|pk|rk|hg|hf|gsk|xai|nvapi|ghp|gho|glpat|key|AIza|AKIA|ASIA|eyJ)[-_]?[A-Za-z0-9*][\w.*-]{5,}"
+    r"|(?<![\w-])(?=[\w+/=-]*\d)(?=[\w+/=-]*[A-Za-z])[\w+/=-]{32,}"
+)
+_URL = re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>)\]}]+")
+_PORT = r"(?::\d{1,5})?"
+_ADDRESS = re.compile(
+    rf"(?<![\w.])\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?![\w.]*\d\.){_PORT}"
+    r"|\[[0-9a-fA-F]*:[0-9a-fA-F:.]+\](?::\d{1,5})?"
+    r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){4,7}[0-9a-fA-F:]{1,4}(?![\w:])"
+    rf"|\blocalhost\b{_PORT}"
+    rf"|\b(?:[\w-]+\.)+(?:internal|local|localdomain|lan|corp|svc|cluster|compute|amazonaws\.com|intranet)\b[\w.]*{_PORT}"
+    r"|\b[\w-]+(?:\.[\w-]+)*:\d{4,5}\b"
+    r"|\bip-\d{1,3}(?:-\d{1,3}){3}\b"
+)
+_PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+-]+){2,}/?|\b[A-Za-z]:\\[^\s'\"]+")
 
 
 class Fault(NamedTuple):
@@ -70,6 +94,16 @@ def fault_in_text(data: bytes, name: str) -> Fault | None:
     if name == "error" or _ERROR_LINE.match(data):
         return Fault(UNKNOWN, _plain(data))
     return None
+
+
+def redact(text: str) -> str:
+    """Return the text with a word in brackets in the place of each key, address and path, and no traceback."""
+    text = _TRACEBACK.sub("", text)
+    text = _URL.sub("[address]", text)
+    text = _NAMED_KEY.sub(lambda found: f"{found[1] or found[2]} [key]", text)
+    text = _KEY.sub("[key]", text)
+    text = _ADDRESS.sub("[address]", text)
+    return _PATH.sub("[path]", text).strip()
 
 
 def _says(error: Any) -> bool:

@@ -9,7 +9,7 @@
 | no finish reason, and any other end | the answer was broken off: the request's error | events.py |
 | a reason that says that the server gave up (FAILURES) | the request's error | answer.py |
 | an error object or text, wherever it is | the request's error, with the status of its code (STATUSES) | faults.py |
-| an error's text for a tenant | without keys, addresses, paths and tracebacks | redact.py |
+| an error's text for a tenant | without keys, addresses, paths and tracebacks | faults.py |
 | tool calls without, with a null or with a reused index or id | an index and an id for each | tool_calls.py |
 | arguments as an object; no arguments | a JSON text; `{}` | tool_calls.py |
 | a name in pieces, or repeated | the name, once | tool_calls.py |

@@ -19,13 +19,12 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from dispatcher.operations import answer, submit
-from dispatcher.policies.orders import keyed_index, queues, two_clocks, two_clocks_index
+from dispatcher.policies.orders import keyed_index, queues, two_clocks
 from dispatcher.service import kept_answers
 from dispatcher.shard import (
     accept,
     activity,
     backlogs,
-    choose,
     codec,
     deadlines,
     decide,
@@ -63,7 +62,7 @@ REPORTS: list[tuple[Any, str]] = [
 ANYWHERE: list[tuple[Any, str]] = [
     (decide, "decide"), (decide, "_decide"), (decide, "_tick"), (decide, "_set_process"), (decide, "_give_slots"),
     (decide, "_decide_again"), (decide, "status"), (decide, "_lost_process"), (decide, "_note_saved_usage"),
-    (choose, "due_queue"), (dispatching, "dispatch_next"), (deadlines.Deadlines, "take_due"), (fold, "fold"),
+    (dispatching, "due_queue"), (dispatching, "dispatch_next"), (deadlines.Deadlines, "take_due"), (fold, "fold"),
     (fold, "_fold_worker_set"), (fold, "_fold_process_set"), (fold, "_fold_process_lost"), (fold, "_fold_tenant_set"),
     (fold, "_note_reached"), (fold, "_move"), (forgetting, "forget"), (forgetting, "_forget_idle"),
     (forgetting, "_forget_old"), (lanes.Lanes, "update"), (running, "leave"), (running, "_rest_if_failing"),
@@ -73,7 +72,7 @@ ANYWHERE: list[tuple[Any, str]] = [
     (waits, "expected_wait"), (backlogs, "sum_changed"), (wait_record.WaitRecord, "count_ends"),
     (wait_record.WaitRecord, "saturate"), (workers, "report"), (workers, "rested"), (workers, "silent_worker"),
     (two_clocks.TwoClocks, "joined"), (two_clocks.TwoClocks, "charged"), (two_clocks.TwoClocks, "settled"),
-    (two_clocks_index.TwoClocksIndex, "place"), (keyed_index.KeyedIndex, "place"), (queues.TenantQueue, "head"),
+    (two_clocks.TwoClocksIndex, "place"), (keyed_index.KeyedIndex, "place"), (queues.TenantQueue, "head"),
     (queues.TenantQueue, "move"),
     (activity.IdleTenants, "update"), (steps, "_undo_accepted"), (steps, "_undo_dispatched"), (steps, "_undo_ended"),
     (codec, "encode_entry"), (kept_answers, "keep_answers"), (kept_answers, "kept_ends"),

@@ -24,7 +24,6 @@ from dispatcher.service import (
     kept_answers,
     leader,
     planning,
-    projection,
     replica,
     snapshots,
 )
@@ -84,8 +83,8 @@ SMALL: list[tuple[Any, str, float]] = [
     (faults, "SUSPECTS_MAX", 1),
     (kept_answers, "AT_ONCE", 1),
     (accept, "APPS_MAX", 1),
-    (projection, "ROWS_PER_S", 1),
-    (projection, "ROWS_MAX", 2),
+    (snapshots, "ROWS_PER_S", 1),
+    (snapshots, "ROWS_MAX", 2),
     (courier, "UNDER_WAY_MAX", 1),
     (deadlines, "SLACK", 1),
     (slots, "SLACK", 1),

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_worker.engines.interface import EngineError, Evicted, PromptTooLong, RefusedByPolicy
 from gpu_worker.service.agent import AgentSettings
-from gpu_worker.service.health.failed_calls import FailedCall, FailedCalls
+from gpu_worker.service.health.engine_health import FailedCall, FailedCalls
 from gpu_worker.service.health.failing_tenants import FORGET_S, FREE, HOLD_MAX_S, TENANTS_MAX, FailingTenants
 from gpu_worker.service.health.kinds import FailureKind, kind_of, overload_status
 from gpu_worker.service.health.slot_limit import FULL_S, HOLD_S, SlotLimit

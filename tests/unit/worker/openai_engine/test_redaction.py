@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_worker.engines.openai.normal.redact import redact
+from gpu_worker.engines.openai.normal.faults import redact
 
 SECRETS = {
     "http://10.0.0.7:8000/v1": "backend http://10.0.0.7:8000/v1 refused",

@@ -4,7 +4,7 @@ hold, in usage, and in the order."""
 from __future__ import annotations
 
 from dispatcher.operations import ends, following
-from dispatcher.policies.orders import two_clocks, two_clocks_index
+from dispatcher.policies.orders import two_clocks
 from dispatcher.service import deciding, follower, replica
 from dispatcher.service.link import pending
 from dispatcher.shard import decide, fold, running, steps
@@ -175,5 +175,5 @@ bug(
 bug(
     "profile_ignored",
     "A tenant in profile has no advantage.",
-    Edit(two_clocks_index.TwoClocksIndex, "_fill_buckets", "later[0] <= now", "later[0] < 0.0"),
+    Edit(two_clocks.TwoClocksIndex, "_fill_buckets", "later[0] <= now", "later[0] < 0.0"),
 )

@@ -9,11 +9,11 @@ from __future__ import annotations
 from math import inf
 
 from dispatcher.operations import answer_events, following, submit
-from dispatcher.service import clock_guard, follower, gate_process, planning, presence, replica, snapshots, succession
+from dispatcher.service import clock_guard, follower, gate_process, planning, presence, replica, snapshots
 from dispatcher.service.link import alone, patience
 from dispatcher.shard import accept, fold, records, running, snapshot, state, steps, swapping
 from dispatcher.stores import hedged_log, snapshot_parts
-from gpu_worker.service import agent, held_attempts, seen_attempts
+from gpu_worker.service import agent, executions
 from tests.support.gate.storm import journal
 from tests.support.gate.storm.bugs.registry import Edit, Value, bug
 
@@ -44,14 +44,14 @@ bug(
 bug(
     "attempts_begin_twice",
     "A worker forgets which attempts it has seen.",
-    Edit(seen_attempts.SeenAttempts, "has", "seen is not None and", "False and"),
+    Edit(executions.SeenAttempts, "has", "seen is not None and", "False and"),
     rule=4,
 )
 bug(
     "unknown_attempts_run_on",
     "A worker goes on with attempts that the log does not hold. Only this ends what a suspended machine lost: its "
     "monotonic clock did not run, so the watch of the lease sees nothing.",
-    Edit(held_attempts.HeldAttempts, "unknown", ">= UNKNOWN_S", ">= 1e9"),
+    Edit(agent.HeldAttempts, "unknown", ">= UNKNOWN_S", ">= 1e9"),
     rule=4,
 )
 bug(
@@ -137,8 +137,8 @@ bug(
     "no_patience",
     "A late receipt is taken for a dead leader, and nothing holds a takeover off.",
     Value(patience, "PATIENCE_MAX_S", 0.004),
-    Value(succession, "HOLD_OFF_S", 0.0),
-    Edit(succession.Succession, "may_succeed", "if not is_certain:", "if False:"),
+    Value(gate_process, "HOLD_OFF_S", 0.0),
+    Edit(gate_process.Succession, "may_succeed", "if not is_certain:", "if False:"),
     rule=7,
 )
 bug(
