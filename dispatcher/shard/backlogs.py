@@ -5,26 +5,20 @@ calls. If that mean is not known, it is the model's, which changes with every en
 and the sums are multiplied by the model's mean when they are read. A tenant's forecast arrivals are added to what waits
 in its queue.
 
-Only `sum_changed` changes the sums, for the tenants in `WaitRecord.changed`. It runs before the first wait of an entry
-is found (`present_backlogs`), and when many tenants have changed. So an entry without such a wait costs nothing here.
-The sums may contain what a decision has changed that is not written yet. If it is undone, the same tenants have changed
-again, so nothing of it stays.
+Only `waits.sum_changed` changes the sums, for the tenants in `WaitRecord.changed`. It runs before the first wait of an
+entry is found, and when many tenants have changed. So an entry without such a wait costs nothing here. The sums may
+contain what a decision has changed that is not written yet. If it is undone, the same tenants have changed again, so
+nothing of it stays.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.levels import Levels, scaled
 
-if TYPE_CHECKING:
-    from dispatcher.shard.state import State
-
 DEFERRED_RANK = len(Tier)
-CHANGED_MOST = 100
-"""An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
 
 QueueName = tuple[str, bool]
 """A model, and whether the queue's calls are deferred."""
@@ -119,50 +113,3 @@ class Backlogs:
             del ranks[part.rank]
             if not ranks:
                 del self.ranks[model]
-
-
-def present_backlogs(state: State) -> Backlogs:
-    """Return the sums. They are brought up to date at the first call for an entry, because a change of the sums makes
-    the next reading expensive (levels.py)."""
-    record = state.waits
-    if not record.is_summed:
-        sum_changed(state)
-        record.is_summed = True
-    return record.backlogs
-
-
-def sum_changed(state: State, *, most: int = 0) -> None:
-    """Bring the sums up to date with the tenants that changed, if those are more than `most`."""
-    record = state.waits
-    if len(record.changed) <= most:
-        return
-    for name in record.changed:
-        tenant = state.tenants.get(name)
-        queues = tenant.queues if tenant is not None else {}
-        for queue in {*queues, *record.backlogs.parts.get(name, ())}:
-            record.backlogs.set(name, queue, _part(state, tenant, queue))
-    record.changed.clear()
-
-
-def rank_of(state: State, tenant: Tenant, deferred: bool) -> int:
-    """Return the rank of the tenant's calls; 0 is the most urgent."""
-    if deferred:
-        return DEFERRED_RANK
-    return Tier(tenant.tier).rank if state.settings.tiers is not None else 0
-
-
-def _part(state: State, tenant: Tenant | None, name: QueueName) -> Part | None:
-    queue = tenant.queues.get(name) if tenant is not None else None
-    if tenant is None or queue is None:
-        return None
-    model, deferred = name
-    costs = state.waits.costs.get((tenant.name, model))
-    arriving = 0.0 if costs is None or deferred else costs.recent
-    if not queue.count and not arriving:
-        return None
-    mean = costs.own_mean if costs is not None else 0.0
-    unit = mean or 1.0
-    now, later = scaled(queue.count * unit), scaled((queue.count + arriving) * unit)
-    if not later:
-        return None
-    return Part(rank_of(state, tenant, deferred), mean > 0.0, scaled(tenant.weight), now, later)

@@ -16,7 +16,6 @@ from dispatcher.model.commands import Command, Outcome, Over
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Entry, Fact, Returned, WorkerSet
 from dispatcher.model.usage import TenantRow, UsageRow
-from dispatcher.shard.backlogs import CHANGED_MOST, sum_changed
 from dispatcher.shard.decide import decide
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.fold import fold
@@ -25,7 +24,7 @@ from dispatcher.shard.rows import tenant_rows, unsaved_usage, usage_rows
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state import State
 from dispatcher.shard.steps import News
-from dispatcher.shard.waits import observe
+from dispatcher.shard.waits import CHANGED_MOST, observe, sum_changed
 from dispatcher.shard.workers import FOR_A_TIME
 
 

@@ -16,12 +16,12 @@ from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.orders.queues import Call, Tenant
-from dispatcher.shard.backlogs import sum_changed
 from dispatcher.shard.codec import pack, unpack
 from dispatcher.shard.records import Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.state import State
+from dispatcher.shard.waits import sum_changed
 
 _TENANT = ("name", "version", "weight", "rate_per_s", "burst", "tier", "waiting_max", "clocks", "spent")
 _CALL = (

@@ -42,12 +42,16 @@ from typing import NamedTuple
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact
 from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.planning.residency import DRAIN_S, residency_s
-from dispatcher.shard.backlogs import QueueName, present_backlogs, rank_of
+from dispatcher.policies.tiers import Tier
+from dispatcher.shard.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName
+from dispatcher.shard.levels import scaled
 from dispatcher.shard.records import Worker
 from dispatcher.shard.state import State
 from dispatcher.shard.wait_record import COSTS_MIN, FORECAST_S
 
 NORMAL_P90 = 1.28
+CHANGED_MOST = 100
+"""An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
 SAMPLE_EVERY_S = 0.004
 """At most one end and one arrival in so many seconds changes the costs and the forecast of its tenant."""
 FOLLOW_EVERY_S = 0.02
@@ -134,11 +138,11 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
     """Return the service of other queues before the tenant has received `own`: of what waits now, and of that and what
     is forecast to arrive in FORECAST_S seconds. `mean_cost`: the model's mean service of a call."""
     model, deferred = queue
-    backlogs = present_backlogs(state)
+    backlogs = _present_backlogs(state)
     ranks = backlogs.ranks.get(model)
     if ranks is None:
         return 0.0, 0.0
-    rank = rank_of(state, tenant, deferred)
+    rank = _rank_of(state, tenant, deferred)
     level = inf if state.order.name == "fcfs" else own / tenant.weight
     now = later = 0.0
     if (same := ranks.get(rank)) is not None:
@@ -167,3 +171,50 @@ def _load_s(state: State, worker: Worker, model: str) -> float:
     since = max(worker.config.loaded_at, worker.ordered_at)
     kept_s = residency_s(swap_s, worker.model in state.waiting_models) if worker.model else 0.0
     return max(0.0, since + kept_s - state.at) + drain_s + swap_s
+
+
+def _present_backlogs(state: State) -> Backlogs:
+    """Return the sums. They are brought up to date at the first call for an entry, because a change of the sums makes
+    the next reading expensive (levels.py)."""
+    record = state.waits
+    if not record.is_summed:
+        sum_changed(state)
+        record.is_summed = True
+    return record.backlogs
+
+
+def sum_changed(state: State, *, most: int = 0) -> None:
+    """Bring the sums up to date with the tenants that changed, if those are more than `most`."""
+    record = state.waits
+    if len(record.changed) <= most:
+        return
+    for name in record.changed:
+        tenant = state.tenants.get(name)
+        queues = tenant.queues if tenant is not None else {}
+        for queue in {*queues, *record.backlogs.parts.get(name, ())}:
+            record.backlogs.set(name, queue, _part(state, tenant, queue))
+    record.changed.clear()
+
+
+def _rank_of(state: State, tenant: Tenant, deferred: bool) -> int:
+    """Return the rank of the tenant's calls; 0 is the most urgent."""
+    if deferred:
+        return DEFERRED_RANK
+    return Tier(tenant.tier).rank if state.settings.tiers is not None else 0
+
+
+def _part(state: State, tenant: Tenant | None, name: QueueName) -> Part | None:
+    queue = tenant.queues.get(name) if tenant is not None else None
+    if tenant is None or queue is None:
+        return None
+    model, deferred = name
+    costs = state.waits.costs.get((tenant.name, model))
+    arriving = 0.0 if costs is None or deferred else costs.recent
+    if not queue.count and not arriving:
+        return None
+    mean = costs.own_mean if costs is not None else 0.0
+    unit = mean or 1.0
+    now, later = scaled(queue.count * unit), scaled((queue.count + arriving) * unit)
+    if not later:
+        return None
+    return Part(_rank_of(state, tenant, deferred), mean > 0.0, scaled(tenant.weight), now, later)

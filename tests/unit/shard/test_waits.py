@@ -7,7 +7,7 @@ import pytest
 from dispatcher.model.commands import Accept, Cancel, End, Outcome, Refused, Waiting
 from dispatcher.model.facts import Entry, Fact
 from dispatcher.model.loadable import LoadableModel
-from dispatcher.shard import backlogs
+from dispatcher.shard import waits
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.state import State
@@ -189,13 +189,13 @@ def test_a_free_slot_is_given_in_spite_of_a_slow_past() -> None:
 
 def test_the_sums_are_made_once_for_an_entry_with_many_announced_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     shard = backlog()
-    made, sum_changed = list[int](), backlogs.sum_changed
+    made, sum_changed = list[int](), waits.sum_changed
 
     def count(state: State, *, most: int = 0) -> None:
         made.append(state.position)
         sum_changed(state, most=most)
 
-    monkeypatch.setattr(backlogs, "sum_changed", count)
+    monkeypatch.setattr(waits, "sum_changed", count)
     for _ in range(2):
         names = [f"q-{number}" for number in range(20 * len(made), 20 * len(made) + 20)]
         accepts = [

@@ -24,7 +24,6 @@ from dispatcher.service import kept_answers
 from dispatcher.shard import (
     accept,
     activity,
-    backlogs,
     codec,
     deadlines,
     decide,
@@ -69,7 +68,7 @@ ANYWHERE: list[tuple[Any, str]] = [
     (slots.Slots, "changed"), (slots.Slots, "first"), (state.State, "flush"), (state.State, "refresh"),
     (state.State, "leave_queue"), (state.State, "enqueue"), (state.State, "set_call"), (state.State, "set_worker"),
     (state.State, "note_interaction"), (state.State, "set_clocks"), (swapping, "order_loads"), (waits, "observe"),
-    (waits, "expected_wait"), (backlogs, "sum_changed"), (wait_record.WaitRecord, "count_ends"),
+    (waits, "expected_wait"), (waits, "sum_changed"), (wait_record.WaitRecord, "count_ends"),
     (wait_record.WaitRecord, "saturate"), (workers, "report"), (workers, "rested"), (workers, "silent_worker"),
     (two_clocks.TwoClocks, "joined"), (two_clocks.TwoClocks, "charged"), (two_clocks.TwoClocks, "settled"),
     (two_clocks.TwoClocksIndex, "place"), (keyed_index.KeyedIndex, "place"), (queues.TenantQueue, "head"),
