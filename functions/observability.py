@@ -11,14 +11,14 @@ from dispatcher.metrics_namespace import SERVICE, metrics_namespace
 from dispatcher.model.pool_delays import PoolDelays
 from dispatcher.model.scaling import FleetLoad, ScaleReport
 from dispatcher.model.tracing import trace_id_of
-from dispatcher.operations.following import Following
+from dispatcher.operations.followed import FollowedCall
 
 logger = Logger(service=SERVICE, log_uncaught_exceptions=False)
 metrics = Metrics(namespace=metrics_namespace(), service=SERVICE)
 
 
 def log_ended(
-    face: str, following: Following, outcome: str, *, output_tokens: int, ttft_ms: float | None, duration_ms: float
+    face: str, following: FollowedCall, outcome: str, *, output_tokens: int, ttft_ms: float | None, duration_ms: float
 ) -> None:
     """Log the one line that each invocation leaves.
 

@@ -6,20 +6,18 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from dispatcher.model.files import FileStore
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.directory import Directory
+from dispatcher.operations.followed import FollowedCall
 from dispatcher.operations.frozen import FrozenFront
 from dispatcher.operations.limits import Limits, LimitSettings
 from dispatcher.operations.pools import Pools
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.ports import Clock, GateLink, Ids, Launcher, Store, WorkerClient
-
-if TYPE_CHECKING:
-    from dispatcher.operations.following import Following
 
 logger = logging.getLogger("headgate.gate")
 
@@ -69,7 +67,7 @@ class Context:
     tracing: Tracing = NO_TRACING
     limits: Limits = field(init=False)
     directory: Directory = field(init=False)
-    durable_calls: dict[str, Following] = field(default_factory=dict)
+    durable_calls: dict[str, FollowedCall] = field(default_factory=dict)
     """The durable calls that this process follows, by id."""
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     lasting: set[asyncio.Task[Any]] = field(default_factory=set)

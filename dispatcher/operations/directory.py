@@ -27,6 +27,9 @@ CACHE_S = 60.0
 """After this time all processes know that a key was revoked or a limit changed."""
 LOOK_S = 10.0
 """While a request of a tenant waits, its process looks so often whether the tenant still exists."""
+WAITING_END_S = 3 * LOOK_S
+"""A waiting request ends within this time after its tenant was deleted, and the time of one read of the store: a look
+that another request's read makes unnecessary, one that begins a read, and one that finds its result."""
 CACHE_ENTRIES_MAX = 10_000
 KEY_CHARS_MAX = 200
 _NO_KEY = "No API key was sent. Send it in the header `Authorization: Bearer KEY`, or as `api_key` to lambda.invoke."

@@ -17,9 +17,8 @@ The task follows these rules (docs/gate.md, rules 3 to 6 and 15):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 
-from dispatcher.model.collected import Collected
 from dispatcher.model.commands import End, Offer, Outcome, Over, Refused, Unknown
 from dispatcher.model.errors import (
     AnsweredError,
@@ -30,113 +29,42 @@ from dispatcher.model.errors import (
     WorkerFailed,
 )
 from dispatcher.model.refusals import error_body, error_of_refusal
-from dispatcher.model.worker_protocol import Finished, WorkEvent
-from dispatcher.operations.answer_events import AnswerEvents, Pause
-from dispatcher.operations.attempt import NOT_TAKEN, Broken, LastEvent, OwnAttempts
+from dispatcher.model.worker_protocol import Finished
+from dispatcher.operations.attempt import NOT_TAKEN, Broken, LastEvent
 from dispatcher.operations.calls import Call, accept_of
 from dispatcher.operations.context import Context
-from dispatcher.operations.ends import end_in_log, error_of_refused
-from dispatcher.operations.leaving import cancel, give_back, let_go, take_back
+from dispatcher.operations.directory import LOOK_S
+from dispatcher.operations.ends import cancel, end_in_log, error_of_refused, give_back, let_go, take_back
+from dispatcher.operations.followed import FollowedCall, Item, Signal
 from dispatcher.operations.limits import WaitingRequest
-from dispatcher.operations.watching import LATE_S, Signal, watch
 
+LATE_S = 2.0
+"""A worker ends an execution at its deadline. If it has not done so within this time after it, the stream is closed."""
 LAST_EVENT_S = 3.0
 """After the gate has reported the end of the running attempt, the task waits this long for each further event of it. It
 waits longer only while the caller reads so slowly that the task reads no events."""
 
-Item = Outcome | LastEvent | Broken | Signal
 
-
-class Following:
+class Following(FollowedCall):
     """The task of one call, until the call ends or this process lets it go. `unread`: no caller reads the events."""
 
     def __init__(self, context: Context, call: Call, waiting: WaitingRequest | None, *, unread: bool = False) -> None:
-        self.call = call
-        self.begun = asyncio.Event()
-        """Set when this process has begun an offer of the call."""
-        self.ended = asyncio.Event()
-        self.error: AnsweredError | None = None
-        """The error with which the call ended; None if it is done, or if this process no longer holds it."""
+        super().__init__(call, context.link(call.pool), context.workers, context.tracing, unread=unread)
         self._context = context
-        self._link = context.link(call.pool)
         self._waiting = waiting
-        self._callers = 1
         self._over: Over | None = None
         """The call's end in the log, while the task still waits for the last event of the running attempt."""
         self._last_wait: asyncio.TimerHandle | None = None
-        self._is_over = False
-        self._inbox: asyncio.Queue[Item] = asyncio.Queue()
-        self._events = AnswerEvents(streamed=call.request.stream, unread=unread)
-        self._attempts = OwnAttempts(context.workers, call, self._events, self._inbox.put_nowait, context.tracing)
-        self._first: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if call.is_durable:
             context.durable_calls[call.id] = self
         context.spawn(self._run())
-
-    # ── For callers ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def attempt(self) -> int:
-        """The highest attempt that was offered here; 0 if none was."""
-        return self._attempts.highest
-
-    @property
-    def is_over(self) -> bool:
-        """True if this task begins no further offer."""
-        return self._is_over
-
-    async def first(self) -> Outcome:
-        """Return the gate's answer to the first command. Raises StoreUnavailable."""
-        return await asyncio.shield(self._first)
-
-    @property
-    def answer(self) -> Collected:
-        """The choices and counts of the attempt that ended the call; the whole answer, if `events` raised no error."""
-        return self._events.collected
-
-    def events(self) -> AsyncGenerator[WorkEvent, None]:
-        """Yield the events of the answer, for one reader. Raises the error with which the call ends.
-
-        If the call is not streamed, a new attempt may follow tokens of a lost one. It begins with another `Started`.
-        """
-        return self._events.read()
-
-    async def next_event(self, timeout_s: float) -> WorkEvent | Pause:
-        """Return the reader's next event, the end, or WAITING after `timeout_s`. Raises the same errors as `events`."""
-        return await self._events.next(timeout_s)
-
-    def join(self) -> bool:
-        """Add a caller that waits for the end and does not read the events. Return False if the call is over."""
-        self._callers += not self._is_over
-        return not self._is_over
-
-    async def hold_again(self) -> bool:
-        """Become the holder of a durable call again, because the gate may have launched the call meanwhile.
-
-        Return False if this task is ending, so that it begins no further offer.
-        """
-        if not self._is_over:
-            outcome = await self._link.do(accept_of(self.call, self._link, self._link.process))
-            if isinstance(outcome, Offer):
-                self._inbox.put_nowait(outcome)
-        return not self._is_over
-
-    def leave(self, *, reader: bool = False) -> None:
-        """Remove a caller. Each caller must leave once, even after the end. `reader`: it reads the events."""
-        self._callers -= 1
-        if reader or not self._callers:
-            self._events.discard()
-        if not self._callers:
-            self._inbox.put_nowait(Signal.LEFT)
-
-    # ── The task ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
         watching: asyncio.Task[None] | None = None
         try:
             outcome = await self._link.do(accept_of(self.call, self._link, self._link.process))
             self._first.set_result(outcome)
-            watching = asyncio.ensure_future(watch(self._context, self.call, self._inbox.put_nowait))
+            watching = asyncio.ensure_future(_watch(self._context, self.call, self._inbox.put_nowait))
             await self._follow(outcome)
         except StoreUnavailable as error:
             self._end(error)
@@ -298,3 +226,24 @@ class Following:
             self._first.set_exception(self.error or StoreUnavailable())
             self._first.exception()  # a caller that has left does not read it
         self.ended.set()
+
+
+async def _watch(context: Context, call: Call, put: Callable[[Offer | Over | Signal], None]) -> None:
+    """Put the news of the call, LATE at its deadline and each LATE_S after it, and LOOK every LOOK_S.
+
+    Return when the call is over.
+    """
+    late_at, look_at = call.deadline_at, context.clock.now() + LOOK_S
+    link = context.link(call.pool)
+    while True:
+        news = await link.news(call.id, max(0.0, min(late_at, look_at) - context.clock.now()))
+        if news is not None:
+            put(news)
+            if isinstance(news, Over):
+                return
+        elif context.clock.now() >= late_at:
+            put(Signal.LATE)
+            late_at += LATE_S
+        elif context.clock.now() >= look_at:
+            put(Signal.LOOK)
+            look_at += LOOK_S

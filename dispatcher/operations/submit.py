@@ -26,6 +26,7 @@ from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls import Call, item_of, span_attributes
 from dispatcher.operations.context import Context
+from dispatcher.operations.followed import FollowedCall
 from dispatcher.operations.following import Following
 from dispatcher.operations.frozen import within_budget
 from dispatcher.operations.keys import latest, may_try_again, next_number, numbered
@@ -76,7 +77,7 @@ class Known:
     call `leave` in every case."""
 
     invocation: Invocation
-    following: Following | None = None
+    following: FollowedCall | None = None
 
     def leave(self) -> None:
         if self.following is not None:

@@ -20,7 +20,7 @@ from dispatcher.model.commands import Outcome, Waiting
 from dispatcher.model.errors import InvalidRequest, NoWorker, TenantError
 from dispatcher.operations.answer import body_of, result_of
 from dispatcher.operations.context import Context
-from dispatcher.operations.following import Following
+from dispatcher.operations.followed import FollowedCall
 from dispatcher.operations.submit import Known, NewCall, Submission, submit
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import count, log_ended, logger, metrics
@@ -123,7 +123,7 @@ async def _collect_in_time(context: Context, accepted: NewCall, until: float) ->
         reading.cancel()
 
 
-async def _read_all(following: Following) -> Collected:
+async def _read_all(following: FollowedCall) -> Collected:
     async for _ in following.events():
         pass
     return following.answer
@@ -137,6 +137,6 @@ def _wait_of(outcome: Outcome) -> dict[str, Any]:
     return {"queue_position": outcome.position, **{name: each for name, each in wait.items() if each is not None}}
 
 
-def _pending_body(key: str, following: Following | None) -> dict[str, Any]:
+def _pending_body(key: str, following: FollowedCall | None) -> dict[str, Any]:
     is_running = following is not None and following.begun.is_set()
     return {"id": key, "status": "running" if is_running else "queued"}

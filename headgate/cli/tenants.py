@@ -21,10 +21,9 @@ from dispatcher.model.audit import AuditRecord
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import Tenant, is_named
 from dispatcher.monitor.follower import open_follower
-from dispatcher.operations.directory import CACHE_S
+from dispatcher.operations.directory import CACHE_S, WAITING_END_S
 from dispatcher.operations.tenant_settings import difference, with_settings
 from dispatcher.operations.tenants import Deleted, TenantAdmin
-from dispatcher.operations.watching import WAITING_END_S
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.ports import Store
 from dispatcher.stores.limits import INVOCATION_KEEP_S, USAGE_KEEP_S

@@ -42,8 +42,8 @@ from dispatcher.operations.batches.results import LineResult, done, failed, give
 from dispatcher.operations.batches.stop import Stop
 from dispatcher.operations.calls import Call
 from dispatcher.operations.context import Context
-from dispatcher.operations.following import Following
-from dispatcher.operations.leaving import cancel
+from dispatcher.operations.ends import cancel
+from dispatcher.operations.followed import FollowedCall
 from dispatcher.operations.responses import Turn, keep_if_wanted, read_turn
 from dispatcher.operations.results import choices_of, last_event
 from dispatcher.operations.submit import Known, NewCall, Submission, submit
@@ -199,7 +199,7 @@ class LineCall:
     async def _body(self, asked: LineRequest, head: AnswerHead, choices: Choices, finished: Finished) -> dict[str, Any]:
         return await asked.body(self._context, self._batch.tenant, head, choices, finished)
 
-    async def _withdraw(self, following: Following) -> None:
+    async def _withdraw(self, following: FollowedCall) -> None:
         """Take the call from the gate unless a worker has begun it. Raises _Withdrawn if it is withdrawn."""
         if not following.begun.is_set():
             with suppress(StoreUnavailable):

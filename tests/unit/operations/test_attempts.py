@@ -21,8 +21,8 @@ from dispatcher.model.invocation import StoredAnswer
 from dispatcher.model.worker_protocol import Started
 from dispatcher.operations.answer import result_of
 from dispatcher.operations.detached import execute_detached
+from dispatcher.operations.following import LATE_S
 from dispatcher.operations.submit import Known
-from dispatcher.operations.watching import LATE_S
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.gate.memory_gate import POOL, Gate

@@ -12,7 +12,7 @@ from dispatcher.operations.answer import result_of
 from dispatcher.operations.calls import accept_of
 from dispatcher.operations.context import LASTING_S
 from dispatcher.operations.detached import execute_detached
-from dispatcher.operations.leaving import TAKE_BACK_MAX_S
+from dispatcher.operations.ends import TAKE_BACK_MAX_S
 from dispatcher.operations.store_patience import STORE_PATIENCE_S
 from dispatcher.operations.submit import Known
 from tests.support.gate.in_process import OFFER_S
