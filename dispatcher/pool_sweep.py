@@ -10,8 +10,7 @@ import asyncio
 from dispatcher.bootstrap import make_log_keeper, make_scaler
 from dispatcher.config import Config
 from dispatcher.model.commands import Cancel, Tick
-from dispatcher.model.pool_delays import PoolDelays
-from dispatcher.model.scaling import FleetLoad, ScaleReport
+from dispatcher.model.scaling import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool
 from dispatcher.operations.scaling import Scaling

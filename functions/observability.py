@@ -8,8 +8,7 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from dispatcher.metrics_namespace import SERVICE, metrics_namespace
-from dispatcher.model.pool_delays import PoolDelays
-from dispatcher.model.scaling import FleetLoad, ScaleReport
+from dispatcher.model.scaling import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.model.tracing import trace_id_of
 from dispatcher.operations.followed import FollowedCall
 

@@ -1,4 +1,4 @@
-"""The values of scaling: what the gate's log shows of a fleet's load, and the service that runs the workers."""
+"""What the gate's log shows of a pool's load and delays, and the service that runs its workers."""
 
 from __future__ import annotations
 
@@ -69,3 +69,14 @@ class FleetScaler(Protocol):
     async def set(self, workers: int) -> None:
         """Set the desired number. Return before the workers have started or stopped."""
         ...
+
+
+class PoolDelays(NamedTuple):
+    """How late a pool is, in seconds: the values behind the alarms for waiting and for a log that stands still."""
+
+    oldest_wait_s: Mapping[str, float]
+    """For each tier, how long the oldest waiting call has waited, without deferred classes; 0 if none waits."""
+    overdue_s: float
+    """For how long a decision has been due that is not in the log; 0 if none is due. A deadline of a waiting call, the
+    end of a worker's rest and the end of an order to load a model are due at a known time, and a gate that works
+    decides them in a second."""

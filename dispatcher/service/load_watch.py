@@ -6,15 +6,13 @@ It writes nothing, and needs no running process.
 from __future__ import annotations
 
 from dispatcher.model.facts import Accepted, Entry
-from dispatcher.model.pool_delays import PoolDelays
-from dispatcher.model.scaling import FleetLoad
+from dispatcher.model.scaling import FleetLoad, PoolDelays
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.ports import Clock, Log
 from dispatcher.service.follower import Delivery, Follower
 from dispatcher.service.launches import suspended_calls
-from dispatcher.shard.fleet_load import fleet_load
-from dispatcher.shard.pool_delays import pool_delays
+from dispatcher.shard.fleet_load import fleet_load, pool_delays
 from dispatcher.shard.records import NO_PROCESS
 from dispatcher.shard.settings import ShardSettings
 

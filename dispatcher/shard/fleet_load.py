@@ -1,4 +1,4 @@
-"""The load of a pool, from its shard's state. Pure. It takes about a microsecond for each waiting call."""
+"""The load and the delays of a pool, from its shard's state. Pure. Each takes about a microsecond for a call."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 
-from dispatcher.model.scaling import FleetLoad, WorkerLoad
+from dispatcher.model.scaling import FleetLoad, PoolDelays, WorkerLoad
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.shard.records import Worker
+from dispatcher.shard.shard import Shard
 from dispatcher.shard.state import State
 from dispatcher.shard.workers import USABLE
 
@@ -37,6 +38,16 @@ def fleet_load(state: State, arriving_per_s: float, now: float) -> FleetLoad:
         service_per_s=_mean_per_s(ready),
         workers=_loads(ready),
     )
+
+
+def pool_delays(shard: Shard, now: float) -> PoolDelays:
+    """Return how late the pool is at `now`, in Unix seconds."""
+    waits = {str(tier): 0.0 for tier in TENANT_TIERS}
+    for call in shard.state.calls.values():
+        if call.queued and not call.deferred:
+            tier = call.tenant.tier
+            waits[tier] = max(waits.get(tier, 0.0), now - call.arrived_at)
+    return PoolDelays(waits, max(0.0, now - shard.next_tick()))
 
 
 def _loads(ready: Sequence[Worker]) -> tuple[WorkerLoad, ...]:
