@@ -41,3 +41,8 @@ class GroupPlan(NamedTuple):
     @property
     def is_late(self) -> bool:
         return self.ends_at > self.due_at
+
+    @property
+    def late_s(self) -> float:
+        """The seconds from the due time of the first request to the expected end of the last, if that is later."""
+        return max(0.0, self.ends_at - self.due_at)

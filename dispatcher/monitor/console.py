@@ -15,11 +15,8 @@ from math import inf
 from dispatcher.model.errors import LogError, StoreUnavailable
 from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import LogFollower
-from dispatcher.monitor.hours import TenantHours, last_hours, tenants_by_hour, total_of
 from dispatcher.monitor.picture import Picture, TenantPicture
-from dispatcher.monitor.plan_picture import PlanPicture
-from dispatcher.monitor.tier_picture import TierPicture
-from dispatcher.monitor.usage import pool_usage_rows
+from dispatcher.monitor.usage import TenantHours, last_hours, pool_usage_rows, tenants_by_hour, total_of
 from dispatcher.ports import Clock, UsageStore
 
 FRESH_S = 2.0
@@ -54,16 +51,14 @@ class TenantLine:
 
 @dataclass(frozen=True, slots=True)
 class ConsolePicture:
-    """`tenants`: the busiest of `matching` tenants that match, of `known` with a call now or in the shown hours.
+    """The gate of a pool, and what the page shows of its tenants: the busiest of `matching` tenants that match, of
+    `known` with a call now or in the shown hours.
 
-    `now` in Unix seconds. `total`: the usage of all tenants. `problems`: why a part is missing or old.
+    `total`: the usage of all tenants. `problems`: why a part is missing or old.
     """
 
     pool: str
-    now: float
     gate: Picture
-    tiers: Sequence[TierPicture]
-    plan: PlanPicture
     tenants: Sequence[TenantLine]
     matching: int
     known: int
@@ -85,8 +80,7 @@ class Console:
         """Return the picture. `find`: only tenants with this text in their names. It raises no error of the store or
         the log: what cannot be read is one of the picture's problems."""
         problems = await self._refresh()
-        now = self._clock.now()
-        gate = self._follower.picture(now)
+        gate = self._follower.picture(self._clock.now())
         active = {each.row.tenant: each for each in gate.tenants}
         known = sorted({*active, *self._hours})
         matching = [name for name in known if find in name]
@@ -97,10 +91,8 @@ class Console:
         except StoreUnavailable as error:
             problems.append(ConsoleProblem(f"The configuration of idle tenants cannot be read: {error}", _CHECK_TABLE))
             lines = [_line(name, active.get(name), None, self._hours.get(name)) for name in names]
-        return ConsolePicture(
-            self._follower.shard, now, gate, self._follower.tiers(now), self._follower.plan(now), lines,
-            len(matching), len(known), total_of(self._hours.values()), problems,
-        )  # fmt: skip
+        total = total_of(self._hours.values())
+        return ConsolePicture(self._follower.shard, gate, lines, len(matching), len(known), total, problems)
 
     async def _refresh(self) -> list[ConsoleProblem]:
         """Read what is old. Return what is wrong with the last read, or that it has not ended."""

@@ -10,14 +10,20 @@ from collections.abc import Sequence
 from dispatcher.config import Config
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.usage import UsageRow
-from dispatcher.monitor.picture import Picture, WorkerPicture, tenants_of
-from dispatcher.monitor.plan_picture import PlanPicture, needed_now, plan_picture
+from dispatcher.monitor.picture import Picture, take_picture
 from dispatcher.monitor.recent import Recent
-from dispatcher.monitor.tier_picture import TierPicture, first_arrivals, tier_pictures
-from dispatcher.policies.planning.autoscaling import WorkersNeeded
+from dispatcher.policies.planning.autoscaling import WorkersNeeded, workers_needed
+from dispatcher.policies.planning.fleet import FleetWorker
 from dispatcher.ports import Clock, Log, Store
 from dispatcher.service.follower import Follower
+from dispatcher.service.questions import usage
+from dispatcher.shard.plan_input import plan_input
 from dispatcher.shard.settings import ShardSettings
+
+WORKERS_MAX = 64
+"""The number of workers needed is searched up to this, or up to twice the fleet."""
+MOVES = 2_000
+"""The planner's budget for each number of workers that is tried."""
 
 
 def open_follower(store: Store, config: Config, clock: Clock) -> LogFollower:
@@ -51,28 +57,19 @@ class LogFollower:
 
     def picture(self, now: float) -> Picture:
         """Return the state, and the figures of the window that ends at `now` (Unix seconds)."""
-        shard = self._copy.shard
-        waits_since = first_arrivals(shard.state, lambda call: call.tenant.name)
-        return Picture(
-            position=shard.position,
-            at=shard.at,
-            leader=shard.leader,
-            epoch=shard.epoch,
-            tenants=tenants_of(shard.tenant_rows(), self._recent.of_tenants(now), waits_since, now),
-            workers=tuple(self._worker(worker) for worker in self.workers()),
-        )
-
-    def plan(self, now: float) -> PlanPicture:
-        """Return the plan of the fleet, and what waits for which model, at `now` (Unix seconds)."""
-        return plan_picture(self._copy.shard.state, self._copy.shard.position, now)
-
-    def tiers(self, now: float) -> Sequence[TierPicture]:
-        """Return what waits and runs in each tier at `now` (Unix seconds)."""
-        return tier_pictures(self._copy.shard.state, now)
+        return take_picture(self._copy.shard, self._recent.of_tenants(now), now)
 
     def needed(self, now: float) -> WorkersNeeded:
-        """Return the number of workers at which no entitled work is late. The search may take seconds."""
-        return needed_now(self._copy.shard.state, now)
+        """Return the smallest number of workers at which no entitled work is late. Workers of the kinds that the fleet
+        has can be added. The search may take seconds."""
+        problem = plan_input(self._copy.shard.state, {}, now)
+        kinds: dict[str, FleetWorker] = {worker.kind: worker for worker in problem.workers}
+        most = max(WORKERS_MAX, 2 * len(problem.workers)) if kinds else 0
+        if not most:
+            return WorkersNeeded(None, "no worker serves")
+        return workers_needed(
+            problem.backlogs, problem.workers, tuple(kinds.values()), now, workers_max=most, moves=MOVES
+        )  # fmt: skip
 
     def workers(self) -> Sequence[WorkerSet]:
         """Return the workers in the log, ordered by name."""
@@ -80,17 +77,4 @@ class LogFollower:
 
     def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> list[UsageRow]:
         """Return the totals of a tenant (None: of all tenants) that the shard holds, both hours included."""
-        rows = self._copy.shard.usage_rows()
-        return [row for row in rows if tenant in (None, row.tenant) and first_hour <= row.hour <= last_hour]
-
-    def _worker(self, worker: WorkerSet) -> WorkerPicture:
-        return WorkerPicture(
-            worker=worker.worker,
-            url=worker.url,
-            model=worker.model,
-            state=worker.state,
-            slots=worker.slots,
-            running=len(self._copy.shard.state.workers[worker.worker].running),
-            service_per_s=worker.service_per_s,
-            bytes_per_token=worker.bytes_per_token,
-        )
+        return usage(self._copy.shard, tenant, first_hour, last_hour)

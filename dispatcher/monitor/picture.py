@@ -1,29 +1,25 @@
-"""The state of a shard at one moment, for an operator."""
+"""The picture of a running gate at one moment: tenants, tiers, workers, models and the plan of the fleet.
+
+`take_picture` gathers it once from the state of a shard. headgate/monitor renders it for the terminal and as JSON,
+functions/http_api/operator as the operator's page.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from dispatcher.model.fleet_plan import GroupPlan
 from dispatcher.model.usage import TenantRow
 from dispatcher.monitor.recent import IDLE, WINDOW_S, TenantRecent
+from dispatcher.policies.tiers import TENANT_TIERS
+from dispatcher.shard.planned import ORDER_S
+from dispatcher.shard.records import Worker
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.state import State
 
 LATE_S = 10.0
 """A call that its tenant's guarantee covers may wait this long: until a running call ends and frees a slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerPicture:
-    """A worker in the log. `service_per_s`: its measured capacity in service units a second, 0 if unknown."""
-
-    worker: str
-    url: str
-    model: str
-    state: str
-    slots: int
-    running: int
-    service_per_s: float
-    bytes_per_token: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +47,87 @@ class TenantPicture:
 
 
 @dataclass(frozen=True, slots=True)
+class TierPicture:
+    """`tenants`: those with a call. `oldest_s`: how long the first waiting call has waited; None if none waits."""
+
+    tier: str
+    tenants: int
+    waiting: int
+    running: int
+    oldest_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPicture:
+    """A worker in the log. `service_per_s`: its measured capacity in service units a second, 0 if unknown.
+
+    `ordered`: the model that the worker is ordered to load since `ordered_s` seconds, empty if none. `planned`: its
+    model in the plan, empty without a plan. `order`: the numbers of its next groups; empty if the plan is old.
+    """
+
+    worker: str
+    url: str
+    model: str
+    state: str
+    slots: int
+    running: int
+    service_per_s: float
+    bytes_per_token: float
+    loaded_s: float | None = None
+    """For how long it has its model; None for a worker that keeps its model."""
+    swap_s: Mapping[str, float] = field(default_factory=dict)
+    ordered: str = ""
+    ordered_s: float = 0.0
+    planned: str = ""
+    order: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPicture:
+    """`waiting`: its waiting calls. `oldest_s`: how long the first of them has waited. `loading`: the workers that are
+    ordered to load it."""
+
+    model: str
+    waiting: int
+    oldest_s: float
+    workers: tuple[str, ...]
+    loading: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPicture:
+    """`groups`: by number. `is_fresh`: the plan's order still counts."""
+
+    made_at: float
+    is_fresh: bool
+    groups: tuple[GroupPlan, ...]
+
+    @property
+    def late_requests(self) -> int:
+        return sum(group.requests for group in self.groups if group.is_late)
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
-    """The state after all entries below `position`. `at`: Unix seconds of the last entry, 0 if there is none."""
+    """The state after all entries below `position`, at `now`. `at`: the time of the last entry, 0 if there is none.
+    Both are Unix seconds."""
 
     position: int
     at: float
+    now: float
     leader: str
     """The address of the process that decides for the others; empty if there is none."""
     epoch: int
     """The number of takeovers so far."""
     tenants: tuple[TenantPicture, ...]
+    """The active tenants, by name."""
+    tiers: tuple[TierPicture, ...]
+    """Every tier that a tenant can have, the most urgent first."""
     workers: tuple[WorkerPicture, ...]
+    """The workers by name."""
+    models: tuple[ModelPicture, ...]
+    """The models that workers have or can load, or that calls wait for, by name."""
+    plan: PlanPicture | None = None
 
     @property
     def capacity_per_s(self) -> float:
@@ -72,19 +138,55 @@ class Picture:
         """The sum of the active tenants' guaranteed rates, in service units a second."""
         return sum(tenant.row.rate_per_s for tenant in self.tenants)
 
+    @property
+    def is_overbooked(self) -> bool:
+        """Whether the guarantees exceed the measured capacity."""
+        return 0 < self.capacity_per_s < self.guaranteed_per_s
+
     def tenant(self, identity: str) -> TenantPicture | None:
         """Return an active tenant; None if it is idle."""
         return next((tenant for tenant in self.tenants if tenant.row.tenant == identity), None)
 
 
-def tenants_of(
-    rows: Sequence[TenantRow], recent: Mapping[str, TenantRecent], waits_since: Mapping[str, float], now: float
-) -> tuple[TenantPicture, ...]:
-    """Return the tenants by name, each with its credit at `now`. `waits_since`: the first arrivals of waiting calls."""
-    by_name = sorted(rows, key=lambda row: row.tenant)
-    return tuple(
-        TenantPicture(_at(row, now), recent.get(row.tenant, IDLE), waits_since.get(row.tenant)) for row in by_name
+@dataclass(frozen=True, slots=True)
+class _FirstArrivals:
+    """When the first of the waiting calls arrived, in Unix seconds, by tenant, by tier and by model."""
+
+    tenants: dict[str, float] = field(default_factory=dict)
+    tiers: dict[str, float] = field(default_factory=dict)
+    models: dict[str, float] = field(default_factory=dict)
+
+
+def take_picture(shard: Shard, recent: Mapping[str, TenantRecent], now: float) -> Picture:
+    """Return the picture of the shard at `now` (Unix seconds). `recent`: the last minute's figures of each tenant."""
+    state = shard.state
+    arrivals = _first_arrivals(state)
+    rows = sorted(shard.tenant_rows(), key=lambda row: row.tenant)
+    plan = state.plan
+    return Picture(
+        position=shard.position,
+        at=shard.at,
+        now=now,
+        leader=shard.leader,
+        epoch=shard.epoch,
+        tenants=tuple(
+            TenantPicture(_at(row, now), recent.get(row.tenant, IDLE), arrivals.tenants.get(row.tenant)) for row in rows
+        ),
+        tiers=_tiers(state, arrivals.tiers, now),
+        workers=_workers(state, now),
+        models=_models(state, arrivals.models, now),
+        plan=PlanPicture(plan.made_at, _is_fresh(state, now), plan.groups) if plan is not None else None,
     )
+
+
+def _first_arrivals(state: State) -> _FirstArrivals:
+    found = _FirstArrivals()
+    for call in state.calls.values():
+        if call.queued:
+            places = (found.tenants, call.tenant.name), (found.tiers, call.tenant.tier), (found.models, call.model)
+            for arrivals, name in places:
+                arrivals[name] = min(call.arrived_at, arrivals.get(name, call.arrived_at))
+    return found
 
 
 def _at(row: TenantRow, now: float) -> TenantRow:
@@ -94,3 +196,60 @@ def _at(row: TenantRow, now: float) -> TenantRow:
     if row.credit is None:
         return replace(row, at=now)
     return replace(row, credit=min(row.burst, row.credit + (now - row.at) * row.rate_per_s), at=now)
+
+
+def _tiers(state: State, arrivals: Mapping[str, float], now: float) -> tuple[TierPicture, ...]:
+    found = []
+    for tier in TENANT_TIERS:
+        tenants = [each for each in state.tenants.values() if each.tier == tier]
+        waiting = [each.waiting + each.suspended for each in tenants]
+        running = [each.running for each in tenants]
+        busy = sum(1 for counts in zip(waiting, running, strict=True) if any(counts))
+        oldest_s = now - arrivals[tier] if tier in arrivals else None
+        found.append(TierPicture(tier.value, busy, sum(waiting), sum(running), oldest_s))
+    return tuple(found)
+
+
+def _is_fresh(state: State, now: float) -> bool:
+    return state.plan is not None and now - state.plan.made_at <= ORDER_S
+
+
+def _workers(state: State, now: float) -> tuple[WorkerPicture, ...]:
+    is_fresh = _is_fresh(state, now)
+    planned = {each.worker: each for each in state.plan.workers} if state.plan is not None else {}
+
+    def picture(worker: Worker) -> WorkerPicture:
+        own, config = planned.get(worker.name), worker.config
+        return WorkerPicture(
+            worker=worker.name,
+            url=config.url,
+            model=worker.model,
+            state=config.state,
+            slots=config.slots,
+            running=len(worker.running),
+            service_per_s=config.service_per_s,
+            bytes_per_token=config.bytes_per_token,
+            loaded_s=max(0.0, now - config.loaded_at) if config.loaded_at else None,
+            swap_s=worker.swap_s,
+            ordered=worker.load,
+            ordered_s=max(0.0, now - worker.ordered_at) if worker.load else 0.0,
+            planned=own.model if own is not None else "",
+            order=own.order if own is not None and is_fresh else (),
+        )
+
+    return tuple(picture(state.workers[name]) for name in sorted(state.workers))
+
+
+def _models(state: State, arrivals: Mapping[str, float], now: float) -> tuple[ModelPicture, ...]:
+    workers: Sequence[Worker] = [state.workers[name] for name in sorted(state.workers)]
+    names = {*state.waiting_models, *(worker.model for worker in workers), *(m for w in workers for m in w.swap_s)}
+    return tuple(
+        ModelPicture(
+            name,
+            state.waiting_models.get(name, 0),
+            max(0.0, now - arrivals[name]) if name in arrivals else 0.0,
+            tuple(worker.name for worker in workers if worker.model == name),
+            tuple(worker.name for worker in workers if worker.load == name),
+        )
+        for name in sorted(names)
+    )

@@ -6,7 +6,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatcher.model.errors import EncodedRequest, InvalidRequest
-from functions.http_api.operator.view import PATH as OPERATOR_PATH
+from functions.http_api.operator.page import PATH as OPERATOR_PATH
 from functions.http_api.refusals import ID_HEADER, error_response, request_id
 
 SINGLE = ("authorization", "idempotency-key", "content-length", "content-type", "host")

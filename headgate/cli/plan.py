@@ -14,7 +14,8 @@ from dispatcher.config import Config
 from dispatcher.monitor.follower import open_follower
 from dispatcher.ports import Store
 from headgate.cli.gate_store import Data, PoolName, with_store
-from headgate.monitor.plan_view import plan_json, plan_view
+from headgate.monitor.as_json import plan_json
+from headgate.monitor.terminal import plan_view
 
 
 def plan(
@@ -29,7 +30,7 @@ def plan(
         follower = open_follower(store, config, clock)
         await follower.catch_up()
         now = clock.now()
-        picture, needed = follower.plan(now), follower.needed(now)
+        picture, needed = follower.picture(now), follower.needed(now)
         if json:
             sys.stdout.write(json_module.dumps(plan_json(picture, needed)) + "\n")
         else:

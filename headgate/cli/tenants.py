@@ -33,7 +33,7 @@ from headgate.cli.one_object import takes
 from headgate.cli.overbooked import warn_if_overbooked
 from headgate.cli.tenant_apply import apply
 from headgate.cli.tenant_keys import Json, Name, SloClassName, check_class, keys, revoke_key, rotate_key, shown_as
-from headgate.monitor.render import tenant_json
+from headgate.monitor.as_json import tenant_json
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage tenants and their API keys.")
 

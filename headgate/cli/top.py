@@ -18,7 +18,8 @@ from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.ports import Store
 from headgate.cli.gate_store import Data, PoolName, with_store
 from headgate.cli.signals import either, interrupted
-from headgate.monitor.render import as_json, view
+from headgate.monitor.as_json import top_json
+from headgate.monitor.terminal import top_view
 
 
 def top(
@@ -49,10 +50,10 @@ def top(
 def _print(follower: LogFollower, now: float, json: bool) -> None:
     picture = follower.picture(now)
     if json:
-        sys.stdout.write(json_module.dumps(as_json(picture)) + "\n")
+        sys.stdout.write(json_module.dumps(top_json(picture)) + "\n")
         sys.stdout.flush()
     else:
-        Console().print(view(picture, now))
+        Console().print(top_view(picture))
 
 
 async def _stream(follower: LogFollower, clock: RealClock, every_s: float) -> None:
@@ -71,7 +72,7 @@ async def _live(follower: LogFollower, clock: RealClock, every_s: float) -> None
     with Live(auto_refresh=False, screen=True) as live:
         problem = ""
         while True:
-            live.update(view(follower.picture(clock.now()), clock.now(), problem), refresh=True)
+            live.update(top_view(follower.picture(clock.now()), problem), refresh=True)
             await clock.sleep(every_s)
             try:
                 await follower.catch_up()

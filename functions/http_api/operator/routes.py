@@ -1,7 +1,13 @@
-"""The routes of the operator's page. The token comes in a header or in the login form, never in the URL."""
+"""The routes of the operator's page. The token comes in a header or in the login form, never in the URL.
+
+The operator's session is a cookie with its end and a signature. It does not contain the token. Every front that has the
+token can check it, and no front stores it. A new token ends all sessions.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from urllib.parse import parse_qs
 
 from starlette.exceptions import HTTPException
@@ -12,12 +18,22 @@ from starlette.routing import Route
 from dispatcher.operator_access import OperatorAccess
 from functions.http_api.callers import api_key, context_of
 from functions.http_api.connections import read_body
-from functions.http_api.operator.page import LOGIN, LOGIN_PATH, LOGOUT_PATH, login_page, operator_page
-from functions.http_api.operator.session import COOKIE, LIVES_S, is_session, is_token, new_session
-from functions.http_api.operator.style import HEADERS
-from functions.http_api.operator.view import HERE, PATH, View
+from functions.http_api.operator.html import HEADERS
+from functions.http_api.operator.page import (
+    HERE,
+    LOGIN,
+    LOGIN_PATH,
+    LOGOUT_PATH,
+    PATH,
+    View,
+    login_page,
+    operator_page,
+)
 from functions.observability import logger
 
+COOKIE = "headgate-operator"
+LIVES_S = 12 * 3600
+TOKEN_CHARS_MAX = 200
 FORM_BYTES_MAX = 4_096
 FIND_CHARS_MAX = 64
 _BACK = f"../{HERE}"
@@ -92,6 +108,35 @@ def _may_read(request: Request, access: OperatorAccess) -> bool:
 def _is_https(request: Request) -> bool:
     """Return whether the browser uses HTTPS, to this process or to a load balancer before it."""
     return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "") == "https"
+
+
+def is_token(token: bytes, given: str) -> bool:
+    """Return whether `given` is the token. The time that it takes does not depend on where they differ."""
+    if not 0 < len(given) <= TOKEN_CHARS_MAX:
+        return False
+    return hmac.compare_digest(_digest(given.encode("utf-8", "replace")), _digest(token))
+
+
+def new_session(token: bytes, now: float) -> str:
+    """Return the value of a cookie that is valid for LIVES_S from `now` (Unix seconds)."""
+    ends_at = int(now) + LIVES_S
+    return f"{ends_at}.{_signature(token, ends_at)}"
+
+
+def is_session(token: bytes, cookie: str, now: float) -> bool:
+    """Return whether the cookie was made with this token and is still valid at `now` (Unix seconds)."""
+    end, _, signature = cookie.partition(".")
+    if not (end.isascii() and end.isdecimal() and len(end) <= 12 and signature.isascii()):
+        return False
+    return hmac.compare_digest(signature, _signature(token, int(end))) and now < int(end)
+
+
+def _signature(token: bytes, ends_at: int) -> str:
+    return hmac.new(token, f"operator session until {ends_at}".encode(), hashlib.sha256).hexdigest()
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()
 
 
 ROUTES = [

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.operator_access import make_operator
-from functions.http_api.operator.session import COOKIE, LIVES_S, is_session, is_token, new_session
-from functions.http_api.operator.style import HEADERS, STYLE
+from functions.http_api.operator.html import HEADERS, STYLE
+from functions.http_api.operator.routes import COOKIE, LIVES_S, is_session, is_token, new_session
 from tests.support.asgi import Call, Reply
 from tests.support.gate.logged_pool import TOKEN, LoggedPool
 from tests.support.gate.memory_gate import Gate

@@ -27,7 +27,7 @@ class DyingWorker:
     def picture(self, now: float) -> Picture:
         urls = ["http://second"] if self._step > 2 else []
         workers = [WorkerPicture("w-0", url, "the-model", "serving", 8, 0, 0.0, 4.0) for url in urls]
-        return Picture(self._step, now, "", 0, (), tuple(workers))
+        return Picture(self._step, now, now, "", 0, (), (), tuple(workers), ())
 
 
 async def test_a_worker_that_came_back_at_another_address_counts(tmp_path: Path) -> None:
