@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from functions.observability import logger
-from headgate.simulator.virtual_time import run
 from tests.support.gate.outage_world import FAULTS, Fault, OutageWorld
+from tests.support.virtual_time import run
 
 OUTAGE_S, EVERY_S = 20.0, 0.2
 ANSWERED_S = 60.0

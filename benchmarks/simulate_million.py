@@ -21,6 +21,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from benchmarks.sampled import SampledWorkload
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
@@ -31,7 +32,6 @@ from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
-from headgate.workloads.sampled import SampledWorkload
 from headgate.workloads.sources import open_workload
 
 TRACE = Path("../shared/traces/vtc/real.csv")

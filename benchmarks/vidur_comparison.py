@@ -17,11 +17,11 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
+from benchmarks.sampled import SampledWorkload
 from benchmarks.simulate_million import TRACE, sampled
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
-from headgate.workloads.sampled import SampledWorkload
 
 VIDUR = "vidur==0.0.26"
 REQUESTS = 5_000

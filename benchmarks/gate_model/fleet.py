@@ -14,9 +14,9 @@ from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
 from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings
-from headgate.simulator.virtual_time import LoopClock
 from tests.support.gate.hosts import Host, install_hosts
 from tests.support.gate.network import Network
+from tests.support.virtual_time import LoopClock
 
 SHARD = "default"
 SECRETS = FleetSecrets("a secret of the whole fleet")

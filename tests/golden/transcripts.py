@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dispatcher.model.capabilities import Capability
-from headgate.simulator.virtual_time import VirtualTimeLoop
 from tests.support.asgi import Caller
 from tests.support.gate.batch_story import batch_gate, ended, runner
 from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
 from tests.support.gate.worker_client import SHED, dies_after, refuses
+from tests.support.virtual_time import VirtualTimeLoop
 
 RESPONSES, BATCHES, FILES = "/v1/responses", "/v1/batches", "/v1/files"
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}

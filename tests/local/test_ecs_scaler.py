@@ -14,8 +14,8 @@ from dispatcher.model.scaling import FleetLoad, ScaleReport
 from dispatcher.operations.scale import ScaleSettings
 from dispatcher.operations.scaling import Scaling
 from dispatcher.scalers.ecs import KEPT_MINUTES, EcsService
-from headgate.simulator.virtual_time import LoopClock
 from tests.support.local.aws_client import aws_client
+from tests.support.virtual_time import LoopClock
 
 
 @pytest.fixture

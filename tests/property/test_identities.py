@@ -13,11 +13,11 @@ from dispatcher.model.tenants import Tenant, name_of
 from dispatcher.operations.directory import CACHE_S
 from dispatcher.operations.erasing import TenantData
 from dispatcher.operations.tenants import StoreAdmin
-from headgate.simulator.virtual_time import VirtualTimeLoop
 from tests.support.asgi import Caller
 from tests.support.depth import at_depth
 from tests.support.gate.batch_story import batch_gate, line, started
 from tests.support.gate.memory_gate import COMPLETION, MODEL, Gate
+from tests.support.virtual_time import VirtualTimeLoop
 
 NAMES = st.sampled_from(["acme", "acme-2", "old"])
 PICKS = st.integers(0, 2)

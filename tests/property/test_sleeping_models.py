@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpu_worker.engines.interface import EngineRequest
 from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
 from gpu_worker.engines.supervised import SupervisedEngine
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.swapped_models import SLEEP_BYTES, Models, prepared
 
 NAMES = ("a", "b", "c", "d")

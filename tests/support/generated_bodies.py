@@ -23,10 +23,10 @@ from hypothesis import seed as seeded
 
 from dispatcher.model.capabilities import Capability
 from functions.http_api.openapi.document import OPERATIONS, document
-from headgate.simulator.virtual_time import run
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import Gate, make_gate
 from tests.support.gate.worker_client import Act
+from tests.support.virtual_time import run
 
 PATHS = [each.path for each in OPERATIONS if each.takes_idempotency_key]
 ALL = tuple(sorted(Capability))

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.simulator.virtual_time import VirtualTimeLoop
 from tests.support.gate.memory_gate import Gate, make_gate
+from tests.support.virtual_time import VirtualTimeLoop
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, type[VirtualTimeLoop]]:

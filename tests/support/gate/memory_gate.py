@@ -18,10 +18,10 @@ from dispatcher.policies.clocks import Share
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryStore
 from functions.http_api.app import make_app
-from headgate.simulator.virtual_time import LoopClock
 from tests.support.asgi import Caller
 from tests.support.gate.in_process import InProcessGate, InProcessLink
 from tests.support.gate.worker_client import ScriptedWorkers
+from tests.support.virtual_time import LoopClock
 
 POOL = "default"
 MODEL = "m"

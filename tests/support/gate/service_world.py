@@ -18,9 +18,9 @@ from dispatcher.service.link.link import Link
 from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryData, MemoryStore
-from headgate.simulator.virtual_time import LoopClock, run
 from tests.support.gate.hosts import Host, install_hosts
 from tests.support.gate.network import Network
+from tests.support.virtual_time import LoopClock, run
 
 SHARD = "pool"
 SECRETS = FleetSecrets("a secret of the whole fleet")

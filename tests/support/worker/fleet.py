@@ -14,7 +14,7 @@ from dispatcher.model.worker_protocol import Finished, WorkRefused
 from dispatcher.shard.shard import Shard
 from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
 from gpu_worker.service.health.probe import PROBE_TENANT
-from headgate.simulator.virtual_time import START
+from tests.support.virtual_time import START
 from tests.support.worker.gate import ScriptedGate
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine

@@ -21,8 +21,8 @@ from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.outbox_journal import Journal
 from gpu_worker.service.server import make_app
 from gpu_worker.service.slo.watch import SloWatch
-from headgate.simulator.virtual_time import START, LoopClock
 from tests.support.asgi import Call
+from tests.support.virtual_time import START, LoopClock
 from tests.support.worker.connections import AsgiConnections
 from tests.support.worker.gate import ScriptedGate
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine

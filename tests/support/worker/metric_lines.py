@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_worker.engines.interface import EngineFacts
 from gpu_worker.service.metric_lines import MetricLines
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gpu_worker.service.agent import AgentSettings
-from headgate.simulator.virtual_time import START
+from tests.support.virtual_time import START
 from tests.support.worker.harness import WorkerHarness, order
 
 SETTINGS = AgentSettings()

@@ -14,7 +14,7 @@ from gpu_worker.engines.interface import Engine, EngineEvent, EngineFacts, Engin
 from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.sleep import SleepFailed
 from gpu_worker.engines.supervised import SupervisedEngine
-from headgate.simulator.virtual_time import LoopClock
+from tests.support.virtual_time import LoopClock
 from tests.support.worker.scripted_engine import ScriptedEngine
 
 COMPLETES = frozenset({Capability.COMPLETION})

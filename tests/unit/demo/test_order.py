@@ -32,10 +32,10 @@ from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.server import make_app as make_worker_app
-from headgate.simulator.virtual_time import LoopClock, run
 from tests.support.asgi import Call, Caller, Reply
 from tests.support.gate.in_process import InProcessGate
 from tests.support.gate.memory_gate import CHAT, MODEL, CountingIds, FakeLauncher
+from tests.support.virtual_time import LoopClock, run
 from tests.support.worker.connections import AsgiConnections
 
 FLOOD, QUIET = "flood", "quiet"

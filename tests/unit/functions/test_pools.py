@@ -16,10 +16,10 @@ from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operator_access import make_operator
 from dispatcher.sandbox import Runtime
 from functions.sweep import handler as sweep
-from headgate.simulator.virtual_time import VirtualTimeLoop
 from tests.support.gate.memory_gate import CHAT, Gate
 from tests.support.gate.two_pools import TwoPools, two_pools
 from tests.support.html import Page
+from tests.support.virtual_time import VirtualTimeLoop
 from tests.unit.functions.test_handlers import LambdaContext
 
 POOLS = json.dumps({"chat": {"models": ["m"]}, "code": {"models": ["n"]}})

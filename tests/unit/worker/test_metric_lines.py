@@ -21,8 +21,8 @@ from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
 from gpu_worker.service.metric_lines import MetricLines
 from gpu_worker.service.tally import FIRST_TOKENS_MAX, Tally
-from headgate.simulator.virtual_time import run
 from tests.support.emf import DIMENSIONS_MAX, METRICS_MAX, Series, parse, series_in
+from tests.support.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.metric_lines import write_metrics
 from tests.support.worker.scripted_engine import FailingEngine, ScriptedEngine

@@ -9,7 +9,7 @@ import pytest
 from gpu_worker.engines.interface import EngineRequest
 from gpu_worker.engines.model_swaps import REST_S, ModelSwaps, SwapFailed
 from gpu_worker.engines.registry import EngineUnavailable
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.swapped_models import Models, prepared
 
 

@@ -17,8 +17,8 @@ from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder, Wor
 from dispatcher.worker_wire import BODY_BYTES_MAX, encode_order
 from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
 from gpu_worker.service.server import BODY_S, STALLED_S, make_app, metrics_token, stats_token
-from headgate.simulator.virtual_time import START, run
 from tests.support.asgi import Call, Caller
+from tests.support.virtual_time import START, run
 from tests.support.worker.harness import SECRET, WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine, prompt_of
 

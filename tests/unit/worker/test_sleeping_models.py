@@ -8,7 +8,7 @@ from gpu_worker.engines.interface import EngineRequest, Token
 from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
 from gpu_worker.engines.sleeping_engines import FAILURES_MAX
 from gpu_worker.engines.supervised import SupervisedEngine
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.swapped_models import DEVICE_BYTES, SLEEP_BYTES, Models, prepared
 
 ROOM_FOR_ALL = 10 * SLEEP_BYTES

@@ -17,7 +17,7 @@ from dispatcher.shard.shard import Shard
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, EngineRequest
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.service.agent import OFFER_S, AgentSettings
-from headgate.simulator.virtual_time import START, LoopClock, run
+from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.gate import ScriptedGate
 from tests.support.worker.harness import SLOTS, WorkerHarness, order
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine

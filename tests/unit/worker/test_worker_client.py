@@ -17,7 +17,7 @@ from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, Wo
 from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, HttpWorkerClient
 from dispatcher.worker_connections import BrokenConnection, NotSent
 from dispatcher.worker_wire import encode_event
-from headgate.simulator.virtual_time import START, LoopClock, run
+from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.connections import Posted, ScriptedAnswer, ScriptedConnections
 from tests.support.worker.harness import SECRET, SECRETS, WorkerHarness, offer, order
 

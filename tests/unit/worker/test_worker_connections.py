@@ -20,7 +20,7 @@ from dispatcher.operations.limits import LimitSettings
 from dispatcher.operations.output_limits import OutputLimit
 from dispatcher.worker_client import HttpWorkerClient
 from dispatcher.worker_wire import encode_event
-from headgate.simulator.virtual_time import LoopClock
+from tests.support.virtual_time import LoopClock
 from tests.support.worker.harness import SECRETS, order
 
 LINES = [encode_event(event) for event in (Started(1), Token("a", 1), Finished("stop", 1, 1))]

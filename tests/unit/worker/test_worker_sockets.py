@@ -19,7 +19,7 @@ from dispatcher.model.worker_protocol import WorkEvent, WorkOrder, WorkRefused
 from dispatcher.worker_client import LINE_BYTES_MAX, HttpWorkerClient
 from dispatcher.worker_connections import AiohttpConnections
 from gpu_worker.__main__ import bound
-from headgate.simulator.virtual_time import LoopClock
+from tests.support.virtual_time import LoopClock
 from tests.support.worker.harness import SECRETS, order
 from tests.support.worker.raw_worker import EVENTS, HEAD, LINES, Connection, RawWorker, Script, raw_worker
 

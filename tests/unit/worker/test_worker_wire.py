@@ -14,7 +14,7 @@ from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, Wo
 from dispatcher.policies.tiers import Tier
 from dispatcher.worker_wire import OrderRefused, encode_event, encode_order, parse_event, parse_order
 from gpu_worker.service.engine_reader import engine_request
-from headgate.simulator.virtual_time import START
+from tests.support.virtual_time import START
 from tests.support.worker.harness import order
 
 GOOD = json.loads(encode_order(order()))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.sampled import SampledWorkload
 from headgate.workloads.arrivals import Arrival, TraceError, WorkloadError
-from headgate.workloads.sampled import SampledWorkload
 from headgate.workloads.sources import ListWorkload, Workload, open_workload
 from headgate.workloads.traces import files as traces
 from headgate.workloads.traces.files import read_trace

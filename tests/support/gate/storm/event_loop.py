@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
-from headgate.simulator.virtual_time import START
+from tests.support.virtual_time import START
 
 Callback = Callable[..., Any]
 

@@ -7,7 +7,7 @@ import json
 
 from dispatcher.model.commands import Command, End, Outcome
 from dispatcher.model.errors import StoreUnavailable
-from headgate.simulator.virtual_time import START, run
+from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.serving import HEARTBEAT_S, LONG, SETTINGS, drained, serving
 

@@ -7,7 +7,7 @@ import json
 
 from dispatcher.model.commands import Attempts, Command, Outcome, Return
 from gpu_worker.service.agent import OFFER_S, UNKNOWN_S, HeldAttempts
-from headgate.simulator.virtual_time import START, run
+from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.serving import HEARTBEAT_S, LONG, SETTINGS, serving
 

@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.model.commands import Report
 from gpu_worker.service.swapper import DRAIN_S, Swapper
-from headgate.simulator.virtual_time import START, run
+from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.serving import SETTINGS, drained, serving
 from tests.support.worker.swapped_models import Models, prepared

@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.model.commands import Return
 from gpu_worker.service.execution import Abort
-from headgate.simulator.virtual_time import START, run
+from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order, read
 from tests.support.worker.scripted_engine import ScriptedEngine, TokenizingEngine
 

@@ -11,7 +11,7 @@ from dispatcher.model.commands import End
 from dispatcher.model.invocation import StoredAnswer, cached_tokens_of
 from dispatcher.operations.results import last_event
 from gpu_worker.engines.interface import EngineRequest, Finished
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine, TokenizingEngine
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_worker.engines.interface import EngineError
-from headgate.simulator.virtual_time import START, run
+from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import FailingEngine, TokenizingEngine
 

@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.model.commands import Return
 from gpu_worker.engines.interface import EngineError, Evicted
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import FailingEngine
 

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.model.commands import Over
 from dispatcher.worker_wire import parse_event
 from gpu_worker.service.executions import ALIVE
-from headgate.simulator.virtual_time import START, run
+from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 
 

@@ -14,7 +14,7 @@ from gpu_worker.engines.interface import EngineError, EngineRequest
 from gpu_worker.service.health.engine_health import EVERY_S
 from gpu_worker.service.health.failing_tenants import FREE, HOLD_MAX_S
 from gpu_worker.service.health.probe import PROBE_TENANT
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.fleet import Fault, FaultyEngine, Fleet, fleet
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from gpu_worker.engines.interface import EngineRequest, Finished, RefusedByPolic
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.policies.configured import make_queue
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.openai_server import FakeServer, counting, engine_of, last, options, outcome
 
 

@@ -22,7 +22,7 @@ from gpu_worker.engines.interface import (
     Token,
 )
 from gpu_worker.engines.openai.bodies import TEMPLATE_TOKENS
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.openai_server import (
     CARD,
     DONE,

@@ -17,7 +17,7 @@ from dispatcher.worker_client import LINE_BYTES_MAX
 from dispatcher.worker_wire import encode_event, parse_event
 from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
 from gpu_worker.engines.openai.normal.oddities import KINDS_MAX, Oddities
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.foreign_answers import ESTIMATED, Kind, kinds
 from tests.support.worker.openai_server import DONE, FakeServer, chunk, engine_of, outcome, says
 

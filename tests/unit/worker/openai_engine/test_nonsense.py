@@ -14,7 +14,7 @@ from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.sse import LINE_BYTES_MAX
 from gpu_worker.policies.configured import make_queue
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.openai_server import (
     DONE,
     JSON,

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_worker.engines.interface import EngineRequest, Finished
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
-from headgate.simulator.virtual_time import run
+from tests.support.virtual_time import run
 from tests.support.worker.openai_server import DONE, FakeServer, chunk, data, engine_of, last, outcome, says
 
 PROMPT = 100
