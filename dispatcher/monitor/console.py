@@ -1,28 +1,32 @@
-"""What the operator's page shows of a pool, read from its log and its usage. It writes nothing.
+"""What the operator's page shows of a pool, read from its log and its usage, and a front's access to it.
 
-All pages of a process share one copy of the shard, which is made when the first page is asked for. However often pages
-are asked for, the log is read at most once in FRESH_S, and the stored usage at most once in USAGE_FRESH_S. A read goes
-on when a page does not wait for it any longer, so a long log is read once.
+Nothing is written. All pages of a process share one copy of the shard, which is made when the first page is asked for.
+However often pages are asked for, the log is read at most once in FRESH_S, and the stored usage at most once in
+USAGE_FRESH_S. A read goes on when a page does not wait for it any longer, so a long log is read once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from dispatcher.model.errors import LogError, StoreUnavailable
+from dispatcher.config import Config, load_config
+from dispatcher.model.errors import ConfigurationError, LogError, StoreUnavailable
 from dispatcher.model.tenants import Tenant
-from dispatcher.monitor.follower import LogFollower
+from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.monitor.picture import Picture, TenantPicture
 from dispatcher.monitor.usage import TenantHours, last_hours, pool_usage_rows, tenants_by_hour, total_of
+from dispatcher.operations.context import Context
 from dispatcher.ports import Clock, UsageStore
 
 FRESH_S = 2.0
 USAGE_FRESH_S = 60.0
 PATIENCE_S = 5.0
 """A page waits so long for a read, then it shows what was read before."""
+TOKEN_CHARS_MIN = 32
+"""A random token of this length cannot be guessed, so wrong ones need no limit."""
 TENANTS_MAX = 50
 """A page shows so many tenants: the busiest ones."""
 
@@ -147,3 +151,43 @@ def _line(name: str, active: TenantPicture | None, config: Tenant | None, hours:
     tier = active.row.tier if active else config.tier.value if config else ""
     rate = active.row.rate_per_s if active else config.share.rate_per_s if config else None
     return TenantLine(name, tier, rate, active, hours or TenantHours(name))
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorAccess:
+    """`token` opens the operator's page, and the console of each pool reads what it shows of the pool."""
+
+    token: bytes
+    consoles: Mapping[str, Console]
+    """The consoles by pool, in the order of the configuration."""
+
+
+def make_operator(context: Context, config: Config | None = None) -> OperatorAccess | None:
+    """Return the access to the operator's page of a front; None without a token. `config` None: read it from the
+    environment. Raises ConfigurationError."""
+    config = config or load_config()
+    token = _token(config)
+    if not token:
+        return None
+    if len(token) < TOKEN_CHARS_MIN:
+        raise ConfigurationError(
+            f"HEADGATE_OPERATOR_TOKEN must have at least {TOKEN_CHARS_MIN} characters; `openssl rand -hex 24` makes one"
+        )
+    tenant_named = context.directory.tenant_of_identity
+    consoles = {
+        each.pool: Console(
+            open_follower(context.store, each, context.clock), context.store, tenant_named, context.clock
+        )
+        for each in config.each_pool()
+    }
+    return OperatorAccess(token.encode(), consoles)
+
+
+def _token(config: Config) -> str:
+    """Return the token; empty if the configuration has none."""
+    if config.operator_token or not config.operator_token_arn:
+        return config.operator_token
+    import boto3
+
+    secrets = boto3.client("secretsmanager")
+    return str(secrets.get_secret_value(SecretId=config.operator_token_arn)["SecretString"])

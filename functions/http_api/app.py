@@ -21,8 +21,8 @@ from dispatcher.bootstrap import make_context
 from dispatcher.fields.parse import parse
 from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.requests import Endpoint
+from dispatcher.monitor.console import OperatorAccess, make_operator
 from dispatcher.operations.context import Context
-from dispatcher.operator_access import OperatorAccess, make_operator
 from dispatcher.strict_json import parse_object
 from functions.http_api.batches import ROUTES as BATCHES
 from functions.http_api.callers import context_of, owner_of, tenant_of

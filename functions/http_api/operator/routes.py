@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from dispatcher.operator_access import OperatorAccess
+from dispatcher.monitor.console import OperatorAccess
 from functions.http_api.callers import api_key, context_of
 from functions.http_api.connections import read_body
 from functions.http_api.operator.html import HEADERS

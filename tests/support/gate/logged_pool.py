@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Report
-from dispatcher.monitor.console import Console
+from dispatcher.monitor.console import Console, OperatorAccess
 from dispatcher.monitor.follower import LogFollower
-from dispatcher.operator_access import OperatorAccess
 from dispatcher.ports import Log
 from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings

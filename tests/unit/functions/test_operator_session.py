@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.operator_access import make_operator
+from dispatcher.monitor.console import make_operator
 from functions.http_api.operator.html import HEADERS, STYLE
 from functions.http_api.operator.routes import COOKIE, LIVES_S, is_session, is_token, new_session
 from tests.support.asgi import Call, Reply

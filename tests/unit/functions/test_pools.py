@@ -12,8 +12,8 @@ import pytest
 from dispatcher.config import load_config
 from dispatcher.model.commands import Leave, Tick
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.monitor.console import make_operator
 from dispatcher.operations.fleet import FRESH_S
-from dispatcher.operator_access import make_operator
 from dispatcher.sandbox import Runtime
 from functions.sweep import handler as sweep
 from tests.support.gate.memory_gate import CHAT, Gate
