@@ -22,7 +22,8 @@ from gpu_worker.service.options import parse_options
 from headgate.cli import app
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/results/*.md")])
+PATTERNS = ("*.md", "docs/*.md", "dispatcher/shard/*.md", "benchmarks/results/*.md")
+DOCUMENTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
 RESULTS = ROOT / "benchmarks" / "results"
 """The site has those to which a page leads."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
