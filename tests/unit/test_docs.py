@@ -30,6 +30,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`]+)`")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+MODULE = re.compile(r"`([\w/]+\.py)`")
 NAMED = re.compile(r"<a (?:id|name)=\"([^\"]+)\"")
 BETWEEN_COMMANDS = re.compile(r"&&|\|\||[;|]|\s#\s")
 
@@ -152,6 +153,22 @@ def test_every_command_exists_with_its_options() -> None:
     shown = [command for command in found if command.text.startswith(("headgate ", "make ", "python -m gpu_worker"))]
     assert len(shown) > 50
     assert {str(command): reason for command in shown if (reason := broken_command(command))} == {}
+
+
+def test_every_file_that_a_page_names_exists() -> None:
+    """A path may begin at any folder: `shard/steps.py`. What is history may name what is gone."""
+    packages = (
+        ROOT / name for name in ("benchmarks", "dispatcher", "functions", "gpu_worker", "headgate", "infra", "tests")
+    )
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for package in packages for path in package.rglob("*.py")]
+    history = {ROOT / "CHANGELOG.md"} | {document for document in DOCUMENTS if document.parent == RESULTS}
+    named = {
+        (document.name, name)
+        for document, text in TEXTS if document not in history
+        for name in MODULE.findall(text)
+    }  # fmt: skip
+    assert len(named) > 50
+    assert {each for each in named if not any(file.endswith(f"/{each[1]}") for file in files)} == set()
 
 
 def test_the_guides_have_every_route() -> None:
