@@ -175,7 +175,7 @@ def test_the_guides_have_every_route() -> None:
     paths = [route.path for route in make_app().routes if isinstance(route, Route)]
     assert "/v1/chat/completions" in paths
     for path in paths:
-        reader = "operators" if path.startswith("/operator") else "tenants"
+        reader = "watching" if path.startswith("/operator") else "tenants"
         guide = (ROOT / "docs" / f"{reader}.md").read_text("utf-8")
         assert path.partition("{")[0].rstrip("/") in guide, path
 
