@@ -217,6 +217,12 @@ def test_a_sound_command_passes(text: str) -> None:
     assert not [command for command in commands(ROOT / "README.md", text) if broken_command(command)]
 
 
+def test_a_block_in_a_list_is_indented_by_four_spaces() -> None:
+    """With fewer it belongs to the item on GitHub, and not on the site."""
+    blocks = re.compile(r"\n\n {1,3}(?=\S).*")
+    assert {document.name: found for document, text in TEXTS if (found := blocks.findall(FENCE.sub("", text)))} == {}
+
+
 def test_the_site_has_every_page_of_the_documentation() -> None:
     pages = set(list_pages())
     assert {path.relative_to(ROOT).as_posix() for path in DOCUMENTS if path.parent != RESULTS} - pages == set()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import pytest
 
 from dispatcher.model.commands import Accept, Cancel, Command, End, Gone, Leave, Present, Report, Return, Silent, Tick
 from dispatcher.model.facts import Fact
-from dispatcher.shard import decision
+from dispatcher.shard.fold import fold
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state import State
+from dispatcher.shard.steps import News
 from dispatcher.shard.transitions import TRANSITIONS, CallState, find_state
 from tests.support.gate import transition_page
 from tests.support.gate.lone_shard import LoneShard, report
@@ -26,9 +25,8 @@ STEPS, STEPS_MAX = 2000, 30_000
 def watch(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """Collect every change of a call's state, with the fact that made it. The real fold applies the facts."""
     seen: Seen = set()
-    fold: Callable[..., Any] = decision.fold
 
-    def watched(state: State, fact: Fact) -> Any:
+    def watched(state: State, fact: Fact) -> list[News]:
         before = states(state)
         news = fold(state, fact)
         after = states(state)
@@ -38,7 +36,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Seen:
                 seen.add(change)
         return news
 
-    monkeypatch.setattr(decision, "fold", watched)
+    monkeypatch.setattr("dispatcher.shard.decision.fold", watched)
     return seen
 
 
