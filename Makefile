@@ -23,6 +23,7 @@ PORTKEY := @portkey-ai/gateway@1.15.2
 VENV := .venv
 VLLM_VENV := .venv-vllm
 UV_VENV := build/uv-$(UV_VERSION)
+DOCS_VENV := build/docs-venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 STAMPS := $(VENV)/.stamps
@@ -58,7 +59,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo unit test test-long test-stack test-engines test-all test-deep coverage test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence synth rehearse bundle constraints dynamodb-local clean
+.PHONY: help quickstart install demo unit test test-long test-stack test-engines test-all test-deep coverage test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence docs synth rehearse bundle constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -220,6 +221,9 @@ gpu-wheels: $(STAMPS)/venv ## download what `make gpu` needs on a machine withou
 evidence: $(STAMPS)/install ## run every experiment again and write docs/evidence.md (EVIDENCE_ARGS="--check --out DIR")
 	@$(BIN)/headgate reproduce $(EVIDENCE_ARGS)
 
+docs: $(DOCS_VENV)/.installed ## the documentation as a site, in build/docs/site; a broken link is an error
+	@$(DOCS_VENV)/bin/python -m docs.build
+
 synth: $(STAMPS)/infra $(CDK) ## synthesise the CDK app without credentials, check it and test it (needs Node and npm)
 	@mkdir -p build
 	@$(CDK) synth --quiet --no-notices --app "$(BIN)/python -m infra.app" </dev/null >build/synth.log 2>&1 \
@@ -336,6 +340,14 @@ $(UV_VENV)/bin/uv:
 	@echo "· uv $(UV_VERSION)"
 	@$(PYTHON) -m venv $(UV_VENV)
 	@$(UV_VENV)/bin/python -m pip install -qq uv==$(UV_VERSION)
+
+# The site needs nothing of headgate's own venv: the tables of the fields come from a pure package.
+$(DOCS_VENV)/.installed: constraints/headgate.txt
+	@$(REQUIRE_PYTHON)
+	@echo "· zensical, which builds the documentation (about 10 packages)"
+	@$(PYTHON) -m venv $(DOCS_VENV)
+	@$(PINS) $(DOCS_VENV)/bin/python -m pip install -qq zensical
+	@touch $@
 
 .peers/.litellm: $(UV_VENV)/bin/uv
 	@echo "· $(LITELLM)"

@@ -71,7 +71,7 @@ DASHBOARD_DOLLARS, ALARM_DOLLARS = 3.0, 0.10
 METRICS = 30
 """Six for each tier of a pool, four of the pool, and the functions' own."""
 WORKER_METRICS = 16
-"""Of a pool with workers (docs/operators.md, "Metrics in CloudWatch")."""
+"""Of a pool with workers (docs/watching.md, "Metrics in CloudWatch")."""
 WORKER_DISK_GB = 200.0
 BYTES_OF_A_TOKEN = 250.0
 """Of an answer's stream: one event of a chat's chunk."""

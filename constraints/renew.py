@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 UV = Path(sys.executable).with_name("uv")
 OLDEST_PYTHON = "3.11"
-HEADGATE_EXTRAS = ("local", "plots", "transformers", "dev", "infra")
+HEADGATE_EXTRAS = ("local", "plots", "transformers", "dev", "docs", "infra")
 VLLM_EXTRAS = ("local", "dev")
 IGNORED_FOR_VLLM = ("torch", "torchvision", "torchaudio", "torchcodec", "triton")
 NOT_PINNED = re.compile(r"(torch|triton|nvidia-|cuda-)")

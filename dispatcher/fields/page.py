@@ -1,8 +1,6 @@
-"""Writes the documentation page of the table, docs/fields.md.
+"""Write the tables of the fields in Markdown: `python -m dispatcher.fields.page` prints them.
 
-    python -m dispatcher.fields.page > docs/fields.md
-
-A test compares the page with this text.
+`make docs` puts them into the page docs/fields.md, which explains their columns. They are in the site and not in git.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from typing import Any
 
 from dispatcher.fields import limits
 from dispatcher.fields.kinds import Field, FieldTable, Kind
-from dispatcher.fields.reading import DROPPED_MAX
 from dispatcher.fields.table import formats, messages, response_items, responses, sampling, tools
 from dispatcher.fields.tables import ALL, CHAT_TABLE
 
@@ -48,41 +45,6 @@ ROLES: Mapping[str, str] = {
     role: form.refused or f"*{form.table.title}*, below" for role, form in messages.MESSAGE.forms.items()
 }
 
-_HEAD = f"""# The fields of a request
-
-This page is generated from the table in `dispatcher/fields/` (`python -m dispatcher.fields.page > docs/fields.md`). The
-gate parses requests by the same table.
-
-The table has every field of the chat, completion, responses and embeddings requests of OpenAI's API (the types of the
-`openai` package) and of the pinned vLLM. A test fails if a new version of either adds a field. Each field has a class:
-
-| class | what the gate does |
-| --- | --- |
-| ours | headgate sets the field. A request that has it is refused. |
-| read | The gate uses it. |
-| label | Any value is accepted and dropped, because it does not change the answer. |
-| passed | Checked, and passed to the engine unchanged. |
-| bounded | Passed too, within a limit, because its size decides what it costs. |
-| refused | Refused, except at its neutral values. |
-
-- **Null** is accepted for every field that is not required, and means "not sent". A field at a **neutral** value is
-  dropped: the answer is the same without it. A *usual* value (in italics) is OpenAI's default, and a model's own
-  configuration may have another one. It is passed to workers that have the capability, and dropped for others.
-- **Needs**: the capability that all workers of the model register (`GET /v1/models` shows them). A request with another
-  field is refused by the field's name, before it waits.
-- An **unknown** field is refused by its name. With `HEADGATE_UNKNOWN_FIELDS=drop` (for `headgate serve`:
-  `unknown_fields: drop` in the file of `--tenants`) the gate drops unknown fields of HTTP requests, at most
-  {DROPPED_MAX} in one request, and names them in the response header `x-headgate-dropped-fields`. `lambda.invoke`
-  always refuses them.
-- A field of `/v1/chat/completions` is accepted at its neutral values by `/v1/completions`, and vice versa.
-- Every refusal is a 400 (a 413 if the body is too large) with OpenAI's error object. `param` is the place of the field,
-  such as `messages.2.content`. An error never repeats a value, and no value is logged.
-
-Contradictory fields are refused: `max_tokens` and `max_completion_tokens` that differ; `min_tokens` above them;
-`tool_choice` without `tools`, or with the name of no tool; two tools with one name; `top_logprobs` without `logprobs`;
-`response_format` with `structured_outputs`. `n` times `max_tokens` is at most the tenant's limit (`max_tokens_max`).
-"""
-
 _LIMITS = """## Limits
 
 The limits of the tables above. The name is what is counted: `parts` in one message, `inputs` in one embeddings request,
@@ -92,12 +54,11 @@ values; `integer` is that of whole numbers in JSON that the gate does not read.
 """
 
 
-def page() -> str:
+def write_tables() -> str:
     return "\n".join(_lines()) + "\n"
 
 
 def _lines() -> Iterator[str]:
-    yield _HEAD
     for table in ALL:
         yield from _section(table.title, table.fields, 2)
         if table is CHAT_TABLE:
@@ -139,4 +100,4 @@ def _code(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    sys.stdout.write(write_tables())

@@ -1,6 +1,6 @@
 """Runs the attempts of a call, one at a time. The answer's reader gets the events, the call's task the stream's end.
 
-The spans of the call in this process are its waits and its attempts (docs/operators.md, One trace).
+The spans of the call in this process are its waits and its attempts (docs/watching.md, One trace).
 """
 
 from __future__ import annotations

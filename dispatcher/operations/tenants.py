@@ -96,7 +96,7 @@ class StoreAdmin:
         return changed
 
     async def delete(self, name: str) -> Deleted:
-        """Delete the tenant and its keys, and then what is kept for it (docs/operators.md has the times).
+        """Delete the tenant and its keys, and then what is kept for it (docs/shares.md has the times).
 
         If this breaks off after the first step, nothing of the tenant can be read any more, and the rest can be
         repeated with its identity.

@@ -1,4 +1,4 @@
-"""The spans of one execution on its worker (docs/operators.md). All of them are children of the gate's attempt.
+"""The spans of one execution on its worker (docs/watching.md). All of them are children of the gate's attempt.
 
 So if the worker is killed, no span that it has sent refers to one that it has not.
 """

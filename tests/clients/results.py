@@ -25,7 +25,7 @@ make test-clients CLIENTS="openai langchain"
 ```
 
 The versions are in [tests/clients/clients.toml](../tests/clients/clients.toml), the scripts in
-[tests/clients/scripts](../tests/clients/scripts). A client that was not run keeps its last result. A client
+`tests/clients/scripts`. A client that was not run keeps its last result. A client
 "on request" runs only with `CLIENTS=all` or by its name. MB is the size of the client's environment. A step in bold
 failed, and the section "Failing steps" has its error.
 """

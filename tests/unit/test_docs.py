@@ -16,16 +16,21 @@ import pytest
 import typer
 from starlette.routing import Route
 
+from docs.build import find_problems, list_pages, stage
 from functions.http_api.app import make_app
 from gpu_worker.service.options import parse_options
 from headgate.cli import app
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/results/*.md")])
+PATTERNS = ("*.md", "docs/*.md", "dispatcher/shard/*.md", "benchmarks/results/*.md")
+DOCUMENTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
+RESULTS = ROOT / "benchmarks" / "results"
+"""The site has those to which a page leads."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`]+)`")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+MODULE = re.compile(r"`([\w/]+\.py)`")
 NAMED = re.compile(r"<a (?:id|name)=\"([^\"]+)\"")
 BETWEEN_COMMANDS = re.compile(r"&&|\|\||[;|]|\s#\s")
 
@@ -150,11 +155,27 @@ def test_every_command_exists_with_its_options() -> None:
     assert {str(command): reason for command in shown if (reason := broken_command(command))} == {}
 
 
+def test_every_file_that_a_page_names_exists() -> None:
+    """A path may begin at any folder: `shard/steps.py`. What is history may name what is gone."""
+    packages = (
+        ROOT / name for name in ("benchmarks", "dispatcher", "functions", "gpu_worker", "headgate", "infra", "tests")
+    )
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for package in packages for path in package.rglob("*.py")]
+    history = {ROOT / "CHANGELOG.md"} | {document for document in DOCUMENTS if document.parent == RESULTS}
+    named = {
+        (document.name, name)
+        for document, text in TEXTS if document not in history
+        for name in MODULE.findall(text)
+    }  # fmt: skip
+    assert len(named) > 50
+    assert {each for each in named if not any(file.endswith(f"/{each[1]}") for file in files)} == set()
+
+
 def test_the_guides_have_every_route() -> None:
     paths = [route.path for route in make_app().routes if isinstance(route, Route)]
     assert "/v1/chat/completions" in paths
     for path in paths:
-        reader = "operators" if path.startswith("/operator") else "tenants"
+        reader = "watching" if path.startswith("/operator") else "tenants"
         guide = (ROOT / "docs" / f"{reader}.md").read_text("utf-8")
         assert path.partition("{")[0].rstrip("/") in guide, path
 
@@ -194,3 +215,61 @@ def test_a_broken_command_is_found(text: str) -> None:
 )
 def test_a_sound_command_passes(text: str) -> None:
     assert not [command for command in commands(ROOT / "README.md", text) if broken_command(command)]
+
+
+def test_a_block_in_a_list_is_indented_by_four_spaces() -> None:
+    """With fewer it belongs to the item on GitHub, and not on the site."""
+    blocks = re.compile(r"\n\n {1,3}(?=\S).*")
+    assert {document.name: found for document, text in TEXTS if (found := blocks.findall(FENCE.sub("", text)))} == {}
+
+
+def test_the_site_has_every_page_of_the_documentation() -> None:
+    pages = set(list_pages())
+    assert {path.relative_to(ROOT).as_posix() for path in DOCUMENTS if path.parent != RESULTS} - pages == set()
+
+
+def test_the_site_has_the_files_to_which_its_pages_lead(tmp_path: Path) -> None:
+    stage(tmp_path)
+    assert (tmp_path / "docs" / "operator-page.png").is_file()
+    assert (tmp_path / "examples" / "tenants.yaml").is_file()
+    assert list(tmp_path.glob("benchmarks/results/*.md"))
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        '<link rel="stylesheet" href="https://fonts.example/css">',
+        '<link rel="preconnect" href="//fonts.example">',
+        '<script src="https://cdn.example/a.js"></script>',
+        '<img src="http://host.example/a.png" alt="">',
+        '<pre class="mermaid"><code>graph TD</code></pre>',
+        '<a href="nowhere.yaml">a</a>',
+        '<a href="/nowhere/">a</a>',
+        '<img src="nowhere.png" alt="">',
+    ],
+)
+def test_a_problem_of_the_built_site_is_found(tmp_path: Path, html: str) -> None:
+    (tmp_path / "index.html").write_text(html)
+    assert len(list(find_problems(tmp_path))) == 1
+
+
+def test_a_style_sheet_that_loads_from_another_host_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.css").write_text("@import url('https://fonts.example/css'); p { background: url(a.png) }")
+    assert len(list(find_problems(tmp_path))) == 1
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        '<a href="https://host.example/">a</a><link rel="canonical" href="https://host.example/">',
+        '<a href="page/#heading">a</a><a href="#here">a</a><a href="mailto:a@host.example">a</a>',
+        '<img src="data:image/png;base64,AAAA" alt=""><script>let a = "https://host.example";</script>',
+        '<script src="/a.js?v=1"></script>',
+    ],
+)
+def test_a_sound_page_of_the_site_passes(tmp_path: Path, html: str) -> None:
+    (tmp_path / "index.html").write_text(html)
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page" / "index.html").write_text("")
+    (tmp_path / "a.js").write_text("")
+    assert list(find_problems(tmp_path)) == []

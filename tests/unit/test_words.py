@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("dispatcher", "functions", "gpu_worker", "headgate", "infra", "benchmarks")
-DOCUMENTS = ("*.md", "docs/*.md", "benchmarks/results/*.md")
+DOCUMENTS = ("*.md", "docs/*.md", "dispatcher/shard/*.md", "benchmarks/results/*.md")
 STOPPERS = frozenset({"who", "whom", "whose", "whoever", "whomever", "nobody", "somebody", "anybody", "told"})
 PER_THOUSAND_MAX = 0.3
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")

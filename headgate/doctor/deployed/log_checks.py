@@ -82,7 +82,7 @@ def secret_is_rotated(deployed: Deployed, title: str) -> Finding:
         return failed(title, "the stack has no secret of the workers", "deploy again with this version")
     versions = secrets.list_secret_version_ids(SecretId=names[0], IncludeDeprecated=True)["Versions"]
     if len(versions) < 2:
-        what = "put A,B, then B,A, then B, a day apart, while requests run (docs/operators.md)"
+        what = "put A,B, then B,A, then B, a day apart, while requests run (docs/workers.md)"
         return skipped(title, f"it has its first value; try it: {what}")
     advice = "allow secretsmanager:GetSecretValue, and start the process again"
     seen = f"{len(versions)} versions, and each process that read it again could"

@@ -171,7 +171,7 @@ def test_what_is_taken_is_not_taken_again() -> None:
 
 def test_every_metric_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     write_metrics("gpus", "scripted")
-    page = (Path(__file__).parents[3] / "docs" / "operators.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "watching.md").read_text(encoding="utf-8")
     section = page.partition("\n## Metrics in CloudWatch\n")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(values(capsys.readouterr().out))
