@@ -36,7 +36,7 @@ from rich.table import Table
 
 from benchmarks.decision_ways import COST, Bare, OrderAlone, ShardWay, Way
 from dispatcher.policies.percentiles import percentile
-from headgate.simulator.gates.shard_gate import CostGate
+from dispatcher.shard.alone import CostGate
 
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
 DECISIONS = 40_000
@@ -129,7 +129,7 @@ def bytes_of(slots: int) -> float:
     tracemalloc.start()
     for name in names:
         called = gate.next_name()
-        gate.accept(name, COST, 1e6)
+        gate.submit(name, COST, 1e6)
         if slots:
             ended.append(called)
     for called in ended:

@@ -10,13 +10,12 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
 
-from dispatcher.model.commands import Accept, Command, End, call_id
-from dispatcher.model.facts import Entry
+from dispatcher.model.commands import Command, End
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.interface import Index
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.policies.orders.registry import new_order
-from headgate.simulator.gates.shard_gate import MODEL, PROCESS, WAITING_MAX, CostGate
+from dispatcher.shard.alone import MODEL, CostGate
 
 SLOTS = 64
 COST = 1.0
@@ -141,33 +140,20 @@ class ShardWay:
         self.gate = CostGate(order, SLOTS, lead_max=LEAD_MAX)
 
     def begin(self, names: list[str], rate_per_s: float, now: float) -> None:
-        share = Share(weight=1.0, rate_per_s=rate_per_s, burst=COST)
-        self.gate.set_shares(dict.fromkeys(names[::2], share))
-        self.shares = {name: share if number % 2 == 0 else Share() for number, name in enumerate(names)}
+        self.gate.set_shares(dict.fromkeys(names[::2], Share(weight=1.0, rate_per_s=rate_per_s, burst=COST)))
         self.running: deque[str] = deque()
         self.commands: tuple[Command, ...] = ()
         for _ in range(SLOTS):
             self.arrive("blocker", now)
-        self.sent = SLOTS
 
     def arrive(self, tenant: str, now: float) -> None:
-        self.running.extend(fact.id for fact in self.gate.accept(tenant, COST, now).dispatched)
-        self.sent = self.gate.sent
+        self.running.extend(fact.id for fact in self.gate.submit(tenant, COST, now).dispatched)
 
     def prepare(self, tenant: str, true_cost: float) -> None:
         self.gate.ended_cost = true_cost
-        self.sent += 1
-        share = self.shares[tenant]
-        self.commands = (
-            End(self.running.popleft(), 1, "done", 0, 0),
-            Accept(
-                call_id(PROCESS, self.sent), self.sent, PROCESS, tenant, MODEL, COST, 2e9, False, "", "", 1,
-                share.weight, share.rate_per_s, share.burst, "standard", WAITING_MAX,
-            ),
-        )  # fmt: skip
+        call = self.gate.new_call(tenant, COST, deadline_at=2e9)
+        self.commands = End(self.running.popleft(), 1, "done", 0, 0), call
 
     def decide(self, now: float) -> None:
-        shard = self.gate.shard
-        _, facts = shard.decide(self.commands, now)
-        shard.confirm(Entry(shard.position, shard.at, "", "", 0, facts))
+        facts = self.gate.decide(*self.commands, now=now).facts
         self.running.append(facts[-1].id)  # type: ignore[union-attr]

@@ -21,7 +21,6 @@ import sys
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -31,11 +30,11 @@ from time import process_time
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.model.commands import Accept, Command, End, Report, call_id
-from dispatcher.model.facts import Dispatched, Entry
+from dispatcher.model.commands import Command, End, Report
+from dispatcher.policies.clocks import Share
+from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, load
 from headgate.simulator.fleet.file import read_fleet
 from headgate.simulator.fleet.run import FleetRunSpec, simulate_fleet
@@ -49,6 +48,7 @@ COST = 384.0
 ROUNDS_EACH = 4
 """Invocations for each tenant while the shares are measured."""
 NOW = 1_800_000_000.0
+PROCESS = "p8f3k2m9x1q4"
 PLANNERS = ("fcfs", "plan")
 TRAFFIC_S = 20.0
 FLOOD, FLOOD_PER_S, OTHERS_PER_S = "flood", 3.0, 1.5
@@ -59,12 +59,14 @@ class Backlog:
     """A shard in which every tenant waits all the time: for each call that ends, one of the same tenant arrives."""
 
     def __init__(self, workers: int, tenants: int) -> None:
-        self.shard = Shard()
+        self.gate = LoneGate(leader="10.0.123.245:8472", epoch=3)
+        for number in range(tenants):
+            self.gate.set_tenant(f"tenant-{number}", Share(WEIGHTS[number % len(WEIGHTS)]))
         self.received: Counter[int] = Counter()
         """The calls of each tenant that were dispatched."""
         self.bytes = 0
         self.commands_s = 0.0
-        self._tenants, self._numbers, self._now = tenants, count(), NOW
+        self._tenants, self._now = tenants, NOW
         self._tenant_of: dict[str, int] = {}
         self._running: deque[tuple[str, int]] = deque()
         for start in range(0, workers, BATCH):
@@ -84,23 +86,21 @@ class Backlog:
     def _write(self, commands: Sequence[Command]) -> None:
         self._now += 0.01
         began = process_time()
-        _, facts = self.shard.decide(commands, self._now)
-        entry = Entry(self.shard.position, self.shard.at, "p8f3k2m9x1q4", "10.0.123.245:8472", 3, facts)
-        self.shard.confirm(entry)
-        self.bytes += len(encode_entry(entry))
+        decided = self.gate.decide(*commands, now=self._now)
+        if decided.entry is not None:
+            self.bytes += len(encode_entry(decided.entry._replace(writer=PROCESS)))
         self.commands_s += process_time() - began
-        for fact in facts:
-            if isinstance(fact, Dispatched):
-                self.received[self._tenant_of[fact.id]] += 1
-                self._running.append((fact.id, fact.attempt))
+        for fact in decided.dispatched:
+            self.received[self._tenant_of[fact.id]] += 1
+            self._running.append((fact.id, fact.attempt))
 
     def _accept(self, tenant: int) -> Command:
-        name = call_id("p8f3k2m9x1q4", number := next(self._numbers))
-        self._tenant_of[name] = tenant
-        return Accept(
-            name, max(0, number - 1_000_000), "p8f3k2m9x1q4", f"tenant-{tenant}", "llama", COST, self._now + 1e6, False,
-            "", "", 1, WEIGHTS[tenant % len(WEIGHTS)], 0.0, 0.0, "standard", 1_000_000,
-        )  # fmt: skip
+        floor, deadline_at = max(0, self.gate.sent - 1_000_000), self._now + 1e6
+        call = self.gate.new_call(
+            f"tenant-{tenant}", COST, process=PROCESS, floor=floor, model="llama", deadline_at=deadline_at
+        )
+        self._tenant_of[call.id] = tenant
+        return call
 
 
 def _report(number: int) -> Report:
@@ -142,7 +142,7 @@ def shard_row(workers: int, tenants: int) -> ShardRow:
     invocations = ROUNDS_EACH * max(tenants, 1_000)
     backlog.turn(invocations)
     began = process_time()
-    state = dump(backlog.shard)
+    state = dump(backlog.gate.shard)
     dumped = process_time()
     load(state, ShardSettings())
     return ShardRow(

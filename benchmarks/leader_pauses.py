@@ -32,12 +32,12 @@ from rich.table import Table
 
 from dispatcher.bootstrap import NoLauncher, RealClock
 from dispatcher.model.commands import Accept, Command, End, Report, Saved, call_id
-from dispatcher.model.facts import Entry
 from dispatcher.service.codec.frames import Do, Hello
 from dispatcher.service.courier import Courier
 from dispatcher.service.leader import Leader
 from dispatcher.service.replica import Replica
 from dispatcher.service.sessions import Session
+from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump
@@ -119,22 +119,16 @@ class Client:
 
 def loaded_shard(client: Client, tenants: int, waiting: int, now: float) -> Shard:
     """Return a shard with idle tenants that are remembered for hours, and with `waiting` tenants, each with a call."""
-    shard = Shard()
-    _write(shard, [client.report(10**6)], now)
+    gate = LoneGate(None, client.report(10**6), now=now, leader="a:1", epoch=1)
     for start in range(waiting, tenants, BATCH):
-        _write(shard, [client.arrival(each, now) for each in range(start, min(tenants, start + BATCH))], now)
-        running = list(shard.state.workers["w0"].running.values())
-        _write(shard, [End(call.id, call.attempt, "done", 50, 50) for call in running], now)
-    _write(shard, [client.report()], now)
+        gate.decide(*(client.arrival(each, now) for each in range(start, min(tenants, start + BATCH))))
+        running = list(gate.shard.state.workers["w0"].running.values())
+        gate.decide(*(End(call.id, call.attempt, "done", 50, 50) for call in running))
+    gate.decide(client.report())
     for start in range(0, waiting + SLOTS, BATCH):
         numbers = range(start, min(waiting + SLOTS, start + BATCH))
-        _write(shard, [client.arrival(each % waiting, now) for each in numbers], now)
-    return shard
-
-
-def _write(shard: Shard, commands: list[Command], now: float) -> None:
-    _, facts = shard.decide(commands, now)
-    shard.confirm(Entry(shard.position, shard.at, "a:1/0:1", "a:1", 1, facts) if facts else None)
+        gate.decide(*(client.arrival(each % waiting, now) for each in numbers))
+    return gate.shard
 
 
 async def measure(tenants: int, waiting: int, seconds: float) -> dict[str, Any]:

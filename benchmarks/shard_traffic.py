@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-from dispatcher.model.commands import Accept, Command, End, Offer, Report, call_id
-from dispatcher.model.facts import Entry
+from dispatcher.model.commands import Accept, Command, End, Offer, Report
+from dispatcher.policies.clocks import Share
+from dispatcher.shard.alone import LoneGate, TenantTerms
 from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.shard import Shard
 
@@ -41,11 +42,13 @@ class Traffic:
         self, *, tenants: int = 20, workers: int = 1, leases: int = 64, slots: int = 0, names: Names = SHORT
     ) -> None:
         """`slots`: of all workers together; 0 is enough for all calls that ever run at once."""
-        self.shard = Shard()
+        self.gate = LoneGate(leader="10.0.123.245:8472", epoch=3)
+        self.gate.unnamed = TenantTerms(1, Share(1.0, 50.0, 5000.0), "standard", 100_000)
+        self.shard = self.gate.shard
         self._names, self._tenants = names, tenants
         self._random = Random(1)
         self._running: deque[Offer] = deque()
-        self._numbers, self._turns = count(), count()
+        self._turns = count()
         self._now = NOW
         each = -(-(slots or leases + BATCH) // workers)
         self.write([self._report(number, each) for number in range(workers)])
@@ -68,33 +71,22 @@ class Traffic:
 
     def write(self, commands: Sequence[Command]) -> bytes:
         self._now = round(self._now + self._random.expovariate(100), 3)
-        outcomes, facts = self.shard.decide(commands, self._now)
+        outcomes, _, _, entry = self.gate.decide(*commands, now=self._now)
         self._running += [outcome for outcome in outcomes if isinstance(outcome, Offer)]
-        writer = f"{self._names.process}/{self.shard.position}"
-        entry = Entry(self.shard.position, self.shard.at, writer, "10.0.123.245:8472", 3, facts)
-        self.shard.confirm(entry)
-        return encode_entry(entry)
+        if entry is None:
+            raise RuntimeError("the commands change nothing")
+        return encode_entry(entry._replace(writer=f"{self._names.process}/{entry.position}"))
 
     def _accept(self) -> Accept:
-        number = next(self._numbers)
         names = self._names
-        return Accept(
-            id=call_id(names.process, number),
-            floor=max(0, number - 1000),
-            process=names.process,
-            tenant=f"{names.tenant}{self._random.randrange(self._tenants)}",
-            model=names.model,
+        return self.gate.new_call(
+            f"{names.tenant}{self._random.randrange(self._tenants)}",
             cost=round(self._random.lognormvariate(6, 1), 1),
             deadline_at=round(self._now + self._random.uniform(20, 300), 3),
-            durable=False,
             app=names.app,
-            interaction="",
-            version=1,
-            weight=1.0,
-            rate_per_s=50.0,
-            burst=5000.0,
-            tier="standard",
-            waiting_max=100_000,
+            process=names.process,
+            floor=max(0, self.gate.sent - 1000),
+            model=names.model,
         )
 
     def _end(self) -> End:

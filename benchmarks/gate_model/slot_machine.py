@@ -14,8 +14,7 @@ from random import Random
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import DEFAULT_ORDER
-from headgate.simulator.gates.shard_gate import EPOCH_S, CostGate, Decided
-from headgate.simulator.gates.spec import GateTenant
+from dispatcher.shard.alone import EPOCH, CostGate, Decided
 
 UNITS_PER_S = 40.0
 """Service units that a slot delivers in a second: 20 output tokens."""
@@ -66,9 +65,9 @@ class SlotMachine:
         self._run_s, self._senders = run_s, {each.name: each for each in senders}
         self._random = {each.name: Random(f"{seed} {each.name}") for each in senders}
         self._gate = CostGate(order, slots)
-        self._gate.set_capacity(slots * UNITS_PER_S, EPOCH_S)
+        self._gate.set_capacity(slots * UNITS_PER_S, EPOCH)
         for each in senders:
-            self._gate.set_tenant(each.name, GateTenant(each.share, queue_max=each.queue_max))
+            self._gate.set_tenant(each.name, each.share, waiting_max=each.queue_max)
         self._events: list[tuple[float, int, str, str]] = []
         """Time, order among equal times, call, and the tenant of an arrival (empty: an end)."""
         self._number = 0
@@ -83,9 +82,9 @@ class SlotMachine:
         self._measured_from = 0.0
 
     def run(self, seconds: float, warmup_s: float) -> Waits:
-        self._measured_from, until = EPOCH_S + warmup_s, EPOCH_S + warmup_s + seconds
+        self._measured_from, until = EPOCH + warmup_s, EPOCH + warmup_s + seconds
         for name in self._senders:
-            self._next_arrival(name, EPOCH_S)
+            self._next_arrival(name, EPOCH)
         while self._events:
             now, _, call, tenant = heappop(self._events)
             if now >= until:
@@ -109,7 +108,7 @@ class SlotMachine:
         self._waiting[tenant] += 1
         if self._is_measured(tenant, now):
             self._unmet.append(now)
-        self._dispatch(self._gate.accept(tenant, UNITS_PER_S * self._run_s[1], now), now)
+        self._dispatch(self._gate.submit(tenant, UNITS_PER_S * self._run_s[1], now), now)
         self._next_arrival(tenant, now)
 
     def _end(self, call: str, now: float) -> None:

@@ -54,6 +54,7 @@ from dispatcher.service.codec.frames import (
     encode_message,
     encode_news,
 )
+from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.codec import PLAIN, decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
@@ -119,20 +120,17 @@ def story(changes: bool) -> Iterator[tuple[float, list[Command]]]:
 
 def entries(of_format: int, changes: bool) -> tuple[Shard, list[bytes]]:
     """Return the shard after the story, and its log."""
-    shard, log = Shard(SETTINGS), list[bytes]()
+    gate, log = LoneGate(SETTINGS, leader="g:1", epoch=1), list[bytes]()
     if of_format < NEWEST:
         first = Entry(0, T0 - 3000.0, "g:1/x:0", "g:1", 1, (OrderSet("bwfq"),))
         log.append(encode_entry(first, of_format))
-        shard.fold(first)
+        gate.shard.fold(first)
     for at, commands in story(changes):
-        _, facts = shard.decide(commands, T0 + at)
-        if not facts:
-            shard.confirm()
-            continue
-        entry = Entry(shard.position, shard.at, f"g:1/x:{len(log)}", "g:1", 1, facts)
-        log.append(encode_entry(entry, shard.state.format, checked=True))
-        shard.confirm(entry)
-    return shard, log
+        entry = gate.decide(*commands, now=T0 + at).entry
+        if entry is not None:
+            entry = entry._replace(writer=f"g:1/x:{len(log)}")
+            log.append(encode_entry(entry, gate.shard.state.format, checked=True))
+    return gate.shard, log
 
 
 def make_log(of_format: int, changes: bool = False) -> str:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model.facts import Dispatched
 from dispatcher.policies.clocks import Share
-from headgate.simulator.gates.shard_gate import CostGate
+from dispatcher.shard.alone import CostGate
 from tests.support.gate.driver import TENANTS, Driver, Op, stories
 from tests.support.gate.reference import ReferenceGate
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from dispatcher.model.commands import parse_call_id
 from dispatcher.policies.orders.registry import ORDERS
-from headgate.simulator.gates.shard_gate import CostGate
+from dispatcher.shard.alone import CostGate
 from tests.support.gate.driver import Driver, Op, stories
 
 NOT_WORK_CONSERVING = {"ratio"}

@@ -14,9 +14,7 @@ import pytest
 
 from dispatcher.model.commands import Waiting
 from dispatcher.policies.clocks import Share
-from dispatcher.shard.settings import ShardSettings
-from headgate.simulator.gates.shard_gate import EPOCH_S, Decided, ShardGate
-from headgate.simulator.gates.spec import GateTenant
+from dispatcher.shard.alone import EPOCH, Decided, LoneGate, report
 
 SLOTS = 16
 UNTIL_S = 1_800.0
@@ -37,9 +35,9 @@ class Announced:
 def play(seed: int, load: float) -> tuple[list[Announced], int]:
     """Return the announced waits of all calls that were dispatched, and the number of waits without an announcement."""
     random = Random(f"waits/{seed}")
-    gate = ShardGate(ShardSettings(), SLOTS)
+    gate = LoneGate(None, report(slots=SLOTS))
     for name, (share, _) in TENANTS.items():
-        gate.set_tenant(name, GateTenant(share, queue_max=100_000))
+        gate.set_tenant(name, share, waiting_max=100_000)
     lengths: dict[str, int] = {}
     announced: dict[str, tuple[str, float, Waiting]] = {}
     found: list[Announced] = []
@@ -66,12 +64,12 @@ def play(seed: int, load: float) -> tuple[list[Announced], int]:
     while events:
         now_s, _, kind, name = heappop(events)
         if kind == "end":
-            started(gate.end(name, "done", 50, lengths[name], EPOCH_S + now_s), now_s)
+            started(gate.finish(name, 50, lengths[name], EPOCH + now_s), now_s)
             continue
         mean = TENANTS[name][1]
         call = gate.next_name()
         lengths[call] = max(1, round(random.lognormvariate(0.0, 0.7) * mean / 1.28))
-        decided = gate.accept(name, 50 + 2 * 256, EPOCH_S + now_s)
+        decided = gate.submit(name, 50 + 2 * 256, EPOCH + now_s)
         if isinstance(decided.outcome, Waiting):
             if decided.outcome.wait_s is None:
                 silent += 1

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.clocks import Share
+from dispatcher.shard.alone import CostGate
 from headgate.evidence.bwfq.floods import RUNS, measure
 from headgate.evidence.bwfq.played import GATE_ORDERS, HELD, play, play_paper
 from headgate.evidence.bwfq.workload import Scenario, is_batch, is_interactive, paper_workload
 from headgate.simulator.gates.cluster import Change, ClusterRequest, run_cluster
-from headgate.simulator.gates.shard_gate import CostGate
 
 requests = st.lists(
     st.builds(ClusterRequest, st.floats(0, 20), st.sampled_from("abc"), st.floats(0.1, 5.0), st.none(), st.none()),

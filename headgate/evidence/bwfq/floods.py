@@ -10,8 +10,8 @@ from random import Random
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.percentiles import percentile
+from dispatcher.shard.alone import CostGate
 from headgate.simulator.gates.cluster import ClusterRequest, ClusterRun, run_cluster
-from headgate.simulator.gates.shard_gate import CostGate
 
 SLOTS = 10
 FLOOD_PER_S = 20.0

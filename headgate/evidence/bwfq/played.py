@@ -14,9 +14,9 @@ from math import inf
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.percentiles import percentile
+from dispatcher.shard.alone import CostGate
 from headgate.evidence.bwfq.workload import PaperWorkload, Scenario, is_batch, is_interactive, paper_workload
 from headgate.simulator.gates.cluster import ClusterRequest, run_cluster
-from headgate.simulator.gates.shard_gate import CostGate
 
 HELD = "held"
 GATE_ORDERS = ("fcfs", "ratio", "ratio+wake", "virtual-clock", "virtual-clock+cap", "sfq", "bwfq")

@@ -1,7 +1,7 @@
 """The gate before N workers that run one request each, in virtual time. Each request's service time is given.
 
 Source: BWFQ (2025), sections 3.3 and 3.5: homogeneous workers, one request each, a discrete-event simulation. Only the
-arrivals and the service times are modelled. The gate is the production's shard in memory (shard_gate.py); it gets
+arrivals and the service times are modelled. The gate is the production's, alone (dispatcher/shard/alone.py); it gets
 arrivals, true costs as requests end, and changes, in order of time. Nothing is random, preempted, or fails.
 
 Units: seconds; a cost has the unit of the gate's rates. At one instant, requests end first, then changes are made, then
@@ -17,7 +17,7 @@ from math import inf
 from typing import NamedTuple
 
 from dispatcher.policies.clocks import Share
-from headgate.simulator.gates.shard_gate import EPOCH_S, CostGate, Decided
+from dispatcher.shard.alone import EPOCH, CostGate, Decided
 
 
 class ClusterRequest(NamedTuple):
@@ -138,7 +138,7 @@ class _Cluster:
         arrival_s, tenant, service_s, cost, estimate = request
         expected = estimate if estimate is not None else cost if cost is not None else service_s
         self.numbers[self.gate.next_name()] = number
-        self._start(self.gate.accept(tenant, expected, EPOCH_S + arrival_s), arrival_s)
+        self._start(self.gate.submit(tenant, expected, EPOCH + arrival_s), arrival_s)
         if self.starts_s[number] == inf:
             self.queued += 1
             self.waiting_most = max(self.waiting_most, self.gate.waiting)
@@ -149,7 +149,7 @@ class _Cluster:
         while ends and ends[0][0] <= until_s:
             now_s, number, name = heappop(ends)
             _, _, service_s, cost, _ = requests[number]
-            self._start(self.gate.settle(name, service_s if cost is None else cost, EPOCH_S + now_s), now_s)
+            self._start(self.gate.settle(name, service_s if cost is None else cost, EPOCH + now_s), now_s)
 
     def _start(self, decided: Decided, now_s: float) -> None:
         for fact in decided.dispatched:
@@ -158,7 +158,7 @@ class _Cluster:
             heappush(self.ends, (now_s + self.requests[number].service_s, number, fact.id))
 
     def _apply(self, change: Change) -> None:
-        now = EPOCH_S + change.at_s
+        now = EPOCH + change.at_s
         self.gate.set_shares(change.share)
         if change.capacity_per_s is not None:
             self._start(self.gate.set_capacity(change.capacity_per_s, now), change.at_s)

@@ -10,8 +10,9 @@ from math import inf
 from dispatcher.model.commands import Refused, Tick
 from dispatcher.model.facts import Dispatched, Dropped
 from dispatcher.policies.service import ServiceFunction
-from headgate.simulator.gates.shard_gate import EPOCH_S, Decided, ShardGate
-from headgate.simulator.gates.spec import REPORT_S, GateSpec
+from dispatcher.policies.tiers import Tier
+from dispatcher.shard.alone import EPOCH, Decided, LoneGate, report
+from headgate.simulator.gates.spec import QUEUE_MAX, REPORT_S, GateSpec
 from headgate.simulator.requests import SimRequest
 
 
@@ -41,9 +42,11 @@ class SimulatedGate:
         self._spec = spec
         self._service = service
         self._downstream = downstream
-        self._gate = ShardGate(spec.shard_settings(service), spec.slots)
+        self._gate = LoneGate(spec.shard_settings(service), report(slots=spec.slots))
+        self._gate.unnamed = self._gate.unnamed._replace(waiting_max=QUEUE_MAX)
         for name, tenant in spec.tenants.items():
-            self._gate.set_tenant(name, tenant)
+            tier = tenant.tier or Tier.STANDARD
+            self._gate.set_tenant(name, tenant.share, tier=tier, waiting_max=tenant.queue_max)
         self._held: dict[str, SimRequest] = {}
         """Requests that wait or run, by the id of their call."""
         self._names: dict[str, str] = {}
@@ -51,11 +54,11 @@ class SimulatedGate:
         self._report_s = 0.0 if spec.uses_reports else inf
 
     def arrive(self, request: SimRequest, now_s: float) -> None:
-        arrival, now = request.arrival, EPOCH_S + now_s
+        arrival, now = request.arrival, EPOCH + now_s
         name = self._gate.next_name()
         self._held[name] = request
         self._names[request.request_id] = name
-        decided = self._gate.accept(
+        decided = self._gate.submit(
             arrival.tenant,
             self._service(arrival.input_tokens, max(1, arrival.output_tokens)),  # a client asks for at least one token
             now,
@@ -73,11 +76,11 @@ class SimulatedGate:
         name = self._names.pop(request.request_id)
         del self._held[name]
         outcome = "done" if request.rejected is None else "failed"
-        self._follow(self._gate.end(name, outcome, *request.charged_tokens, EPOCH_S + now_s), now_s)
+        self._follow(self._gate.finish(name, *request.charged_tokens, EPOCH + now_s, outcome=outcome), now_s)
 
     def next_s(self) -> float:
         """Return the next time at which the gate acts by itself (a deadline, a report); infinity if there is none."""
-        return min(self._gate.next_tick() - EPOCH_S, self._report_s)
+        return min(self._gate.next_tick() - EPOCH, self._report_s)
 
     def advance(self, until_s: float) -> None:
         """Do everything that is due by `until_s`."""
@@ -86,12 +89,12 @@ class SimulatedGate:
                 self._report(self._report_s)
                 self._report_s += REPORT_S
             else:
-                self._follow(self._gate.do(Tick(), self._gate.next_tick()), until_s)
+                self._follow(self._gate.decide(Tick(), now=self._gate.next_tick()), until_s)
 
     def _report(self, now_s: float) -> None:
-        self._gate.capacity_per_s = self._downstream.service_per_s(now_s)
-        self._gate.kv_use = self._downstream.kv_use()
-        self._follow(self._gate.report(EPOCH_S + now_s), now_s)
+        capacity_per_s, kv_use = self._downstream.service_per_s(now_s), self._downstream.kv_use()
+        worker = report(slots=self._spec.slots, kv_use=kv_use, capacity_per_s=capacity_per_s)
+        self._follow(self._gate.decide(worker, now=EPOCH + now_s), now_s)
 
     def _follow(self, decided: Decided, now_s: float) -> None:
         """Send dispatched requests to the engine. The slot of one that the engine refuses is free again."""
@@ -102,7 +105,7 @@ class SimulatedGate:
                     self._reject(fact.id, "timeout")
                 elif type(fact) is Dispatched and not self._downstream.dispatch(self._held[fact.id], now_s):
                     del self._names[self._held.pop(fact.id).request_id]
-                    decisions.append(self._gate.end(fact.id, "failed", 0, 0, EPOCH_S + now_s))
+                    decisions.append(self._gate.finish(fact.id, 0, 0, EPOCH + now_s, outcome="failed"))
 
     def _reject(self, name: str, reason: str) -> None:
         request = self._held.pop(name)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dispatcher.model.commands import parse_call_id
 from dispatcher.model.facts import Dispatched
 from dispatcher.policies.clocks import Share
-from headgate.simulator.gates.shard_gate import Decided
+from dispatcher.shard.alone import Decided
 
 TENANTS = ("a", "b", "c", "d", "e")
 # Powers of two and small whole numbers: sums of them are exact in any order.
@@ -62,7 +62,7 @@ class Gate(Protocol):
 
     def next_name(self) -> str: ...
 
-    def accept(self, tenant: str, cost: float, now: float) -> Decided: ...
+    def submit(self, tenant: str, cost: float, now: float) -> Decided: ...
 
     def settle(self, name: str, cost: float, now: float) -> Decided: ...
 
@@ -96,7 +96,7 @@ class Driver:
         tenant, name = TENANTS[op.pick % len(TENANTS)], self.gate.next_name()
         self.tenant[name] = self.waiting[name] = tenant
         self.cost[name] = COSTS[op.value]
-        self._follow(self.gate.accept(tenant, COSTS[op.value], self.now))
+        self._follow(self.gate.submit(tenant, COSTS[op.value], self.now))
 
     def settle(self, op: Op) -> None:
         if self.running:

@@ -28,13 +28,13 @@ from dispatcher.model.commands import (
     call_id,
 )
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.facts import Entry, Fact, ProcessSet, WorkerSet
+from dispatcher.model.facts import Fact, ProcessSet, WorkerSet
 from dispatcher.model.formats import Reader
 from dispatcher.model.invocation import StoredAnswer
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import Clock, InvocationStore, Launcher
+from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.shard import Shard
 
 HEARD_S = 1.0
 """A process that is called silent is heard again within this time: its link sends signs of life."""
@@ -65,7 +65,8 @@ class InProcessGate:
     _tick: asyncio.TimerHandle | None = None
 
     def __post_init__(self) -> None:
-        self.shard = Shard(self.settings)
+        self._gate = LoneGate(self.settings)
+        self.shard = self._gate.shard
 
     def link(self, process: str) -> InProcessLink:
         self.links[process] = InProcessLink(self, process)
@@ -85,16 +86,15 @@ class InProcessGate:
 
     def decide(self, command: Command) -> Outcome:
         self.commands.append(command)
-        (outcome,), facts = self.shard.decide([command], self.clock.now())
-        self.facts += facts
-        entry = Entry(self.shard.position, self.shard.at, "gate", "", 0, facts) if facts else None
-        for process, news in self.shard.confirm(entry):
+        decided = self._gate.decide(command, now=self.clock.now())
+        self.facts += decided.facts
+        for process, news in decided.news:
             self._deliver(process, news)
-        for fact in facts:
+        for fact in decided.facts:
             if isinstance(fact, ProcessSet) and fact.state == "silent":
                 asyncio.get_running_loop().call_later(HEARD_S, self.decide, Present(fact.process))
         self._tick_when_due()
-        return outcome
+        return decided.outcome
 
     def report(self, worker: str, **changes: Any) -> None:
         """Report a worker that runs well, with the test's changes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.model.commands import Outcome
 from dispatcher.model.facts import Dispatched
 from dispatcher.policies.clocks import LEAD_MAX, Share
-from headgate.simulator.gates.shard_gate import CostGate, Decided
+from dispatcher.shard.alone import CostGate, Decided
 from tests.support.gate.definitions import Clocks
 
 T0 = 1_000.0
@@ -26,7 +26,7 @@ class LabelledGate:
     def arrive(self, tenant: str, label: str, cost: float = 1.0, now: float = T0) -> list[str]:
         name = self.gate.next_name()
         self._names[label], self._labels[name] = name, label
-        return self._follow(self.gate.accept(tenant, cost, now))
+        return self._follow(self.gate.submit(tenant, cost, now))
 
     def settle(self, label: str, cost: float = 1.0, now: float = T0) -> list[str]:
         return self._follow(self.gate.settle(self._names[label], cost, now))
@@ -62,6 +62,11 @@ class LabelledGate:
 
     def waiting_of(self, tenant: str) -> int:
         return self.state.tenants[tenant].waiting
+
+    @property
+    def stranded(self) -> int:
+        """The calls that wait while slots are free and no call runs, the end of which would dispatch them."""
+        return 0 if self.gate.running or not self.gate.slots else self.gate.waiting
 
     def _follow(self, decided: Decided) -> list[str]:
         self.outcome = decided.outcome

@@ -1,85 +1,56 @@
-"""A shard that counts each decision as written at once, and short commands for it."""
+"""A gate alone (dispatcher/shard/alone.py), and short commands for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
+from typing import Any
 
-from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Report, Return, Status, call_id
-from dispatcher.model.facts import Dispatched, Entry, Fact
+from dispatcher.model.commands import Command, Offer, Outcome, Refused, Report, Return, Status
+from dispatcher.model.facts import Dispatched, Fact
+from dispatcher.shard.alone import EPOCH, MODEL, PROCESS, Decided, LoneGate
+from dispatcher.shard.alone import report as well
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.shard import Shard
 
-T0 = 1_000_000.0
-MODEL = "m"
+__all__ = ["MODEL", "T0", "LoneShard", "report"]
 
-
-def report(
-    worker: str = "w", slots: int = 1, *, model: str = MODEL, kv_use: float = 0.0, capacity_per_s: float = 10.0
-) -> Report:
-    return Report(worker, f"http://{worker}", model, slots, 0, 1.0, capacity_per_s, False, kv_use, 0, ())
+T0 = EPOCH
+WAIT_S = 1e6
 
 
-class LoneShard:
+def report(worker: str = "w", slots: int = 1, *, capacity_per_s: float = 10.0, **fields: Any) -> Report:
+    return well(worker, slots, capacity_per_s=capacity_per_s, **fields)
+
+
+class LoneShard(LoneGate):
     """`facts`: of the last command. `dispatched`: all dispatches so far."""
 
     def __init__(self, settings: ShardSettings | None = None, *workers: Report) -> None:
-        self.shard = Shard(settings)
-        self.now = T0
         self.facts: tuple[Fact, ...] = ()
         self.dispatched: list[Dispatched] = []
-        self._sequences: Iterator[int] = count(1)
-        for worker in workers or (report(),):
-            self.do(worker)
+        super().__init__(settings, *(workers or (report(),)))
 
-    def do(self, command: Command, now: float | None = None) -> Outcome:
-        self.now = self.now if now is None else now
-        (outcome,), self.facts = self.shard.decide([command], self.now)
-        position, at = self.shard.position, self.shard.at
-        self.shard.confirm(Entry(position, at, "test", "", 0, self.facts) if self.facts else None)
-        self.dispatched += [fact for fact in self.facts if isinstance(fact, Dispatched)]
-        return outcome
+    def decide(self, *commands: Command, now: float | None = None) -> Decided:
+        decided = super().decide(*commands, now=now)
+        self.facts = decided.facts
+        self.dispatched += decided.dispatched
+        return decided
 
     def accept(
-        self,
-        tenant: str = "a",
-        *,
-        process: str = "p",
-        model: str = MODEL,
-        cost: float = 1.0,
-        wait_s: float = 1e6,
-        durable: bool = False,
-        app: str = "",
-        interaction: str = "",
-        version: int = 1,
-        weight: float = 1.0,
-        rate_per_s: float = 0.0,
-        burst: float = 0.0,
-        tier: str = "standard",
-        waiting_max: int = 1_000_000,
-        slo_class: str = "",
-        due_at: float = 0.0,
-        deferred: bool = False,
-        input_tokens: int = 0,
+        self, tenant: str = "a", *, process: str = PROCESS, cost: float = 1.0, wait_s: float = WAIT_S, **fields: Any
     ) -> tuple[str, Outcome]:
-        """Send a call. Return its id and the outcome."""
-        name = call_id(process, next(self._sequences))
-        command = Accept(
-            name, 0, process, tenant, model, cost, self.now + wait_s, durable, app, interaction, version, weight,
-            rate_per_s, burst, tier, waiting_max, slo_class, due_at, deferred, input_tokens,
-        )  # fmt: skip
-        return name, self.do(command)
+        """Send a call that its process may repeat for ever. Return its id and the outcome."""
+        usual: dict[str, Any] = {"process": process, "floor": 0, "version": 1, "deadline_at": self.now + wait_s}
+        call = self.new_call(tenant, cost, **{**usual, **fields})
+        return call.id, self.do(call)
 
-    def call(self, tenant: str = "a", **fields: object) -> str:
+    def call(self, tenant: str = "a", **fields: Any) -> str:
         """Send a call that must not be refused. Return its id."""
-        name, outcome = self.accept(tenant, **fields)  # type: ignore[arg-type]
-        assert not hasattr(outcome, "code"), outcome
+        name, outcome = self.accept(tenant, **fields)
+        assert not isinstance(outcome, Refused), outcome
         return name
 
     def end(self, name: str, tokens: int = 1) -> list[str]:
         """End a running call with so many input tokens. Return the calls that this dispatched."""
-        self.do(End(name, self.shard.state.calls[name].attempt, "done", tokens, 0))
-        return [fact.id for fact in self.facts if isinstance(fact, Dispatched)]
+        return [fact.id for fact in self.finish(name, tokens, 0).dispatched]
 
     def give_back(self, name: str, reason: str) -> Outcome:
         call = self.shard.state.calls[name]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dispatcher.model.commands import Done, call_id
 from dispatcher.model.facts import Dispatched
 from dispatcher.policies.clocks import Share, rate_scale
-from headgate.simulator.gates.shard_gate import PROCESS, WORKER, Decided
+from dispatcher.shard.alone import PROCESS, WORKER, Decided
 from tests.support.gate.definitions import Charge, Clocks, Step, debit, in_profile, lift, settlement
 
 
@@ -42,7 +42,7 @@ class ReferenceGate:
     def next_name(self) -> str:
         return call_id(PROCESS, self.arrivals + 1)
 
-    def accept(self, tenant: str, cost: float, now: float) -> Decided:
+    def submit(self, tenant: str, cost: float, now: float) -> Decided:
         name = self.next_name()
         self.arrivals += 1
         queue = self.queues.setdefault(tenant, TenantQueue())
@@ -125,4 +125,4 @@ class ReferenceGate:
 
 
 def _decided(*facts: Dispatched) -> Decided:
-    return Decided(Done(), facts)
+    return Decided([Done()], facts)

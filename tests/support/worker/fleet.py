@@ -6,16 +6,14 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, Status, Tick
-from dispatcher.model.facts import Entry
+from dispatcher.model.commands import Offer, Over, Status
 from dispatcher.model.worker_protocol import Finished, WorkRefused
-from dispatcher.shard.shard import Shard
 from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
 from gpu_worker.service.health.probe import PROBE_TENANT
 from tests.support.virtual_time import START
-from tests.support.worker.gate import ScriptedGate
+from tests.support.worker.gate import DecidingGate
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
 
@@ -25,29 +23,6 @@ POLL_S = 0.01
 
 Fault = Callable[[EngineRequest, int], EngineError | None]
 """From a request and the number of those that the engine has, to the error that ends it."""
-
-
-@dataclass
-class ShardGate(ScriptedGate):
-    """Decides by a real shard, which writes nothing."""
-
-    shard: Shard = field(default_factory=Shard)
-
-    def offer(self, call_id: str, attempt: int = 1) -> None:
-        """The shard offers what it accepts."""
-
-    def _decide(self, command: Command) -> Outcome:
-        now = asyncio.get_running_loop().time()
-        (outcome, *_), facts = self.shard.decide([command, Tick()], now)
-        self.shard.confirm(Entry(self.shard.position, now, "writer", "", 0, facts) if facts else None)
-        return outcome
-
-    def slots(self, worker: str) -> int:
-        """Return the slots that the gate may use."""
-        return self.shard.state.workers[worker].slots_open
-
-    def state(self, worker: str) -> str:
-        return self.shard.state.workers[worker].config.state
 
 
 class FaultyEngine(ScriptedEngine):
@@ -90,7 +65,7 @@ class Answer:
 
 @dataclass
 class Fleet:
-    gate: ShardGate
+    gate: DecidingGate
     workers: dict[str, WorkerHarness]
     sent: int = 0
 
@@ -99,12 +74,8 @@ class Fleet:
         self.sent += 1
         name, began_s = f"{PROCESS}-{self.sent:x}", asyncio.get_running_loop().time()
         outcome = await self.gate.do(
-            Accept(
-                id=name, floor=0, process=PROCESS, tenant=tenant, model=MODEL, cost=8.0, deadline_at=DEADLINE_AT,
-                durable=False, app="", interaction="", version=1, weight=1.0, rate_per_s=0.0, burst=0.0,
-                tier="standard", waiting_max=1000,
-            )
-        )  # fmt: skip
+            self.gate.alone.new_call(tenant, 8.0, id=name, process=PROCESS, model=MODEL, deadline_at=DEADLINE_AT)
+        )
         attempts = 0
         while not isinstance(outcome, Over):
             if isinstance(outcome, Offer) and outcome.attempt > attempts:
@@ -133,7 +104,7 @@ class Fleet:
 @asynccontextmanager
 async def fleet(*engines: FaultyEngine, slots: int = 16) -> AsyncIterator[Fleet]:
     """Workers w0, w1 … with these engines, which send heartbeats."""
-    gate = ShardGate()
+    gate = DecidingGate()
     workers = {
         f"w{number}": WorkerHarness(engine, gate=gate, worker=f"w{number}", slots=slots)
         for number, engine in enumerate(engines)

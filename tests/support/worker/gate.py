@@ -15,10 +15,14 @@ from dispatcher.model.commands import (
     Over,
     Report,
     Return,
+    Tick,
     Unknown,
 )
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.facts import Fact
 from dispatcher.model.worker_protocol import execution_name
+from dispatcher.shard.alone import LoneGate
+from dispatcher.shard.shard import Shard
 
 
 @dataclass
@@ -87,3 +91,34 @@ class ScriptedGate:
             return self.over.setdefault(name, Done())
         self.ended.append(command)
         return self.over.setdefault(name, Over(command.id, command.attempt, command.outcome))
+
+
+@dataclass
+class DecidingGate(ScriptedGate):
+    """Decides as the production does, alone."""
+
+    alone: LoneGate = field(default_factory=LoneGate)
+    facts: list[Fact] = field(default_factory=list)
+
+    def offer(self, call_id: str, attempt: int = 1) -> None:
+        """The gate offers what it accepts."""
+
+    def _decide(self, command: Command) -> Outcome:
+        decided = self.alone.decide(command, Tick(), now=asyncio.get_running_loop().time())
+        self.facts += decided.facts
+        if decided.facts and isinstance(command, End):
+            self.ended.append(command)
+        if decided.facts and isinstance(command, Return):
+            self.returned.append(command)
+        return decided.outcome
+
+    @property
+    def shard(self) -> Shard:
+        return self.alone.shard
+
+    def slots(self, worker: str) -> int:
+        """Return the slots that the gate may use."""
+        return self.shard.state.workers[worker].slots_open
+
+    def state(self, worker: str) -> str:
+        return self.shard.state.workers[worker].config.state

@@ -252,10 +252,10 @@ def test_two_ends_of_one_call_are_one() -> None:
     gate.arrive("a", "a2")
     assert gate.settle("a1", 3.0) == ["a2"]
     spent, (name,) = gate.state.tenants["a"].spent, gate.state.ends
-    again = gate.gate.do(End(name, 1, "done", 0, 0), T0)
+    again = gate.gate.decide(End(name, 1, "done", 0, 0), now=T0)
     assert (again.outcome, again.facts) == (Over(name, 1, "done"), ())
-    unknown = gate.gate.do(End("simulator-zz", 1, "done", 0, 0), T0)
-    assert (unknown.outcome, unknown.facts) == (Unknown("simulator-zz"), ())
+    unknown = gate.gate.decide(End("p-zz", 1, "done", 0, 0), now=T0)
+    assert (unknown.outcome, unknown.facts) == (Unknown("p-zz"), ())
     assert (gate.state.tenants["a"].spent, gate.gate.running) == (spent, 1)
 
 

@@ -39,37 +39,37 @@ def test_a_new_tenants_first_call_queues_and_is_stranded() -> None:
     gate = ratio(4, a=5.0)
     assert gate.arrive("a", "a1") == []
     assert isinstance(gate.outcome, Waiting)
-    assert gate.gate.stranded == 1
+    assert gate.stranded == 1
     assert gate.arrive("b", "b1") == []
-    assert (gate.gate.stranded, gate.gate.running) == (2, 0)
+    assert (gate.stranded, gate.gate.running) == (2, 0)
 
 
 def test_a_later_call_with_credit_goes_before_the_stranded_and_its_end_wakes_one() -> None:
     gate = ratio(4, a=1.0)
     gate.arrive("a", "a1")
     gate.arrive("a", "a2")
-    assert gate.gate.stranded == 2
+    assert gate.stranded == 2
     assert gate.arrive("a", "a3", 1.0, T0 + 2.0) == ["a3"]
-    assert gate.gate.stranded == 0
+    assert gate.stranded == 0
     assert gate.settle("a3", 1.0, T0 + 3.0) == ["a1"]
     assert gate.settle("a1", 1.0, T0 + 3.0) == ["a2"]
-    assert gate.gate.stranded == 0
+    assert gate.stranded == 0
 
 
 def test_no_call_strands_with_wake() -> None:
     gate = ratio(2, wake=True)
     assert [gate.arrive("a", label) for label in ("a1", "a2", "a3")] == [["a1"], ["a2"], []]
     assert gate.set_slots(3) == ["a3"]
-    assert gate.gate.stranded == 0
+    assert gate.stranded == 0
 
 
 def test_added_slots_dispatch_nothing_without_wake() -> None:
     gate = ratio(0, a=1.0)
     gate.arrive("a", "a1")
-    assert gate.gate.stranded == 0
+    assert gate.stranded == 0
     assert gate.set_slots(1) == []
     assert gate.set_slots(2) == []
-    assert gate.gate.stranded == 1
+    assert gate.stranded == 1
 
 
 def test_priority_is_spent_over_earned_lowest_first_and_a_new_tenant_is_at_zero() -> None:

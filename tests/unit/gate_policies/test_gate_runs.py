@@ -16,8 +16,8 @@ import pytest
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.policies.percentiles import percentile
+from dispatcher.shard.alone import CostGate
 from headgate.simulator.gates.cluster import Change, ClusterRun, run_cluster
-from headgate.simulator.gates.shard_gate import CostGate
 from tests.support.depth import at_depth
 from tests.support.gate.poisson_source import Source
 from tests.support.gate.unfair import Favourite

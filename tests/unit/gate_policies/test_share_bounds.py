@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.model.commands import Accept, End, Offer, Report, call_id
-from dispatcher.model.facts import Entry
+from dispatcher.model.commands import Accept, End, Offer
 from dispatcher.policies.clocks import Share, rate_scale
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.policies.orders.two_clocks import TwoClocks
@@ -33,9 +32,8 @@ from dispatcher.policies.share_bounds import (
     is_share_sound,
     share_problem,
 )
+from dispatcher.shard.alone import LoneGate, report
 from dispatcher.shard.codec import encode_entry
-from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.shard import Shard
 
 V_MAX = YEAR_S * POOL_SERVICE_PER_S / WEIGHT_MIN
 LAST_UNIX_S = 2.0**32
@@ -91,24 +89,20 @@ def test_the_bounds_are_not_wider_than_the_arithmetic_allows() -> None:
 
 
 class Pool:
-    """One shard with slots, whose entries are encoded as in production."""
+    """A gate with slots, whose entries are encoded as in production."""
 
     def __init__(self, slots: int) -> None:
-        self.shard, self.now, self._count = Shard(ShardSettings()), 1.7e9, 0
-        self.decide(Report("w", "http://w", "m", slots, 9, 4.0, 0.0, False, 0.0, 0, ()))
+        self.gate = LoneGate(None, report(slots=slots), now=1.7e9)
+        self.shard = self.gate.shard
 
-    def decide(self, *commands: Accept | End | Report) -> list[Offer]:
-        self.now += 0.01
-        outcomes, facts = self.shard.decide(commands, self.now)
-        entry = Entry(self.shard.position, self.shard.at, "w:1", "", 0, facts)
-        encode_entry(entry, checked=True)
-        self.shard.confirm(entry)
-        return [each for each in outcomes if isinstance(each, Offer)]
+    def decide(self, *commands: Accept | End) -> list[Offer]:
+        decided = self.gate.decide(*commands, now=self.gate.now + 0.01)
+        assert decided.entry is not None
+        encode_entry(decided.entry, checked=True)
+        return [each for each in decided.outcomes if isinstance(each, Offer)]
 
     def call(self, tenant: str, weight: float, cost: float) -> Accept:
-        self._count += 1
-        return Accept(call_id("p", self._count), 0, "p", tenant, "m", cost, self.now + 1e6, False, "", "", 1, weight,
-                      0.0, 0.0, "standard", 10**9)  # fmt: skip
+        return self.gate.new_call(tenant, cost, deadline_at=self.gate.now + 1e6, version=1, weight=weight, floor=0)
 
     def shares(self, heavy: float, light: float, rounds: int = 300) -> float:
         """Return heavy's service over light's, while both wait all the time."""

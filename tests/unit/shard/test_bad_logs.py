@@ -21,6 +21,7 @@ from dispatcher.model.facts import (
     WorkerLost,
 )
 from dispatcher.model.formats import NEWEST, OLDEST
+from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.codec import decode_entry, decode_entry_at, encode_entry, pack
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
@@ -32,12 +33,9 @@ CALL = Accept("p-1", 0, "p", "a", "m", 1.0, NOW + 60, False, "", "", 1, 1.0, 5.0
 
 
 def written(order: str, *commands: Command) -> tuple[Shard, list[Entry]]:
-    shard, entries = Shard(ShardSettings(order=order)), []
-    for command in commands:
-        _, facts = shard.decide([command], NOW)
-        entries.append(Entry(shard.position, NOW, f"p:{shard.position}", "", 0, facts))
-        shard.confirm(entries[-1])
-    return shard, entries
+    gate = LoneGate(ShardSettings(order=order), now=NOW)
+    entries = [gate.decide(command).entry for command in commands]
+    return gate.shard, [entry for entry in entries if entry is not None]
 
 
 def test_a_log_of_another_order_stops_the_shard_and_names_the_order() -> None:

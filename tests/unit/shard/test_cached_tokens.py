@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from dispatcher.model.commands import Accept, End, Offer, Report, call_id
-from dispatcher.model.facts import Accepted, Entry, Fact
+from dispatcher.model.commands import Accept, End, Offer
+from dispatcher.model.facts import Accepted
 from dispatcher.policies.service import WEIGHTED_TOKENS
+from dispatcher.shard.alone import Decided, LoneGate, report
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.shard import Shard
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.request import QueueRequest
 
@@ -22,33 +22,24 @@ class Pool:
     """A shard, and beside it the queue of an engine that gets the same requests one after the other."""
 
     def __init__(self, cached_fraction: float = FRACTION) -> None:
-        self.shard = Shard(ShardSettings(cached_fraction=cached_fraction))
+        self.gate = LoneGate(ShardSettings(cached_fraction=cached_fraction), report(slots=4), now=NOW)
+        self.shard = self.gate.shard
         self.engine = make_policy("vtc")
         self.engine.cached_fraction = cached_fraction
-        self.now, self.sequence = NOW, 0
-        self.facts: list[Fact] = []
-        self.write(Report("w", "http://h:1", "m", 4, 200_000, 4.0, 1000.0, False, 0.0, 0, ()))
 
-    def write(self, *commands: Accept | End | Report) -> list[object]:
-        self.now += 1.0
-        outcomes, facts = self.shard.decide(commands, self.now)
-        entry = Entry(self.shard.position, self.now, f"p:{self.sequence}", "", 0, facts)
-        self.shard.confirm(entry if facts else None)
-        self.facts += facts
-        return list(outcomes)
+    def write(self, command: Accept | End) -> Decided:
+        return self.gate.decide(command, now=self.gate.now + 1.0)
+
+    def call(self, tenant: str, read: int, generated: int) -> Decided:
+        cost = WEIGHTED_TOKENS(read, generated)
+        return self.write(self.gate.new_call(tenant, cost, deadline_at=self.gate.now + 900, input_tokens=read))
 
     def serve(self, tenant: str, read: int, cached: int, generated: int) -> float:
         """Serve a request. Return the cost that the gate expected."""
-        self.sequence += 1
-        name = call_id("p", self.sequence)
-        cost = WEIGHTED_TOKENS(read, generated)
-        command = Accept(
-            name, self.sequence - 1, "p", tenant, "m", cost, self.now + 900, False, "", "", 1, 1.0, 0.0, 0.0,
-            "standard", 100, input_tokens=read,
-        )  # fmt: skip
-        (offer,) = self.write(command)
+        decided = self.call(tenant, read, generated)
+        offer = decided.outcome
         assert isinstance(offer, Offer)
-        expected = next(fact.cost for fact in reversed(self.facts) if isinstance(fact, Accepted))
+        name, expected = offer.id, next(fact.cost for fact in decided.facts if isinstance(fact, Accepted))
         self.write(End(name, offer.attempt, "done", read, generated, tenant, cached_tokens=cached))
         self.engine.enqueue(QueueRequest(name, tenant, read, generated))
         self.engine.admit(name)
@@ -79,7 +70,7 @@ def test_the_gate_expects_what_was_cached_before() -> None:
     assert pool.serve("a", 1000, 800, 100) == 1200.0  # nothing is known
     assert pool.serve("a", 1000, 800, 100) == 1200.0 - (1 - FRACTION) * 800
     assert pool.serve("b", 1000, 0, 100) == 1200.0
-    pool.now += 3600.0
+    pool.gate.now += 3600.0
     assert pool.serve("a", 1000, 0, 100) == 600.0  # from the hour before
     assert pool.serve("a", 1000, 0, 100) == 1200.0
 
@@ -88,29 +79,8 @@ def test_the_gate_expects_what_was_cached_before() -> None:
 def test_a_count_that_cannot_be_true_is_clamped(cached: int) -> None:
     pool = Pool()
     pool.serve("a", 1000, 0, 100)
-    name = call_id("p", 9)
-    (offer,) = pool.write(
-        Accept(
-            name,
-            8,
-            "p",
-            "a",
-            "m",
-            1200.0,
-            pool.now + 900,
-            False,
-            "",
-            "",
-            1,
-            1.0,
-            0.0,
-            0.0,
-            "standard",
-            100,
-            input_tokens=1000,
-        )
-    )
+    offer = pool.call("a", 1000, 100).outcome
     assert isinstance(offer, Offer)
-    pool.write(End(name, offer.attempt, "done", 1000, 100, "a", cached_tokens=cached))
+    pool.write(End(offer.id, offer.attempt, "done", 1000, 100, "a", cached_tokens=cached))
     (row,) = pool.shard.usage_rows()
     assert row.cached_tokens == (1000 if cached == 2000 else 0)

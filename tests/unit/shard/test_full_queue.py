@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from dispatcher.model.commands import Accept, Offer, Outcome, Refused, Waiting, call_id
-from tests.support.gate.lone_shard import MODEL, LoneShard, report
+from dispatcher.model.commands import Offer, Outcome, Refused, Waiting
+from tests.support.gate.lone_shard import LoneShard, report
 
 
 def arrive_together(shard: LoneShard, count: int, waiting_max: int) -> list[Outcome]:
     """Decide so many calls of one tenant for one entry."""
-    return shard.shard.decide(
-        [
-            Accept(
-                call_id("p", number), 0, "p", "a", MODEL, 1.0, shard.now + 60, False, "", "", 1, 1.0, 0.0, 0.0,
-                "standard", waiting_max,
-            )
-            for number in range(1, count + 1)
-        ],
-        shard.now,
-    )[0]  # fmt: skip
+    until = shard.now + 60
+    calls = [shard.new_call("a", 1.0, floor=0, deadline_at=until, waiting_max=waiting_max) for _ in range(count)]
+    return list(shard.decide(*calls).outcomes)
 
 
 def kinds(outcomes: list[Outcome]) -> list[type[Outcome]]:

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.commands import Accept, Cancel, Command, Done, End, Offer, Outcome, Over, Report, Return, Status
-from dispatcher.model.facts import Entry
-from dispatcher.shard.shard import Shard
-
-WORKER = Report("w", "http://w", "m", 1, 0, 1.0, 10.0, False, 0.0, 0, ())
+from dispatcher.model.commands import Cancel, Done, End, Offer, Outcome, Over, Return, Status
+from dispatcher.shard.alone import LoneGate, report
 
 
-class OneShard:
-    """A shard that writes each decision at once."""
+class OneShard(LoneGate):
+    """A gate for calls until second 100."""
 
     def __init__(self) -> None:
-        self.shard = Shard()
-        self.do(WORKER)
-
-    def do(self, command: Command, now: float = 0.0) -> Outcome:
-        (outcome,), facts = self.shard.decide([command], now)
-        position = self.shard.position
-        self.shard.confirm(Entry(position, max(now, self.shard.at), "p:1", "", 0, facts) if facts else None)
-        return outcome
+        super().__init__(None, report(), now=0.0)
 
     def accept(self, call_id: str, process: str, *, durable: bool = True, now: float = 0.0) -> Outcome:
-        command = Accept(
-            call_id, 0, process, "a", "m", 1.0, 100.0, durable, "", "", 1, 1.0, 0.0, 0.0, "standard", 10
-        )  # fmt: skip
-        return self.do(command, now)
+        call = self.new_call("a", 1.0, id=call_id, process=process, floor=0, durable=durable, deadline_at=100.0)
+        return self.do(call, now)
 
 
 def test_the_only_process_of_an_offer_returns_it() -> None:

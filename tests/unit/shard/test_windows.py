@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dispatcher.model.commands import Accept, call_id
+from dispatcher.model.commands import call_id
 from dispatcher.shard.records import ACCEPTED_KEPT, Process
-from tests.support.gate.lone_shard import MODEL, T0, LoneShard
+from tests.support.gate.lone_shard import T0, LoneShard
 
 
 def accept(shard: LoneShard, number: int, floor: int) -> None:
-    shard.do(
-        Accept(
-            call_id("p", number), floor, "p", "a", MODEL, 1.0, T0 + 1e6, False, "", "", 1, 1.0, 0.0, 0.0, "standard",
-            1_000_000,
-        )
-    )  # fmt: skip
+    shard.do(shard.new_call("a", 1.0, id=call_id("p", number), floor=floor, deadline_at=T0 + 1e6))
 
 
 def process_of(shard: LoneShard) -> Process:

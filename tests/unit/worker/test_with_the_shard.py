@@ -6,19 +6,18 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
-from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Over, Return, Status, Tick, Unknown, Waiting
-from dispatcher.model.facts import Entry, Fact, ProcessSet, Returned
+from dispatcher.model.commands import Accept, Offer, Over, Return, Status, Unknown, Waiting
+from dispatcher.model.facts import ProcessSet, Returned
 from dispatcher.model.worker_protocol import Finished, WorkOrder
-from dispatcher.shard.shard import Shard
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, EngineRequest
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.service.agent import OFFER_S, AgentSettings
 from tests.support.virtual_time import START, LoopClock, run
-from tests.support.worker.gate import ScriptedGate
+from tests.support.worker.gate import DecidingGate
 from tests.support.worker.harness import SLOTS, WorkerHarness, order
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
 
@@ -27,39 +26,17 @@ HEARTBEAT_S = 1.2 * AgentSettings().heartbeat_s
 
 
 @dataclass
-class ShardGate(ScriptedGate):
-    """Decides by a real shard, which writes nothing."""
-
-    shard: Shard = field(default_factory=Shard)
-    facts: list[Fact] = field(default_factory=list)
-
-    def offer(self, call_id: str, attempt: int = 1) -> None:
-        """The shard offers what it accepts."""
-
-    def _decide(self, command: Command) -> Outcome:
-        now = asyncio.get_running_loop().time()
-        (outcome, *_), facts = self.shard.decide([command, Tick()], now)
-        self.facts += facts
-        self.shard.confirm(Entry(self.shard.position, now, "writer", "", 0, facts) if facts else None)
-        if facts and isinstance(command, End):
-            self.ended.append(command)
-        if facts and isinstance(command, Return):
-            self.returned.append(command)
-        return outcome
-
+class AcceptingGate(DecidingGate):
     async def accept(self, number: int, *, durable: bool = False) -> Offer:
         """Accept a call of the process. A slot is free."""
-        outcome = await self.do(accept(number, durable=durable))
+        outcome = await self.do(self.new_call(number, durable=durable))
         assert isinstance(outcome, Offer)
         return outcome
 
-
-def accept(number: int, *, durable: bool = False) -> Accept:
-    return Accept(
-        id=f"{PROCESS}-{number}", floor=0, process=PROCESS, tenant="a", model=MODEL, cost=8.0, deadline_at=START + 500,
-        durable=durable, app="", interaction="", version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard",
-        waiting_max=100,
-    )  # fmt: skip
+    def new_call(self, number: int, *, durable: bool = False) -> Accept:
+        name = f"{PROCESS}-{number}"
+        call = self.alone.new_call("a", 8.0, process=PROCESS, deadline_at=START + 500)
+        return call._replace(id=name, floor=0, model=MODEL, durable=durable)
 
 
 def work(offered: Offer, **fields: object) -> WorkOrder:
@@ -67,8 +44,8 @@ def work(offered: Offer, **fields: object) -> WorkOrder:
 
 
 @asynccontextmanager
-async def serving(engine: ScriptedEngine | None = None) -> AsyncIterator[tuple[WorkerHarness, ShardGate]]:
-    gate = ShardGate()
+async def serving(engine: ScriptedEngine | None = None) -> AsyncIterator[tuple[WorkerHarness, AcceptingGate]]:
+    gate = AcceptingGate()
     harness = WorkerHarness(engine, gate=gate)
     await harness.agent.join()
     harness.serving = asyncio.ensure_future(harness.agent.serve(harness.stop.wait()))
@@ -79,7 +56,7 @@ async def serving(engine: ScriptedEngine | None = None) -> AsyncIterator[tuple[W
         await asyncio.wait({harness.serving})
 
 
-def used(gate: ShardGate) -> tuple[int, int]:
+def used(gate: AcceptingGate) -> tuple[int, int]:
     """Return the tokens that the log charged."""
     rows = gate.shard.usage_rows()
     return sum(row.input_tokens for row in rows), sum(row.output_tokens for row in rows)
@@ -101,7 +78,7 @@ def test_a_caller_that_leaves_is_charged_to_the_token_and_its_slot_goes_to_the_n
     async def story() -> None:
         async with serving() as (harness, gate):
             offers = [await gate.accept(number) for number in range(SLOTS)]
-            assert isinstance(await gate.do(accept(SLOTS)), Waiting)
+            assert isinstance(await gate.do(gate.new_call(SLOTS)), Waiting)
             lines = harness.lines(work(offers[0], max_tokens=400))
             for _ in range(5):
                 await anext(lines)
@@ -170,7 +147,7 @@ def test_a_call_waits_while_a_dead_engine_is_replaced() -> None:
         async with serving(engine) as (harness, gate):  # type: ignore[arg-type]
             harness.executions.engine_serves, harness.agent.engine_changed = engine.serves, engine.changed
             gate.answers_s = 0.01
-            state = await gate.do(accept(1))
+            state = await gate.do(gate.new_call(1))
             while not isinstance(state, Over):
                 if isinstance(state, Offer):
                     await harness.execute(work(state))

@@ -22,12 +22,12 @@ from dispatcher.policies.planning.groups import GroupedRequest, GroupKey, Tenant
 from dispatcher.policies.planning.lengths import OutputHistory
 from dispatcher.policies.planning.plan import Plan, PlanSettings, make_plan
 from dispatcher.policies.service import WEIGHTED_TOKENS
+from dispatcher.shard.alone import EPOCH
 from headgate.simulator.engines.interface import output_tokens_max
 from headgate.simulator.fleet.fleet_gate import FleetGate
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
 from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import SimulatedWorker
-from headgate.simulator.gates.shard_gate import EPOCH_S
 
 PLAN_S = 2.0
 MOVES = 1000
@@ -57,7 +57,7 @@ class ProductionPlanner(Planner):
         if not deferred:
             profile = self.around.profiles[request.model]
             service = WEIGHTED_TOKENS(arrival.input_tokens, round(profile.output_mean))
-            self._forecast.record(f"{arrival.tenant}\0{request.model}", service, EPOCH_S + now_s)
+            self._forecast.record(f"{arrival.tenant}\0{request.model}", service, EPOCH + now_s)
         self._gate.report(now_s)
         self._gate.arrive(request, deferred, now_s)
         if request.request.rejected is not None:
@@ -93,7 +93,7 @@ class ProductionPlanner(Planner):
 
     def _plan(self, now_s: float) -> None:
         """Make a plan, and propose it to the gate."""
-        now, self._planned_s = EPOCH_S + now_s, now_s
+        now, self._planned_s = EPOCH + now_s, now_s
         workers = [self._planned_worker(worker, now_s) for worker in self.workers]
         self._last = make_plan(self._backlogs(now), workers, now, last=self._last, moves=MOVES, settings=self._settings)
         self.moves += MOVES
@@ -116,7 +116,7 @@ class ProductionPlanner(Planner):
         rates = {name: rate for (kind, name), rate in self.around.capacity_per_s.items() if kind == worker.kind}
         swap_s = {name: 0.0 if name == model else loadable.swap_s for name, loadable in worker.models.items()}
         slots = min(loadable.slots for loadable in worker.models.values())
-        loaded_at = EPOCH_S + (now_s if worker.target is not None else self._loaded_s[worker.name])
+        loaded_at = EPOCH + (now_s if worker.target is not None else self._loaded_s[worker.name])
         return FleetWorker(
             worker.name, worker.kind, model, loaded_at, swap_s, self._free_s(worker, rates, now_s), rates, slots
         )
@@ -144,7 +144,7 @@ class ProductionPlanner(Planner):
             request.slo_class,
             arrival.input_tokens,
             output_tokens_max(arrival.output_tokens),
-            EPOCH_S + request.due_s,
+            EPOCH + request.due_s,
             request.number,
         )
         groups = self._groups.get(arrival.tenant)
