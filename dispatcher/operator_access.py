@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.operations.context import Context
+from dispatcher.settings.config import Config, load_config
 
 if TYPE_CHECKING:
     from dispatcher.monitor.console import Console

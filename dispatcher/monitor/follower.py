@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.config import Config
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.usage import UsageRow
 from dispatcher.monitor.picture import Picture, WorkerPicture, tenants_of
@@ -17,6 +16,7 @@ from dispatcher.monitor.tier_picture import TierPicture, first_arrivals, tier_pi
 from dispatcher.policies.planning.autoscaling import WorkersNeeded
 from dispatcher.ports import Clock, Log, Store
 from dispatcher.service.follower import Follower
+from dispatcher.settings.config import Config
 from dispatcher.shard.settings import ShardSettings
 
 

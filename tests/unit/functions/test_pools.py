@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dispatcher.config import load_config
 from dispatcher.model.commands import Leave, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operator_access import make_operator
 from dispatcher.sandbox import Runtime
+from dispatcher.settings.config import load_config
 from functions.sweep import handler as sweep
 from headgate.simulator.virtual_time import VirtualTimeLoop
 from tests.support.gate.memory_gate import CHAT, Gate
