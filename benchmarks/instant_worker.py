@@ -14,9 +14,9 @@ from pathlib import Path
 import uvicorn
 
 from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store, real_random
-from dispatcher.config import load_config
 from dispatcher.model.commands import Report
 from dispatcher.secret_source import fleet_secrets
+from dispatcher.settings.config import load_config
 from gpu_worker.__main__ import bound
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
 from gpu_worker.policies.fairness.registry import make_policy

@@ -14,7 +14,6 @@ from starlette.applications import Starlette
 
 from benchmarks.instant_worker import SLOTS, WORKER_ID
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_context, make_link, real_random
-from dispatcher.config import Config, load_config
 from dispatcher.model.commands import Report
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import Clock
@@ -22,6 +21,7 @@ from dispatcher.secret_source import fleet_secrets
 from dispatcher.service.gate_process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.tcp import TcpTransport
+from dispatcher.settings.config import Config, load_config
 from dispatcher.stores.memory.store import MemoryStore
 from functions.http_api.app import make_app
 from gpu_worker.__main__ import bound

@@ -15,8 +15,8 @@ import signal
 import sys
 
 from dispatcher.bootstrap import make_gate_process, own_address
-from dispatcher.config import load_config
 from dispatcher.model.errors import HeadgateError, LogError
+from dispatcher.settings.config import load_config
 
 FAILED, NOT_STARTED = 1, 2
 

@@ -14,7 +14,6 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.model.files import FileStore
 from dispatcher.model.scaling import FleetScaler
@@ -24,6 +23,7 @@ from dispatcher.operations.pools import Pool, Pools
 from dispatcher.operations.waking import Waking
 from dispatcher.ports import Clock, Ids, Launcher, Store
 from dispatcher.secret_source import fleet_secrets
+from dispatcher.settings.config import Config, load_config
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 
 from dispatcher.bootstrap import make_log_keeper, make_scaler
-from dispatcher.config import Config
 from dispatcher.model.commands import Cancel, Tick
 from dispatcher.model.scaling import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.operations.context import Context
@@ -16,6 +15,7 @@ from dispatcher.operations.pools import Pool
 from dispatcher.operations.scaling import Scaling
 from dispatcher.service.load_watch import LoadWatch
 from dispatcher.service.log_format import use_format
+from dispatcher.settings.config import Config
 
 TENANTS_AT_ONCE, CALLS_AT_ONCE = 100, 500
 

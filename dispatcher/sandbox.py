@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.bootstrap import make_context
-from dispatcher.config import load_config
 from dispatcher.operations.context import Context
+from dispatcher.settings.config import load_config
 
 if TYPE_CHECKING:
     from dispatcher.pool_sweep import PoolSweep

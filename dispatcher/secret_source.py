@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-from dispatcher.config import Config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.fleet_secrets import FleetSecrets
+from dispatcher.settings.config import Config
 
 READ_AGAIN_S = 3600.0
 

@@ -34,11 +34,11 @@ from dispatcher.bootstrap import (
     own_address,
     real_random,
 )
-from dispatcher.config import load_config
 from dispatcher.model.commands import Report
 from dispatcher.model.errors import HeadgateError
 from dispatcher.ports import Clock
 from dispatcher.secret_source import fleet_secrets
+from dispatcher.settings.config import load_config
 from gpu_worker.engines.interface import Engine, EngineFacts
 from gpu_worker.engines.measured.device_memory import free_device_bytes
 from gpu_worker.engines.model_swaps import ModelSwaps

@@ -9,31 +9,30 @@
     expected_tokens: 512                                                  # optional: of a chat without max_tokens
     slo_classes: {chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}   # optional
 
-dispatcher/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/file.py).
+dispatcher/settings/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/file.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from dispatcher.model.errors import ConfigurationError
-from dispatcher.sections import SettingsSection, SloClassesSection, TenantSection, ThrottlingSection, TiersSection
-from headgate.workloads.described.document import Document, Loc, read_document
+from dispatcher.policies.throttling import ThrottleLimits
+from dispatcher.settings.sections import SloClassesSection, TenantSection
+from dispatcher.settings.strict import Strict
+from dispatcher.settings.yaml_file import read_document
+from dispatcher.shard.settings import TierFloors
 
-FOUND_CHARS_MAX = 40
 
-
-class TenantsFile(SettingsSection):
+class TenantsFile(Strict):
     """The part of the file that both readers use. Each reader adds the keys that it needs."""
 
     tenants: dict[str, TenantSection]
-    tiers: TiersSection | None = None
-    throttling: ThrottlingSection | None = None
+    tiers: TierFloors | None = None
+    throttling: ThrottleLimits | None = None
     unknown_fields: Literal["refuse", "drop"] | None = None
     """What `headgate serve` does with unknown fields of requests. The simulator ignores it."""
     expected_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
@@ -57,13 +56,6 @@ class TenantsFile(SettingsSection):
 
 File = TypeVar("File", bound=TenantsFile)
 
-_SECTIONS: Mapping[int | str, type[SettingsSection]] = {
-    "tenants": TenantSection,
-    "tiers": TiersSection,
-    "throttling": ThrottlingSection,
-}
-"""The model below a key of the file."""
-
 
 def read_tenants_file(path: Path, model: type[File], *, flat: bool = False) -> File:
     """Read and validate the file. `flat`: its tenants may also stand beside the other keys, without `tenants:`.
@@ -73,10 +65,7 @@ def read_tenants_file(path: Path, model: type[File], *, flat: bool = False) -> F
     document = read_document(path)
     flat = flat and isinstance(document.value, dict) and "tenants" not in document.value
     value = _with_tenants_key(document.value, model) if flat else document.value
-    try:
-        return model.model_validate(_without_nulls(value))
-    except ValidationError as error:
-        raise _wrong(document, error.errors(include_url=False)[0], model, flat) from None
+    return document.parse_as(model, _without_nulls(value), drop=("tenants",) if flat else ())
 
 
 def _with_tenants_key(value: dict[str, Any], model: type[TenantsFile]) -> dict[str, Any]:
@@ -93,24 +82,3 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(tenants, dict):
         tenants = {name: {} if entry is None else entry for name, entry in tenants.items()}
     return {**value, "tenants": tenants}
-
-
-def _wrong(document: Document, error: ErrorDetails, model: type[TenantsFile], flat: bool) -> ConfigurationError:
-    loc: Loc = error["loc"]
-    place = loc[1:] if flat and loc[:1] == ("tenants",) else loc
-    if error["type"] == "missing":
-        return document.wrong(place[:-1], "is missing", key=str(place[-1]))
-    return document.wrong(place, _what(error, loc, model))
-
-
-def _what(error: ErrorDetails, loc: Loc, model: type[TenantsFile]) -> str:
-    fields = (_SECTIONS.get(loc[0], model) if loc else model).model_fields
-    if error["type"] == "extra_forbidden":
-        return f"is not known here; there are {', '.join(fields)}"
-    if error["type"] in ("model_type", "dict_type"):
-        return f"should be a mapping of {', '.join(fields) if loc != ('tenants',) else 'tenants'}"
-    found = error["input"]
-    if error["type"] == "share":
-        return error["msg"]
-    shown = "" if isinstance(found, dict | tuple) else f", not {str(found)[:FOUND_CHARS_MAX]!r}"
-    return error["msg"].replace("Input should", "should", 1) + shown

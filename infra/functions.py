@@ -38,7 +38,7 @@ from infra.state import StateTable
 
 RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
 LONGEST = Duration.minutes(15)
-"""The longest timeout that Lambda allows, and the longest deadline of an invocation (dispatcher/config.py)."""
+"""The longest timeout that Lambda allows, and the longest deadline of an invocation (dispatcher/settings/config.py)."""
 EVENT_AGE = Duration.hours(1)
 """How long Lambda keeps an Event invocation. While a pool starts its first worker, an attempt may last LONGEST and find
 none; then there are two more, a minute and two minutes later."""

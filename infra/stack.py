@@ -122,7 +122,7 @@ class HeadgateStack(Stack):
         return self._removal.of(scope, group)
 
     def _environment(self) -> dict[str, str]:
-        """Return the variables of every process of the gate (dispatcher/config.py)."""
+        """Return the variables of every process of the gate (dispatcher/settings/config.py)."""
         return {
             "HEADGATE_TABLE": self._state.table.table_name,
             "HEADGATE_QUEUE_URL": self._execution.queue.queue_url,

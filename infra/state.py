@@ -17,7 +17,7 @@ from infra.findings import acknowledge
 PARTITION, SORT, EXPIRY = "pk", "sk", "ttl"
 SECRET_CHARS = 48
 FILES_KEPT = Duration.days(31)
-"""A day longer than the gate keeps a file (`files_kept_s` in dispatcher/config.py)."""
+"""A day longer than the gate keeps a file (`files_kept_s` in dispatcher/settings/config.py)."""
 KEPT = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
 """RetainExceptOnCreate: deletion of the stack keeps the resource. If the stack's creation fails, its rollback removes
 the resource, which is still empty."""

@@ -14,12 +14,12 @@ import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_context
-from dispatcher.config import load_config
 from dispatcher.policies.clocks import Share
 from dispatcher.secret_source import fleet_secrets
 from dispatcher.service.gate_process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.tcp import TcpTransport
+from dispatcher.settings.config import load_config
 from dispatcher.stores.memory.store import MemoryStore
 from functions.http_api.app import make_app
 from functions.http_api.server import BoundedHeads

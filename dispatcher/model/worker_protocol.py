@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from math import ulp
 from typing import Annotated, Any, Literal
 
-from dispatcher.model.bounds import Bounds, Pattern
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.tracing import TRACEPARENT
+from dispatcher.policies.bounds import Bounds, Pattern
 from dispatcher.policies.tiers import Tier
 
 SEED_MAX = 2**63 - 1

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError, LogError, StoreUnavailable
 from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import LogFollower, open_follower
@@ -20,6 +19,7 @@ from dispatcher.monitor.picture import Picture, TenantPicture
 from dispatcher.monitor.usage import TenantHours, last_hours, pool_usage_rows, tenants_by_hour, total_of
 from dispatcher.operations.context import Context
 from dispatcher.ports import Clock, UsageStore
+from dispatcher.settings.config import Config, load_config
 
 FRESH_S = 2.0
 USAGE_FRESH_S = 60.0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.config import Config
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.usage import UsageRow
 from dispatcher.monitor.picture import Picture, take_picture
@@ -17,6 +16,7 @@ from dispatcher.policies.planning.fleet import FleetWorker
 from dispatcher.ports import Clock, Log, Store
 from dispatcher.service.follower import Follower
 from dispatcher.service.questions import usage
+from dispatcher.settings.config import Config
 from dispatcher.shard.plan_input import plan_input
 from dispatcher.shard.settings import ShardSettings
 

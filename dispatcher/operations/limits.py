@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
 
 from dispatcher.model.errors import Refused
+from dispatcher.policies.bounds import BoundedSettings
 from dispatcher.ports import Clock
 
 RETRY_AFTER_S = 1.0
@@ -37,14 +37,11 @@ Queue = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class LimitSettings:
+class LimitSettings(BoundedSettings):
     """The bounds of one process. `process_…` and `unknown_keys_…` bound all tenants together, the others each tenant.
 
     0 allows nothing. Raises ValueError for a negative bound, and for a time of 0.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
-    """dispatcher/config.py reads these settings from the environment."""
 
     process_requests_max: int = 4096
     """Open requests in this process. Further requests get 429 before their key is looked up."""

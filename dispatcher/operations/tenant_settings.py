@@ -1,5 +1,6 @@
-"""The settings of a tenant that an administrator chooses, by the names of the file of tenants (dispatcher/sections.py).
+"""The settings of a tenant that an administrator chooses, by the names of the file of tenants.
 
+dispatcher/settings/sections.py reads them:
 weight, rate_per_s, burst, tier, queue_max, max_tokens, models, slo_class
 """
 

@@ -26,28 +26,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nsmallest
-from typing import Literal
+from typing import Annotated, Literal
+
+from dispatcher.policies.bounds import BoundedSettings, Bounds
 
 WINDOW_S = 60.0
 KEPT_MAX = 100_000
+_Most = Annotated[int, Bounds(1, 1_000_000_000)]
 
 
 @dataclass(frozen=True, slots=True)
-class ThrottleLimits:
+class ThrottleLimits(BoundedSettings):
     """The most requests within a window: `user` for a user in all applications, `app` for an application of all users.
 
-    `apps` gives single applications another limit than `app`. Raises ValueError for a limit below 1, or for a window
-    that is not longer than 0 s.
+    `apps` gives single applications another limit than `app`. Raises ValueError for a number out of bounds.
     """
 
-    user: int
-    app: int
-    apps: Mapping[str, int] = field(default_factory=dict)
-    window_s: float = WINDOW_S
-
-    def __post_init__(self) -> None:
-        if min(self.user, self.app, *self.apps.values()) < 1 or not self.window_s > 0:
-            raise ValueError(f"limits are at least 1 request in a window longer than 0 s, not {self!r}")
+    user: _Most
+    app: _Most
+    apps: Mapping[str, _Most] = field(default_factory=dict)
+    window_s: Annotated[float, Bounds(above=0, high=86_400)] = WINDOW_S
 
     def of_app(self, app: str) -> int:
         return self.apps.get(app, self.app)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
+from dispatcher.policies.bounds import BoundedSettings, Bounds, Part, check_bounds
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import DEFAULT_ORDER
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.service import CACHED_FRACTION, WEIGHTED_TOKENS, ServiceFunction, cache_discount
+from dispatcher.policies.share_bounds import COST_MAX
 from dispatcher.policies.throttling import ThrottleLimits
+from dispatcher.policies.tiers import SHARES, TENANT_TIERS, TierName
 
 SATURATED = 0.9
 """From this share of its KV blocks in use on, a worker counts as saturated. (FairServe gives no figure.)"""
@@ -18,7 +22,7 @@ REACH = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class TierFloors:
+class TierFloors(BoundedSettings):
     """Tiers at the gate: premium before standard before background, each with a floor (tier_floors.py).
 
     `shares`: the fraction of all dispatched service that a tier receives at least while it has waiting calls; 0
@@ -26,14 +30,15 @@ class TierFloors:
     Raises ValueError.
     """
 
-    shares: Mapping[str, float]
-    slack: float = SLACK
+    shares: Mapping[TierName, Part] = field(
+        default_factory=lambda: {tier.value: share for tier, share in SHARES.items()}
+    )
+    slack: Annotated[float, Bounds(above=0, high=COST_MAX)] = SLACK
 
     def __post_init__(self) -> None:
-        if not all(0 <= share <= 1 for share in self.shares.values()) or sum(self.shares.values()) > 1 + 1e-9:
-            raise ValueError("shares must be between 0 and 1, with a sum of at most 1")
-        if not self.slack > 0:
-            raise ValueError(f"slack must be above 0, not {self.slack!r}")
+        check_bounds(self)
+        if sum(self.shares.values()) > 1 + 1e-9:
+            raise ValueError(f"the shares of {', '.join(TENANT_TIERS)} add up to at most 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.bootstrap import RealClock, RealIds, make_store
 from dispatcher.caller_identity import caller_of
-from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.operations.tenant_settings import settings_of, with_settings
 from dispatcher.operations.tenants import StoreAdmin
 from dispatcher.ports import Store
+from dispatcher.settings.config import Config, load_config
 from functions.admin import commands
 from functions.observability import logger
 

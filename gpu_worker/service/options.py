@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dispatcher.model.capabilities import Capability
+from dispatcher.model.errors import ConfigurationError
 from gpu_worker.engines.registry import DTYPES, ENGINES
 from gpu_worker.service.agent import AgentSettings
 from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
@@ -205,7 +206,7 @@ def _seconds(text: str) -> float:
 def _tiers(text: str) -> WorkerTiers:
     try:
         return load_tiers(text)
-    except ValueError as error:
+    except ConfigurationError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from dispatcher.bootstrap import RealClock, RealIds, make_files
-from dispatcher.config import Config
 from dispatcher.operations.erasing import TenantData
 from dispatcher.operations.tenants import StoreAdmin, TenantAdmin
 from dispatcher.ports import Store
+from dispatcher.settings.config import Config
 from headgate.cli.gate_store import with_store
 
 FUNCTION_VARIABLE = "HEADGATE_ADMIN_FUNCTION"

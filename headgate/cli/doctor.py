@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from dispatcher.bootstrap import RealClock, RealIds
-from dispatcher.config import Config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import WorkerSet
 from dispatcher.operations.tenants import TenantAdmin
 from dispatcher.ports import Store
+from dispatcher.settings.config import Config
 from headgate.cli.admins import admin_of
 from headgate.cli.gate_store import Data, with_store
 from headgate.cli.one_object import takes

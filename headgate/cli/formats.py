@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_link, make_log_keeper
-from dispatcher.config import Config
 from dispatcher.model.formats import NEWEST, OLDEST, Reader
 from dispatcher.monitor.follower import open_follower
 from dispatcher.ports import Store
 from dispatcher.service.log_format import use_format
+from dispatcher.settings.config import Config
 from headgate.cli.gate_store import Data, PoolName, with_store
 from headgate.serve.folder import DataFolder
 

@@ -11,9 +11,9 @@ from typing import Annotated, TypeVar
 import typer
 
 from dispatcher.bootstrap import make_store
-from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError, LogError, StoreUnavailable
 from dispatcher.ports import Store
+from dispatcher.settings.config import Config, load_config
 from headgate.serve.folder import DataFolder
 
 Data = Annotated[

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 from dispatcher.bootstrap import RealClock
-from dispatcher.config import Config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.monitor.follower import open_follower
 from dispatcher.operations.tenants import Booking, booking
 from dispatcher.ports import Store
+from dispatcher.settings.config import Config
 from headgate.cli.admins import admin_function
 from headgate.cli.gate_store import with_store
 

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 from dispatcher.bootstrap import RealClock
-from dispatcher.config import Config
 from dispatcher.monitor.follower import open_follower
 from dispatcher.ports import Store
+from dispatcher.settings.config import Config
 from headgate.cli.gate_store import Data, PoolName, with_store
 from headgate.monitor.as_json import plan_json
 from headgate.monitor.terminal import plan_view

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.settings.config import load_config
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create the table of a service outside AWS.")
 READ_S = 2.0

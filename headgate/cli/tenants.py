@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.bootstrap import RealClock
-from dispatcher.config import Config
 from dispatcher.model.audit import AuditRecord
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import Tenant, is_named
@@ -26,6 +25,7 @@ from dispatcher.operations.tenant_settings import difference, with_settings
 from dispatcher.operations.tenants import Deleted, TenantAdmin
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.ports import Store
+from dispatcher.settings.config import Config
 from dispatcher.stores.limits import INVOCATION_KEEP_S, USAGE_KEEP_S
 from headgate.cli.admins import admin_function, with_admin
 from headgate.cli.gate_store import Data, with_store

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.live import Live
 
 from dispatcher.bootstrap import RealClock
-from dispatcher.config import Config
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.ports import Store
+from dispatcher.settings.config import Config
 from headgate.cli.gate_store import Data, PoolName, with_store
 from headgate.cli.signals import either, interrupted
 from headgate.monitor.as_json import top_json

@@ -10,18 +10,24 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, to_jsonable_python
 
+from dispatcher.policies.bounds import Bounds, Pattern
 from dispatcher.policies.service import CACHED_FRACTION
 from headgate.deployment import offers
 from headgate.deployment.images import ecr_image, partition_of
-from headgate.deployment.pool import LAMBDA_S, ZONE, GateSections, Pool, Range
+from headgate.deployment.pool import LAMBDA_S, GateSections, Pool, Range, ZoneName
 from headgate.deployment.server_address import is_own_machine
 
-PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
+PoolName = Annotated[str, Pattern(r"^[a-z][a-z0-9-]{0,15}$", "chat, with at most 16 small letters, digits and hyphens")]
 NAME = r"[a-z][a-z0-9-]{0,31}"
 CERTIFICATE = r"arn:aws[a-z-]*:acm:[a-z0-9-]+:[0-9]{12}:certificate/[A-Za-z0-9-]+"
 PRINCIPAL = r"arn:aws[a-z-]*:(iam|sts)::[0-9]{12}:[A-Za-z0-9_+=,.@/-]+"
+_StackName = Annotated[str, Pattern(f"^{NAME}$", "headgate-staging, with at most 32 small letters, digits and hyphens")]
+_CertificateName = Annotated[str, Pattern(f"^{CERTIFICATE}$", "arn:aws:acm:us-east-1:123456789012:certificate/ID")]
+_PrincipalName = Annotated[str, Pattern(f"^{PRINCIPAL}$", "arn:aws:iam::123456789012:role/NAME")]
+_DomainName = Annotated[str, Bounds(0, 253), Pattern(r"^([a-z0-9-]{1,63}\.)+[a-z]{2,63}$", "llm.example.com")]
+_MailAddress = Annotated[str, Bounds(0, 254), Pattern(r"^[^@\s]+@[^@\s]+\.[^@\s]+$", "operators@example.com")]
 DEFAULT_POOL = "default"
 POOLS_MAX = 8
 """A front has a gate process for each pool, with a port of its own."""
@@ -30,9 +36,7 @@ VARIABLES_BYTES_MAX = 2_700
 the others have names of resources."""
 SERVICE_CHARS = 150
 """The length of the name of a cluster and its service, at most."""
-ZoneNames = Annotated[
-    tuple[Annotated[str, Field(pattern=f"^{ZONE}$")], ...], Field(min_length=2, max_length=6, strict=False)
-]
+ZoneNames = Annotated[tuple[ZoneName, ...], Field(min_length=2, max_length=6, strict=False)]
 Zones = Annotated[
     Annotated[int, Field(ge=2, le=6), Tag("count")] | Annotated[ZoneNames, Tag("names")],
     Discriminator(lambda value: "names" if isinstance(value, tuple | list) else "count"),
@@ -42,9 +46,9 @@ Zones = Annotated[
 class Deployment(GateSections):
     """One installation of headgate in one account and region."""
 
-    name: Annotated[str, Field(pattern=f"^{NAME}$")] = "headgate"
+    name: _StackName = "headgate"
     """The stack's name, with which all physical names begin."""
-    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")] | None = None
+    region: Annotated[str, Pattern(r"^[a-z]{2}(-[a-z]+)+-[0-9]$", "us-east-1")] | None = None
     """None: the region of AWS's own variables and files."""
     zones: Zones = 2
     """How many, or which."""
@@ -54,14 +58,17 @@ class Deployment(GateSections):
     front: Literal["fargate", "lambda"] = "fargate"
     front_count: Range = Range(min=2, max=8)
     """Tasks of a front on Fargate."""
-    certificate: Annotated[str, Field(pattern=f"^{CERTIFICATE}$")] | None = None
-    domain: Annotated[str, Field(pattern=r"^([a-z0-9-]{1,63}\.)+[a-z]{2,63}$", max_length=253)] | None = None
-    allowed_invokers: Annotated[tuple[Annotated[str, Field(pattern=f"^{PRINCIPAL}$")], ...], Field(strict=False)] = ()
+    certificate: _CertificateName | None = None
+    domain: _DomainName | None = None
+    allowed_invokers: Annotated[
+        tuple[_PrincipalName, ...],
+        Field(strict=False),
+    ] = ()
     deadline_s: Annotated[int, Field(ge=1, le=LAMBDA_S)] = 300
     retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731] = 30
     cached_fraction: Annotated[float, Field(ge=0, le=1)] = CACHED_FRACTION
     """The price of an input token from an engine's prefix cache, relative to a computed one: for gate and engines."""
-    alarm_address: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$", max_length=254)] | None = None
+    alarm_address: _MailAddress | None = None
     traces: Literal["none", "xray"] = "none"
     """Where spans go. X-Ray takes them only in an account with Transaction Search."""
     traces_ratio: Annotated[float, Field(gt=0, le=1)] = 0.05
@@ -194,7 +201,7 @@ class Deployment(GateSections):
         return {"HEADGATE_DEADLINE_S": str(self.deadline_s), **given}
 
     def pool_settings(self, name: str) -> dict[str, Any]:
-        """Return what HEADGATE_POOLS says of a pool (dispatcher/config.py), without the ECS service."""
+        """Return what HEADGATE_POOLS says of a pool (dispatcher/settings/config.py), without the ECS service."""
         pool = self.pools[name]
         given = _sections(pool) | ({} if pool.deadline_s is None else {"deadline_s": pool.deadline_s})
         if pool.model is None:
@@ -211,4 +218,4 @@ def _where(zones: Sequence[str]) -> str:
 def _sections(owner: GateSections) -> dict[str, Any]:
     """Return the sections that are given, as JSON values."""
     sections = {name: getattr(owner, name) for name in GateSections.model_fields}
-    return {name: section.model_dump(mode="json") for name, section in sections.items() if section is not None}
+    return {name: to_jsonable_python(section) for name, section in sections.items() if section is not None}

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal, LiteralString
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError, to_json
 
-from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
+from dispatcher.policies.bounds import Pattern
+from dispatcher.policies.throttling import ThrottleLimits
+from dispatcher.settings.sections import SloClassesSection
+from dispatcher.settings.strict import Strict
+from dispatcher.shard.settings import TierFloors
 from gpu_worker.engines.vllm.arguments import REFUSED
 from gpu_worker.policies.configured import make_queue
 from gpu_worker.service.tiers_file import WorkerTiers
@@ -18,7 +22,9 @@ from headgate.deployment.server_address import check_address
 
 ZONE = r"[a-z]{2}(-[a-z]+)+-[0-9][a-z]"
 MODEL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+/?"
+ZoneName = Annotated[str, Pattern(f"^{ZONE}$", "us-east-1a")]
 STORED_KEY = r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9_/+=.@-]+"
+_SecretName = Annotated[str, Pattern(f"^{STORED_KEY}$", "arn:aws:secretsmanager:us-east-1:123456789012:secret:NAME")]
 LAMBDA_S = 900
 """The longest time of a Lambda function, and so of an invocation."""
 SLOTS_MAX, BATCH_MAX = 1_024, 4_096
@@ -34,11 +40,7 @@ USABLE = 0.9
 """The part of a GPU's memory that an engine uses; weights must leave room for its KV cache."""
 
 
-class PoolSection(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class Range(PoolSection):
+class Range(Strict):
     """The least and the most of something."""
 
     min: Annotated[int, Field(ge=0, le=10_000)]
@@ -51,31 +53,31 @@ class Range(PoolSection):
         return self
 
 
-class CapacityBlock(PoolSection):
+class CapacityBlock(Strict):
     """GPU instances that were reserved for some days (EC2 Capacity Blocks for ML)."""
 
-    id: Annotated[str, Field(pattern=r"^cr-[0-9a-f]{8,17}$")]
+    id: Annotated[str, Pattern(r"^cr-[0-9a-f]{8,17}$", "cr-0123456789abcdef0")]
     """The id of the capacity reservation."""
-    zone: Annotated[str, Field(pattern=f"^{ZONE}$")]
+    zone: ZoneName
 
 
-class ForeignServer(PoolSection):
+class ForeignServer(Strict):
     """An OpenAI-compatible server that runs already, reachable from the VPC."""
 
     url: Annotated[str, Field(max_length=300), AfterValidator(check_address)]
     """Its address with the path before /chat/completions."""
-    model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
+    model: Annotated[str, Pattern(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$", "llama-3-8b")]
     """The model's name, at the server and for tenants."""
     context_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """None: as the server says."""
     slots: Annotated[int, Field(ge=1, le=SLOTS_MAX)] = 64
     batch: Annotated[int, Field(ge=1, le=BATCH_MAX)] = 16
     """The sequences that the server computes at once."""
-    api_key_secret: Annotated[str, Field(pattern=f"^{STORED_KEY}$")] | None = None
+    api_key_secret: _SecretName | None = None
     """The secret in Secrets Manager that is the server's own API key."""
 
 
-class WorkerSettings(PoolSection):
+class WorkerSettings(Strict):
     """The field `worker` of a pool: how a worker orders its engine's requests, and what it keeps for evicted ones."""
 
     policy: Annotated[str, Field(max_length=64)] = "tiered:vtc"
@@ -89,8 +91,6 @@ class WorkerSettings(PoolSection):
     def _agrees(self) -> WorkerSettings:
         try:
             make_queue(self.policy, None if self.tiers is None else self.tiers.for_queue())
-            if self.tiers is not None:
-                self.tiers.shedder()
         except ValueError as error:
             raise PydanticCustomError("worker", "{problem}", {"problem": " ".join(str(error).split())}) from None
         return self
@@ -98,15 +98,15 @@ class WorkerSettings(PoolSection):
     def arguments(self) -> list[str]:
         """Return the arguments of the worker."""
         own = ["--policy", self.policy, "--swap-gib", f"{self.swap_gib:g}"]
-        tiers = [] if self.tiers is None else ["--tiers", self.tiers.model_dump_json(exclude_unset=True)]
+        tiers = [] if self.tiers is None else ["--tiers", to_json(self.tiers.given()).decode()]
         return [*own, *tiers]
 
 
-class GateSections(PoolSection):
+class GateSections(Strict):
     """What a pool's gate decides by. In a pool, None: as the stack has it."""
 
-    tiers: TiersSection | None = None
-    throttling: ThrottlingSection | None = None
+    tiers: TierFloors | None = None
+    throttling: ThrottleLimits | None = None
     slo_classes: SloClassesSection | None = None
     """All three sections are as in the file of tenants (headgate/tenants_file.py)."""
 
@@ -115,7 +115,7 @@ class Pool(GateSections):
     """Workers that serve one model, and the GPU instances on which they run. A pool's tenants wait in queues of its
     own, and its log decides their order."""
 
-    model: Annotated[str, Field(pattern=f"^{MODEL}$")] | None = None
+    model: Annotated[str, Pattern(f"^{MODEL}$", "s3://my-models/llama-3-8b/")] | None = None
     """Where the model's files are. None: the stack starts no worker."""
     image: Annotated[str, AfterValidator(check_image)] | None = None
     """The worker's image, with its digest. None: it is built from gpu_worker/Dockerfile."""
@@ -125,7 +125,7 @@ class Pool(GateSections):
     """Instead of a model: servers of one model that run already."""
     capacity: Literal["auto_scaling", "managed_instances", "capacity_block"] = "auto_scaling"
     """From where the instances come: an Auto Scaling group, ECS Managed Instances, or a capacity block of EC2."""
-    zones: Annotated[tuple[Annotated[str, Field(pattern=f"^{ZONE}$")], ...], Field(max_length=6, strict=False)] = ()
+    zones: Annotated[tuple[ZoneName, ...], Field(max_length=6, strict=False)] = ()
     """The zones of the network in which its instances start. Empty: they start in all of them."""
     capacity_block: CapacityBlock | None = None
     on_demand_base: Annotated[int, Field(ge=0, le=10_000)] = 1

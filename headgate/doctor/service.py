@@ -13,13 +13,13 @@ from typing import Any
 
 import openai
 
-from dispatcher.config import Config
 from dispatcher.model.errors import HeadgateError, StoreUnavailable, WrongClock
 from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.monitor.picture import WorkerPicture
 from dispatcher.policies.share_bounds import SHARE_BOUNDS, share_problem
 from dispatcher.ports import Clock, Store
+from dispatcher.settings.config import Config
 from headgate.doctor.finding import Finding, failed, ok, skipped, warning
 
 LOG_AGE_MAX_S = 180.0

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Share
+from dispatcher.settings.strict import Loc, explain
 
 SMALL_MODEL = "random:8x384"
 """Layers x width. On a CPU it makes some 200 tokens a second, so tenants compete for the engine."""
@@ -130,9 +131,7 @@ def validated(kind: type[Options], **values: object) -> Options:
     try:
         options = kind.model_validate(values)
     except ValidationError as error:
-        finding = error.errors(include_url=False)[0]
-        option = "--" + ".".join(str(part).removesuffix("_s") for part in finding["loc"]).replace("_", "-")
-        raise ConfigurationError(f"{option}: {finding['msg'].removeprefix('Value error, ')}") from None
+        raise ConfigurationError(explain(error, kind, _option)) from None
     if options.engine_arguments and options.engine != "vllm":
         raise ConfigurationError(f"Arguments after -- are for vLLM's server: --engine {options.engine} takes none.")
     for name in ("kv_tokens", "step_tokens", "dtype"):
@@ -140,6 +139,10 @@ def validated(kind: type[Options], **values: object) -> Options:
             option = f"--{name.replace('_', '-')}"
             raise ConfigurationError(f"{option} is for --engine transformers, and the engine is {options.engine}.")
     return options
+
+
+def _option(loc: Loc) -> str:
+    return "--" + ".".join(str(part).removesuffix("_s") for part in loc).replace("_", "-")
 
 
 def stack_options(**values: object) -> StackOptions:

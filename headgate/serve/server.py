@@ -26,12 +26,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dispatcher.bootstrap import RealClock, RealIds, make_store
-from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, LogError, LogNewer, StoreUnavailable
 from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.operations.tenants import StoreAdmin
 from dispatcher.ports import Clock, Store
+from dispatcher.settings.config import load_config
 from headgate.local.fleet import FRONT, WORKER, LocalFleet, Member, not_registered
 from headgate.local.ports import front_ports
 from headgate.local.processes import Child, ChildDied, Children

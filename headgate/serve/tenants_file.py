@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
+from pydantic_core import to_json
 
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.tenants import NAME
-from dispatcher.sections import TenantSection
+from dispatcher.settings.sections import TenantSection
 from headgate.tenants_file import TenantsFile, read_tenants_file
 
 TenantName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
@@ -34,7 +35,7 @@ class ServedTenants(TenantsFile):
         }
         plain = {"HEADGATE_UNKNOWN_FIELDS": self.unknown_fields, "HEADGATE_EXPECTED_TOKENS": self.expected_tokens}
         return {name: str(value) for name, value in plain.items() if value is not None} | {
-            name: section.model_dump_json() for name, section in sections.items() if section is not None
+            name: to_json(section).decode() for name, section in sections.items() if section is not None
         }
 
 

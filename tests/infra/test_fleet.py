@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.config import load_config
+from dispatcher.settings.config import load_config
 from gpu_worker.service.options import parse_options
 from tests.infra.conftest import IMAGE, MODEL, Synthesise
 from tests.infra.templates import Template, actions, functions, of_type, plain, statements, template_in

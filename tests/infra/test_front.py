@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.config import load_config
+from dispatcher.settings.config import load_config
 from infra import bundle
 from tests.infra.conftest import Synthesise
 from tests.infra.templates import Template, of_type, template_in

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.routing import Route
 
-from dispatcher.config import load_config
+from dispatcher.settings.config import load_config
 from functions.http_api.app import app
 from headgate.local.aws_lambda.functions import function_specs
 from tests.infra.templates import functions, of_type

@@ -17,13 +17,13 @@ import pytest
 from openai import AsyncOpenAI
 
 from dispatcher.bootstrap import NoLauncher, RealClock, make_link
-from dispatcher.config import load_config
 from dispatcher.model.scaling import FleetLoad, ServiceCount
 from dispatcher.operations.scale import ScaleSettings
 from dispatcher.operations.scaling import Scaling
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import GateLink
 from dispatcher.service.load_watch import LoadWatch
+from dispatcher.settings.config import load_config
 from headgate.local.fleet import WORKER, LocalFleet, Member
 from headgate.local.options import StackOptions
 from headgate.local.ports import front_ports

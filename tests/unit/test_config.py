@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.operations.frozen import DEADLINE_MAX_S, FrozenFront
 from dispatcher.policies.orders.slack_index import Slack
+from dispatcher.settings.config import load_config
 
 
 class TestConfig:

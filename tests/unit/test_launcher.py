@@ -11,9 +11,9 @@ import pytest
 
 from dispatcher import bootstrap
 from dispatcher.bootstrap import make_launcher
-from dispatcher.config import Config
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Launcher
+from dispatcher.settings.config import Config
 
 
 class Queue:

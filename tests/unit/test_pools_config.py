@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.settings.config import Config, load_config
 
 TWO: dict[str, Any] = {"chat": {"models": ["m"]}, "code": {"models": ["n"]}}
 
@@ -88,7 +88,7 @@ def test_a_process_of_one_pool_must_say_which() -> None:
         ({name: {**each, "ecs_service": "a/b", "workers_max": 1} for name, each in TWO.items()}, {}, "'a/b' is in two"),
         ({"a b": {"models": ["m"]}}, {}, r"HEADGATE_POOLS\.a b"),
         ({"chat": {"models": ["m"], "order": "fcfs"}}, {}, r"HEADGATE_POOLS\.chat\.order"),
-        ({"chat": {"models": "m"}}, {}, r"HEADGATE_POOLS\.chat\.models: Input should be a valid tuple"),
+        ({"chat": {"models": "m"}}, {}, r"HEADGATE_POOLS\.chat\.models: should be a list"),
         (
             {"chat": {"models": ["m"], "deadline_s": 901}},
             {},

@@ -35,9 +35,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from types import MappingProxyType
+from typing import Annotated
 
+from dispatcher.policies.bounds import BoundedSettings, Bounds, Part
 from dispatcher.policies.percentiles import percentile
-from dispatcher.policies.tiers import Tier
+from dispatcher.policies.tiers import TenantTier, Tier
+
+_Target = Annotated[float, Bounds(above=0, is_finite=False)]
+_Count = Annotated[int, Bounds(1)]
 
 
 class Slo(StrEnum):
@@ -47,17 +52,12 @@ class Slo(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SloTargets:
+class SloTargets(BoundedSettings):
     """Targets of one tier in seconds; infinity means no target. Raises ValueError for a target that is not above 0."""
 
-    ttft_s: float = inf
-    tpot_s: float = inf
-    e2e_s: float = inf
-
-    def __post_init__(self) -> None:
-        for kind in Slo:
-            if not self.of(kind) > 0:
-                raise ValueError(f"the {kind} target must be above 0 s, not {self.of(kind)!r}")
+    ttft_s: _Target = inf
+    tpot_s: _Target = inf
+    e2e_s: _Target = inf
 
     def of(self, kind: Slo) -> float:
         return {Slo.TTFT: self.ttft_s, Slo.TPOT: self.tpot_s, Slo.E2E: self.e2e_s}[kind]
@@ -76,7 +76,7 @@ AT_RISK_BY = (Slo.TTFT, Slo.TPOT)
 
 
 @dataclass(frozen=True, slots=True)
-class SloSettings:
+class SloSettings(BoundedSettings):
     """`targets`: by tier; a tier that is missing has none. `window_s`: length of the rolling window. `samples_max`: how
     many of the latest samples are kept for each tier and kind. `goal`: a tier is at risk below this attainment, 0 to 1,
     if there are at least `samples_min` samples and `misses_min` misses: one late request in a quiet hour is no trend.
@@ -84,21 +84,12 @@ class SloSettings:
     Raises ValueError for an impossible value.
     """
 
-    targets: Mapping[Tier, SloTargets] = field(default_factory=lambda: TARGETS)
-    window_s: float = 60.0
-    samples_max: int = 10_000
-    goal: float = 0.99
-    samples_min: int = 20
-    misses_min: int = 2
-
-    def __post_init__(self) -> None:
-        if not 0 < self.window_s < inf:
-            raise ValueError(f"window_s must be a positive number, not {self.window_s!r}")
-        if not 0 <= self.goal <= 1:
-            raise ValueError(f"goal must be between 0 and 1, not {self.goal!r}")
-        for name in ("samples_max", "samples_min", "misses_min"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)!r}")
+    targets: Mapping[TenantTier, SloTargets] = field(default_factory=lambda: TARGETS)
+    window_s: Annotated[float, Bounds(above=0)] = 60.0
+    samples_max: Annotated[int, Bounds(1, 1_000_000)] = 10_000
+    goal: Part = 0.99
+    samples_min: _Count = 20
+    misses_min: _Count = 2
 
     def target(self, tier: Tier, kind: Slo) -> float:
         """Return the target in seconds; infinity if there is none."""

@@ -32,6 +32,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
+from dispatcher.policies.bounds import BoundedSettings, NotNegative, check_bounds
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.slo.monitor import SloMonitor
 
@@ -40,7 +41,7 @@ SHED_FIRST = (Tier.BACKGROUND, Tier.STANDARD)
 
 
 @dataclass(frozen=True, slots=True)
-class ShedSettings:
+class ShedSettings(BoundedSettings):
     """Times in seconds. `enabled`: False never sheds; the monitor still measures. `check_s`: the shortest time between
     two decisions. The other settings are explained at the head of this module.
 
@@ -48,20 +49,18 @@ class ShedSettings:
     """
 
     enabled: bool = True
-    patience_s: float = 10.0
-    calm_s: float = 30.0
-    calm_max_s: float = 300.0
-    check_s: float = 0.5
-    retry_min_s: float = 1.0
-    retry_max_s: float = 600.0
+    patience_s: NotNegative = 10.0
+    calm_s: NotNegative = 30.0
+    calm_max_s: NotNegative = 300.0
+    check_s: NotNegative = 0.5
+    retry_min_s: NotNegative = 1.0
+    retry_max_s: NotNegative = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("patience_s", "calm_s", "check_s", "retry_min_s"):
-            if not 0 <= getattr(self, name) < inf:
-                raise ValueError(f"{name} must be a finite number of at least 0, not {getattr(self, name)!r}")
-        if not self.calm_s <= self.calm_max_s < inf:
+        check_bounds(self)
+        if not self.calm_s <= self.calm_max_s:
             raise ValueError(f"calm_max_s must be at least calm_s, not {self.calm_max_s!r}")
-        if not self.retry_min_s <= self.retry_max_s < inf:
+        if not self.retry_min_s <= self.retry_max_s:
             raise ValueError(f"retry_max_s must be at least retry_min_s, not {self.retry_max_s!r}")
 
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from math import inf
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from dispatcher.policies.bounds import AnySequence, BoundedSettings, Bounds, NotNegative, Part, check_bounds
 from dispatcher.policies.service import CACHED_FRACTION
-from dispatcher.policies.tiers import TENANT_TIERS, Tier
-
-SHARES: Mapping[Tier, float] = MappingProxyType({Tier.PREMIUM: 0.50, Tier.STANDARD: 0.35, Tier.BACKGROUND: 0.15})
+from dispatcher.policies.tiers import SHARES, TENANT_TIERS, TenantTier, Tier
 
 
 @dataclass(frozen=True, slots=True)
-class TierSettings:
+class TierSettings(BoundedSettings):
     """`shares`: the fraction of all service that a tier receives at least while it has waiting requests; 0 guarantees
     nothing, and the sum is at most 1. `share_slack`: service units that a tier may be behind its share before it goes
     first.
@@ -42,37 +40,27 @@ class TierSettings:
     Raises ValueError for an impossible value.
     """
 
-    shares: Mapping[Tier, float] = field(default_factory=lambda: dict(SHARES))
-    share_slack: float = 4096.0
-    aging_per_s: float = 0.1
-    aging_max: float = 1.5
-    deficit_factor: float = 2.0
+    shares: Mapping[TenantTier, Part] = field(default_factory=lambda: dict(SHARES))
+    share_slack: NotNegative = 4096.0
+    aging_per_s: NotNegative = 0.1
+    aging_max: NotNegative = 1.5
+    deficit_factor: NotNegative = 2.0
     preemption: bool = True
-    preemptions_max: int = 3
+    preemptions_max: Annotated[int, Bounds(0)] = 3
     at_limit: Literal["promote", "end"] = "promote"
-    may_drop: frozenset[Tier] = frozenset()
-    lead_max: float = inf
-    premium_reserve: float = 0.0
-    cached_fraction: float = CACHED_FRACTION
+    may_drop: Annotated[frozenset[TenantTier], AnySequence()] = frozenset()
+    lead_max: Annotated[float, Bounds(above=0, is_finite=False)] = inf
+    premium_reserve: Annotated[float, Bounds(0, below=1)] = 0.0
+    cached_fraction: Part = CACHED_FRACTION
 
     def __post_init__(self) -> None:
-        if not all(0 <= share <= 1 for share in self.shares.values()) or sum(self.shares.values()) > 1 + 1e-9:
+        check_bounds(self)
+        if sum(self.shares.values()) > 1 + 1e-9:
             raise ValueError("shares must be between 0 and 1, with a sum of at most 1")
         if Tier.SYSTEM in self.shares:
             raise ValueError("the system tier has no share, because it always goes first")
-        for name in ("share_slack", "aging_per_s", "aging_max", "deficit_factor"):
-            if not 0 <= getattr(self, name) < inf:
-                raise ValueError(f"{name} must be a finite number of at least 0, not {getattr(self, name)!r}")
-        if self.preemptions_max < 0:
-            raise ValueError(f"preemptions_max must not be negative, not {self.preemptions_max!r}")
         if self.at_limit not in ("promote", "end"):
             raise ValueError(f"at_limit must be promote or end, not {self.at_limit!r}")
-        if not self.lead_max > 0:
-            raise ValueError(f"lead_max must be above 0, not {self.lead_max!r}")
-        if not 0 <= self.cached_fraction <= 1:
-            raise ValueError(f"cached_fraction must be between 0 and 1, not {self.cached_fraction!r}")
-        if not 0 <= self.premium_reserve < 1:
-            raise ValueError(f"premium_reserve must be at least 0 and below 1, not {self.premium_reserve!r}")
         if Tier.SYSTEM in self.may_drop or not self.may_drop <= set(Tier):
             raise ValueError(f"may_drop may contain only {', '.join(TENANT_TIERS)}")
 

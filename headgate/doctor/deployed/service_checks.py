@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import httpx
 
 from dispatcher.bootstrap import RealClock, real_random
-from dispatcher.config import load_config
 from dispatcher.model.audit import AuditRecord
 from dispatcher.model.errors import HeadgateError
 from dispatcher.monitor.follower import open_follower
+from dispatcher.settings.config import load_config
 from dispatcher.stores.dynamodb.store import DynamoStore
 from headgate.deployment.model import Deployment
 from headgate.doctor.deployed.stack import Deployed
 from headgate.doctor.finding import Finding, failed, ok, skipped, warning
 
 if TYPE_CHECKING:
-    from dispatcher.config import Config
+    from dispatcher.settings.config import Config
 
 PAGE_S = 5.0
 WRONG_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"

@@ -12,25 +12,24 @@ decodes (chunked_prefill.py), and a step costs the sum of both.
 
 from __future__ import annotations
 
-from importlib.resources import files
+from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.settings.strict import Strict
+from dispatcher.settings.yaml_file import read_document
 
-Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=3600)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
 DEFAULT_ENGINE = "a10g-llama2-7b"
 
 
-class EngineProfile(BaseModel):
+class EngineProfile(Strict):
     """One engine. `fitted`: whether the step times were fitted to measurements of this machine and model."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     fitted: bool
@@ -59,15 +58,15 @@ class EngineProfile(BaseModel):
     """Tokens in one KV block; only for the paged engine (paged.py)."""
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """Share of the blocks that an admission leaves free for running requests to grow; only for the paged engine."""
-    kv_bytes_per_token: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    kv_bytes_per_token: Annotated[float, Field(ge=0)] = 0.0
     """Layers x KV heads x head size x 2 x bytes per number, all GPUs together; 0: unknown, and the engine does not
     swap."""
-    copy_out_bytes_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    copy_out_bytes_per_s: Annotated[float, Field(ge=0)] = 0.0
     """Speed of copying KV to host memory, all GPUs together; 0: the engine does not swap."""
-    copy_in_bytes_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    copy_in_bytes_per_s: Annotated[float, Field(ge=0)] = 0.0
     copy_base_s: Seconds = 0.0
     """Fixed time of each copy."""
-    swap_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    swap_bytes: Annotated[float, Field(ge=0)] = 0.0
     """Size of the host memory for swapped KV."""
 
 
@@ -78,23 +77,12 @@ def engine_names() -> list[str]:
 def load_profile(name_or_path: str = DEFAULT_ENGINE) -> EngineProfile:
     """Load a profile that comes with headgate, or a file. Raises ConfigurationError."""
     if name_or_path.endswith((".yaml", ".yml")):
-        return _read(Path(name_or_path))
+        return read_document(Path(name_or_path)).parse(EngineProfile)
     if name_or_path not in engine_names():
         known = ", ".join(engine_names())
         raise ConfigurationError(f"unknown engine {name_or_path!r}; there are {known}, or name a .yaml file")
-    return _read(_profiles() / f"{name_or_path}.yaml")
-
-
-def _read(path: Traversable) -> EngineProfile:
-    try:
-        return EngineProfile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror or 'cannot be read'}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: not YAML ({error})") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigurationError(f"{path}, key {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
+    with as_file(_profiles() / f"{name_or_path}.yaml") as path:
+        return read_document(path).parse(EngineProfile)
 
 
 def _profiles() -> Traversable:

@@ -23,15 +23,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.planning.slo import DEFAULT_CLASSES, NORMAL, SloClass, SloClasses
+from dispatcher.settings.strict import Strict, at_key
+from dispatcher.settings.yaml_file import Document, read_document
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.fleet.spec import DRAIN_S, DRAIN_S_MIN, FleetSpec, Loadable, WorkerSpec, default_slots
-from headgate.workloads.described.document import Document, read_document
-from headgate.workloads.described.errors import first_error
-from headgate.workloads.described.model import Model, at_key
 
 SWAP_S_MAX = 600.0
 """A gate orders no longer swap (dispatcher/shard/swapping.py)."""
@@ -41,13 +40,13 @@ Label = Annotated[str, Field(min_length=1, max_length=200)]
 SwapSeconds = Annotated[float, Field(ge=0, le=SWAP_S_MAX)]
 
 
-class LoadableFields(Model):
+class LoadableFields(Strict):
     engine: Label
     swap_s: SwapSeconds
     slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
-class WorkerFields(Model):
+class WorkerFields(Strict):
     """`models`: a part of its kind's; by default all. `count`: so many workers, with a number after the name."""
 
     name: Label
@@ -61,12 +60,12 @@ class WorkerFields(Model):
         return [self.name] if self.count == 1 else [f"{self.name}-{number}" for number in range(1, self.count + 1)]
 
 
-class ClassFields(Model):
+class ClassFields(Strict):
     first_token_s: Annotated[float, Field(gt=0, le=1e9)]
     deferred: bool = False
 
 
-class FleetFields(Model):
+class FleetFields(Strict):
     kinds: Annotated[dict[Label, Annotated[dict[Label, LoadableFields], Field(min_length=1)]], Field(min_length=1)]
     workers: tuple[WorkerFields, ...]
     classes: Annotated[dict[Label, ClassFields], Field(min_length=1)] | None = None
@@ -88,10 +87,7 @@ class FleetFields(Model):
 def read_fleet(path: Path) -> FleetSpec:
     """Read the file. Raises ConfigurationError, which names the place in the file."""
     document = read_document(path)
-    try:
-        fields = FleetFields.model_validate(document.value)
-    except ValidationError as error:
-        raise first_error(document, error) from None
+    fields = document.parse(FleetFields)
     kinds = {name: _loadables(document, name, models) for name, models in fields.kinds.items()}
     workers = [
         worker for number in range(len(fields.workers)) for worker in _workers(document, fields.workers, number, kinds)

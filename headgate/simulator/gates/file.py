@@ -20,9 +20,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dispatcher.policies.tiers import Tier
-from dispatcher.sections import TenantSection
-from headgate.simulator.gates.spec import DEADLINE_S, QUEUE_MAX, SLOTS_MAX, GateSpec, GateTenant
+from dispatcher.settings.sections import TenantSection
+from headgate.simulator.gates.spec import DEADLINE_S, SLOTS_MAX, GateSpec, GateTenant
 from headgate.tenants_file import TenantsFile, read_tenants_file
 
 SECONDS_MAX = 1e9
@@ -39,13 +38,13 @@ def read_gate(path: Path, *, order: str) -> GateSpec:
     return GateSpec(
         file.slots,
         order,
-        {name: _tenant(section) for name, section in file.tenants.items()},
+        {name: _tenant(name, section) for name, section in file.tenants.items()},
         file.deadline_s,
-        tiers=None if file.tiers is None else file.tiers.floors(),
-        throttling=None if file.throttling is None else file.throttling.limits(),
+        tiers=file.tiers,
+        throttling=file.throttling,
     )
 
 
-def _tenant(section: TenantSection) -> GateTenant:
-    tier = None if section.tier is None else Tier(section.tier)
-    return GateTenant(section.share(), tier, QUEUE_MAX if section.queue_max is None else section.queue_max)
+def _tenant(name: str, section: TenantSection) -> GateTenant:
+    tenant = section.tenant(name)
+    return GateTenant(tenant.share, None if section.tier is None else tenant.tier, tenant.queue_items_max)

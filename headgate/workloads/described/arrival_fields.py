@@ -7,15 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from headgate.workloads.described.model import (
-    CV_MAX,
-    RATE_PER_S_MAX,
-    BurstRange,
-    Model,
-    PositiveSeconds,
-    Seconds,
-    at_key,
-)
+from dispatcher.settings.strict import Strict, at_key
+from headgate.workloads.described.model import CV_MAX, RATE_PER_S_MAX, BurstRange, PositiveSeconds, Seconds
 from headgate.workloads.processes import Burst, Even, Gamma, OnOff, Ramp, Rate, Spacing, Steady
 
 PositiveRate = Annotated[float, Field(gt=0, le=RATE_PER_S_MAX)]
@@ -23,7 +16,7 @@ RampRate = Annotated[float, Field(ge=0, le=RATE_PER_S_MAX)]
 Cv = Annotated[float, Field(gt=0, le=CV_MAX)]
 
 
-class _Process(Model):
+class _Process(Strict):
     start_s: Seconds = 0.0
     end_s: PositiveSeconds | None = None
     """Arrivals are before it. At most duration_s, which is the default."""
@@ -140,7 +133,7 @@ class RampArrivals(_Spaced):
         return Ramp(*self.per_s, over_s)
 
 
-class BurstShape(Model):
+class BurstShape(Strict):
     """With `probability`, an arrival is `size` requests at once: a number, or [lowest, highest]."""
 
     probability: Annotated[float, Field(ge=0, le=1)]

@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from headgate.workloads.described.model import SIGMA_MAX, Model, Tokens, at_key
+from dispatcher.settings.strict import Strict, at_key
+from headgate.workloads.described.model import SIGMA_MAX, Tokens
 from headgate.workloads.lengths import Fixed, Length, Lognormal, Uniform
 from headgate.workloads.traces.rows import TOKENS_MAX
 
 
-class FixedLength(Model):
+class FixedLength(Strict):
     kind: Literal["fixed"]
     tokens: Tokens
 
@@ -19,7 +20,7 @@ class FixedLength(Model):
         return Fixed(self.tokens)
 
 
-class UniformLength(Model):
+class UniformLength(Strict):
     """Whole numbers from `low` to `high`, both included."""
 
     kind: Literal["uniform"]
@@ -36,7 +37,7 @@ class UniformLength(Model):
         return Uniform(self.low, self.high)
 
 
-class LognormalLength(Model):
+class LognormalLength(Strict):
     """`sigma`: standard deviation of the natural logarithm. Draws are limited to `min` and `max`."""
 
     kind: Literal["lognormal"]
@@ -55,7 +56,7 @@ class LognormalLength(Model):
         return Lognormal(self.median, self.sigma, self.min, self.max)
 
 
-class EmpiricalLength(Model):
+class EmpiricalLength(Strict):
     """A column of a trace in headgate's or Azure's format. `file` is relative to the folder of the YAML file.
 
     Without `column` it is that of the same side, input or output. If input and output are of one file, each request

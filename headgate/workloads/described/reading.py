@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from dispatcher.settings.strict import Loc
+from dispatcher.settings.yaml_file import Document, read_document
 from headgate.workloads.arrivals import TraceError
 from headgate.workloads.described.arrival_fields import ArrivalProcess
-from headgate.workloads.described.document import Document, Loc, read_document
-from headgate.workloads.described.errors import first_error
 from headgate.workloads.described.length_fields import EmpiricalLength, LengthDistribution
 from headgate.workloads.described.tenants import (
     REQUESTS_MAX,
@@ -30,19 +28,16 @@ _INPUTS = ("input_tokens", "ContextTokens")
 
 
 def read_planned(path: Path) -> PlannedWorkload:
-    """Read the file and make its workload. Raises WorkloadError for the first error in the file."""
+    """Read the file and make its workload. Raises ConfigurationError for the first error in the file."""
     document = read_document(path)
-    try:
-        fields = WorkloadFields.model_validate(document.value)
-    except ValidationError as error:
-        raise first_error(document, error) from None
-    return _PlanReader(document, fields).workload()
+    return _PlanReader(path, document, document.parse(WorkloadFields)).workload()
 
 
 class _PlanReader:
     """Makes the plans of the tenants, and checks what needs more than one field or another file."""
 
-    def __init__(self, document: Document, fields: WorkloadFields) -> None:
+    def __init__(self, path: Path, document: Document, fields: WorkloadFields) -> None:
+        self._path = path
         self._document = document
         self._fields = fields
         self._traces: dict[str, tuple[list[int], list[int]]] = {}
@@ -54,7 +49,7 @@ class _PlanReader:
         if expected > REQUESTS_MAX:
             what = f"about {expected:.3g} requests in all, more than the {REQUESTS_MAX} that a workload may have"
             raise self._document.wrong(("tenants",), what)
-        return PlannedWorkload(self._document.path.stem, tuple(plans), self._fields.duration_s, self._fields.seed)
+        return PlannedWorkload(self._path.stem, tuple(plans), self._fields.duration_s, self._fields.seed)
 
     def _tenant(self, name: str, tenant: TenantFields) -> TenantPlan:
         loc: Loc = ("tenants", name)
@@ -103,7 +98,7 @@ class _PlanReader:
             if "\0" in file:
                 raise self._document.wrong(loc, "should be the name of a file")
             try:
-                trace = scan_trace(self._document.path.parent / file)
+                trace = scan_trace(self._path.parent / file)
             except TraceError as error:
                 raise self._document.wrong(loc, str(error)) from None
             if trace.requests > EMPIRICAL_ROWS_MAX:

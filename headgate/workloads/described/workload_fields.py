@@ -9,17 +9,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from dispatcher.policies.tiers import TENANT_TIERS
+from dispatcher.settings.strict import Strict, at_key
 from headgate.workloads.described.arrival_fields import ArrivalProcess
 from headgate.workloads.described.length_fields import FixedLength, LengthDistribution, UniformLength
-from headgate.workloads.described.model import (
-    INTEGER_MAX,
-    CallsRange,
-    Model,
-    PositiveSeconds,
-    Seconds,
-    Weight,
-    at_key,
-)
+from headgate.workloads.described.model import INTEGER_MAX, CallsRange, PositiveSeconds, Seconds, Weight
 from headgate.workloads.traces.rows import TOKENS_MAX
 
 Label = Annotated[str, Field(min_length=1, max_length=200)]
@@ -43,12 +36,12 @@ def _calls_shares(value: Any) -> Any:
     return ({"calls": value, "weight": 1.0},)
 
 
-class CallsShareFields(Model):
+class CallsShareFields(Strict):
     calls: CallsRange
     weight: Weight
 
 
-class InteractionFields(Model):
+class InteractionFields(Strict):
     """`calls` per interaction: a number, [lowest, highest], or a list of {calls, weight}.
 
     Stage k is due k x `think_s` after the first stage, and is never sent before the stage before it was answered.
@@ -58,7 +51,7 @@ class InteractionFields(Model):
     think_s: Seconds = 0.0
 
 
-class TenantFields(Model):
+class TenantFields(Strict):
     arrivals: Annotated[tuple[ArrivalProcess, ...], BeforeValidator(_one_or_many)]
     """One process or several. Their start_s and end_s decide whether they overlap."""
     input: LengthDistribution
@@ -87,7 +80,7 @@ class TenantFields(Model):
         return self
 
 
-class WorkloadFields(Model):
+class WorkloadFields(Strict):
     """No process begins at or after `duration_s`."""
 
     duration_s: PositiveSeconds

@@ -54,15 +54,18 @@ def test_a_count_numbers_the_workers_and_models_may_be_a_part(tmp_path: Path) ->
         (KINDS + WORKERS.replace("k}", "k, models: [a]}"), "key 'kinds.k.b': fits no worker"),
         (KINDS + WORKERS + "  - {name: w, kind: k}\n", "two workers have the name 'w'"),
         (KINDS + WORKERS + "  - {name: w-1, kind: k}\n  - {name: w, kind: k, count: 2}\n", "the name 'w-1'"),
-        (KINDS + WORKERS.replace("k}", "k, count: 2000}"), "key 'workers[0].count': '2000' should be less than"),
+        (
+            KINDS + WORKERS.replace("k}", "k, count: 2000}"),
+            "key 'workers[0].count': should be less than or equal to 1000, not '2000'",
+        ),
         (
             KINDS.replace("swap_s: 2", "swap_s: -1") + WORKERS,
-            "line 3, column 33, key 'kinds.k.a.swap_s': '-1' should be",
+            "line 3, column 33, key 'kinds.k.a.swap_s': should be greater than or equal to 0, not '-1'",
         ),
         (KINDS.replace("swap_s: 2", "swap_s: .inf") + WORKERS, "key 'kinds.k.a.swap_s'"),
         (KINDS.replace("swap_s: 2", "swap_s: 99999") + WORKERS, "key 'kinds.k.a.swap_s'"),
         (KINDS.replace("a10g-llama2-7b", "h100") + WORKERS, "key 'kinds.k.a.engine': unknown engine 'h100'"),
-        (KINDS + WORKERS + "class: {}\n", "is not known (did you mean 'classes'?)"),
+        (KINDS + WORKERS + "class: {}\n", "is not known here (did you mean 'classes'?)"),
         (KINDS + WORKERS + "classes: {soon: {first_token_s: 0}}\n", "key 'classes.soon.first_token_s'"),
         (KINDS + WORKERS + "default_class: soon\n", "key 'default_class': unknown SLO class 'soon'"),
         (

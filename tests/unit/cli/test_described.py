@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.settings.config import load_config
 from headgate.cli.described import described_values
 from headgate.local.options import WORKERS_MAX, stack_options
 

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from dispatcher.config import load_config
+from dispatcher.settings.config import load_config
 from headgate.cli.local import lines_to_paste
 from headgate.local.options import Addresses
 

@@ -50,7 +50,7 @@ def test_the_committed_file_has_the_defaults() -> None:
     ("text", "words"),
     [
         ("front: ecs", "key 'front': should be 'fargate' or 'lambda', not 'ecs'"),
-        ("nme: x", "key 'nme': is not known here; there are name, region"),
+        ("nme: x", "key 'nme': is not known here (did you mean 'name'?); there are name, region"),
         ("pools: {chat: {instance_types: [g6e.xlrge]}}", "do you mean g6e.xlarge"),
         ("pools: {chat: {instance_types: []}}", "at least 1 item"),
         ("pools: {chat: {weights_gb: 70}}", "43 GB are usable"),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.config import load_config
 from dispatcher.model.commands import Silent
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from dispatcher.settings.config import load_config
 from functions.http_api.readiness import PATIENCE_S
 from functions.invoke.handler import invoke
 from tests.support.asgi import Call, Caller, Reply

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.monitor.console import make_operator
+from dispatcher.settings.config import load_config
 from functions.http_api.operator.html import HEADERS, STYLE
 from functions.http_api.operator.routes import COOKIE, LIVES_S, is_session, is_token, new_session
 from tests.support.asgi import Call, Reply

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dispatcher.config import load_config
 from dispatcher.model.commands import Leave, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.monitor.console import make_operator
 from dispatcher.operations.fleet import FRESH_S
 from dispatcher.sandbox import Runtime
+from dispatcher.settings.config import load_config
 from functions.sweep import handler as sweep
 from tests.support.gate.memory_gate import CHAT, Gate
 from tests.support.gate.two_pools import TwoPools, two_pools

@@ -7,9 +7,9 @@ from typing import get_args
 
 import pytest
 
-from dispatcher.config import Config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.orders.registry import ORDERS
+from dispatcher.settings.config import Config
 from headgate.local.options import FleetOptions, stack_options
 
 HOME = Path("home")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.config import load_config
 from dispatcher.model.collected import Collected
 from dispatcher.model.errors import ConfigurationError, Refused
 from dispatcher.operations.limits import Budget, Limits, LimitSettings, TokenBucket
+from dispatcher.settings.config import load_config
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import asked, begun, followed
 from tests.support.virtual_time import LoopClock

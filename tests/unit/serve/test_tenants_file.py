@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import Tenant
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
+from dispatcher.settings.config import load_config
 from dispatcher.shard.settings import TierFloors
 from headgate.serve.tenants_file import read_tenants
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dispatcher.bootstrap import RealClock, make_store
-from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, LogGap, StoreUnavailable
 from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.settings.config import load_config
 from dispatcher.stores.limits import USAGE_KEEP_S
 from dispatcher.stores.sqlite import database, schema, sync
 from dispatcher.stores.sqlite.store import SqliteStore

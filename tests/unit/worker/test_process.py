@@ -19,11 +19,11 @@ import httpx
 import pytest
 
 from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store
-from dispatcher.config import Config, load_config
 from dispatcher.model.commands import Accept, Offer, Over, Status
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder
 from dispatcher.service.link.link import Link
+from dispatcher.settings.config import Config, load_config
 from dispatcher.worker_client import HttpWorkerClient
 from gpu_worker.service.spot_notice import LAST_S
 from tests.support.emf import series_in

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.workloads.arrivals import Arrival, WorkloadError
-from headgate.workloads.described.document import BYTES_MAX
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.settings.yaml_file import BYTES_MAX
+from headgate.workloads.arrivals import Arrival
 from headgate.workloads.described.tenants import PlannedWorkload
 from headgate.workloads.sources import Workload, open_workload
 
@@ -169,15 +170,15 @@ def changed(old: str, new: str) -> str:
         ("? [1, 2]\n: 3\n", ", line 1, column 3: a key should be a word"),
         ("a: " + "9" * 5000, ", line 1, column 4: a number of more than 300 characters"),
         ("- 1\n", ", line 1, column 1: should be a mapping of duration_s, seed, tenants"),
-        ("just words\n", ", line 1, column 1: 'just words' should be a mapping of"),
+        ("just words\n", ", line 1, column 1: should be a mapping of duration_s, seed, tenants, not 'just words'"),
         (changed("duration_s: 60\n", ""), ", line 1, column 1, key 'duration_s': is missing"),
-        (changed("60\n", "soon\n"), ", line 1, column 1, key 'duration_s': 'soon' should be a valid number"),
-        (changed("60\n", "0\n"), ", line 1, column 1, key 'duration_s': '0' should be greater than 0"),
-        (changed("60\n", ".inf\n"), ", line 1, column 1, key 'duration_s': 'inf' should be"),
-        (changed("60\n", "true\n"), ", line 1, column 1, key 'duration_s': 'True' should be a valid number"),
-        (changed("60\n", "'60'\n"), ", line 1, column 1, key 'duration_s': '60' should be a valid number"),
+        (changed("60\n", "soon\n"), ", line 1, column 1, key 'duration_s': should be a valid number, not 'soon'"),
+        (changed("60\n", "0\n"), ", line 1, column 1, key 'duration_s': should be greater than 0, not '0'"),
+        (changed("60\n", ".inf\n"), ", line 1, column 1, key 'duration_s': should be"),
+        (changed("60\n", "true\n"), ", line 1, column 1, key 'duration_s': should be a valid number, not 'True'"),
+        (changed("60\n", "'60'\n"), ", line 1, column 1, key 'duration_s': should be a valid number, not '60'"),
         (changed("60\n", "1" + "0" * 299 + "\n"), ", line 1, column 1, key 'duration_s'"),
-        (changed("60\n", "60\nseed: 1.5\n"), ", line 2, column 1, key 'seed': '1.5' should be a valid integer"),
+        (changed("60\n", "60\nseed: 1.5\n"), ", line 2, column 1, key 'seed': should be a valid integer, not '1.5'"),
         (changed("60\n", f"60\nseed: {2**64}\n"), ", line 2, column 1, key 'seed'"),
         ("duration_s: 60\ntenants: {}\n", ", line 2, column 1, key 'tenants': "),
         ("duration_s: 60\ntenants:\n", ", line 2, column 1, key 'tenants': should be a mapping"),
@@ -186,19 +187,22 @@ def changed(old: str, new: str) -> str:
         (changed("  a:", "  '':"), ", line 3, column 3, key 'tenants.': a tenant's name has 1 to 200 characters"),
         (
             TENANT + "    wieght: 2\n",
-            ", line 7, column 5, key 'tenants.a.wieght': is not known (did you mean 'weight'?)",
+            ", line 7, column 5, key 'tenants.a.wieght': is not known here (did you mean 'weight'?)",
         ),
-        (TENANT + "    zzz: 2\n", ", line 7, column 5, key 'tenants.a.zzz': is not known (known here: arrivals, input"),
-        (TENANT + "    weight: -1\n", ", line 7, column 5, key 'tenants.a.weight': '-1' should be greater than 0"),
+        (
+            TENANT + "    zzz: 2\n",
+            ", line 7, column 5, key 'tenants.a.zzz': is not known here; there are arrivals, input",
+        ),
+        (TENANT + "    weight: -1\n", ", line 7, column 5, key 'tenants.a.weight': should be greater than 0, not '-1'"),
         (TENANT + "    weight: .nan\n", ", line 7, column 5, key 'tenants.a.weight'"),
         (
             TENANT + "    tier: royal\n",
-            ", line 7, column 5, key 'tenants.a.tier': 'royal' should be one of premium, standard",
+            ", line 7, column 5, key 'tenants.a.tier': should be one of premium, standard, background, not 'royal'",
         ),
         (TENANT + "    tier: [1]\n", ", line 7, column 5, key 'tenants.a.tier': should be one of premium, standard"),
         (
             TENANT + "    requests: 0\n",
-            ", line 7, column 5, key 'tenants.a.requests': '0' should be greater than or equal to 1",
+            ", line 7, column 5, key 'tenants.a.requests': should be greater than or equal to 1, not '0'",
         ),
         (TENANT + "    system_tokens: 9\n", ", line 7, column 5, key 'tenants.a.system_tokens': 9 is more than the 8"),
         (
@@ -207,12 +211,12 @@ def changed(old: str, new: str) -> str:
         ),
         (
             changed("uniform", "sometimes"),
-            ", line 4, column 16, key 'tenants.a.arrivals.kind': 'sometimes' should be one of 'uniform', 'poisson'",
+            ", line 4, column 16, key 'tenants.a.arrivals.kind': should be one of 'uniform', 'poisson'",
         ),
         (changed("kind: uniform, ", ""), ", line 4, column 5, key 'tenants.a.arrivals.kind': is missing"),
         (
             changed("{kind: uniform, rate_per_min: 60}", "often"),
-            ", line 4, column 5, key 'tenants.a.arrivals': should be a mapping with a 'kind'",
+            ", line 4, column 5, key 'tenants.a.arrivals': should be a mapping with 'kind', not 'often'",
         ),
         (
             changed("{kind: uniform, rate_per_min: 60}", "[]"),
@@ -220,14 +224,17 @@ def changed(old: str, new: str) -> str:
         ),
         (
             changed("rate_per_min: 60", "rate_per_min: 0"),
-            ", line 4, column 31, key 'tenants.a.arrivals.rate_per_min': '0' should be greater than 0",
+            ", line 4, column 31, key 'tenants.a.arrivals.rate_per_min': should be greater than 0, not '0'",
         ),
         (
             changed(", rate_per_min: 60", ""),
             ", line 4, column 5, key 'tenants.a.arrivals': needs either 'rate_per_s' or 'rate_per_min'",
         ),
         (changed("60}", "60, rate_per_s: 1}"), ", line 4, column 5, key 'tenants.a.arrivals': needs either"),
-        (changed("60}", "60, cv: 1}"), ", line 4, column 49, key 'tenants.a.arrivals.cv': is not known"),
+        (
+            changed("60}", "60, cv: 1}"),
+            ", line 4, column 49, key 'tenants.a.arrivals.cv': is not known here; there are kind, phase",
+        ),
         (changed("uniform", "gamma"), ", line 4, column 5, key 'tenants.a.arrivals.cv': is missing"),
         (changed("uniform", "on_off"), "key 'tenants.a.arrivals.on_s': is missing"),
         (
@@ -258,7 +265,7 @@ def changed(old: str, new: str) -> str:
         (changed("uniform", "bursts"), "key 'tenants.a.arrivals.burst': is missing"),
         (
             changed("uniform", "bursts, burst: {probability: 2, size: 3}"),
-            "key 'tenants.a.arrivals.burst.probability': '2' should be less than or equal to 1",
+            "key 'tenants.a.arrivals.burst.probability': should be less than or equal to 1, not '2'",
         ),
         (
             changed("uniform", "bursts, burst: {probability: 1, size: [3, 2]}"),
@@ -266,13 +273,13 @@ def changed(old: str, new: str) -> str:
         ),
         (
             changed("uniform", "bursts, burst: {probability: 1, size: [0, 2]}"),
-            "key 'tenants.a.arrivals.burst.size[0]': '0' should be",
+            "key 'tenants.a.arrivals.burst.size[0]': should be",
         ),
         (
             changed("tokens: 8", "tokens: 1.5"),
-            ", line 5, column 26, key 'tenants.a.input.tokens': '1.5' should be a valid integer",
+            ", line 5, column 26, key 'tenants.a.input.tokens': should be a valid integer, not '1.5'",
         ),
-        (changed("tokens: 8", "tokens: 0"), ", line 5, column 26, key 'tenants.a.input.tokens': '0' should be"),
+        (changed("tokens: 8", "tokens: 0"), ", line 5, column 26, key 'tenants.a.input.tokens': should be"),
         (
             changed("fixed, tokens: 8", "uniform, low: 5, high: 4"),
             ", line 5, column 36, key 'tenants.a.input.high': 4 should be at least low, 5",
@@ -290,12 +297,12 @@ def changed(old: str, new: str) -> str:
         ),
         (
             changed("fixed, tokens: 8", "empirical, file: x, column: tenant"),
-            "key 'tenants.a.input.column': 'tenant' should be 'input_tokens'",
+            "key 'tenants.a.input.column': should be 'input_tokens'",
         ),
         (TENANT + "    interactions: {calls: 0}\n", "key 'tenants.a.interactions.calls"),
         (
             TENANT + "    interactions: {calls: many}\n",
-            "key 'tenants.a.interactions.calls': 'many' should be a whole number",
+            "key 'tenants.a.interactions.calls': should be a whole number, or [lowest, highest], not 'many'",
         ),
         (
             TENANT + "    interactions: {calls: [{calls: 1}]}\n",
@@ -303,7 +310,7 @@ def changed(old: str, new: str) -> str:
         ),
         (
             TENANT + "    interactions: {calls: 2, think_s: -1}\n",
-            "key 'tenants.a.interactions.think_s': '-1' should be",
+            "key 'tenants.a.interactions.think_s': should be",
         ),
         (TENANT + "    interactions: {think_s: 1}\n", "key 'tenants.a.interactions.calls': is missing"),
         (
@@ -318,7 +325,7 @@ def changed(old: str, new: str) -> str:
     ],
 )
 def test_an_error_names_its_place(tmp_path: Path, text: str | bytes, what: str) -> None:
-    with pytest.raises(WorkloadError) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         opened(tmp_path, text)
     message = str(caught.value)
     assert what in message
@@ -341,7 +348,7 @@ def test_whatever_is_in_a_file_it_is_read_or_refused(noise: str | bytes, at: int
     noise = noise if isinstance(noise, bytes) else noise.encode()
     with tempfile.TemporaryDirectory() as folder:
         for text in (noise, TENANT[:at].encode() + noise + TENANT[at:].encode()):
-            with contextlib.suppress(WorkloadError):
+            with contextlib.suppress(ConfigurationError):
                 assert opened(Path(folder), text).requests
 
 

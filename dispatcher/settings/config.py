@@ -20,8 +20,10 @@ from dispatcher.operations.pools import PoolSettings
 from dispatcher.operations.scale import ScaleSettings
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.service import CACHED_FRACTION
-from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
-from dispatcher.shard.settings import ShardSettings
+from dispatcher.policies.throttling import ThrottleLimits
+from dispatcher.settings.sections import SloClassesSection
+from dispatcher.settings.strict import Loc, explain
+from dispatcher.shard.settings import ShardSettings, TierFloors
 
 _PREFIX = "HEADGATE_"
 _SQLITE = "sqlite:"
@@ -102,9 +104,9 @@ class Config(BaseModel):
     (policies/clocks.py)."""
     cached_fraction: float = Field(default=CACHED_FRACTION, ge=0, le=1)
     """The price of an input token from an engine's prefix cache, relative to a computed one, for gate and engines."""
-    tiers: Json[TiersSection] | None = None
+    tiers: Json[TierFloors] | None = None
     """JSON: {"shares": {tier: fraction}, "slack": service units}. Unset: the gate ignores tiers."""
-    throttling: Json[ThrottlingSection] | None = None
+    throttling: Json[ThrottleLimits] | None = None
     """JSON: {"user": requests, "app": requests, "apps": {…}, "window_s": seconds}. Unset: no throttling."""
     slo_classes: Json[SloClassesSection] | None = None
     """JSON: {name: {"first_token_s": seconds, "deferred": true or false}}. Unset: requests have no SLO classes."""
@@ -210,7 +212,7 @@ class Config(BaseModel):
         try:
             return self.model_validate({**process, **values})
         except ValidationError as error:
-            raise ConfigurationError(_finding(error, place)) from None
+            raise ConfigurationError(explain(error, type(self), lambda loc: _variable(loc, place))) from None
 
     @property
     def store_path(self) -> str:
@@ -233,8 +235,8 @@ class Config(BaseModel):
             order=self.order,
             lead_max=self.lead_max,
             cached_fraction=self.cached_fraction,
-            tiers=self.tiers.floors() if self.tiers else None,
-            throttling=self.throttling.limits() if self.throttling else None,
+            tiers=self.tiers,
+            throttling=self.throttling,
             slack=Slack(self.slo_window) if self.slo_classes else None,
         )
 
@@ -273,15 +275,15 @@ def load_config(environment: Mapping[str, str] | None = None) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigurationError(_finding(error)) from None
+        raise ConfigurationError(explain(error, Config, _variable)) from None
 
 
-def _finding(error: ValidationError, place: str = "") -> str:
-    """Return the first finding, with the variable, or with the field at a place within one."""
-    finding = error.errors(include_url=False, include_input=False)[0]
-    field, *rest = map(str, finding["loc"]) if finding["loc"] else [""]
-    named = [f"{place}.{field}" if place and field else place or (_PREFIX + field.upper() if field else ""), *rest]
-    return f"{'.'.join(named)}: {finding['msg']}".removeprefix(": ")
+def _variable(loc: Loc, place: str = "") -> str:
+    """Return the variable in which a field is, or the field at a place within a variable."""
+    if not loc:
+        return place
+    first, *rest = map(str, loc)
+    return ".".join([f"{place}.{first}" if place else _PREFIX + first.upper(), *rest])
 
 
 def _wrong_pools(message: str) -> PydanticCustomError:

@@ -1,4 +1,4 @@
-"""A YAML file as plain values with their places, so that every error names line and column.
+"""The one reader of YAML: plain values with their places, so that every error names file, line, column and key.
 
 Settings need mappings, lists, strings, numbers, true, false and null; nothing else is read. Scalars follow the core
 schema of YAML 1.2 and not YAML 1.1, where `no` is false, 010 is eight and 1:30 is ninety. Aliases are followed, up to
@@ -13,18 +13,20 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import ValidationError
 
-from headgate.workloads.arrivals import WorkloadError
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.settings.strict import Loc, Mistake, adapter, find_mistakes
 
 BYTES_MAX = 1_048_576
 NODES_MAX = 100_000
 DEPTH_MAX = 20
 NUMBER_CHARS_MAX = 300
 
-Loc = tuple[str | int, ...]
+T = TypeVar("T")
 Place = tuple[int, int]
 """Line and column, both from 1."""
 
@@ -38,22 +40,44 @@ _IMPLICIT = {_TAG + name for name in ("str", "int", "float", "bool", "null", "ti
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """`value` has tuples for lists. `places`: of the values, by their path; `keys`: of the keys that lead to them."""
+    """`value` has tuples for lists. `places`: of the values, by their path; `keys`: of the keys that lead to them.
 
-    path: Path
+    `name`: the file's path, or what stands in an error in its place.
+    """
+
+    name: str
     value: Any
     places: dict[Loc, Place]
     keys: dict[Loc, Place]
 
-    def wrong(self, loc: Sequence[str | int], what: str, key: str | None = None) -> WorkloadError:
+    def parse(self, kind: type[T], context: Any = None) -> T:
+        """Validate the value. Raises ConfigurationError for the mistake that stands first in the file."""
+        return self.parse_as(kind, self.value, context=context)
+
+    def parse_as(self, kind: type[T], value: Any, *, context: Any = None, drop: Loc = ()) -> T:
+        """Validate a value that was made of the document's. `drop`: the keys before all of it that the file lacks.
+
+        Raises ConfigurationError for the mistake that stands first in the file.
+        """
+        try:
+            return adapter(kind).validate_python(value, context=context)
+        except ValidationError as error:
+            found = [
+                each._replace(loc=each.loc[len(drop) :] if each.loc[: len(drop)] == drop else each.loc)
+                for each in find_mistakes(error, kind)
+            ]
+            first = min(_innermost(found), key=lambda each: self.place(each.loc, each.key))
+            raise self.wrong(first.loc, first.what, first.key) from None
+
+    def wrong(self, loc: Sequence[str | int], what: str, key: str | None = None) -> ConfigurationError:
         """Return an error about the value at `loc`, or about its key `key`, which can be missing in the file.
 
         Parts of `loc` that are not in the file are left out.
         """
         line, column = self.place(loc, key)
         named = self._known_loc(loc) if key is None else (*self._known_loc(loc), key)
-        return WorkloadError(
-            f"{self.path}, line {line}, column {column}{f', key {_dotted_path(named)!r}' if named else ''}: {what}"
+        return ConfigurationError(
+            f"{self.name}, line {line}, column {column}{f', key {_dotted_path(named)!r}' if named else ''}: {what}"
         )
 
     def place(self, loc: Sequence[str | int], key: str | None = None) -> Place:
@@ -69,49 +93,72 @@ class Document:
         return found
 
 
+def _innermost(found: Sequence[Mistake]) -> list[Mistake]:
+    """Return the mistakes without those about a whole of which a part is wrong."""
+    locs = [each.loc if each.key is None else (*each.loc, each.key) for each in found]
+    return [
+        each
+        for each, loc in zip(found, locs, strict=True)
+        if not any(len(other) > len(loc) == len(each.loc) and other[: len(loc)] == loc for other in locs)
+    ]
+
+
 def _dotted_path(loc: Loc) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key[:40]}" for key in loc).lstrip(".")
 
 
-def read_document(path: Path) -> Document:
-    """Read a YAML file. Raises WorkloadError: one sentence with file, line and column."""
+def read_document(path: Path, *, may_be_empty: bool = False) -> Document:
+    """Read a YAML file. Raises ConfigurationError: one sentence with file, line and column.
+
+    `may_be_empty`: an empty file is a mapping without keys.
+    """
+    return read_text(str(path), _text(path), may_be_empty=may_be_empty)
+
+
+def read_text(name: str, text: str, *, may_be_empty: bool = False) -> Document:
+    """Read YAML, or JSON, which is a part of YAML. `name` stands in errors.
+
+    Raises ConfigurationError: one sentence with line and column.
+    """
     try:
-        root = yaml.compose(_text(path), Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise WorkloadError(f"{path}{place}: not YAML ({error.problem or error.context})") from None
+        raise ConfigurationError(f"{name}{place}: not YAML ({error.problem or error.context})") from None
     except yaml.reader.ReaderError as error:
-        raise WorkloadError(f"{path}: not YAML (the character {error.character!r} is not allowed)") from None
+        raise ConfigurationError(f"{name}: not YAML (the character {error.character!r} is not allowed)") from None
     except RecursionError:
-        raise WorkloadError(f"{path}: nested more than {DEPTH_MAX} deep") from None
+        raise ConfigurationError(f"{name}: nested more than {DEPTH_MAX} deep") from None
+    if root is None and may_be_empty:
+        return Document(name, {}, {(): (1, 1)}, {})
     if root is None:
-        raise WorkloadError(f"{path}: is empty")
-    reading = _Reading(path)
+        raise ConfigurationError(f"{name}: is empty")
+    reading = _Reading(name)
     value = reading.value(root, ())
-    return Document(path, value, reading.places, reading.keys)
+    return Document(name, value, reading.places, reading.keys)
 
 
 def _text(path: Path) -> str:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise WorkloadError(f"{path}: is no regular file")
+            raise ConfigurationError(f"{path}: is no regular file")
         with path.open("rb") as file:
             content = file.read(BYTES_MAX + 1)
     except OSError as error:
-        raise WorkloadError(f"{path}: {error.strerror or 'cannot be read'}") from None
+        raise ConfigurationError(f"{path}: {error.strerror or 'cannot be read'}") from None
     if len(content) > BYTES_MAX:
-        raise WorkloadError(f"{path}: more than {BYTES_MAX} bytes")
+        raise ConfigurationError(f"{path}: more than {BYTES_MAX} bytes")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise WorkloadError(f"{path}, line {line}: not UTF-8 text") from None
+        raise ConfigurationError(f"{path}, line {line}: not UTF-8 text") from None
 
 
 class _Reading:
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._nodes = 0
         self.places: dict[Loc, Place] = {}
         self.keys: dict[Loc, Place] = {}
@@ -157,9 +204,9 @@ class _Reading:
             raise self._wrong(node, f"a number of more than {NUMBER_CHARS_MAX} characters")
         return int(text) if _INTEGER.fullmatch(text) else float(text)
 
-    def _wrong(self, node: yaml.Node, what: str) -> WorkloadError:
+    def _wrong(self, node: yaml.Node, what: str) -> ConfigurationError:
         line, column = _place(node)
-        return WorkloadError(f"{self._path}, line {line}, column {column}: {what}")
+        return ConfigurationError(f"{self._name}, line {line}, column {column}: {what}")
 
 
 def _place(node: yaml.Node) -> Place:

@@ -1,0 +1,1 @@
+"""Settings from outside: files, variables, payloads and command lines, validated in one way."""
