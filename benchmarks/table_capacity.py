@@ -13,8 +13,9 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from dispatcher.stores.dynamodb.layout import MANIFEST_PREFIX, SORT
 from dispatcher.stores.dynamodb.store import client_config, create_table
+from dispatcher.stores.layout import MANIFEST_PREFIX
+from dispatcher.stores.table import SORT
 from headgate.local import dynamodb_local
 
 READS = frozenset(["GetItem", "BatchGetItem", "Query"])

@@ -1,4 +1,4 @@
-"""The operations that each role may do on each partition of the table. dispatcher/stores/dynamodb/layout.py says what
+"""The operations that each role may do on each partition of the table. dispatcher/stores/layout.py says what
 each partition holds.
 
 The letters are the store's operations on a partition: G GetItem, Q Query, P PutItem, U UpdateItem, D DeleteItem. IAM

@@ -1,6 +1,6 @@
 """The state of the gate: one DynamoDB table, without an index, the bucket of the batch API's files, and two secrets.
 
-It repeats the layout of dispatcher/stores/dynamodb/layout.py, because infra imports nothing of the dispatcher.
+It repeats the layout of dispatcher/stores/layout.py, because infra imports nothing of the dispatcher.
 tests/infra/test_state.py compares the two.
 """
 

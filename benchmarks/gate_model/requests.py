@@ -18,14 +18,15 @@ from typing import Any
 from botocore.exceptions import ReadTimeoutError
 
 from dispatcher.ports import Clock, Log
-from dispatcher.stores.dynamodb.invocations import DynamoInvocations
 from dispatcher.stores.dynamodb.log import DynamoLog
-from dispatcher.stores.dynamodb.mailboxes import DynamoMailboxes
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import Requests
 from dispatcher.stores.dynamodb.store import READ_TIMEOUT_S
-from dispatcher.stores.dynamodb.usage import DynamoUsage
+from dispatcher.stores.dynamodb.table import DynamoTable
 from dispatcher.stores.hedged_log import HedgedLog
+from dispatcher.stores.records.invocations import InvocationRecords
+from dispatcher.stores.records.mailboxes import MailboxRecords
+from dispatcher.stores.records.usage import UsageRecords
 from tests.support.server_time import IgnoredServerTime
 
 READ_S, PUT_S = 0.004, 0.005
@@ -107,9 +108,10 @@ class ModelledStore:
         """`client`: a ModelledTable, or a DynamoDB client."""
         self._requests = ModelledRequests(client, table, weather, process, clock)
         self._reads = Reads(self._requests)
-        self.mailboxes = DynamoMailboxes(self._requests, self._reads)
-        self.invocations = DynamoInvocations(self._requests, self._reads)
-        self.projections = DynamoUsage(self._requests, self._reads)
+        items = DynamoTable(self._requests, self._reads)
+        self.mailboxes = MailboxRecords(items)
+        self.invocations = InvocationRecords(items)
+        self.projections = UsageRecords(items)
 
     def log(self, shard: str, *, hedged: bool = True) -> Log:
         log = DynamoLog(self._requests, self._reads, shard)

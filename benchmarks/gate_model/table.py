@@ -126,17 +126,17 @@ def _range(order: list[str], values: dict[str, Any]) -> tuple[int, int]:
 
 
 def _allows(request: dict[str, Any], old: Encoded) -> bool:
-    """Return whether the condition allows to replace an item: none, or `attribute_not_exists(pk) OR #name < :name`."""
+    """Return whether the condition allows to replace an item: none, or one of `attribute_not_exists(pk) OR #a < :a`."""
     condition = request.get("ConditionExpression", "")
     if not condition:
         return True
-    _, _, comparison = condition.partition(" OR ")
-    if not comparison:
-        return False
-    name, operator, value = comparison.split()
-    stands = Decimal(old[request["ExpressionAttributeNames"][name]]["N"])
-    given = Decimal(request["ExpressionAttributeValues"][value]["N"])
-    return stands < given if operator == "<" else stands <= given
+    for comparison in condition.split(" OR ")[1:]:
+        name, operator, value = comparison.split()
+        stands = Decimal(old[request["ExpressionAttributeNames"][name]]["N"])
+        given = Decimal(request["ExpressionAttributeValues"][value]["N"])
+        if stands < given or (operator == "<=" and stands == given):
+            return True
+    return False
 
 
 def _size(item: Encoded) -> int:

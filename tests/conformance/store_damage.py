@@ -7,16 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dispatcher.stores.dynamodb.layout import (
-    MANIFEST_PREFIX,
-    PART_PREFIX,
-    PARTITION,
-    SORT,
-    entry_key,
-    position_text,
-    snapshot_partition,
-)
+from dispatcher.stores.layout import MANIFEST_PREFIX, PART_PREFIX, entry_key, position_text, snapshot_partition
 from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.table import PARTITION, SORT
 
 
 class Damage(Protocol):

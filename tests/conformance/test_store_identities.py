@@ -8,8 +8,8 @@ from dataclasses import replace
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
 from dispatcher.stores.dynamodb.attributes import encode_item
-from dispatcher.stores.dynamodb.layout import listing_key, tenant_key
-from dispatcher.stores.records import tenant_record, to_tenant
+from dispatcher.stores.layout import listing_key, tenant_key
+from dispatcher.stores.records.tenants import tenant_record, to_tenant
 from tests.conformance.store_backends import Place, TablePlace
 from tests.conformance.store_world import FakeClock, answer, batch, file, invocation, kept_response
 

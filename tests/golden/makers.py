@@ -20,8 +20,9 @@ MAKERS: dict[str, Maker] = {
     "frames-5.jsonl": partial(make_frames, 5),
     "frames-6.jsonl": partial(make_frames, 6),
     "items.jsonl": make_items,
-    "rows.sql": make_rows,
-    "answers.txt": lambda: read_rows(written("rows.sql")),
+    "rows-4.sql": lambda: written("rows-4.sql"),  # no present code writes this layout
+    "rows-5.sql": make_rows,
+    "answers.txt": lambda: read_rows(written("rows-4.sql")),
     "transcript.txt": make_transcript,
     **{f"simulated-{name}.json": partial(make_run, name) for name in RUNS},
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.stores.dynamodb import layout
+from dispatcher.stores import layout
 from tests.infra.templates import (
     Template,
     actions,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.stores.dynamodb import layout
+from dispatcher.stores import layout
+from dispatcher.stores.table import PARTITION
 from tests.infra.conftest import IMAGE, Synthesise
 from tests.infra.templates import Template, functions, listed, managed_policy, of_type, role_of, template_in
 from tests.support.iam.names import Names, policies
@@ -228,7 +229,7 @@ def test_another_table_and_another_bucket_are_found(front_policy: list[dict[str,
 def test_only_the_admin_function_writes_tenants_and_keys(
     role: str, each_policy: list[Statements], front_template: Template, key: dict[str, str], action: str
 ) -> None:
-    call = Call(action, _table(front_template), ((LEADING_KEYS, (key[layout.PARTITION],)),))
+    call = Call(action, _table(front_template), ((LEADING_KEYS, (key[PARTITION],)),))
     may = role == ADMIN and action != "dynamodb:UpdateItem"
     assert all((call in refused(statements, {call})) != may for statements in each_policy)
 

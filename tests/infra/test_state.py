@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dispatcher.stores.dynamodb.layout import EXPIRY, table_definition
+from dispatcher.stores.dynamodb.store import table_definition
+from dispatcher.stores.table import EXPIRY
 from tests.infra.templates import of_type
 
 

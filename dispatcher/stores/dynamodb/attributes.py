@@ -7,8 +7,8 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any
 
-Item = dict[str, Any]
-"""Attribute name -> value in Python's types: str, bytes, bool, Decimal, dict, list."""
+from dispatcher.stores.table import Item
+
 Encoded = dict[str, dict[str, Any]]
 """Attribute name -> AttributeValue."""
 

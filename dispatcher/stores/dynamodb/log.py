@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dispatcher.stores.dynamodb.attributes import Item, encode_item
-from dispatcher.stores.dynamodb.layout import (
-    EXPIRY,
+from dispatcher.stores.dynamodb.attributes import encode_item
+from dispatcher.stores.dynamodb.reads import Reads
+from dispatcher.stores.dynamodb.requests import Requests
+from dispatcher.stores.dynamodb.server_time import times
+from dispatcher.stores.layout import (
     MANIFEST_PREFIX,
-    SORT,
     entry_key,
     log_partition,
     manifest_key,
@@ -28,11 +29,9 @@ from dispatcher.stores.dynamodb.layout import (
     position_text,
     snapshot_partition,
 )
-from dispatcher.stores.dynamodb.reads import Reads
-from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
-from dispatcher.stores.dynamodb.server_time import times
 from dispatcher.stores.limits import checked_entry, checked_shard, gap_at
 from dispatcher.stores.snapshot_parts import Manifest, join, split
+from dispatcher.stores.table import EXPIRY, SORT, ConditionFailed, Item
 
 DAY_S = 24 * 3600
 ENTRY_KEEP_S = 7 * DAY_S

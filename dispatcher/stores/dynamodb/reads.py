@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dispatcher.stores.dynamodb.attributes import Item, decode_item, encode, encode_item
-from dispatcher.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Key
+from dispatcher.stores.dynamodb.attributes import decode_item, encode, encode_item
 from dispatcher.stores.dynamodb.requests import Requests
+from dispatcher.stores.table import PARTITION, SORT, Item, Key, is_live
 
 
 class Reads:
@@ -52,7 +52,7 @@ class Reads:
         return found
 
     def is_expired(self, item: Item) -> bool:
-        return EXPIRY in item and self._requests.clock.now() >= float(item[EXPIRY])
+        return not is_live(item, self._requests.clock.now())
 
 
 def _condition(partition: str, condition: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -24,8 +23,9 @@ from botocore.exceptions import ConnectionError as NotConnected
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock
-from dispatcher.stores.dynamodb.attributes import Item, decode_item
+from dispatcher.stores.dynamodb.attributes import decode_item
 from dispatcher.stores.dynamodb.server_time import ServerTime, times
+from dispatcher.stores.table import ConditionFailed, Item
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -52,14 +52,6 @@ _THROTTLED = {
     "LimitExceededException",
 }
 _UNKNOWN = {"InternalServerError", "ServiceUnavailable", "InternalFailure"}
-
-
-@dataclass
-class ConditionFailed(Exception):
-    """DynamoDB refused the write. `old` holds the present item of each statement with a failed condition."""
-
-    old: tuple[Item | None, ...]
-    """The items by statement, in the order of the transaction."""
 
 
 class _Retry(Exception):

@@ -1,4 +1,4 @@
-"""The store in DynamoDB (layout.py has its items).
+"""The store in DynamoDB (dispatcher/stores/layout.py has its items).
 
 An append, a read of the log's end, a poll of a mailbox and an answer take one request each. A new invocation with a key
 takes two. tests/conformance counts the requests, benchmarks/log_capacity.py their costs.
@@ -7,23 +7,19 @@ takes two. tests/conformance counts the requests, benchmarks/log_capacity.py the
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from botocore.config import Config
 
 from dispatcher.ports import Clock, Log
-from dispatcher.stores.dynamodb.batches import DynamoBatches
-from dispatcher.stores.dynamodb.invocations import DynamoInvocations
-from dispatcher.stores.dynamodb.layout import EXPIRY, table_definition
 from dispatcher.stores.dynamodb.log import DynamoLog
-from dispatcher.stores.dynamodb.mailboxes import DynamoMailboxes
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import Requests
-from dispatcher.stores.dynamodb.responses import DynamoResponses
 from dispatcher.stores.dynamodb.server_time import ServerTime
-from dispatcher.stores.dynamodb.tenants import DynamoTenants
-from dispatcher.stores.dynamodb.usage import DynamoUsage
+from dispatcher.stores.dynamodb.table import DynamoTable
 from dispatcher.stores.hedged_log import HedgedLog
+from dispatcher.stores.records.record_store import RecordStore
+from dispatcher.stores.table import EXPIRY, PARTITION, SORT
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -47,6 +43,22 @@ def client_config(threads: int = THREADS) -> Config:
     )
 
 
+def table_definition(name: str) -> dict[str, Any]:
+    """Return the arguments of CreateTable. (UpdateTimeToLive sets the expiry on `ttl`.)"""
+    return {
+        "TableName": name,
+        "BillingMode": "PAY_PER_REQUEST",
+        "KeySchema": [
+            {"AttributeName": PARTITION, "KeyType": "HASH"},
+            {"AttributeName": SORT, "KeyType": "RANGE"},
+        ],
+        "AttributeDefinitions": [
+            {"AttributeName": PARTITION, "AttributeType": "S"},
+            {"AttributeName": SORT, "AttributeType": "S"},
+        ],
+    }
+
+
 def create_table(client: DynamoDBClient, name: str) -> None:
     """Create the table and wait until it is active. For local stand-ins and tests; on AWS, infra/ creates the table."""
     client.create_table(**table_definition(name))
@@ -54,7 +66,7 @@ def create_table(client: DynamoDBClient, name: str) -> None:
     client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": EXPIRY})
 
 
-class DynamoStore(DynamoTenants, DynamoInvocations, DynamoResponses, DynamoBatches, DynamoUsage):
+class DynamoStore(RecordStore):
     """dispatcher.ports.Store."""
 
     def __init__(
@@ -72,18 +84,11 @@ class DynamoStore(DynamoTenants, DynamoInvocations, DynamoResponses, DynamoBatch
         self._requests = Requests(client, table, clock, random, threads, server_time or ServerTime())
         self._reads = Reads(self._requests)
         self._is_hedged = is_hedged
-        self._mailboxes = DynamoMailboxes(self._requests, self._reads)
-
-    @property
-    def mailboxes(self) -> DynamoMailboxes:
-        return self._mailboxes
+        super().__init__(DynamoTable(self._requests, self._reads))
 
     def log(self, shard: str) -> Log:
         log = DynamoLog(self._requests, self._reads, shard)
         return HedgedLog(log, self._requests.is_throttled) if self._is_hedged else log
-
-    async def erase(self, tenant: str) -> None:
-        await self.erase_batches(tenant)
 
     async def close(self) -> None:
         """Release the threads. Requests that are under way end by themselves."""

@@ -7,59 +7,20 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from dispatcher.stores.table import ConditionFailed
+
 T = TypeVar("T")
 
+_KINDS = ("MAIL", "INV", "CALL", "RESP", "FILE", "BATCH", "OPEN", "USAGE", "STATE", "TENANT", "TENANTS", "KEY", "AUDIT")
+"""The kinds of partitions with records (dispatcher/stores/layout.py)."""
 WRITES = frozenset(
-    [
-        "append",
-        "save_snapshot_part",
-        "save_snapshot_manifest",
-        "cut",
-        "create",
-        "answer",
-        "share",
-        "refuse",
-        "keep_response",
-        "put_file",
-        "delete_file",
-        "create_batch",
-        "replace_batch",
-        "retire_batch",
-        "delete_response",
-        "put_mailbox",
-        "put_usage",
-        "put_tenant_rows",
-        "put_tenant",
-        "delete_tenant",
-        "erase",
-        "put_key",
-        "delete_key",
-    ]
+    ["append", "save_snapshot_part", "save_snapshot_manifest", "cut"]
+    + [f"{operation} {kind}" for operation in ("put", "update", "transact") for kind in _KINDS]
 )
-"""The names of the operations that write, as a Faults hook gets them."""
+"""The names of the operations that write, as a StoreFaults hook gets them."""
 READS = frozenset(
-    [
-        "read_log",
-        "last_entry",
-        "load_snapshot",
-        "get",
-        "find",
-        "response",
-        "file",
-        "files",
-        "batch",
-        "batches",
-        "open_batches",
-        "read_mailbox",
-        "usage",
-        "tenant_rows",
-        "find_key",
-        "get_tenant",
-        "find_tenant",
-        "list_tenants",
-        "keys_of",
-        "audit_records",
-    ]
+    ["read_log", "last_entry", "load_snapshot"]
+    + [f"{operation} {kind}" for operation in ("get", "range", "partitions") for kind in _KINDS]
 )
 
 
@@ -84,12 +45,18 @@ class CountedRequests:
         self._lock = lock
 
     async def apply(self, operation: str, apply: Callable[[], T]) -> T:
-        """Apply one operation atomically and return its result."""
+        """Apply one operation atomically and return its result. ConditionFailed is a reply too."""
         if self.faults is not None:
             await self.faults.before(operation)
+        refusal = None
         with self._lock:
             self.counts[operation] += 1
-            reply = apply()
+            try:
+                reply = apply()
+            except ConditionFailed as error:
+                refusal = error
         if self.faults is not None:
             await self.faults.after(operation)
+        if refusal is not None:
+            raise refusal
         return reply

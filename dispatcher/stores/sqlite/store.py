@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 from dispatcher.ports import Clock
-from dispatcher.stores.sqlite.batches import SqliteBatches
+from dispatcher.stores.records.record_store import RecordStore
 from dispatcher.stores.sqlite.database import Database
-from dispatcher.stores.sqlite.invocations import SqliteInvocations
 from dispatcher.stores.sqlite.log import SqliteLog
-from dispatcher.stores.sqlite.mailboxes import SqliteMailboxes
-from dispatcher.stores.sqlite.responses import SqliteResponses
-from dispatcher.stores.sqlite.tenants import SqliteTenants
-from dispatcher.stores.sqlite.usage import SqliteUsage
+from dispatcher.stores.sqlite.migration import migrate
+from dispatcher.stores.sqlite.table import SqliteTable
 
 
-class SqliteStore(SqliteTenants, SqliteInvocations, SqliteResponses, SqliteBatches, SqliteUsage):
+class SqliteStore(RecordStore):
     """dispatcher.ports.Store."""
 
     def __init__(self, path: str | Path, clock: Clock) -> None:
-        """Open the file, or create it. Raises ConfigurationError."""
+        """Open the file, or create it, and migrate it if it is older. Raises ConfigurationError."""
+        migrate(Path(path))
         self._database = Database(path)
         self._clock = clock
-        self._mailboxes = SqliteMailboxes(self._database, clock)
-
-    @property
-    def mailboxes(self) -> SqliteMailboxes:
-        return self._mailboxes
+        super().__init__(SqliteTable(self._database, clock))
 
     def log(self, shard: str) -> SqliteLog:
         return SqliteLog(self._database, shard, self._clock)
-
-    async def erase(self, tenant: str) -> None:
-        def apply(connection: sqlite3.Connection) -> None:
-            for table in ("responses", "response_bytes", "files", "batches"):
-                connection.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,))  # noqa: S608
-            connection.execute("DELETE FROM invocations WHERE tenant = ? AND answer IS NOT NULL", (tenant,))
-
-        await self._database.write(apply, synced=True)
 
     async def close(self) -> None:
         await self._database.close()

@@ -1,11 +1,25 @@
-"""Faults of the memory store that several tests inject (MemoryStore.faults)."""
+"""Faults of the memory store that several tests inject (MemoryStore.faults), and its answers without an event loop."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from dispatcher.model.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+
+def run_at_once(call: Coroutine[Any, Any, T]) -> T:
+    """Return what a call of a memory store without faults returns: it never waits."""
+    try:
+        call.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    raise AssertionError("the call waits")
 
 
 @dataclass

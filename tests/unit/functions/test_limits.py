@@ -67,9 +67,9 @@ async def test_a_process_that_is_full_says_so_before_it_looks_up_the_key(gate: G
     app = gate.caller().app
     busy = [Caller(app, gate.keys[tenant]).start("POST", CHAT, BODY) for tenant in ("a", "b")]
     await asyncio.sleep(0.01)
-    lookups = gate.store.requests["find_key"]
+    lookups = gate.store.requests["get KEY"]
     refusal(await Caller(app, "hg-unknown").post(CHAT, BODY), "process_requests")
-    assert gate.store.requests["find_key"] == lookups
+    assert gate.store.requests["get KEY"] == lookups
     assert (await Caller(app, None).get("/health")).status == 200, "a full process is not a sick one"
     for call in busy:
         await call.finished()
@@ -244,10 +244,10 @@ async def test_waiting_work_is_bounded_in_functions_too(gate: Gate, bound: dict[
 
 async def test_unknown_api_keys_are_looked_up_at_a_bounded_rate_in_functions_too(gate: Gate) -> None:
     context = front(gate, unknown_keys_per_s=1.0, unknown_keys_burst=3)
-    reads = gate.store.requests["find_key"]
+    reads = gate.store.requests["get KEY"]
     guesses = [{"api_key": f"hg-unknown{n:05}-guess", "id": "r"} for n in range(4)]
     answers = [await result(context, guess) for guess in guesses[:2]]
     answers += [await invoke(context, {**BODY, "api_key": guess["api_key"]}, "r", 60.0) for guess in guesses[2:]]
     assert [answer["status"] for answer in answers] == [401, 401, 401, 429]
     assert answers[3]["error"]["code"] == "unknown_keys"
-    assert gate.store.requests["find_key"] == reads + 3
+    assert gate.store.requests["get KEY"] == reads + 3

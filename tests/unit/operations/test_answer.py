@@ -12,7 +12,7 @@ from dispatcher.operations.answer import progress_of
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import begun, dispatched, followed, queued, read
 
-WRITES = ("create", "answer")
+WRITES = ("put INV", "update INV")
 
 
 async def status(gate: Gate, key: str = "k") -> str:

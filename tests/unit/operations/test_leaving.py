@@ -231,7 +231,7 @@ async def test_the_end_of_a_front_does_not_wait_for_an_outage(gate: Gate) -> Non
 
 
 async def test_a_caller_waits_for_the_store_for_a_bounded_time(gate: Gate) -> None:
-    gate.store.faults = Slow(60.0, "create")
+    gate.store.faults = Slow(60.0, "put INV")
     began = gate.clock.monotonic()
     assert isinstance(await followed(gate, "a", "k"), StoreUnavailable)
     assert gate.clock.monotonic() - began == pytest.approx(STORE_PATIENCE_S)

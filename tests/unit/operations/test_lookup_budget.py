@@ -47,7 +47,7 @@ async def flood_beside(
     names = [f"new-{next(NUMBERS)}" for _ in range(tenants)]
     for name in names:
         await gate.add_tenant(name)
-    directory, before = gate.process().directory, gate.store.requests["find_key"]
+    directory, before = gate.process().directory, gate.store.requests["get KEY"]
     answers = Counter[str]()
     for second in range(FLOOD_S):
         for number in range(FLOOD_PER_S):
@@ -56,7 +56,7 @@ async def flood_beside(
             found = await try_key(directory, gate.keys[name], tenant_address)
             answers["served" if found == name else found] += 1
         await asyncio.sleep(1.0)
-    return answers, gate.store.requests["find_key"] - before - tenants
+    return answers, gate.store.requests["get KEY"] - before - tenants
 
 
 @pytest.mark.parametrize(

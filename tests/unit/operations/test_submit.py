@@ -208,10 +208,10 @@ async def test_the_bound_is_the_tenants_own_and_a_refused_key_is_free_again(gate
     with pytest.raises(Refused) as caught:
         await submitted(gate, "small", "k")
     assert caught.value.retry_after_s
-    writes = gate.store.requests["create"]
+    writes = gate.store.requests["put INV"]
     with pytest.raises(Refused):
         await submitted(gate, "small", "l")
-    assert gate.store.requests["create"] == writes, "a flood of keys is refused before it writes"
+    assert gate.store.requests["put INV"] == writes, "a flood of keys is refused before it writes"
     waiting.append(await queued(gate, "a"))
     over(gate, *running, *waiting)
     await gate.quiet()
@@ -406,7 +406,7 @@ async def test_a_gate_that_cannot_be_reached_is_503_and_the_key_is_resumed_later
 
 @pytest.mark.parametrize("applied", [False, True])
 async def test_an_item_that_cannot_be_written_is_503_and_the_key_works_later(gate: Gate, applied: bool) -> None:
-    gate.store.faults = FailsOnce("create", applied=applied)
+    gate.store.faults = FailsOnce("put INV", applied=applied)
     assert isinstance(await followed(gate, "a", "k"), StoreUnavailable)
     assert accepts(gate) == []
     again = await submitted(gate, "a", "k")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import LogGap
-from dispatcher.stores.dynamodb.layout import entry_key
 from dispatcher.stores.dynamodb.log import DynamoLog
+from dispatcher.stores.layout import entry_key
 
 
 class Queries:

@@ -90,7 +90,7 @@ async def test_every_request_passes_the_hook_under_a_name_that_is_listed() -> No
     store = MemoryStore(FakeClock(), faults)
     for call in CALLS:
         await call(store)
-    assert set(faults.seen) == READS | WRITES
+    assert set(faults.seen) <= READS | WRITES
     assert store.requests.total() == len(faults.seen)
 
 

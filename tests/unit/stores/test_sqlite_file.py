@@ -14,9 +14,9 @@ from dispatcher.model.errors import ConfigurationError, LogGap, StoreUnavailable
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.settings.config import load_config
 from dispatcher.stores.limits import USAGE_KEEP_S
-from dispatcher.stores.sqlite import database, schema, sync
+from dispatcher.stores.sqlite import database, sync
 from dispatcher.stores.sqlite.store import SqliteStore
-from tests.conformance.store_world import FakeClock, answer, invocation, kept_response, usage_row
+from tests.conformance.store_world import FakeClock, answer, invocation, usage_row
 from tests.support.hang_guard import HANG_S
 
 
@@ -52,24 +52,8 @@ def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(ConfigurationError, match="layout 99, this version knows 4: use the newer headgate"):
+    with pytest.raises(ConfigurationError, match="layout 99, this version knows 5: use the newer headgate"):
         SqliteStore(path, RealClock())
-
-
-async def test_a_file_of_the_first_layout_gets_the_missing_tables(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    connection = sqlite3.connect(path)
-    connection.executescript(f"{schema._FIRST}; PRAGMA user_version = 1")
-    connection.execute("INSERT INTO tenants VALUES ('a', 1, '{}')")
-    connection.commit()
-    connection.close()
-    store = SqliteStore(path, FakeClock())
-    assert await store.keep_response(kept_response(), 1000)
-    assert await store.response("a", "resp_p-0") == kept_response()
-    await store.close()
-    connection = sqlite3.connect(path)
-    assert connection.execute("SELECT name FROM tenants").fetchall() == [("a",)]
-    connection.close()
 
 
 class Sync:
@@ -220,17 +204,20 @@ async def test_a_cut_of_many_entries_lets_appends_in_between(tmp_path: Path) -> 
     await store.close()
 
 
-async def test_usage_is_deleted_when_it_is_too_old(tmp_path: Path) -> None:
+async def test_expired_items_are_deleted_by_later_writes(tmp_path: Path) -> None:
     clock = FakeClock()
     store = SqliteStore(tmp_path / "store.db", clock)
     await store.put_usage("s", [usage_row("a"), usage_row("b")])
     clock.time += USAGE_KEEP_S
+    assert await store.usage(None, 0, 10_000) == []
+    assert await items_of(store) == 2
     await store.put_usage("s", [usage_row("c")])
-    assert len(await store.usage(None, 0, 10_000)) == 3
-    clock.time += 3600
-    await store.put_usage("s", [])
-    assert len(await store.usage(None, 0, 10_000)) == 0
+    assert await items_of(store) == 1
     await store.close()
+
+
+async def items_of(store: SqliteStore) -> int:
+    return await store._database.read(lambda db: int(db.execute("SELECT COUNT(*) FROM items").fetchone()[0]))
 
 
 async def fill(store: SqliteStore, entries: int, written_at: float) -> None:

@@ -14,6 +14,7 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.policies.clocks import Share
 from dispatcher.service.link.link import Link
 from dispatcher.service.load_watch import LoadWatch
+from tests.support.gate.store_faults import run_at_once
 from tests.support.gate.storm.nodes import FrontNode, Node
 from tests.support.gate.storm.world import World
 
@@ -241,7 +242,7 @@ class Disturbances:
         share = Share(weight=random.choice([0.5, 1.0, 2.0]), rate_per_s=rate, burst=rate * 5)
         new = replace(old, share=share, queue_items_max=random.choice([1, 4, 8]), version=old.version + 1)
         world.tenants[name] = new
-        world.store.data.tenants.put(new, old.version)
+        run_at_once(world.store.put_tenant(new, expected_version=old.version))
 
     async def _retire(self) -> None:
         """Let a worker retire or serve again, as the sweep does. The sender of the command may die meanwhile."""

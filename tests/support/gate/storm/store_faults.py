@@ -27,7 +27,7 @@ class Outage:
 
 
 class StormFaults:
-    """stores.memory.requests.Faults of one host. `die` kills the host at a request; `freeze` pauses it."""
+    """stores.memory.requests.StoreFaults of one host. `die` kills the host at a request; `freeze` pauses it."""
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from dispatcher.shard.settings import ShardSettings, TierFloors
 from dispatcher.stores.memory.store import MemoryData, MemoryStore
 from tests.support.gate.hosts import Host
 from tests.support.gate.network import Network
+from tests.support.gate.store_faults import run_at_once
 from tests.support.gate.storm.books import Books
 from tests.support.gate.storm.callers import TENANTS
 from tests.support.gate.storm.clocks import SkewedClock
@@ -110,7 +111,7 @@ class World:
 
     def start(self) -> None:
         for tenant in self.tenants.values():
-            self.store.data.tenants.put(tenant, None)
+            run_at_once(self.store.put_tenant(tenant, expected_version=None))
         if not self.weather.leaderless:
             self.start_gates()
         for number in range(self.weather.workers):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Dropped, Ended
 from dispatcher.model.invocation import ATTEMPTS_MAX
-from dispatcher.model.usage import HOUR_S
+from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.model.worker_protocol import execution_name
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.settings import ShardSettings
@@ -17,6 +17,7 @@ from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import load
 from dispatcher.stores.hedged_log import HEDGED_SHARE_MAX, HEDGES_SAVED_MAX
 from dispatcher.stores.snapshot_parts import join
+from tests.support.gate.store_faults import run_at_once
 from tests.support.gate.storm.books import Answered, text_of
 from tests.support.gate.storm.oracles.harm import errors_end_one_task, errors_end_their_own_requests
 from tests.support.gate.storm.oracles.refusals import refusals_are_justified, refused_calls_do_not_run
@@ -78,7 +79,7 @@ def charges_are_service(world: World) -> Iterator[str]:
         end = ends[0]
         if not isinstance(end, Ended):
             continue
-        item = world.store.data.invocations.get(call_id, world.now())
+        item = run_at_once(world.store.get(call_id))
         if item is not None and item.answer is not None and 0 < item.answer.attempt < end.attempt:
             end = end._replace(attempt=item.answer.attempt)
         charged = (end.input_tokens, end.output_tokens)
@@ -126,7 +127,7 @@ def _answer(world: World, answered: Answered) -> Iterator[str]:
         return
     if (answered.input_tokens, answered.output_tokens) != (end.input_tokens, end.output_tokens):
         yield f"{answered.id}: caller {answered.caller} got {answered.output_tokens} tokens, the log says {end}"
-    item = world.store.data.invocations.get(answered.id, world.now())
+    item = run_at_once(world.store.get(answered.id))
     kept = item.answer.attempt if item is not None and item.answer is not None else 0
     attempt = kept or end.attempt  # a later attempt ends with the answer that an earlier one kept (rule 15)
     if answered.text != text_of(execution_name(answered.id, attempt), end.output_tokens):
@@ -150,7 +151,7 @@ def durable_work_is_finished(world: World) -> Iterator[str]:
         end = world.log.over(call_id)
         if not accepted[0].durable or end is None:
             continue
-        item = world.store.data.invocations.get(call_id, world.now())
+        item = run_at_once(world.store.get(call_id))
         if item is None:
             yield f"{call_id} was accepted before its item was written"
         elif end.outcome == "done" and item.answer is None:
@@ -179,6 +180,12 @@ def one_key_one_call(world: World) -> Iterator[str]:
             yield f"{key} has {len(different)} answers: {sorted(different)}"
 
 
+def _projected(world: World) -> list[tuple[str, UsageRow]]:
+    """Return the rows in the store: of a day before and after the run too, because clocks may be wrong."""
+    first_hour, last_hour = int(world.began_at // HOUR_S) - 24, int(world.now() // HOUR_S) + 24
+    return list(run_at_once(world.store.usage(None, first_hour, last_hour)))
+
+
 def usage_is_the_sum_of_ends(world: World) -> Iterator[str]:
     """I2: usage rows, in the state and as projected, are the sums of the ends below their position. An end that is not
     in the state any more is projected."""
@@ -190,7 +197,7 @@ def usage_is_the_sum_of_ends(world: World) -> Iterator[str]:
                 accepted = world.log.accepted[fact.id][0]
                 ends[accepted.tenant, accepted.app, int(entry.at // HOUR_S)].append((entry.position, fact))
     rows = world.log.reference.usage_rows()
-    kept = [row for _, row in world.store.data.usage.read(None, 0, 1 << 40)]
+    kept = [row for _, row in _projected(world)]
     for row in [*rows, *kept]:
         own = [end for at, end in ends[row.tenant, row.app, row.hour] if at < row.position]
         counts = (len(own), sum(end.input_tokens for end in own), sum(end.output_tokens for end in own))

@@ -1,5 +1,7 @@
 """The table's layout: one table, keys `pk` and `sk`, expiry in `ttl`. There is no index, and no code uses Scan.
 
+Only DynamoDB has the log and its snapshots in this table. All other partitions are the same on every backend.
+
     pk                  sk                        what
     LOG#<shard>         <position>                an entry of the log
     SNAP#<shard>        M#<position>#<nonce>      the manifest of a complete snapshot
@@ -29,35 +31,18 @@ so that they sort as text.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
-PARTITION, SORT, EXPIRY = "pk", "sk", "ttl"
+from dispatcher.stores.table import PARTITION, SORT, Key
+
 POSITION_DIGITS, HOUR_DIGITS = 14, 8
 DAY_HOURS = 24
-
-Key = dict[str, str]
-
-
-def table_definition(name: str) -> dict[str, Any]:
-    """Return the arguments of CreateTable. (UpdateTimeToLive sets the expiry on `ttl`.)"""
-    return {
-        "TableName": name,
-        "BillingMode": "PAY_PER_REQUEST",
-        "KeySchema": [
-            {"AttributeName": PARTITION, "KeyType": "HASH"},
-            {"AttributeName": SORT, "KeyType": "RANGE"},
-        ],
-        "AttributeDefinitions": [
-            {"AttributeName": PARTITION, "AttributeType": "S"},
-            {"AttributeName": SORT, "AttributeType": "S"},
-        ],
-    }
 
 
 # ── Partitions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 TENANTS = "TENANTS"
-OWN_KEY_PREFIX, MANIFEST_PREFIX, PART_PREFIX = "KEY#", "M#", "P#"
+OWN_KEY_PREFIX, OWN_KEYS_END, MANIFEST_PREFIX, PART_PREFIX = "KEY#", "KEY$", "M#", "P#"
+"""All own keys of a tenant are between the first two."""
 
 
 def log_partition(shard: str) -> str:
@@ -78,6 +63,10 @@ def state_partition(shard: str) -> str:
 
 def tenant_partition(tenant: str) -> str:
     return f"TENANT#{tenant}"
+
+
+def caller_partition(tenant: str) -> str:
+    return f"CALL#{tenant}"
 
 
 def response_partition(tenant: str, response_id: str) -> str:
@@ -158,7 +147,7 @@ def open_batch_key(pool: str, batch_id: str) -> Key:
 
 def caller_key(tenant: str, key: str) -> Key:
     """Return the item's key, with a digest of the caller's key, which may have any length and any character."""
-    return {PARTITION: f"CALL#{tenant}", SORT: hashlib.sha256(key.encode()).hexdigest()}
+    return {PARTITION: caller_partition(tenant), SORT: hashlib.sha256(key.encode()).hexdigest()}
 
 
 def usage_prefix(tenant: str, hour: int) -> str:
