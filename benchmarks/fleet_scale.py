@@ -31,6 +31,7 @@ from time import process_time
 from rich.console import Console
 from rich.table import Table
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Report, call_id
 from dispatcher.model.facts import Dispatched, Entry
 from dispatcher.shard.codec import encode_entry
@@ -98,9 +99,12 @@ class Backlog:
         name = call_id("p8f3k2m9x1q4", number := next(self._numbers))
         self._tenant_of[name] = tenant
         return Accept(
-            name, max(0, number - 1_000_000), "p8f3k2m9x1q4", f"tenant-{tenant}", "llama", COST, self._now + 1e6, False,
-            "", "", 1, WEIGHTS[tenant % len(WEIGHTS)], 0.0, 0.0, "standard", 1_000_000,
-        )  # fmt: skip
+            name,
+            max(0, number - 1_000_000),
+            "p8f3k2m9x1q4",
+            CallTerms(f"tenant-{tenant}", "llama", COST, self._now + 1e6, False, "", ""),
+            TenantConfig(1, WEIGHTS[tenant % len(WEIGHTS)], 0.0, 0.0, "standard", 1_000_000),
+        )
 
 
 def _report(number: int) -> Report:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Offer, Report, call_id
 from dispatcher.model.facts import Entry
 from dispatcher.shard.codec import encode_entry
@@ -82,19 +83,18 @@ class Traffic:
             id=call_id(names.process, number),
             floor=max(0, number - 1000),
             process=names.process,
-            tenant=f"{names.tenant}{self._random.randrange(self._tenants)}",
-            model=names.model,
-            cost=round(self._random.lognormvariate(6, 1), 1),
-            deadline_at=round(self._now + self._random.uniform(20, 300), 3),
-            durable=False,
-            app=names.app,
-            interaction="",
-            version=1,
-            weight=1.0,
-            rate_per_s=50.0,
-            burst=5000.0,
-            tier="standard",
-            waiting_max=100_000,
+            terms=CallTerms(
+                tenant=f"{names.tenant}{self._random.randrange(self._tenants)}",
+                model=names.model,
+                cost=round(self._random.lognormvariate(6, 1), 1),
+                deadline_at=round(self._now + self._random.uniform(20, 300), 3),
+                durable=False,
+                app=names.app,
+                interaction="",
+            ),
+            config=TenantConfig(
+                version=1, weight=1.0, rate_per_s=50.0, burst=5000.0, tier="standard", waiting_max=100_000
+            ),
         )
 
     def _end(self) -> End:

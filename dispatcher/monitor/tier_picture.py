@@ -33,10 +33,10 @@ class TierPicture:
 
 def tier_pictures(state: State, now: float) -> tuple[TierPicture, ...]:
     """Return every tier that a tenant can have, the most urgent first, at `now` (Unix seconds)."""
-    arrivals = first_arrivals(state, lambda call: call.tenant.tier)
+    arrivals = first_arrivals(state, lambda call: call.tenant.config.tier)
     found = []
     for tier in TENANT_TIERS:
-        tenants = [each for each in state.tenants.values() if each.tier == tier]
+        tenants = [each for each in state.tenants.values() if each.config.tier == tier]
         waiting = [each.waiting + each.suspended for each in tenants]
         running = [each.running for each in tenants]
         busy = sum(1 for counts in zip(waiting, running, strict=True) if any(counts))

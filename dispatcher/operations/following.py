@@ -250,7 +250,7 @@ class Following:
         return await end_in_log(self._context, self.call, over, self._events)
 
     async def _on_late(self) -> None:
-        if self._attempts.is_running and self._context.clock.now() < self.call.deadline_at + LATE_S:
+        if self._attempts.is_running and self._context.clock.now() < self.call.terms.deadline_at + LATE_S:
             return
         self._end(DeadlineExceeded())
         await self._attempts.stop()

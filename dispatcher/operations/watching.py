@@ -28,7 +28,7 @@ async def watch(context: Context, call: Call, put: Callable[[Offer | Over | Sign
 
     Return when the call is over.
     """
-    late_at, look_at = call.deadline_at, context.clock.now() + LOOK_S
+    late_at, look_at = call.terms.deadline_at, context.clock.now() + LOOK_S
     link = context.link(call.pool)
     while True:
         news = await link.news(call.id, max(0.0, min(late_at, look_at) - context.clock.now()))

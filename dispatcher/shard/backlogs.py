@@ -148,7 +148,7 @@ def rank_of(state: State, tenant: Tenant, deferred: bool) -> int:
     """Return the rank of the tenant's calls; 0 is the most urgent."""
     if deferred:
         return DEFERRED_RANK
-    return Tier(tenant.tier).rank if state.settings.tiers is not None else 0
+    return Tier(tenant.config.tier).rank if state.settings.tiers is not None else 0
 
 
 def _part(state: State, tenant: Tenant | None, name: QueueName) -> Part | None:
@@ -165,4 +165,4 @@ def _part(state: State, tenant: Tenant | None, name: QueueName) -> Part | None:
     now, later = scaled(queue.count * unit), scaled((queue.count + arriving) * unit)
     if not later:
         return None
-    return Part(rank_of(state, tenant, deferred), mean > 0.0, scaled(tenant.weight), now, later)
+    return Part(rank_of(state, tenant, deferred), mean > 0.0, scaled(tenant.config.weight), now, later)

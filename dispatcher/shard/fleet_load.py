@@ -26,7 +26,7 @@ def fleet_load(state: State, arriving_per_s: float, now: float) -> FleetLoad:
     waiting = [call for call in state.calls.values() if call.queued]
     ready = [worker for worker in state.workers.values() if worker.config.state in READY]
     tiers = Counter({str(tier): 0 for tier in TENANT_TIERS})
-    tiers.update(call.tenant.tier for call in waiting)
+    tiers.update(call.tenant.config.tier for call in waiting)
     return FleetLoad(
         ready=len(ready),
         leaving=len(state.workers) - len(ready),
@@ -48,7 +48,7 @@ def _loads(ready: Sequence[Worker]) -> tuple[WorkerLoad, ...]:
 
 
 def _has_slack(call: Call, now: float) -> bool:
-    return call.deferred and call.due_at - now > SLACK_S
+    return call.deferred and call.terms.due_at - now > SLACK_S
 
 
 def _mean_per_s(workers: Sequence[Worker]) -> float:

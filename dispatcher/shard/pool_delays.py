@@ -12,6 +12,6 @@ def pool_delays(shard: Shard, now: float) -> PoolDelays:
     waits = {str(tier): 0.0 for tier in TENANT_TIERS}
     for call in shard.state.calls.values():
         if call.queued and not call.deferred:
-            tier = call.tenant.tier
+            tier = call.tenant.config.tier
             waits[tier] = max(waits.get(tier, 0.0), now - call.arrived_at)
     return PoolDelays(waits, max(0.0, now - shard.next_tick()))

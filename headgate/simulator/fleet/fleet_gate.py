@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Refused, Report, Return, call_id
 from dispatcher.model.facts import Dispatched, Entry, ModelOrdered
 from dispatcher.model.loadable import LoadableModel
@@ -55,13 +56,26 @@ class FleetGate:
         share = self._shares.get(arrival.tenant, Share())
         outcome = self._do(
             Accept(
-                name, self._sent, PROCESS, arrival.tenant, request.model,
-                WEIGHTED_TOKENS(arrival.input_tokens, max(1, arrival.output_tokens)), inf, False, arrival.app or "",
-                arrival.interaction or "", 1, share.weight, share.rate_per_s, share.burst, Tier.STANDARD, WAITING_MAX,
-                request.slo_class, EPOCH_S + request.due_s, deferred, arrival.input_tokens,
+                name,
+                self._sent,
+                PROCESS,
+                CallTerms(
+                    arrival.tenant,
+                    request.model,
+                    WEIGHTED_TOKENS(arrival.input_tokens, max(1, arrival.output_tokens)),
+                    inf,
+                    False,
+                    arrival.app or "",
+                    arrival.interaction or "",
+                    request.slo_class,
+                    EPOCH_S + request.due_s,
+                    deferred,
+                    arrival.input_tokens,
+                ),
+                TenantConfig(1, share.weight, share.rate_per_s, share.burst, Tier.STANDARD, WAITING_MAX),
             ),
             now_s,
-        )  # fmt: skip
+        )
         if isinstance(outcome, Refused):
             request.request.rejected = outcome.code
             self._forget(request)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Cancel, Command, End, Outcome, Report, call_id
 from dispatcher.model.facts import Dispatched, Entry, Fact
 from dispatcher.policies.clocks import LEAD_MAX, Share
@@ -101,9 +102,14 @@ class ShardGate:
         version, config = self._tenants.get(tenant) or (0, self.unnamed)
         share = config.share
         command = Accept(
-            name, sequence, PROCESS, tenant, MODEL, cost, deadline_at, False, app, interaction, version,
-            share.weight, share.rate_per_s, share.burst, config.tier or Tier.STANDARD, config.queue_max,
-        )  # fmt: skip
+            name,
+            sequence,
+            PROCESS,
+            CallTerms(tenant, MODEL, cost, deadline_at, False, app, interaction),
+            TenantConfig(
+                version, share.weight, share.rate_per_s, share.burst, config.tier or Tier.STANDARD, config.queue_max
+            ),
+        )
         return self.do(command, now)
 
     def end(self, name: str, outcome: str, input_tokens: int, output_tokens: int, now: float) -> Decided:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Report, Return, Status, call_id
 from dispatcher.model.facts import Dispatched, Entry, Fact
 from dispatcher.shard.settings import ShardSettings
@@ -18,6 +20,16 @@ def report(
     worker: str = "w", slots: int = 1, *, model: str = MODEL, kv_use: float = 0.0, capacity_per_s: float = 10.0
 ) -> Report:
     return Report(worker, f"http://{worker}", model, slots, 0, 1.0, capacity_per_s, False, kv_use, 0, ())
+
+
+def with_fields(command: Accept, **fields: Any) -> Accept:
+    """Return the command with other fields: its own, of its terms, or of its tenant's configuration."""
+    own, terms, config = (
+        {name: fields.pop(name) for name in kind._fields if name in fields}
+        for kind in (Accept, CallTerms, TenantConfig)
+    )
+    assert not fields, fields
+    return command._replace(**own, terms=command.terms._replace(**terms), config=command.config._replace(**config))
 
 
 class LoneShard:
@@ -64,11 +76,10 @@ class LoneShard:
     ) -> tuple[str, Outcome]:
         """Send a call. Return its id and the outcome."""
         name = call_id(process, next(self._sequences))
-        command = Accept(
-            name, 0, process, tenant, model, cost, self.now + wait_s, durable, app, interaction, version, weight,
-            rate_per_s, burst, tier, waiting_max, slo_class, due_at, deferred, input_tokens,
-        )  # fmt: skip
-        return name, self.do(command)
+        deadline_at, due = self.now + wait_s, (slo_class, due_at, deferred)
+        terms = CallTerms(tenant, model, cost, deadline_at, durable, app, interaction, *due, input_tokens)
+        config = TenantConfig(version, weight, rate_per_s, burst, tier, waiting_max)
+        return name, self.do(Accept(name, 0, process, terms, config))
 
     def call(self, tenant: str = "a", **fields: object) -> str:
         """Send a call that must not be refused. Return its id."""

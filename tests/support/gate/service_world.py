@@ -8,6 +8,7 @@ from functools import wraps
 from random import Random
 from typing import Any, NoReturn, ParamSpec
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Report
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.fleet_secrets import FleetSecrets
@@ -20,6 +21,7 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryData, MemoryStore
 from headgate.simulator.virtual_time import LoopClock, run
 from tests.support.gate.hosts import Host, install_hosts
+from tests.support.gate.lone_shard import with_fields
 from tests.support.gate.network import Network
 
 SHARD = "pool"
@@ -174,11 +176,15 @@ def in_virtual_time(limit_s: float = 10_000.0) -> Callable[[Callable[P, Coroutin
 def accept(call_id: str, process: str, now: float, tenant: str = "acme", **fields: Any) -> Accept:
     """Return an Accept with plain values."""
     plain = Accept(
-        id=call_id, floor=0, process=process, tenant=tenant, model="m", cost=100.0, deadline_at=now + 300,
-        durable=False, app="", interaction="", version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard",
-        waiting_max=1000,
-    )  # fmt: skip
-    return plain._replace(**fields)
+        id=call_id,
+        floor=0,
+        process=process,
+        terms=CallTerms(
+            tenant=tenant, model="m", cost=100.0, deadline_at=now + 300, durable=False, app="", interaction=""
+        ),
+        config=TenantConfig(version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=1000),
+    )
+    return with_fields(plain, **fields)
 
 
 def new_call(world: World, link: Link, **fields: Any) -> Accept:

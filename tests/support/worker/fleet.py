@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, Status, Tick
 from dispatcher.model.facts import Entry
 from dispatcher.model.worker_protocol import Finished, WorkRefused
 from dispatcher.shard.shard import Shard
-from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
+from gpu_worker.engines.interface import EngineError, EngineEvent, WorkOrder
 from gpu_worker.service.health.probe import PROBE_TENANT
 from headgate.simulator.virtual_time import START
 from tests.support.worker.gate import ScriptedGate
@@ -23,7 +24,7 @@ PROCESS = "pppppppppppp"
 DEADLINE_AT = START + 5000
 POLL_S = 0.01
 
-Fault = Callable[[EngineRequest, int], EngineError | None]
+Fault = Callable[[WorkOrder, int], EngineError | None]
 """From a request and the number of those that the engine has, to the error that ends it."""
 
 
@@ -62,8 +63,8 @@ class FaultyEngine(ScriptedEngine):
     def probes(self) -> int:
         return self.asked[PROBE_TENANT]
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        self.asked[request.tenant] += 1
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
+        self.asked[request.terms.tenant] += 1
         await asyncio.sleep(0.001)
         error = self.fault(request, len(self.running))
         if error is not None:
@@ -100,11 +101,17 @@ class Fleet:
         name, began_s = f"{PROCESS}-{self.sent:x}", asyncio.get_running_loop().time()
         outcome = await self.gate.do(
             Accept(
-                id=name, floor=0, process=PROCESS, tenant=tenant, model=MODEL, cost=8.0, deadline_at=DEADLINE_AT,
-                durable=False, app="", interaction="", version=1, weight=1.0, rate_per_s=0.0, burst=0.0,
-                tier="standard", waiting_max=1000,
+                id=name,
+                floor=0,
+                process=PROCESS,
+                terms=CallTerms(
+                    tenant=tenant, model=MODEL, cost=8.0, deadline_at=DEADLINE_AT, durable=False, app="", interaction=""
+                ),
+                config=TenantConfig(
+                    version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=1000
+                ),
             )
-        )  # fmt: skip
+        )
         attempts = 0
         while not isinstance(outcome, Over):
             if isinstance(outcome, Offer) and outcome.attempt > attempts:

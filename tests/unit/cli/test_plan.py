@@ -15,6 +15,7 @@ from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.sqlite.store import SqliteStore
 from headgate.serve.folder import DataFolder
+from tests.support.gate.lone_shard import with_fields
 from tests.support.gate.swapping import swap_report
 from tests.unit.cli.command import headgate
 from tests.unit.cli.gate_log import WRITER, accept, make_folder, write_history
@@ -31,7 +32,7 @@ async def _write(folder: DataFolder) -> None:
     commands: list[Command] = [
         swap_report("w-1", "m", SWAPS),
         swap_report("w-2", "m", SWAPS, draining=True),
-        accept(1, "a")._replace(model="n"),
+        with_fields(accept(1, "a"), model="n"),
         Plan(now, (WorkerPlan("w-1", "n", (0,)), WorkerPlan("w-2", "m", ())), (group,)),
     ]
     try:

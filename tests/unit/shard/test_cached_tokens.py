@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Offer, Report, call_id
 from dispatcher.model.facts import Accepted, Entry, Fact
 from dispatcher.policies.service import WEIGHTED_TOKENS
@@ -43,12 +44,15 @@ class Pool:
         name = call_id("p", self.sequence)
         cost = WEIGHTED_TOKENS(read, generated)
         command = Accept(
-            name, self.sequence - 1, "p", tenant, "m", cost, self.now + 900, False, "", "", 1, 1.0, 0.0, 0.0,
-            "standard", 100, input_tokens=read,
-        )  # fmt: skip
+            name,
+            self.sequence - 1,
+            "p",
+            CallTerms(tenant, "m", cost, self.now + 900, False, "", "", input_tokens=read),
+            TenantConfig(1, 1.0, 0.0, 0.0, "standard", 100),
+        )
         (offer,) = self.write(command)
         assert isinstance(offer, Offer)
-        expected = next(fact.cost for fact in reversed(self.facts) if isinstance(fact, Accepted))
+        expected = next(fact.terms.cost for fact in reversed(self.facts) if isinstance(fact, Accepted))
         self.write(End(name, offer.attempt, "done", read, generated, tenant, cached_tokens=cached))
         self.engine.enqueue(QueueRequest(name, tenant, read, generated))
         self.engine.admit(name)
@@ -94,20 +98,8 @@ def test_a_count_that_cannot_be_true_is_clamped(cached: int) -> None:
             name,
             8,
             "p",
-            "a",
-            "m",
-            1200.0,
-            pool.now + 900,
-            False,
-            "",
-            "",
-            1,
-            1.0,
-            0.0,
-            0.0,
-            "standard",
-            100,
-            input_tokens=1000,
+            CallTerms("a", "m", 1200.0, pool.now + 900, False, "", "", input_tokens=1000),
+            TenantConfig(1, 1.0, 0.0, 0.0, "standard", 100),
         )
     )
     assert isinstance(offer, Offer)

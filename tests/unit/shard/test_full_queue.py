@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Offer, Outcome, Refused, Waiting, call_id
 from tests.support.gate.lone_shard import MODEL, LoneShard, report
 
@@ -11,13 +12,16 @@ def arrive_together(shard: LoneShard, count: int, waiting_max: int) -> list[Outc
     return shard.shard.decide(
         [
             Accept(
-                call_id("p", number), 0, "p", "a", MODEL, 1.0, shard.now + 60, False, "", "", 1, 1.0, 0.0, 0.0,
-                "standard", waiting_max,
+                call_id("p", number),
+                0,
+                "p",
+                CallTerms("a", MODEL, 1.0, shard.now + 60, False, "", ""),
+                TenantConfig(1, 1.0, 0.0, 0.0, "standard", waiting_max),
             )
             for number in range(1, count + 1)
         ],
         shard.now,
-    )[0]  # fmt: skip
+    )[0]
 
 
 def kinds(outcomes: list[Outcome]) -> list[type[Outcome]]:

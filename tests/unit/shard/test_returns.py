@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Cancel, Command, Done, End, Offer, Outcome, Over, Report, Return, Status
 from dispatcher.model.facts import Entry
 from dispatcher.shard.shard import Shard
@@ -26,8 +27,12 @@ class OneShard:
 
     def accept(self, call_id: str, process: str, *, durable: bool = True, now: float = 0.0) -> Outcome:
         command = Accept(
-            call_id, 0, process, "a", "m", 1.0, 100.0, durable, "", "", 1, 1.0, 0.0, 0.0, "standard", 10
-        )  # fmt: skip
+            call_id,
+            0,
+            process,
+            CallTerms("a", "m", 1.0, 100.0, durable, "", ""),
+            TenantConfig(1, 1.0, 0.0, 0.0, "standard", 10),
+        )
         return self.do(command, now)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, call_id
 from dispatcher.shard.records import ACCEPTED_KEPT, Process
 from tests.support.gate.lone_shard import MODEL, T0, LoneShard
@@ -10,10 +11,13 @@ from tests.support.gate.lone_shard import MODEL, T0, LoneShard
 def accept(shard: LoneShard, number: int, floor: int) -> None:
     shard.do(
         Accept(
-            call_id("p", number), floor, "p", "a", MODEL, 1.0, T0 + 1e6, False, "", "", 1, 1.0, 0.0, 0.0, "standard",
-            1_000_000,
+            call_id("p", number),
+            floor,
+            "p",
+            CallTerms("a", MODEL, 1.0, T0 + 1e6, False, "", ""),
+            TenantConfig(1, 1.0, 0.0, 0.0, "standard", 1_000_000),
         )
-    )  # fmt: skip
+    )
 
 
 def process_of(shard: LoneShard) -> Process:

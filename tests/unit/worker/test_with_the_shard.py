@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Over, Return, Status, Tick, Unknown, Waiting
 from dispatcher.model.facts import Entry, Fact, ProcessSet, Returned
 from dispatcher.model.worker_protocol import Finished, WorkOrder
 from dispatcher.shard.shard import Shard
-from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, EngineRequest
+from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.service.agent import OFFER_S, AgentSettings
 from headgate.simulator.virtual_time import START, LoopClock, run
@@ -56,10 +57,14 @@ class ShardGate(ScriptedGate):
 
 def accept(number: int, *, durable: bool = False) -> Accept:
     return Accept(
-        id=f"{PROCESS}-{number}", floor=0, process=PROCESS, tenant="a", model=MODEL, cost=8.0, deadline_at=START + 500,
-        durable=durable, app="", interaction="", version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard",
-        waiting_max=100,
-    )  # fmt: skip
+        id=f"{PROCESS}-{number}",
+        floor=0,
+        process=PROCESS,
+        terms=CallTerms(
+            tenant="a", model=MODEL, cost=8.0, deadline_at=START + 500, durable=durable, app="", interaction=""
+        ),
+        config=TenantConfig(version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=100),
+    )
 
 
 def work(offered: Offer, **fields: object) -> WorkOrder:
@@ -154,7 +159,7 @@ def test_an_engine_that_fails_at_once_gives_the_call_back_and_it_is_offered_agai
 
 def test_a_call_waits_while_a_dead_engine_is_replaced() -> None:
     class Dies(ScriptedEngine):
-        async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
             await asyncio.sleep(0.1)
             raise EngineError("engine_failed", "dead")
             yield
