@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import Engine, EngineRequest, Token
+from gpu_worker.engines.interface import Engine, Token, own_order
 
 BATCH = 8
 FLOOD_OPEN = 32
@@ -96,7 +96,7 @@ class Load:
         """Return the seconds to the first token."""
         self.sent += 1
         body = {"prompt": f"{self.sent} " + WORDS * repeats, "temperature": 0.0, "ignore_eos": True}
-        request = EngineRequest(f"r{self.sent}", tenant, body, tokens, tier=tier)
+        request = own_order(f"r{self.sent}", tenant, body, tokens, tier=tier)
         began_s, first_s, seen = time.perf_counter(), 0.0, 0
         async for event in self.engine.generate(request):
             if isinstance(event, Token):

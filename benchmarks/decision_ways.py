@@ -10,15 +10,17 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
 
+from dispatcher.model.call import CallTerms
 from dispatcher.model.commands import Command, End
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.interface import Index
-from dispatcher.policies.orders.queues import Call, Tenant
+from dispatcher.policies.orders.queues import UNKNOWN, Call, Tenant
 from dispatcher.policies.orders.registry import new_order
 from dispatcher.shard.alone import MODEL, CostGate
 
 SLOTS = 64
 COST = 1.0
+TERMS = CallTerms("", "m", COST, 2e9, False, "", "")
 LEAD_MAX = 1e6
 
 
@@ -84,19 +86,19 @@ class OrderAlone:
         self.virtual_time, self.arrivals = 0.0, 0
         self.tenants = {name: Tenant(name, self.order.new_clocks) for name in names}
         for name in names[::2]:
-            self.tenants[name].rate_per_s, self.tenants[name].burst = rate_per_s, COST
+            self.tenants[name].config = UNKNOWN._replace(rate_per_s=rate_per_s, burst=COST)
         self.running: deque[Call] = deque()
         self.prepared, self.true_cost = "", COST
         blocker = Tenant("blocker", self.order.new_clocks)
         for _ in range(SLOTS):
-            self.running.append(Call("", blocker, MODEL, COST, 0, 0.0))
+            self.running.append(Call("", blocker, TERMS, 0, 0.0))
 
     def arrive(self, tenant: str, now: float) -> None:
         found = self.tenants[tenant]
         found.clocks, priority = self.order.joined(found, now, self.virtual_time)
         self.arrivals += 1
         queue = found.queues.get((MODEL, False)) or found.queue(MODEL, False)
-        queue.add(Call(tenant, found, MODEL, COST, self.arrivals, priority))
+        queue.add(Call(tenant, found, TERMS, self.arrivals, priority))
         found.waiting += 1
         found.direct += 1
         if not queue.places:

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from benchmarks.gate_model.fleet import ModelledFleet
 from benchmarks.gate_model.load import Load
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Report, call_id
 from dispatcher.model.facts import Dispatched, Entry
 from dispatcher.service.replica import Replica
@@ -113,9 +114,12 @@ class SameOrder:
         tenant = min(int(self._arrivals.paretovariate(0.7)) - 1, len(WEIGHTS) - 1)
         now = self._clock.now()
         return Accept(
-            call_id("front", number), 0, "front", f"tenant-{tenant}", "m", 240.0, now + 3000, False, "", "", 1,
-            WEIGHTS[tenant], 20.0 * (tenant % 2), 500.0, "standard", 1_000_000,
-        )  # fmt: skip
+            call_id("front", number),
+            0,
+            "front",
+            CallTerms(f"tenant-{tenant}", "m", 240.0, now + 3000, False, "", ""),
+            TenantConfig(1, WEIGHTS[tenant], 20.0 * (tenant % 2), 500.0, "standard", 1_000_000),
+        )
 
 
 async def same_order(processes: int, calls: int, seed: int) -> tuple[dict[str, float], int]:

@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.bootstrap import NoLauncher, RealClock
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Report, Saved, call_id
 from dispatcher.service.codec.frames import Do, Hello
 from dispatcher.service.courier import Courier
@@ -105,9 +106,12 @@ class Client:
         number = next(self._numbers)
         until, rate_per_s = now + 850.0, 0.01 if tenant >= self._waiting else 0.0
         return Accept(
-            call_id("p", number), max(0, number - 1000), "p", f"t{tenant}", "m", 100.0, until, False,
-            f"app{tenant % 3}", f"chat{tenant}", 1, 1.0, rate_per_s, 1000.0 if rate_per_s else 0.0, "standard", 100_000,
-        )  # fmt: skip
+            call_id("p", number),
+            max(0, number - 1000),
+            "p",
+            CallTerms(f"t{tenant}", "m", 100.0, until, False, f"app{tenant % 3}", f"chat{tenant}"),
+            TenantConfig(1, 1.0, rate_per_s, 1000.0 if rate_per_s else 0.0, "standard", 100_000),
+        )
 
     def step(self, shard: Shard, now: float) -> list[Command]:
         """Return the next ends and as many arrivals."""

@@ -86,7 +86,7 @@ async def outage(gates: int, fault: Fault) -> tuple[list[Kind], After]:
         bare = sum(each.status >= 400 and not each.retry_after for each in own)
         longest_s = max((each.seconds for each in own), default=inf)
         kinds.append(Kind(gates, fault, kind, len(own), ", ".join(statuses) or "none", longest_s, bare))
-    late = sum(not order.durable for order in ran) - 1
+    late = sum(not order.terms.durable for order in ran) - 1
     unanswered = sum(not task.done() for task in [*running, *calls])
     return kinds, After(gates, fault, refused, late, len(world.doubled()), unanswered, served_s)
 

@@ -30,7 +30,7 @@ from typing import Any
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.generation import Generation
-from gpu_worker.engines.interface import EngineRequest, Token
+from gpu_worker.engines.interface import Token, own_order
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.costs import Calibration, Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingStats
@@ -124,8 +124,8 @@ async def preempted(engine: Any, true: Calibration, length: int, strategy: Strat
     forced = replace(true, copy_out_bytes_per_s=rate, copy_in_bytes_per_s=rate, copy_base_s=0.0)
     engine._admission.calibration = forced
     before = engine.stats().counts
-    victim = EngineRequest(f"victim-{name}", "batch", {}, VICTIM_TOKENS, tier=Tier.BACKGROUND)
-    premium = EngineRequest(f"premium-{name}", "paying", {}, 2, tier=Tier.PREMIUM)
+    victim = own_order(f"victim-{name}", "batch", {}, VICTIM_TOKENS, tier=Tier.BACKGROUND)
+    premium = own_order(f"premium-{name}", "paying", {}, 2, tier=Tier.PREMIUM)
     prompt = [7 + (place * 31 + length) % 200 for place in range(length - 2)]
     with engine._enter_request(victim, prompt, GREEDY) as evicted:
         async for event in evicted.events:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
+from dispatcher.model.call import TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Offer, Report
-from dispatcher.policies.clocks import Share
-from dispatcher.shard.alone import LoneGate, TenantTerms
+from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.shard import Shard
 
@@ -43,7 +43,7 @@ class Traffic:
     ) -> None:
         """`slots`: of all workers together; 0 is enough for all calls that ever run at once."""
         self.gate = LoneGate(leader="10.0.123.245:8472", epoch=3)
-        self.gate.unnamed = TenantTerms(1, Share(1.0, 50.0, 5000.0), "standard", 100_000)
+        self.gate.unnamed = TenantConfig(1, 1.0, 50.0, 5000.0, "standard", 100_000)
         self.shard = self.gate.shard
         self._names, self._tenants = names, tenants
         self._random = Random(1)

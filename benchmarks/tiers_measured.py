@@ -40,7 +40,7 @@ from typing import Any
 
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import EngineError, EngineRequest, Finished, Started, Token
+from gpu_worker.engines.interface import EngineError, Finished, Started, Token, WorkOrder, own_order
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
@@ -97,7 +97,7 @@ SETTINGS = {
 @dataclass(frozen=True, slots=True)
 class PlannedArrival:
     at_s: float
-    request: EngineRequest
+    request: WorkOrder
 
 
 @dataclass(slots=True)
@@ -204,9 +204,7 @@ def arrivals(seed: int | str, rate_per_s: float, seconds: float) -> list[Planned
         tokens, output = random.randint(least, most), random.randint(short, long)
         tenant = f"{tier}-{int(random.random() * TENANTS)}"
         words = "".join(random.choice("abcdefghij ") for _ in range(tokens))
-        request = EngineRequest(
-            f"{tier}-{len(found)}", tenant, {"prompt": words, "temperature": 0.0}, output, tier=tier
-        )
+        request = own_order(f"{tier}-{len(found)}", tenant, {"prompt": words, "temperature": 0.0}, output, tier=tier)
         found.append(PlannedArrival(now_s, request))
     return found
 
@@ -234,7 +232,7 @@ async def capacity_per_s(home: Path) -> float:
     requests = [one.request for one in arrivals("capacity", 1e4, 1.0)][:AT_ONCE]
     ends: list[float] = []
 
-    async def listen(engine: Any, request: EngineRequest) -> None:
+    async def listen(engine: Any, request: WorkOrder) -> None:
         async for event in engine.generate(request):
             if isinstance(event, Finished):
                 ends.append(time.monotonic())
@@ -256,7 +254,7 @@ async def measured(home: Path, setting: Setting, coming: Sequence[PlannedArrival
             await asyncio.sleep(max(0.0, arrival_s - time.monotonic()))
             if watch.shed_retry_after_s(one.request.tier) is None:
                 answers.append(Answer(one.request.tier, arrival_s))
-                watch.arrived(one.request.request_id, one.request.tier, one.request.max_tokens)
+                watch.arrived(one.request.execution, one.request.tier, one.request.max_tokens)
                 tasks.append(asyncio.create_task(listen(engine, one.request, answers[-1], watch)))
         await asyncio.gather(*tasks)
         took_s = time.monotonic() - began_s
@@ -267,10 +265,10 @@ async def measured(home: Path, setting: Setting, coming: Sequence[PlannedArrival
     )
 
 
-async def listen(engine: Any, request: EngineRequest, answer: Answer, watch: SloWatch) -> None:
+async def listen(engine: Any, request: WorkOrder, answer: Answer, watch: SloWatch) -> None:
     try:
         async for event in engine.generate(request):
-            watch.note(request.request_id, event)
+            watch.note(request.execution, event)
             if isinstance(event, Started):
                 answer.input_tokens = event.input_tokens
             elif isinstance(event, Token):
@@ -278,7 +276,7 @@ async def listen(engine: Any, request: EngineRequest, answer: Answer, watch: Slo
             elif isinstance(event, Finished):
                 answer.ended = event.output_tokens == request.max_tokens or event.reason == "stop"
     except EngineError:
-        watch.left(request.request_id)
+        watch.left(request.execution)
 
 
 def row(runs: Sequence[Measured]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class HttpWorkerClient:
 
     async def _events(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         """Yield the events up to the one that ends the execution."""
-        body = encode_order(replace(order, cache_salt=cache_salt(order.tenant, self._secrets.signing)))
+        body = encode_order(replace(order, cache_salt=cache_salt(order.terms.tenant, self._secrets.signing)))
         answer = await self._connections.post(f"{offer.url}/v1/execute", self._headers(offer, order, body), body)
         try:
             async with aclosing(_lines(answer)) as lines:

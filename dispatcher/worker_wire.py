@@ -1,10 +1,13 @@
 """The protocol between gate and worker as bytes: a work order in, events out, one JSON object a line (NDJSON).
 
-Both sides use this module. dispatcher/model/worker_protocol.py defines the fields and their bounds.
+Both sides use this module. dispatcher/model/worker_protocol.py defines the messages, and this module the bounds of an
+order.
 """
 
 from __future__ import annotations
 
+from dataclasses import make_dataclass
+from math import ulp
 from typing import Annotated, Any
 
 from pydantic import (
@@ -15,7 +18,21 @@ from pydantic import (
     WrapValidator,
 )
 
-from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
+from dispatcher.model.call import CallTerms
+from dispatcher.model.requests import Endpoint
+from dispatcher.model.tracing import TRACEPARENT
+from dispatcher.model.worker_protocol import (
+    ATTEMPT_MAX,
+    Alive,
+    Finished,
+    Started,
+    Token,
+    WorkEvent,
+    WorkOrder,
+    WorkRefused,
+)
+from dispatcher.policies.bounds import Bounds, Pattern
+from dispatcher.policies.tiers import Tier
 
 BODY_BYTES_MAX = 2_000_000
 """The most bytes of an order. Twice the gate's limit of a request body, so that the gate's own fields fit too."""
@@ -30,17 +47,21 @@ def encode_order(order: WorkOrder) -> bytes:
 
     An order without a trace has no such field, so that a worker of an older version takes it too.
     """
-    return _ORDER.dump_json(order, exclude=None if order.trace else {"trace"})
+    terms = order.terms
+    row = _OrderRow(*(getattr(terms if name in _TERMS else order, name) for name in _BOUNDS))
+    return _ORDER.dump_json(row, exclude=None if order.trace else {"trace"})
 
 
 def parse_order(body: bytes) -> WorkOrder:
     """Decode an order. Raises OrderRefused for a missing field, an unknown one, or one out of bounds."""
     try:
-        return _ORDER.validate_json(body, strict=True, extra="forbid")
+        row = _ORDER.validate_json(body, strict=True, extra="forbid")
     except ValidationError as error:
         finding = error.errors(include_url=False, include_input=False, include_context=False)[0]
         field = ".".join(map(str, finding["loc"])) or "order"
         raise OrderRefused(f"{field}: {finding['type']}") from None
+    fields = {name: getattr(row, name) for name in _BOUNDS}
+    return WorkOrder(CallTerms(cost=0.0, **{name: fields.pop(name) for name in _TERMS}), **fields)
 
 
 def encode_event(event: WorkEvent | Alive) -> bytes:
@@ -62,7 +83,36 @@ def _without_bad_wait(fields: Any, parse: ValidatorFunctionWrapHandler) -> WorkR
     return refused
 
 
-_ORDER = TypeAdapter(WorkOrder)
+_Name = Annotated[str, Bounds(1, 128)]
+_Label = Annotated[str, Bounds(0, 64)]
+_BOUNDS: dict[str, Any] = {
+    "tenant": _Name,
+    "invocation": _Name,
+    "attempt": Annotated[int, Bounds(1, ATTEMPT_MAX)],
+    "model": Annotated[str, Bounds(1, 200)],
+    "weight": Annotated[float, Bounds(ulp(0.0), 1e9)],
+    "tier": Tier,
+    "deadline_at": Annotated[float, Bounds(0, 1e12)],
+    "endpoint": Endpoint,
+    "body": dict[str, Any],
+    "max_tokens": Annotated[int, Bounds(0, 10_000_000)],
+    "expected_tokens": Annotated[int, Bounds(0, 10_000_000)] | None,
+    "choices": Annotated[int, Bounds(1, 10_000)],
+    "app": _Label,
+    "stage": Annotated[int, Bounds(0, 10_000)],
+    "interaction": _Label,
+    "durable": bool,
+    "streamed": bool,
+    "deferred": bool,
+    "cache_salt": _Label,
+    "trace": Annotated[str, Pattern(TRACEPARENT)],
+}
+"""The fields of an order and of its terms, in the order of the bytes, with their types and bounds."""
+_TERMS = frozenset(_BOUNDS) & frozenset(CallTerms._fields)
+_OrderRow: type[Any] = make_dataclass(
+    "_OrderRow", [*list(_BOUNDS.items())[:-1], ("trace", _BOUNDS["trace"], "")], frozen=True, slots=True
+)
+_ORDER: TypeAdapter[Any] = TypeAdapter(_OrderRow)
 _EVENT: TypeAdapter[WorkEvent | Alive] = TypeAdapter(
     Annotated[
         Started | Token | Finished | Annotated[WorkRefused, WrapValidator(_without_bad_wait)] | Alive,

@@ -13,6 +13,7 @@ from string import ascii_letters
 
 from benchmarks.gate_model.fleet import NETWORK_S, ModelledFleet
 from benchmarks.gate_model.requests import ModelledStore
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Attempts, End, Offer, Over, Refused, Report, Return, Waiting
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Invocation
@@ -293,17 +294,21 @@ class Load:
             id=call_id,
             floor=0,
             process=process,
-            tenant=f"{self._names.tenant}{tenant}",
-            model=model,
-            cost=COST,
-            deadline_at=round(self._fleet.clock.now() + self._deadline_s, 3),
-            durable=bool(self._text) or not process,
-            app=self._names.app,
-            interaction="",
-            version=1,
-            weight=self._weights[tenant] if tenant < len(self._weights) else 1.0,
-            rate_per_s=rate_per_s,
-            burst=BURST_S * rate_per_s,
-            tier="standard",
-            waiting_max=self._waiting_max,
+            terms=CallTerms(
+                tenant=f"{self._names.tenant}{tenant}",
+                model=model,
+                cost=COST,
+                deadline_at=round(self._fleet.clock.now() + self._deadline_s, 3),
+                durable=bool(self._text) or not process,
+                app=self._names.app,
+                interaction="",
+            ),
+            config=TenantConfig(
+                version=1,
+                weight=self._weights[tenant] if tenant < len(self._weights) else 1.0,
+                rate_per_s=rate_per_s,
+                burst=BURST_S * rate_per_s,
+                tier="standard",
+                waiting_max=self._waiting_max,
+            ),
         )

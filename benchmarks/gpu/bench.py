@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 
 from benchmarks.gpu.sizes import Range, Sizes
-from gpu_worker.engines.interface import EngineRequest, Token
+from gpu_worker.engines.interface import Token, WorkOrder, own_order
 from gpu_worker.engines.models.random_llama import LlamaShape, build_llama
 from gpu_worker.engines.models.tiny import build_tokenizer
 from gpu_worker.engines.transformers.engine import TransformersEngine, TransformersShape
@@ -183,22 +183,22 @@ class Planned:
     tokens: list[int]
     output: int
 
-    def request(self, tenant: str, **fields: Any) -> EngineRequest:
-        return EngineRequest(self.name, tenant, {"prompt": self.tokens, "temperature": 0.0}, self.output, **fields)
+    def request(self, tenant: str, **fields: Any) -> WorkOrder:
+        return own_order(self.name, tenant, {"prompt": self.tokens, "temperature": 0.0}, self.output, **fields)
 
 
 def plan(bench: Bench, random: Random, name: str, prompt: Range, output: Range) -> Planned:
     return Planned(name, bench.prompt(random, random.randint(*prompt)), random.randint(*output))
 
 
-async def first_token_s(engine: TransformersEngine, request: EngineRequest, clock: Callable[[], float]) -> float:
+async def first_token_s(engine: TransformersEngine, request: WorkOrder, clock: Callable[[], float]) -> float:
     """Generate to the end. Return when the first token came."""
     came_s: float | None = None
     async for event in engine.generate(request):
         if came_s is None and isinstance(event, Token):
             came_s = clock()
     if came_s is None:
-        raise RuntimeError(f"{request.request_id} ended without a token")
+        raise RuntimeError(f"{request.execution} ended without a token")
     return came_s
 
 

@@ -8,9 +8,11 @@ A *call* is one invocation in the log. The process that *holds* a call holds the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dispatcher.model.call import HEAD, CallTerms, TenantConfig, made
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.loadable import LoadableModel
 
@@ -18,40 +20,29 @@ SEQUENCE_BASE = 36
 
 
 class Accept(NamedTuple):
-    """Put a call into its tenant's queue. `version` to `waiting_max` are the tenant's configuration.
+    """Put a call into its tenant's queue.
 
     A repetition for a durable call makes `process` the holder of the call (facts.Held). The earlier holder still gets
     the call's Over. If `process` is empty, no process holds the call, and its dispatch starts an executor for it
     (ports.Launcher). `floor` is the lowest sequence number that `process` may still repeat, or 0 if `id` belongs to
     another process.
-
-    `slo_class`, `due_at` and `deferred` say when the first token is due (policies/planning/slo.py). Without a class
-    they are empty, and the call is due in the order of its arrival.
     """
 
     id: str
     floor: int
     process: str
-    tenant: str
-    model: str
-    cost: float
-    deadline_at: float
-    durable: bool
-    app: str
-    interaction: str
-    version: int
-    weight: float
-    rate_per_s: float
-    burst: float
-    tier: str
-    waiting_max: int
-    slo_class: str = ""
-    due_at: float = 0.0
-    """When the first token is due, in Unix seconds; 0 without an SLO class."""
-    deferred: bool = False
-    """True if the class is a deferred one: the call uses capacity that others leave until its slack is used up."""
-    input_tokens: int = 0
-    """The estimate that is a part of `cost`."""
+    terms: CallTerms
+    config: TenantConfig
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the row of a frame."""
+        call_id, floor, process, terms, config = self
+        return (call_id, floor, process, *terms[:HEAD], *config, *terms[HEAD:])
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> Accept:
+        """Return the command of a whole row."""
+        return made(cls, (*row[:3], made(CallTerms, (*row[3:10], *row[16:])), made(TenantConfig, row[10:16])))
 
 
 class Cancel(NamedTuple):

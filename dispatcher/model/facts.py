@@ -13,15 +13,13 @@ before these dispatches.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from dispatcher.model.call import HEAD, CallTerms, TenantConfig, made
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.formats import OLDEST
 from dispatcher.model.loadable import LoadableModel
-
-made = tuple.__new__
-"""`made(Offer, (...))` makes `Offer(...)` in half the time, because it calls no Python function. It does not check the
-number of fields, so only the named tuples that the shard makes for every call are made with it."""
 
 
 class OrderSet(NamedTuple):
@@ -94,16 +92,20 @@ class ProcessLost(NamedTuple):
 
 
 class TenantSet(NamedTuple):
-    """A tenant's share and limits from here on, of version `version` of its configuration."""
+    """A tenant's share and limits from here on."""
 
     tenant: str
-    version: int
-    weight: float
-    rate_per_s: float
-    burst: float
-    tier: str
-    waiting_max: int
+    config: TenantConfig
     clocks: tuple[float, ...]
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the row of an entry."""
+        return (self.tenant, *self.config, self.clocks)
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> TenantSet:
+        """Return the fact of a whole row."""
+        return made(cls, (row[0], made(TenantConfig, row[1:7]), row[7]))
 
 
 class Accepted(NamedTuple):
@@ -114,20 +116,20 @@ class Accepted(NamedTuple):
     """The lowest sequence number that the process of `id` may still repeat."""
     process: str
     """The process that holds the caller; empty if no process does (then the call is durable)."""
-    tenant: str
-    model: str
-    cost: float
-    deadline_at: float
-    durable: bool
-    app: str
-    interaction: str
+    terms: CallTerms
+    """They are those of commands.Accept, with the cost and the application that are charged."""
     priority: float
     clocks: tuple[float, ...]
-    slo_class: str = ""
-    due_at: float = 0.0
-    deferred: bool = False
-    input_tokens: int = 0
-    """The last four are those of commands.Accept."""
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the row of an entry."""
+        call_id, floor, process, terms, priority, clocks = self
+        return (call_id, floor, process, *terms[:HEAD], priority, clocks, *terms[HEAD:])
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> Accepted:
+        """Return the fact of a whole row."""
+        return made(cls, (*row[:3], made(CallTerms, (*row[3:10], *row[12:])), row[10], row[11]))
 
 
 class Dispatched(NamedTuple):

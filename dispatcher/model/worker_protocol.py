@@ -1,29 +1,25 @@
 """The protocol between gate and worker: a work order, and the events that answer it. Pure.
 
-dispatcher/worker_wire.py encodes and decodes these types for both sides, and checks the bounds.
+dispatcher/worker_wire.py encodes and decodes these types for both sides, and checks their bounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import ulp
+from math import inf
 from typing import Annotated, Any, Literal
 
+from dispatcher.model.call import CallTerms
 from dispatcher.model.requests import Endpoint
-from dispatcher.model.tracing import TRACEPARENT
-from dispatcher.policies.bounds import Bounds, Pattern
+from dispatcher.policies.bounds import Bounds
 from dispatcher.policies.tiers import Tier
 
 SEED_MAX = 2**63 - 1
 ATTEMPT_MAX = 1_000_000
 """Far above ATTEMPTS_MAX, because an offer that is not begun uses up a number too."""
 RETRY_AFTER_MAX_S = 86_400.0
-ABOVE_ZERO = ulp(0.0)
-"""The smallest positive float."""
 
-Name = Annotated[str, Bounds(1, 128)]
-Label = Annotated[str, Bounds(0, 64)]
 Choice = Annotated[int, Bounds(0, 10_000)]
 
 
@@ -40,46 +36,46 @@ def parse_execution(name: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """One execution that the gate orders from a worker.
+    """One execution that the gate orders from a worker, and the worker from its engine.
 
     `body` has the fields of the tenant's request that the gate passes on unchanged (Request.body).
 
-    The gate sets `weight` (of the tenant's share) and `tier`; a client cannot. The client sets `app`, `stage` and
-    `interaction`: on the worker they order the tenant's own requests, and affect no other tenant.
+    The gate sets `weight` (of the tenant's share) and `tier`; a client cannot. The client sets `stage`, `terms.app` and
+    `terms.interaction`: on the worker they order the tenant's own requests, and affect no other tenant.
     """
 
-    tenant: Name
-    invocation: Name
+    terms: CallTerms
+    """A worker gets those that dispatcher/worker_wire.py names, without cost and SLO class. A deferred request has the
+    tier background, but it is not shed: it was dispatched because the worker had a free slot and no other request
+    waited."""
+    invocation: str
     """The id of the call in the log; no other call of any tenant has it."""
-    attempt: Annotated[int, Bounds(1, ATTEMPT_MAX)]
-    model: Annotated[str, Bounds(1, 200)]
-    weight: Annotated[float, Bounds(ABOVE_ZERO, 1e9)]
-    tier: Tier
-    deadline_at: Annotated[float, Bounds(0, 1e12)]
-    """Unix seconds."""
-    endpoint: Endpoint
-    body: dict[str, Any]
-    max_tokens: Annotated[int, Bounds(0, 10_000_000)]
+    attempt: int
+    """0 for a request of the worker itself, which no gate ordered."""
+    body: Mapping[str, Any]
+    max_tokens: int
     """The most output tokens of each choice; 0 for embeddings."""
-    expected_tokens: Annotated[int, Bounds(0, 10_000_000)] | None
+    endpoint: Endpoint = Endpoint.COMPLETION
+    choices: int = 1
+    expected_tokens: int | None = None
     """None if the client set `max_tokens`. Otherwise the output tokens of each choice that the gate expects; the engine
     then shortens `max_tokens` to what fits beside the prompt."""
-    choices: Annotated[int, Bounds(1, 10_000)]
-    app: Label
-    stage: Annotated[int, Bounds(0, 10_000)]
-    interaction: Label
-    durable: bool
-    """True if the answer is kept for the caller. Then the worker reports the answer with the end, and goes on when the
-    stream is closed."""
-    streamed: bool
+    weight: float = 1.0
+    tier: Tier = Tier.STANDARD
+    stage: int = 0
+    streamed: bool = False
     """True if the caller gets each token at once. Otherwise it gets nothing of an attempt that does not finish."""
-    deferred: bool
-    """True if the request uses what others leave (a deferred SLO class). Its tier is background, but it is not shed: it
-    was dispatched because the worker had a free slot and no other request waited."""
-    cache_salt: Label
+    cache_salt: str = ""
     """Separates the tenant's prefixes from others in the worker's cache. The worker client sets it when it signs."""
-    trace: Annotated[str, Pattern(TRACEPARENT)] = ""
+    trace: str = ""
     """The traceparent of this attempt's span at the gate; empty if the gate traces nothing."""
+    timeout_s: float = inf
+    """Seconds from now after which the answer is useless. The worker sets it when its engine gets the order."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client set no limit."""
+        return self.expected_tokens is not None
 
     @property
     def likely_tokens(self) -> int:
@@ -88,8 +84,8 @@ class WorkOrder:
 
     @property
     def execution(self) -> str:
-        """The name of this attempt, in execution tokens and reports."""
-        return execution_name(self.invocation, self.attempt)
+        """The name of this attempt, in execution tokens, reports and the engine."""
+        return execution_name(self.invocation, self.attempt) if self.attempt else self.invocation
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,11 @@ def _first_arrivals(state: State) -> _FirstArrivals:
     found = _FirstArrivals()
     for call in state.calls.values():
         if call.queued:
-            places = (found.tenants, call.tenant.name), (found.tiers, call.tenant.tier), (found.models, call.model)
+            places = (
+                (found.tenants, call.tenant.name),
+                (found.tiers, call.tenant.config.tier),
+                (found.models, call.model),
+            )
             for arrivals, name in places:
                 arrivals[name] = min(call.arrived_at, arrivals.get(name, call.arrived_at))
     return found
@@ -201,7 +205,7 @@ def _at(row: TenantRow, now: float) -> TenantRow:
 def _tiers(state: State, arrivals: Mapping[str, float], now: float) -> tuple[TierPicture, ...]:
     found = []
     for tier in TENANT_TIERS:
-        tenants = [each for each in state.tenants.values() if each.tier == tier]
+        tenants = [each for each in state.tenants.values() if each.config.tier == tier]
         waiting = [each.waiting + each.suspended for each in tenants]
         running = [each.running for each in tenants]
         busy = sum(1 for counts in zip(waiting, running, strict=True) if any(counts))

@@ -73,7 +73,7 @@ class Recent:
         for fact in entry.facts:
             match fact:
                 case Accepted():
-                    self._open[fact.id] = _OpenWindow(fact.tenant, entry.at)
+                    self._open[fact.id] = _OpenWindow(fact.terms.tenant, entry.at)
                 case Dispatched() if (call := self._open.get(fact.id)) is not None:
                     call.dispatched_at = entry.at
                 case Ended() if (call := self._open.pop(fact.id, None)) is not None:

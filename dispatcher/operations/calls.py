@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Offer, parse_call_id
 from dispatcher.model.invocation import Invocation
 from dispatcher.model.requests import Request
@@ -19,27 +20,22 @@ from dispatcher.ports import GateLink
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request of a tenant, ready for the gate. Times are Unix seconds, `cost` is in service units."""
+    """One request of a tenant, ready for the gate. Times are Unix seconds."""
 
     id: str
     """The call's id in the log and in answers."""
     tenant: Tenant
     request: Request
     limit: OutputLimit
-    cost: float
+    terms: CallTerms
     created_at: float
-    deadline_at: float
     key: str = ""
     """The caller's idempotency key, or the Lambda request id. A call with a key is durable."""
     unread: frozenset[str] = frozenset()
     """Fields of the body that the model's workers do not read and that change nothing for them. Orders leave them
     out."""
-    input_tokens: int = 0
-    """The estimate of the prompt's length that is a part of `cost`."""
     slo_class: SloClass | None = None
     """None if the pool has no SLO classes."""
-    due_at: float = 0.0
-    """When the first token is due, if the class does not say it: a line of a batch has the time of its batch."""
     trace: str = ""
     """The traceparent of the call's first span; empty if this process traces nothing."""
     pool: str = "default"
@@ -54,9 +50,41 @@ class Call:
         """The queue in which it waits: its tenant has one in each pool."""
         return self.pool, self.tenant.identity
 
-    @property
-    def is_deferred(self) -> bool:
-        return self.slo_class is not None and self.slo_class.is_deferred
+    def rejoin(self, item: Invocation, pool: str) -> Call:
+        """Return the call as another process has stored it under the same key."""
+        terms, times = self.terms, (item.created_at, item.deadline_at)
+        if terms.due_at == due_at(self.slo_class, self.created_at, terms.deadline_at):
+            terms = terms._replace(due_at=due_at(self.slo_class, *times))
+        terms = terms._replace(deadline_at=item.deadline_at)
+        return replace(self, id=item.id, created_at=item.created_at, terms=terms, trace=item.trace, pool=pool)
+
+
+def new_terms(
+    tenant: Tenant,
+    request: Request,
+    *,
+    cost: float,
+    input_tokens: int,
+    times: tuple[float, float],
+    durable: bool,
+    slo_class: SloClass | None,
+    due: float = 0.0,
+) -> CallTerms:
+    """Return the terms of a request. `times`: when it arrived, and its deadline. `due`: when its first token is due, if
+    its class does not say it: a line of a batch has the time of its batch."""
+    return CallTerms(
+        tenant=tenant.identity,
+        model=request.model,
+        cost=clamp_cost(cost),
+        deadline_at=times[1],
+        durable=durable,
+        app=request.app,
+        interaction=request.interaction,
+        slo_class="" if slo_class is None else slo_class.name,
+        due_at=due or due_at(slo_class, *times),
+        deferred=slo_class is not None and slo_class.is_deferred,
+        input_tokens=input_tokens,
+    )
 
 
 def accept_of(call: Call, link: GateLink, process: str) -> Accept:
@@ -66,28 +94,15 @@ def accept_of(call: Call, link: GateLink, process: str) -> Accept:
     """
     tenant, share = call.tenant, call.tenant.share
     is_own = parse_call_id(call.id)[0] == link.process
-    return Accept(
-        id=call.id,
-        floor=link.floor if is_own else 0,
-        process=process,
-        tenant=tenant.identity,
-        model=call.request.model,
-        cost=clamp_cost(call.cost),
-        deadline_at=call.deadline_at,
-        durable=call.is_durable,
-        app=call.request.app,
-        interaction=call.request.interaction,
+    config = TenantConfig(
         version=tenant.version,
         weight=clamp_weight(share.weight),
         rate_per_s=clamp_rate(share.rate_per_s),
         burst=clamp_burst(share.burst),
         tier=tenant.tier.value,
         waiting_max=tenant.queue_items_max,
-        slo_class="" if call.slo_class is None else call.slo_class.name,
-        due_at=call.due_at or due_at(call.slo_class, call.created_at, call.deadline_at),
-        deferred=call.is_deferred,
-        input_tokens=call.input_tokens,
     )
+    return Accept(call.id, link.floor if is_own else 0, process, call.terms, config)
 
 
 def item_of(call: Call, body: str) -> Invocation:
@@ -100,7 +115,7 @@ def item_of(call: Call, body: str) -> Invocation:
         model=call.request.model,
         fingerprint=call.request.fingerprint(),
         created_at=call.created_at,
-        deadline_at=call.deadline_at,
+        deadline_at=call.terms.deadline_at,
         endpoint=call.request.endpoint,
         body=body,
         trace=call.trace,
@@ -114,25 +129,18 @@ def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
     """
     request = call.request
     return WorkOrder(
-        tenant=call.tenant.identity,
-        invocation=call.id,
-        attempt=offer.attempt,
-        model=request.model,
-        weight=clamp_weight(call.tenant.share.weight),
-        tier=Tier.BACKGROUND if call.is_deferred else call.tenant.tier,
-        deadline_at=call.deadline_at,
-        endpoint=request.endpoint,
+        call.terms,
+        call.id,
+        offer.attempt,
         body={name: value for name, value in request.body.items() if name not in call.unread},
         max_tokens=call.limit.max_tokens,
         expected_tokens=call.limit.expected_tokens,
+        endpoint=request.endpoint,
         choices=request.choices,
-        app=request.app,
+        weight=clamp_weight(call.tenant.share.weight),
+        tier=Tier.BACKGROUND if call.terms.deferred else call.tenant.tier,
         stage=request.stage,
-        interaction=request.interaction,
-        durable=call.is_durable,
         streamed=request.stream,
-        deferred=call.is_deferred,
-        cache_salt="",
         trace=trace,
     )
 

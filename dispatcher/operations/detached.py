@@ -16,7 +16,7 @@ from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.invocation import Invocation, StoredAnswer, cached_tokens_of
 from dispatcher.model.requests import request_from_json
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.calls import Call
+from dispatcher.operations.calls import Call, new_terms
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.output_limits import output_limit
@@ -102,10 +102,16 @@ async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
         unread = unread_fields(request, pool.fleet.capabilities(item.model))
     # The gate already has the call's cost, unless the first process died before the gate accepted the call.
     input_tokens = round(request.prompt_bytes() / bytes_per_token)
-    cost = context.service(input_tokens, limit.likely_tokens * request.choices)
     slo_class = stored_class(pool.settings.slo_classes, request)
-    times = item.created_at, item.deadline_at
+    terms = new_terms(
+        tenant,
+        request,
+        cost=context.service(input_tokens, limit.likely_tokens * request.choices),
+        input_tokens=input_tokens,
+        times=(item.created_at, item.deadline_at),
+        durable=bool(item.key),
+        slo_class=slo_class,
+    )
     return Call(
-        item.id, tenant, request, limit, cost, *times, item.key, unread, input_tokens, slo_class,
-        trace=item.trace, pool=pool.name,
-    )  # fmt: skip
+        item.id, tenant, request, limit, terms, item.created_at, item.key, unread, slo_class, item.trace, pool.name
+    )

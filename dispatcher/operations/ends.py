@@ -146,7 +146,7 @@ async def take_back(context: Context, call: Call, begun: int) -> None:
                 return await _let_go_unless_followed(context, call, begun)
             return await cancel(context, call, "cancelled", begun)
         except StoreUnavailable:
-            if context.clock.now() >= call.deadline_at:
+            if context.clock.now() >= call.terms.deadline_at:
                 return None
             await context.clock.sleep(pause_s)
             pause_s = min(2 * pause_s, TAKE_BACK_MAX_S)

@@ -178,7 +178,7 @@ class Following(FollowedCall):
         return await end_in_log(self._context, self.call, over, self._events)
 
     async def _on_late(self) -> None:
-        if self._attempts.is_running and self._context.clock.now() < self.call.deadline_at + LATE_S:
+        if self._attempts.is_running and self._context.clock.now() < self.call.terms.deadline_at + LATE_S:
             return
         self._end(DeadlineExceeded())
         await self._attempts.stop()
@@ -233,7 +233,7 @@ async def _watch(context: Context, call: Call, put: Callable[[Offer | Over | Sig
 
     Return when the call is over.
     """
-    late_at, look_at = call.deadline_at, context.clock.now() + LOOK_S
+    late_at, look_at = call.terms.deadline_at, context.clock.now() + LOOK_S
     link = context.link(call.pool)
     while True:
         news = await link.news(call.id, max(0.0, min(late_at, look_at) - context.clock.now()))

@@ -24,7 +24,7 @@ from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.refusals import error_body
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.calls import Call, item_of, span_attributes
+from dispatcher.operations.calls import Call, item_of, new_terms, span_attributes
 from dispatcher.operations.context import Context
 from dispatcher.operations.followed import FollowedCall
 from dispatcher.operations.following import Following
@@ -39,21 +39,6 @@ from dispatcher.operations.store_patience import in_time
 
 TENANT_WIDE = frozenset({"queue_full", "overloaded"})
 """The codes of refusals that apply to all calls of a tenant. (Throttling may apply to one application only.)"""
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A request from a front."""
-
-    tenant: Tenant
-    request: Request
-    key: str = ""
-    """The caller's idempotency key, or the Lambda request id. With a key the call is durable: its answer is stored."""
-    deadline_s: float = math.inf
-    due_at: float = 0.0
-    """When the first token is due, in Unix seconds, also after the deadline; 0: as the SLO class says."""
-    traceparent: str = ""
-    """What the client sent as its traceparent, unchecked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +69,21 @@ class Known:
             self.following.leave()
 
 
-async def submit(context: Context, submission: Submission) -> NewCall | Known:
-    """Send the request to the pool of its model. Return Accepted, or Known if its key was submitted before.
+async def submit(
+    context: Context,
+    tenant: Tenant,
+    request: Request,
+    key: str = "",
+    *,
+    deadline_s: float = math.inf,
+    due_at: float = 0.0,
+    traceparent: str = "",
+) -> NewCall | Known:
+    """Send the request to the pool of its model. Return NewCall, or Known if its key was submitted before.
+
+    `key`: the caller's idempotency key, or the Lambda request id. With a key the call is durable: its answer is stored.
+    `due_at`: when the first token is due, in Unix seconds, also after the deadline; 0: as the SLO class says.
+    `traceparent`: what the client sent, unchecked.
 
     If the earlier call with the key ended with a retryable error (a worker shed or preempted it, or its queue was
     full), the request is submitted again (keys.py).
@@ -96,31 +94,34 @@ async def submit(context: Context, submission: Submission) -> NewCall | Known:
     or max_tokens beyond the model or the tenant's limit; an unknown or stricter SLO class), RequestTooLarge, Refused,
     IdempotencyConflict, StoreUnavailable.
     """
-    submitted = await _submit(context, submission)
+    pool = await context.pools.serving(request.model)
+    submitted: NewCall | Known
+    try:
+        unnamed = await _build_call(context, pool, tenant, request, key, deadline_s, due_at)
+    except (InvalidRequest, NoWorker, UnknownModel) as error:
+        kept = await _find_answered_call(context, tenant, request, key)
+        if kept is None and isinstance(error, NoWorker) and pool.waking is not None:
+            raise await pool.waking.error_for(request.model) from None
+        if kept is None:
+            raise
+        submitted = kept
+    else:
+        submitted = await _submit_call(context, pool, unnamed, traceparent)
     if isinstance(submitted, Known):
         try:
-            await context.directory.check_not_deleted(submission.tenant)
+            await context.directory.check_not_deleted(tenant)
         except BaseException:
             submitted.leave()
             raise
     return submitted
 
 
-async def _submit(context: Context, submission: Submission) -> NewCall | Known:
-    pool = await context.pools.serving(submission.request.model)
-    try:
-        unnamed = await _build_call(context, pool, submission)
-    except (InvalidRequest, NoWorker, UnknownModel) as error:
-        if (kept := await _find_answered_call(context, submission)) is not None:
-            return kept
-        if isinstance(error, NoWorker) and pool.waking is not None:
-            raise await pool.waking.error_for(submission.request.model) from None
-        raise
+async def _submit_call(context: Context, pool: Pool, unnamed: Call, traceparent: str) -> NewCall | Known:
     if not unnamed.is_durable:
         context.limits.full_queues.check(unnamed.queue, context.clock.monotonic())
     waiting = context.limits.waiting_request(*_size_of(unnamed))
     named = replace(unnamed, id=pool.link.new_id())
-    span = context.tracing.begin("admitted", submission.traceparent, span_attributes(named))
+    span = context.tracing.begin("admitted", traceparent, span_attributes(named))
     call, outcome = replace(named, trace=span.traceparent), "error"
     try:
         submitted = await _send_call(context, call, waiting)
@@ -204,9 +205,7 @@ async def _join_call(context: Context, call: Call, item: Invocation) -> Known:
         item = stored or item
     if item.answer is not None:
         return Known(item)
-    pool = (await context.pools.holding(item)).name
-    created_at, deadline_at = item.created_at, item.deadline_at
-    again = replace(call, id=item.id, created_at=created_at, deadline_at=deadline_at, trace=item.trace, pool=pool)
+    again = call.rejoin(item, (await context.pools.holding(item)).name)
     following = Following(context, again, None, unread=True)
     try:
         outcome = await following.first()
@@ -241,19 +240,21 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
     )
 
 
-async def _find_answered_call(context: Context, submission: Submission) -> Known | None:
+async def _find_answered_call(context: Context, tenant: Tenant, request: Request, key: str) -> Known | None:
     """Return the key's call if its answer is stored. Today's workers and limits do not matter for a stored answer."""
-    item = await latest(context, submission.tenant.identity, submission.key) if submission.key else None
+    item = await latest(context, tenant.identity, key) if key else None
     if item is None or item.answer is None or may_try_again(item):
         return None
-    if item.fingerprint != submission.request.fingerprint():
+    if item.fingerprint != request.fingerprint():
         raise IdempotencyConflict()
     return Known(item)
 
 
-async def _build_call(context: Context, pool: Pool, submission: Submission) -> Call:
-    """Check the submission and return its call, still without an id. Raises UnknownModel, NoWorker, InvalidRequest."""
-    tenant, request = within_budget(context.settings.frozen, submission.tenant), submission.request
+async def _build_call(
+    context: Context, pool: Pool, own: Tenant, request: Request, key: str, deadline_s: float, due_at: float
+) -> Call:
+    """Check the request and return its call, still without an id. Raises UnknownModel, NoWorker, InvalidRequest."""
+    tenant = within_budget(context.settings.frozen, own)
     slo_class = slo_class_of(pool.settings.slo_classes, tenant, request)
     if slo_class is not None:
         request = replace(request, slo_class=slo_class.name)
@@ -264,19 +265,24 @@ async def _build_call(context: Context, pool: Pool, submission: Submission) -> C
     is_generated = request.endpoint is not Endpoint.EMBEDDINGS
     if not is_generated <= limit.max_tokens * request.choices <= tenant.max_tokens_max:
         product = " times n" if request.choices > 1 else ""
-        place = "for this key" if tenant is submission.tenant else "through a front in Lambda"
+        place = "for this key" if tenant is own else "through a front in Lambda"
         raise InvalidRequest(f"max_tokens{product} is at most {tenant.max_tokens_max} {place}.", "max_tokens")
     input_tokens = math.ceil(request.prompt_bytes() / worker.bytes_per_token)
     longest = math.ceil(request.longest_prompt_bytes() / worker.bytes_per_token)
     _check_context(request, limit, longest, worker.context_tokens)
     now = context.clock.now()
-    deadline_at = now + min(submission.deadline_s, pool.settings.deadline_s)
-    cost = context.service(input_tokens, limit.likely_tokens * request.choices)
+    terms = new_terms(
+        tenant,
+        request,
+        cost=context.service(input_tokens, limit.likely_tokens * request.choices),
+        input_tokens=input_tokens,
+        times=(now, now + min(deadline_s, pool.settings.deadline_s)),
+        durable=bool(key),
+        slo_class=slo_class,
+        due=due_at,
+    )
     unread = unread_fields(request, capabilities)
-    return Call(
-        "", tenant, request, limit, cost, now, deadline_at, submission.key, unread, input_tokens, slo_class,
-        submission.due_at, pool=pool.name,
-    )  # fmt: skip
+    return Call("", tenant, request, limit, terms, now, key, unread, slo_class, pool=pool.name)
 
 
 def _check_context(request: Request, limit: OutputLimit, input_tokens: int, context_tokens: int) -> None:

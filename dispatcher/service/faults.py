@@ -184,7 +184,7 @@ def owner_of(state: State, command: Command) -> str:
     """Return the tenant of an Accept. For another command return its kind, and the tenant of its call or its sender: a
     tenant's requests do not suffer from the reports of its worker."""
     if isinstance(command, Accept):
-        return str(command.tenant)
+        return str(command.terms.tenant)
     call = state.calls.get(str(getattr(command, "id", "")))
     if call is not None:
         return f"{type(command).__name__} {call.tenant.name}"

@@ -52,6 +52,6 @@ class LoadWatch:
         return [] if unheld is None else [call for call in unheld.calls.values() if not call.worker]
 
     def _note(self, entry: Entry, _: list[Delivery]) -> None:
-        service = sum(fact.cost for fact in entry.facts if isinstance(fact, Accepted) and not fact.deferred)
+        service = sum(fact.terms.cost for fact in entry.facts if isinstance(fact, Accepted) and not fact.terms.deferred)
         if service:
             self._arrivals.record(ALL_TENANTS, service, entry.at)

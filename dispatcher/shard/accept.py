@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from dispatcher.model.call import CallTerms, made
 from dispatcher.model.commands import Accept, Refused, parse_call_id
-from dispatcher.model.facts import Accepted, Held, ProcessSet, TenantSet, made
+from dispatcher.model.facts import Accepted, Held, ProcessSet, TenantSet
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.orders.queues import Clocks, Tenant
 from dispatcher.policies.service import cache_discount
@@ -33,16 +34,16 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
 
     Raises ValueError for a cost that no process computes.
     """
-    state = decision.state
-    if not 0 <= command.cost <= COST_MAX:
-        raise ValueError(f"a cost is between 0 and {COST_MAX:g}, not {command.cost!r}")
+    state, terms = decision.state, command.terms
+    if not 0 <= terms.cost <= COST_MAX:
+        raise ValueError(f"a cost is between 0 and {COST_MAX:g}, not {terms.cost!r}")
     if command.id in state.calls or _was_accepted(state, command.id):
         _hold(decision, command)
         return None
-    if not state.slots.has(command.model):
+    if not state.slots.has(terms.model):
         return Refused(command.id, "no_worker", "No worker serves this model at the moment.", RETRY_UNKNOWN_S)
     tenant = _configure_tenant(decision, command)
-    app, past = _app(state, command)
+    app, past = _app(state, terms)
     refused = (
         _queue_full(state, tenant, command)
         or _check_throttle(state, command, app)
@@ -50,24 +51,17 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
     )
     if refused is not None:
         return refused
-    cost = command.cost
+    cost = terms.cost
     if past.cached_tokens:
-        cost -= min(cost, _discount(state, command, past))
+        cost -= min(cost, _discount(state, terms, past))
     slack = state.order.slack
-    deferred = command.deferred and slack is not None
+    deferred = terms.deferred and slack is not None
     clocks, priority = state.order.joined(tenant, state.at, state.virtual_time, deferred=deferred)
     if slack is not None:
-        priority = command.due_at or DUE_LAST
-    decision.add(
-        made(
-            Accepted,
-            (
-                command.id, command.floor, command.process, command.tenant, command.model, cost,
-                command.deadline_at, command.durable, app, command.interaction, priority, clocks,
-                command.slo_class, command.due_at, deferred, command.input_tokens,
-            ),
-        )
-    )  # fmt: skip
+        priority = terms.due_at or DUE_LAST
+    if cost != terms.cost or app != terms.app or deferred != terms.deferred:
+        terms = terms._replace(cost=cost, app=app, deferred=deferred)
+    decision.add(made(Accepted, (command.id, command.floor, command.process, terms, priority, clocks)))
     return None
 
 
@@ -83,7 +77,7 @@ def _hold(decision: Decision, command: Accept) -> None:
     executors run, and the other calls without a holder get offers again."""
     state = decision.state
     call = state.calls.get(command.id)
-    if call is None or not call.durable or call.process == command.process:
+    if call is None or not call.terms.durable or call.process == command.process:
         return
     if call.process == NO_PROCESS and state.processes[NO_PROCESS].silent:
         decision.add(ProcessSet(NO_PROCESS, "present"))
@@ -97,20 +91,20 @@ def _configure_tenant(decision: Decision, command: Accept) -> Tenant:
     The process that sends the command clamps its share (operations/calls.py). An older one does not, and an older log
     may have a share outside the bounds: it is replaced.
     """
-    tenant = decision.state.tenants.get(command.tenant)
-    wanted: Accept | Tenant = command
-    if tenant is not None and tenant.version >= command.version:
-        if is_share_sound(tenant.weight, tenant.rate_per_s, tenant.burst):
+    name = command.terms.tenant
+    tenant, config = decision.state.tenants.get(name), command.config
+    if tenant is not None and tenant.config.version >= config.version:
+        config = tenant.config
+        if is_share_sound(config.weight, config.rate_per_s, config.burst):
             return tenant
-        wanted = tenant
     clocks = _clocks_before_change(decision.state, tenant)
-    decision.add(
-        TenantSet(
-            command.tenant, wanted.version, clamp_weight(wanted.weight), clamp_rate(wanted.rate_per_s),
-            clamp_burst(wanted.burst), wanted.tier, wanted.waiting_max, clocks,
-        )
-    )  # fmt: skip
-    return decision.state.tenants[command.tenant]
+    clamped = config._replace(
+        weight=clamp_weight(config.weight),
+        rate_per_s=clamp_rate(config.rate_per_s),
+        burst=clamp_burst(config.burst),
+    )
+    decision.add(TenantSet(name, clamped, clocks))
+    return decision.state.tenants[name]
 
 
 def _clocks_before_change(state: State, tenant: Tenant | None) -> Clocks:
@@ -125,13 +119,13 @@ def _is_fresh(state: State, tenant: Tenant) -> bool:
 
 
 def _queue_full(state: State, tenant: Tenant, command: Accept) -> Refused | None:
-    waiting = tenant.waiting + tenant.suspended
-    if waiting < tenant.waiting_max or (not waiting and state.slots.first(command.model) is not None):
+    waiting, limit, model = tenant.waiting + tenant.suspended, tenant.config.waiting_max, command.terms.model
+    if waiting < limit or (not waiting and state.slots.first(model) is not None):
         return None
-    wait = expected_wait(state, tenant, command.model, max(1, waiting - tenant.waiting_max + 1))
+    wait = expected_wait(state, tenant, model, max(1, waiting - limit + 1))
     after_s = _retry_after_s(wait.p90_s if wait is not None else RETRY_UNKNOWN_S)
     message = (
-        f"{waiting} of this tenant's requests are waiting already; its limit is {tenant.waiting_max}. "
+        f"{waiting} of this tenant's requests are waiting already; its limit is {limit}. "
         f"Try again in about {after_s:.0f} s."
     )
     return Refused(command.id, "queue_full", message, after_s)
@@ -142,16 +136,16 @@ def _out_of_reach(state: State, tenant: Tenant, command: Accept) -> Refused | No
 
     Only a measured and observed wait refuses (waits.py), and a call that finds a free slot is never refused.
     """
-    reach = state.settings.reach
-    remaining_s = command.deadline_at - state.at
-    if not reach or remaining_s <= 0 or _drains_in(state, command.model, reach * remaining_s):
+    reach, model, deferred = state.settings.reach, command.terms.model, command.terms.deferred
+    remaining_s = command.terms.deadline_at - state.at
+    if not reach or remaining_s <= 0 or _drains_in(state, model, reach * remaining_s):
         return None
-    if state.slots.first(command.model) is not None:
+    if state.slots.first(model) is not None:
         return None
-    queue = tenant.queues.get((command.model, command.deferred))
+    queue = tenant.queues.get((model, deferred))
     position = 1 + (queue.count if queue is not None else 0)
-    wait = expected_wait(state, tenant, command.model, position, deferred=command.deferred)
-    if wait is None or wait.p50_s <= reach * remaining_s or not state.waits.is_observed(command.model):
+    wait = expected_wait(state, tenant, model, position, deferred=deferred)
+    if wait is None or wait.p50_s <= reach * remaining_s or not state.waits.is_observed(model):
         return None
     after_s = _retry_after_s(wait.p50_s - remaining_s)
     message = (
@@ -174,13 +168,13 @@ def _retry_after_s(wait_s: float) -> float:
     return float(min(RETRY_MAX_S, max(1, math.ceil(min(wait_s, RETRY_MAX_S)))))
 
 
-def _app(state: State, command: Accept) -> tuple[str, Usage]:
+def _app(state: State, terms: CallTerms) -> tuple[str, Usage]:
     """Return the call's application, and its usage in this hour, or else in the last.
 
     The application is "" if it is a new one and there is no room for it (APPS_MAX of the tenant in this hour,
     USAGE_ROWS_MOST).
     """
-    tenant, app, hour, rows = command.tenant, command.app, int(state.at // HOUR_S), state.usage
+    tenant, app, hour, rows = terms.tenant, terms.app, int(state.at // HOUR_S), state.usage
     usage = rows.get((tenant, app, hour))
     if usage is None and (state.apps[tenant, hour] >= APPS_MAX or len(rows) >= USAGE_ROWS_MOST):
         app = ""
@@ -188,10 +182,10 @@ def _app(state: State, command: Accept) -> tuple[str, Usage]:
     return app, usage or rows.get((tenant, app, hour - 1), NO_USAGE)
 
 
-def _discount(state: State, command: Accept, past: Usage) -> float:
+def _discount(state: State, terms: CallTerms, past: Usage) -> float:
     """Return what the call will cost less for cached input tokens, if as large a part of its input is cached as of the
     calls in `past`."""
-    cached_tokens = int(command.input_tokens * past.cached_tokens / past.input_tokens)
+    cached_tokens = int(terms.input_tokens * past.cached_tokens / past.input_tokens)
     return cache_discount(state.settings.service, cached_tokens, state.settings.cached_fraction)
 
 
@@ -208,10 +202,11 @@ def _check_throttle(state: State, command: Accept, app: str) -> Refused | None:
     interaction that has begun."""
     if state.throttle is None:
         return None
-    last_at = state.interactions.get((command.tenant, command.interaction), -math.inf)
-    under_way = bool(command.interaction) and last_at >= state.at - state.settings.interaction_kept_s
+    terms = command.terms
+    last_at = state.interactions.get((terms.tenant, terms.interaction), -math.inf)
+    under_way = bool(terms.interaction) and last_at >= state.at - state.settings.interaction_kept_s
     found = state.throttle.check(
-        command.tenant, app, state.at, saturated=_is_saturated(state, command.model), under_way=under_way
+        terms.tenant, app, state.at, saturated=_is_saturated(state, terms.model), under_way=under_way
     )
     if found is None:
         return None

@@ -26,7 +26,7 @@ class Promises:
 
     def update(self, tenant: Tenant) -> None:
         """Add or remove the tenant's rate after a change of its rate or of its activity."""
-        rate_per_s = tenant.rate_per_s if tenant.is_active else 0.0
+        rate_per_s = tenant.config.rate_per_s if tenant.is_active else 0.0
         if rate_per_s != tenant.promised_per_s:
             self._tenants += (rate_per_s > 0) - (tenant.promised_per_s > 0)
             change = rate_per_s - tenant.promised_per_s

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Cancel, Command, End, Outcome, Report, call_id
 from dispatcher.model.facts import Dispatched, Entry, Fact
 from dispatcher.policies.clocks import LEAD_MAX, Share
@@ -43,15 +44,6 @@ class Decided(NamedTuple):
         return [fact for fact in self.facts if type(fact) is Dispatched]
 
 
-class TenantTerms(NamedTuple):
-    """The configuration that the calls of a tenant carry."""
-
-    version: int
-    share: Share
-    tier: str
-    waiting_max: int
-
-
 class LoneGate:
     """`now`: Unix seconds of the last command. A time before that of the last decision counts as that one.
 
@@ -71,9 +63,9 @@ class LoneGate:
         self.sent = 0
         """The number of calls so far, of all processes."""
         self._leader, self._epoch = leader, epoch
-        self._terms: dict[str, TenantTerms] = {}
-        self.unnamed = TenantTerms(0, Share(), Tier.STANDARD, WAITING_MAX)
-        """The terms of a tenant that has none."""
+        self._configs: dict[str, TenantConfig] = {}
+        self.unnamed = TenantConfig(0, 1.0, 0.0, 0.0, Tier.STANDARD, WAITING_MAX)
+        """The configuration of a tenant that has none."""
         for worker in workers:
             self.decide(worker)
 
@@ -92,8 +84,8 @@ class LoneGate:
 
     def set_tenant(self, name: str, share: Share, *, tier: str = Tier.STANDARD, waiting_max: int = WAITING_MAX) -> None:
         """Configure a tenant from its next call on, as a process does that reads a newer version."""
-        version = self._terms[name].version + 1 if name in self._terms else 1
-        self._terms[name] = TenantTerms(version, share, tier, waiting_max)
+        version = self._configs[name].version + 1 if name in self._configs else 1
+        self._configs[name] = TenantConfig(version, share.weight, share.rate_per_s, share.burst, tier, waiting_max)
 
     def next_name(self, process: str = PROCESS) -> str:
         """Return the id of the call that will be sent next."""
@@ -110,15 +102,15 @@ class LoneGate:
         process: str = PROCESS,
         **fields: Any,
     ) -> Accept:
-        """Return the command of the next call, with an estimated cost in service units. `fields`: others of Accept."""
+        """Return the command of the next call, with an estimated cost in service units.
+
+        `fields`: others of Accept, of its terms, or of its tenant's configuration.
+        """
         name = self.next_name(process)
         self.sent += 1
-        version, share, tier, waiting_max = self._terms.get(tenant, self.unnamed)
-        call = Accept(
-            name, self.sent, process, tenant, MODEL, cost, deadline_at, False, app, interaction, version, share.weight,
-            share.rate_per_s, share.burst, tier, waiting_max,
-        )  # fmt: skip
-        return call._replace(**fields) if fields else call
+        terms = CallTerms(tenant, MODEL, cost, deadline_at, False, app, interaction)
+        call = Accept(name, self.sent, process, terms, self._configs.get(tenant, self.unnamed))
+        return with_fields(call, **fields) if fields else call
 
     def submit(self, tenant: str, cost: float, now: float | None = None, **fields: Any) -> Decided:
         """Send a call: new_call has the fields."""
@@ -141,6 +133,20 @@ class LoneGate:
     def next_tick(self) -> float:
         """Return when a Tick has something to decide (Unix seconds); infinity if never."""
         return self.shard.next_tick()
+
+
+def with_fields(call: Accept, **fields: Any) -> Accept:
+    """Return the command with other fields: its own, of its terms, or of its tenant's configuration.
+
+    Raises ValueError for another name.
+    """
+    own, terms, config = (
+        {name: fields.pop(name) for name in kind._fields if name in fields}
+        for kind in (Accept, CallTerms, TenantConfig)
+    )
+    if fields:
+        raise ValueError(f"no fields of a call: {', '.join(fields)}")
+    return call._replace(**own, terms=call.terms._replace(**terms), config=call.config._replace(**config))
 
 
 def report(

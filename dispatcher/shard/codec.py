@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from dispatcher.model.call import made, row_defaults, row_hints
 from dispatcher.model.errors import LogCorrupt, LogNewer
 from dispatcher.model.facts import (
     Accepted,
@@ -28,7 +29,6 @@ from dispatcher.model.facts import (
     UsageSaved,
     WorkerLost,
     WorkerSet,
-    made,
 )
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.formats import NEWEST, OLDEST, SKIPPABLE
@@ -70,24 +70,28 @@ _FROM_LISTS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "groups": lambda groups: tuple(map(GroupPlan._make, groups)),
 }
 """Makes the value of a field that is a tuple, by the field's name. JSON has lists only."""
+_NAMES = {letter: tuple(row_hints(kind)) for letter, kind in KINDS.items()}
+"""Maps a letter to the names of the fields in a row."""
+_ROWS = (Accepted, TenantSet)
+"""The kinds that hold the terms of a call or a tenant's configuration, which a row has field by field."""
 _READERS = {
     letter: (
         kind,
-        len(kind._fields),
-        [(place, _FROM_LISTS[name]) for place, name in enumerate(kind._fields) if name in _FROM_LISTS],
+        len(_NAMES[letter]),
+        [(place, _FROM_LISTS[name]) for place, name in enumerate(_NAMES[letter]) if name in _FROM_LISTS],
     )
     for letter, kind in KINDS.items()
 }
 """Maps a letter to the kind, the number of its fields, and the places of the fields that are tuples."""
 
 _CLOCKS = {
-    kind: next((place for place, _ in tuples), -1)
-    for kind, _, tuples in _READERS.values()
-    if all(kind._fields[place] == "clocks" for place, _ in tuples)
+    letter: next((place for place, _ in tuples), -1)
+    for letter, (_, _, tuples) in _READERS.items()
+    if all(_NAMES[letter][place] == "clocks" for place, _ in tuples)
 }
 """Maps a kind with plain fields to the place of the tenant's clocks, a tuple of numbers; -1 if it has none."""
 _HINTS: dict[type[Any], tuple[Any, ...]] = {}
-_DECODED: set[tuple[type, ...] | None] = set()
+_DECODED: set[tuple[Any, ...] | None] = set()
 """The shapes of facts that decoded to themselves. There are few: a float may also be an integer."""
 
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
@@ -103,36 +107,37 @@ def encode_entry(entry: Entry, of_format: int = NEWEST, *, checked: bool = False
     before: JSON keeps every text, integer, finite float, truth value and null as it is, so the types alone decide
     whether a fact decodes to itself.
     """
+    facts: list[list[Any]] = [
+        [_LETTERS[type(fact)], *(fact.row() if isinstance(fact, _ROWS) else fact)] for fact in entry.facts
+    ]
     if of_format < NEWEST:
-        facts = [_of_older_format(fact) for fact in entry.facts]
-    else:
-        facts = [[_LETTERS[type(fact)], *fact] for fact in entry.facts]
+        facts = list(map(_of_older_format, facts))
     text = _to_json([of_format, entry.position, entry.at, entry.writer, entry.leader, entry.epoch, facts])
     data = text.encode()
     if checked:
-        _check(entry, text)
+        _check(entry, facts, text)
     return _compress(data)
 
 
-def _of_older_format(fact: Fact) -> list[Any]:
-    """Return a fact in format OLDEST. Raises ValueError for a value that this format does not have."""
-    size = _FIELDS_BEFORE.get(type(fact), len(fact))
-    for name, value in zip(fact._fields[size:], fact[size:], strict=True):
-        if value != fact._field_defaults[name]:
-            raise ValueError(f"format {OLDEST} has no {name} in a {type(fact).__name__}")
-    return [_LETTERS[type(fact)], *fact[:size]]
+def _of_older_format(row: list[Any]) -> list[Any]:
+    """Return a fact's row in format OLDEST. Raises ValueError for a value that this format does not have."""
+    letter, *fields = row
+    kind = KINDS[letter]
+    size = _FIELDS_BEFORE.get(kind, len(fields))
+    for name, value in zip(_NAMES[letter][size:], fields[size:], strict=True):
+        if value != kind._field_defaults[name]:
+            raise ValueError(f"format {OLDEST} has no {name} in a {kind.__name__}")
+    return row[: size + 1]
 
 
-def _shape(fact: Fact) -> tuple[type, ...] | None:
-    """Return the types of the fact and of its fields; None if it has fields of several parts."""
-    kind = type(fact)
-    place = _CLOCKS.get(kind)
+def _shape(row: list[Any]) -> tuple[Any, ...] | None:
+    """Return the letter of a fact's row and the types of its fields; None if it has fields of several parts."""
+    place = _CLOCKS.get(row[0])
     if place is None:
         return None
     if place < 0:
-        return (kind, *map(type, fact))
-    clocks: Any = fact[place]
-    return (kind, *map(type, fact), *map(type, clocks))
+        return (row[0], *map(type, row))
+    return (row[0], *map(type, row), *map(type, row[place + 1]))
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -153,13 +158,13 @@ def _hints(kind: type[Any]) -> tuple[Any, ...]:
     return tuple(get_type_hints(kind).values())
 
 
-def _check(entry: Entry, text: str) -> None:
+def _check(entry: Entry, rows: list[list[Any]], text: str) -> None:
     """Raise ValueError unless the text decodes to the entry, and TypeError for a field of another type than its kind's.
 
     Such a field may be folded in one copy and not in another one: a heap compares names only if their keys are equal.
     """
-    for fact in entry.facts:
-        if _shape(fact) not in _DECODED:
+    for row in rows:
+        if _shape(row) not in _DECODED:
             break
     else:
         return
@@ -172,7 +177,7 @@ def _check(entry: Entry, text: str) -> None:
     for fact in entry.facts:
         if not _fits(fact, type(fact)):
             raise TypeError(f"a {type(fact).__name__} has a field of a wrong type")
-    _DECODED.update(shape for fact in entry.facts if (shape := _shape(fact)) is not None)
+    _DECODED.update(shape for row in rows if (shape := _shape(row)) is not None)
 
 
 def decode_entry(data: bytes) -> Entry:
@@ -234,7 +239,21 @@ def _fact(item: list[Any]) -> Fact | None:
     for place, from_list in tuples:
         if place < len(fields):
             fields[place] = from_list(fields[place])
+    if kind in _ROWS:
+        return _of_row(kind, fields[:size], size)
     fact: Fact = made(kind, fields[:size]) if len(fields) >= size else kind(*fields)
+    return fact
+
+
+def _of_row(kind: type[Any], fields: list[Any], size: int) -> Fact:
+    """Return the fact of a row. Raises TypeError for a row that lacks fields without a default."""
+    missing = size - len(fields)
+    if missing:
+        defaults = tuple(row_defaults(kind).values())
+        if missing > len(defaults):
+            raise TypeError(f"a {kind.__name__} has {size} fields, not {len(fields)}")
+        fields += defaults[-missing:]
+    fact: Fact = kind.of_row(fields)
     return fact
 
 

@@ -38,7 +38,7 @@ class Deadlines:
 
     def add(self, call: Call) -> None:
         """Add a call that begins to wait."""
-        heappush(self._heap, (call.deadline_at, call.id))
+        heappush(self._heap, (call.terms.deadline_at, call.id))
         if self._old:
             self._move(self._old[-SWEPT:])
             del self._old[-SWEPT:]
@@ -52,7 +52,7 @@ class Deadlines:
         while self._has_head() and self._heap[0][0] <= now and len(due) < DUE_MAX:
             call_id = heappop(self._heap)[1]
             call = self._calls.get(call_id)
-            if call is not None and not call.worker and call.deadline_at <= now:
+            if call is not None and not call.worker and call.terms.deadline_at <= now:
                 due[call_id] = None
         return list(due)
 
@@ -76,7 +76,7 @@ class Deadlines:
         for entry in entries:
             deadline_at, call_id = entry
             call = calls.get(call_id)
-            if call is None or call.worker or call.deadline_at != deadline_at or call_id in moved:
+            if call is None or call.worker or call.terms.deadline_at != deadline_at or call_id in moved:
                 continue
             moved.add(call_id)
             heappush(self._heap, entry)
@@ -84,4 +84,4 @@ class Deadlines:
     def _is_live(self, entry: tuple[float, str]) -> bool:
         deadline_at, call_id = entry
         call = self._calls.get(call_id)
-        return call is not None and not call.worker and call.deadline_at == deadline_at
+        return call is not None and not call.worker and call.terms.deadline_at == deadline_at

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dispatcher.model.call import made
 from dispatcher.model.commands import (
     Accept,
     Cancel,
@@ -34,7 +35,7 @@ from dispatcher.model.commands import (
     UseFormat,
     Waiting,
 )
-from dispatcher.model.facts import Cancelling, Dropped, OrderSet, ProcessLost, ProcessSet, UsageSaved, made
+from dispatcher.model.facts import Cancelling, Dropped, OrderSet, ProcessLost, ProcessSet, UsageSaved
 from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.shard.accept import accept
 from dispatcher.shard.decision import Decision
@@ -87,7 +88,7 @@ def _decide_again(decision: Decision, commands: Sequence[Command], outcomes: lis
     again = [
         number
         for number, (command, outcome) in enumerate(zip(commands, outcomes, strict=True))
-        if isinstance(command, Accept) and _is_full(outcome) and slots.first(command.model) is not None
+        if isinstance(command, Accept) and _is_full(outcome) and slots.first(command.terms.model) is not None
     ]
     for number in again:
         outcomes[number] = _decide(decision, commands[number])

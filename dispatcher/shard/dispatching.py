@@ -14,7 +14,8 @@ from __future__ import annotations
 from itertools import chain
 from math import inf
 
-from dispatcher.model.facts import Dispatched, made
+from dispatcher.model.call import made
+from dispatcher.model.facts import Dispatched
 from dispatcher.policies.orders.interface import Index
 from dispatcher.policies.orders.queues import Call, TenantQueue
 from dispatcher.policies.tiers import Tier
@@ -79,7 +80,16 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
     decision.add(
         made(
             Dispatched,
-            (call.id, worker.name, call.attempt + 1, in_profile, rate_per_s, tenant.weight, clocks, virtual_time),
+            (
+                call.id,
+                worker.name,
+                call.attempt + 1,
+                in_profile,
+                rate_per_s,
+                tenant.config.weight,
+                clocks,
+                virtual_time,
+            ),
         )
     )
     decision.dispatching = ""

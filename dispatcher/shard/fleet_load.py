@@ -27,7 +27,7 @@ def fleet_load(state: State, arriving_per_s: float, now: float) -> FleetLoad:
     waiting = [call for call in state.calls.values() if call.queued]
     ready = [worker for worker in state.workers.values() if worker.config.state in READY]
     tiers = Counter({str(tier): 0 for tier in TENANT_TIERS})
-    tiers.update(call.tenant.tier for call in waiting)
+    tiers.update(call.tenant.config.tier for call in waiting)
     return FleetLoad(
         ready=len(ready),
         leaving=len(state.workers) - len(ready),
@@ -45,7 +45,7 @@ def pool_delays(shard: Shard, now: float) -> PoolDelays:
     waits = {str(tier): 0.0 for tier in TENANT_TIERS}
     for call in shard.state.calls.values():
         if call.queued and not call.deferred:
-            tier = call.tenant.tier
+            tier = call.tenant.config.tier
             waits[tier] = max(waits.get(tier, 0.0), now - call.arrived_at)
     return PoolDelays(waits, max(0.0, now - shard.next_tick()))
 
@@ -59,7 +59,7 @@ def _loads(ready: Sequence[Worker]) -> tuple[WorkerLoad, ...]:
 
 
 def _has_slack(call: Call, now: float) -> bool:
-    return call.deferred and call.due_at - now > SLACK_S
+    return call.deferred and call.terms.due_at - now > SLACK_S
 
 
 def _mean_per_s(workers: Sequence[Worker]) -> float:

@@ -117,7 +117,7 @@ def _fold_process_lost(state: State, fact: ProcessLost) -> list[News]:
     process = state.processes[fact.process]
     news: list[News] = []
     for call in _by_arrival(process):
-        if call.durable:
+        if call.terms.durable:
             _hold_by(state, call, "")
         elif call.worker:
             state.set_call(call, "cancelling", True)
@@ -130,7 +130,7 @@ def _fold_process_lost(state: State, fact: ProcessLost) -> list[News]:
 
 def _fold_tenant_set(state: State, fact: TenantSet) -> None:
     tenant = state.tenant(fact.tenant)
-    state.set_tenant(tenant, (fact.version, fact.weight, fact.rate_per_s, fact.burst, fact.tier, fact.waiting_max))
+    state.set_tenant(tenant, fact.config)
     state.set_clocks(tenant, fact.clocks)
 
 

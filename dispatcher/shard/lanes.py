@@ -37,7 +37,7 @@ class Lanes:
         return min((index.lowest_vft() for index in self.of.get(model, {}).values()), default=inf)
 
     def _index(self, queue: TenantQueue) -> Index:
-        tier = queue.tenant.tier if self._by_tier else ""
+        tier = queue.tenant.config.tier if self._by_tier else ""
         lanes = self.of.get(queue.model)
         if lanes is None:
             lanes = {}

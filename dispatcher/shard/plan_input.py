@@ -69,14 +69,14 @@ def _backlog_s(state: State, head: Call) -> float:
 
 def _due_at(call: Call) -> float:
     """Return when the call is due. One without a class is due like the default class."""
-    return call.due_at or NORMAL.due_at(call.arrived_at)
+    return call.terms.due_at or NORMAL.due_at(call.arrived_at)
 
 
 def _key(call: Call) -> GroupKey:
     """Return the call's group. The planner needs of a class whether it is deferred, and of a call when it is due, so a
     class of another name counts as the default one."""
-    slo_class = BATCH if call.deferred else INTERACTIVE if call.slo_class == INTERACTIVE.name else NORMAL
-    return GroupKey(call.model, slo_class.name, bisect_left(LENGTH_BOUNDS, call.input_tokens))
+    slo_class = BATCH if call.deferred else INTERACTIVE if call.terms.slo_class == INTERACTIVE.name else NORMAL
+    return GroupKey(call.model, slo_class.name, bisect_left(LENGTH_BOUNDS, call.terms.input_tokens))
 
 
 def _backlog(
@@ -85,7 +85,7 @@ def _backlog(
     forecasts: Mapping[str, ArrivalForecast],
     now: float,
 ) -> TenantBacklog:
-    share = Share(tenant.weight, tenant.rate_per_s, tenant.burst)
+    share = Share(tenant.config.weight, tenant.config.rate_per_s, tenant.config.burst)
     expected = {model: each.service(tenant.name, now, HORIZON_S) for model, each in forecasts.items()}
     return TenantBacklog(
         tenant.name,

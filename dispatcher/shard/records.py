@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dispatcher.model.facts import WorkerSet, made
+from dispatcher.model.call import made
+from dispatcher.model.facts import WorkerSet
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.residency import DRAIN_S
 

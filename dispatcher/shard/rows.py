@@ -44,11 +44,11 @@ def tenant_rows(state: State) -> list[TenantRow]:
 def _row(state: State, tenant: Tenant, reserved: float) -> TenantRow:
     return TenantRow(
         tenant=tenant.name,
-        version=tenant.version,
-        tier=tenant.tier,
-        weight=tenant.weight,
-        rate_per_s=tenant.rate_per_s,
-        burst=tenant.burst,
+        version=tenant.config.version,
+        tier=tenant.config.tier,
+        weight=tenant.config.weight,
+        rate_per_s=tenant.config.rate_per_s,
+        burst=tenant.config.burst,
         waiting=tenant.waiting + tenant.suspended,
         running=tenant.running,
         reserved=reserved,
@@ -62,6 +62,6 @@ def _row(state: State, tenant: Tenant, reserved: float) -> TenantRow:
 
 def _credit(state: State, tenant: Tenant) -> float | None:
     """Return the service units left in the bucket, (now - tat) x rate, at most burst (clocks.py)."""
-    if not tenant.rate_per_s or len(tenant.clocks) != 2:
+    if not tenant.config.rate_per_s or len(tenant.clocks) != 2:
         return None
-    return min(tenant.burst, (state.at - tenant.clocks[0]) * tenant.rate_per_s)
+    return min(tenant.config.burst, (state.at - tenant.clocks[0]) * tenant.config.rate_per_s)

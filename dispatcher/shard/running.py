@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dispatcher.model.call import made
 from dispatcher.model.commands import Done, End, Outcome, Return, Unknown
-from dispatcher.model.facts import Dropped, Ended, ProcessSet, Returned, WorkerLost, made
+from dispatcher.model.facts import Dropped, Ended, ProcessSet, Returned, WorkerLost
 from dispatcher.model.formats import OLDEST
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.policies.orders.queues import Call
@@ -101,9 +102,9 @@ def lost_worker(decision: Decision, worker_id: str) -> None:
 def _return(decision: Decision, call: Call, reason: str) -> None:
     state = decision.state
     counted = reason not in NOT_COUNTED
-    if state.at >= call.deadline_at - (EARLY_S if call.cancelling else 0.0):
+    if state.at >= call.terms.deadline_at - (EARLY_S if call.cancelling else 0.0):
         return _end(decision, call, "expired")
-    if call.cancelling or (not call.process and not call.durable):
+    if call.cancelling or (not call.process and not call.terms.durable):
         return _end(decision, call, "cancelled")
     if counted and call.counted + 1 >= ATTEMPTS_MAX:
         return _end(decision, call, "failed")

@@ -82,7 +82,9 @@ class Shard:
         """Return the attempts of durable calls that are returned as "lost" in the decision that is not written yet."""
         calls, facts = self.state.calls, self._decision.facts if self._decision is not None else ()
         lost = (fact for fact in facts if isinstance(fact, Returned) and fact.reason == "lost")
-        return [Over(fact.id, fact.attempt, "lost") for fact in lost if fact.id in calls and calls[fact.id].durable]
+        return [
+            Over(fact.id, fact.attempt, "lost") for fact in lost if fact.id in calls and calls[fact.id].terms.durable
+        ]
 
     def confirm(self, entry: Entry | None = None) -> list[News]:
         """Keep the decision, which is now in the log as `entry` (None: it has no facts).

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Over
 from dispatcher.model.errors import LogCorrupt, LogNewer
 from dispatcher.model.facts import Planned, WorkerSet
@@ -23,13 +24,14 @@ from dispatcher.shard.shard import Shard
 from dispatcher.shard.state import State
 from dispatcher.shard.waits import sum_changed
 
-_TENANT = ("name", "version", "weight", "rate_per_s", "burst", "tier", "waiting_max", "clocks", "spent")
+_TENANT = ("name", *TenantConfig._fields, "clocks", "spent")
 _CALL = (
     "id", "model", "cost", "arrival", "priority", "attempt", "counted", "worker", "charge_in_profile",
     "charge_rate_per_s", "charge_weight", "cancelling", "arrived_at", "deadline_at", "dispatched_at", "durable",
     "process", "app", "interaction", "watchers", "lost_on", "slo_class", "due_at", "deferred", "input_tokens",
 )  # fmt: skip
-"""Snapshots before format 5 lack the fields from slo_class on."""
+"""The fields of a call and of its terms. Snapshots before format 5 lack those from slo_class on."""
+_TERMS = frozenset(CallTerms._fields) - {"tenant"}
 _USAGE_BEFORE = 5
 """The totals of a row of usage in format OLDEST."""
 
@@ -81,8 +83,11 @@ def _rows(state: State) -> dict[str, list[Any]]:
         "plan": [list(state.plan)] if state.plan is not None else [],
         "processes": [_process(name, process) for name, process in state.processes.items()],
         "unreached": [[name, process.unreached] for name, process in state.processes.items() if process.unreached],
-        "tenants": [[getattr(tenant, name) for name in _TENANT] for tenant in state.tenants.values()],
-        "calls": [[call.tenant.name, *(getattr(call, n) for n in _CALL)] for call in state.calls.values()],
+        "tenants": [[each.name, *each.config, each.clocks, each.spent] for each in state.tenants.values()],
+        "calls": [
+            [call.tenant.name, *(getattr(call.terms if name in _TERMS else call, name) for name in _CALL)]
+            for call in state.calls.values()
+        ],
         "usage": [[*key, *row[:totals]] for key, row in state.usage.items()],
         "interactions": [[*key, at] for key, at in state.interactions.items()],
         "ends": [list(over) for over in state.ends.values()],
@@ -167,13 +172,13 @@ def _worker_set(*fields: Any) -> WorkerSet:
 
 def _add_tenant(state: State, values: dict[str, Any]) -> None:
     tenant = state.tenants[values["name"]] = Tenant(values["name"], tuple(values["clocks"]))
-    for name in _TENANT[1:]:
-        setattr(tenant, name, tuple(values[name]) if name == "clocks" else values[name])
+    tenant.config, tenant.spent = TenantConfig(*(values[name] for name in TenantConfig._fields)), values["spent"]
     state.touch(tenant)
 
 
 def _add_call(state: State, tenant: Tenant, values: dict[str, Any]) -> None:
-    call = Call(values["id"], tenant, values["model"], values["cost"], values["arrival"], values["priority"])
+    terms = CallTerms(tenant.name, **{name: values.pop(name) for name in _TERMS if name in values})
+    call = Call(values["id"], tenant, terms, values["arrival"], values["priority"])
     for name, value in values.items():
         setattr(call, name, tuple(value) if name == "watchers" else value)
     state.add_call(call)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from dispatcher.model.call import TenantConfig
 from dispatcher.model.commands import Over
 from dispatcher.model.facts import Planned, WorkerSet
 from dispatcher.model.formats import OLDEST
@@ -143,7 +144,7 @@ class State(UndoJournal):
         self.waits.changed.add(tenant.name)
         if not call.deferred:
             tenant.direct += 1
-            self.waiting_tiers[tenant.tier] += 1
+            self.waiting_tiers[tenant.config.tier] += 1
         self.deadlines.add(call)
 
     def leave_queue(self, call: Call) -> None:
@@ -158,7 +159,7 @@ class State(UndoJournal):
             del self.waiting_models[call.model]
         if not call.deferred:
             tenant.direct -= 1
-            self.waiting_tiers[tenant.tier] -= 1
+            self.waiting_tiers[tenant.config.tier] -= 1
 
     def suspend(self, call: Call, sign: int = 1) -> None:
         """Count a waiting call that is in no queue because its process is silent. With `sign` -1, stop counting it."""
@@ -202,14 +203,12 @@ class State(UndoJournal):
         self._dirty[name] = tenant = self.tenants.pop(name)
         self.idle.update(tenant, is_known=False)
 
-    def set_tenant(self, tenant: Tenant, values: tuple[Any, ...]) -> None:
-        """Assign (version, weight, rate_per_s, burst, tier, waiting_max)."""
-        old = (tenant.version, tenant.weight, tenant.rate_per_s, tenant.burst, tenant.tier, tenant.waiting_max)
-        self._note(self.set_tenant, tenant, old)
+    def set_tenant(self, tenant: Tenant, config: TenantConfig) -> None:
+        self._note(self.set_tenant, tenant, tenant.config)
         self.lanes.drop(tenant)
-        self.waiting_tiers[tenant.tier] -= tenant.direct
-        (tenant.version, tenant.weight, tenant.rate_per_s, tenant.burst, tenant.tier, tenant.waiting_max) = values
-        self.waiting_tiers[tenant.tier] += tenant.direct
+        self.waiting_tiers[tenant.config.tier] -= tenant.direct
+        tenant.config = config
+        self.waiting_tiers[config.tier] += tenant.direct
         self.waits.changed.add(tenant.name)
         self._dirty[tenant.name] = tenant
 
@@ -266,14 +265,14 @@ class State(UndoJournal):
             self.interactions[key] = self.at
 
     def remember_end(self, call: Call, over: Over) -> None:
-        if call.durable:
+        if call.terms.durable:
             self.durable_ends.append((over, call.attempt))
         self.ends[over.id] = over
         self._note(self.ends.pop, over.id, None)
 
     def add_usage(self, call: Call, input_tokens: int, output_tokens: int, served: float, cached_tokens: int) -> None:
         """Charge the tenant for a call that ends while it waits: an earlier attempt had stored its answer."""
-        key = (call.tenant.name, call.app, int(self.at // HOUR_S))
+        key = (call.tenant.name, call.terms.app, int(self.at // HOUR_S))
         usage = self.usage.get(key, NO_USAGE).plus(input_tokens, output_tokens, served, self.position, cached_tokens)
         self._set_usage(call.tenant, key, usage, call.tenant.spent + served)
 
@@ -302,7 +301,7 @@ class State(UndoJournal):
     def refresh(self, tenant: Tenant) -> None:
         """Bring indexes and the sum of promised rates up to date with one tenant. Calls only what has to change."""
         is_active = tenant.running > 0 or tenant.waiting > 0 or tenant.suspended > 0
-        if tenant.promised_per_s != (tenant.rate_per_s if is_active else 0.0):
+        if tenant.promised_per_s != (tenant.config.rate_per_s if is_active else 0.0):
             self.promises.update(tenant)
         if is_active is tenant.is_idle:
             self.idle.update(tenant, is_known=tenant.name in self.tenants)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dispatcher.model.call import made
 from dispatcher.model.commands import Offer, Over, parse_call_id
-from dispatcher.model.facts import Accepted, Dispatched, Ended, made
+from dispatcher.model.facts import Accepted, Dispatched, Ended
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.orders.queues import Call, Clocks
 from dispatcher.shard.failure_causes import next_causes
@@ -25,16 +26,11 @@ MASK = (1 << RECENT) - 1
 
 
 def accepted(state: State, fact: Accepted) -> None:
-    (
-        call_id, floor, holder_name, tenant_name, model, cost, deadline_at, durable, app, interaction, priority, clocks,
-        slo_class, due_at, deferred, input_tokens,
-    ) = fact  # fmt: skip
-    tenant = state.tenants[tenant_name]
+    call_id, floor, holder_name, terms, priority, clocks = fact
+    tenant = state.tenants[terms.tenant]
     state.arrivals += 1
-    call = Call(call_id, tenant, model, cost, state.arrivals, priority)
-    call.arrived_at, call.deadline_at = state.at, deadline_at
-    call.process, call.durable, call.app, call.interaction = holder_name, durable, app, interaction
-    call.slo_class, call.due_at, call.deferred, call.input_tokens = slo_class, due_at, deferred, input_tokens
+    call = Call(call_id, tenant, terms, state.arrivals, priority)
+    call.arrived_at, call.process = state.at, holder_name
     name, sequence = parse_call_id(call_id)
     process = state.process(name)
     holder = process if holder_name == name else state.process(holder_name)
@@ -51,9 +47,9 @@ def accepted(state: State, fact: Accepted) -> None:
     else:
         state.join_queue(call)
     if state.throttle is not None:
-        if interaction:
-            state.note_interaction(tenant_name, interaction)
-        state.note_admission(tenant_name, app)
+        if terms.interaction:
+            state.note_interaction(tenant.name, terms.interaction)
+        state.note_admission(tenant.name, terms.app)
     state.refresh(tenant)
 
 
@@ -108,7 +104,7 @@ def dispatched(state: State, fact: Dispatched) -> list[News]:
     state.virtual_time = virtual_time
     if tiers is not None:
         waiting = [tier for tier, count in state.waiting_tiers.items() if count]
-        state.behind = after_dispatch(state.behind, waiting, tenant.tier, call.cost, tiers.shares, tiers.slack)
+        state.behind = after_dispatch(state.behind, waiting, tenant.config.tier, call.cost, tiers.shares, tiers.slack)
     state.refresh(tenant)
     return [(call.process, made(Offer, (call_id, attempt, worker_name, worker.url, state.position)))]
 
@@ -129,7 +125,7 @@ def ended(state: State, fact: Ended) -> list[News]:
     if call.attempt != attempt:
         raise ValueError(f"the running attempt is {call.attempt}")
     worker, tenant = state.workers[call.worker], call.tenant
-    key = (tenant.name, call.app, int(state.at // HOUR_S))
+    key = (tenant.name, call.terms.app, int(state.at // HOUR_S))
     usage = state.usage.get(key, NO_USAGE)
     if state.undo is not None:
         before = (call.worker, tenant.clocks, tenant.spent, state.virtual_time)
@@ -156,7 +152,7 @@ def ended(state: State, fact: Ended) -> list[News]:
         state.set_process(process, "unreached", ())
     over = made(Over, (call_id, attempt, outcome, input_tokens, output_tokens))
     state.ends[call_id] = over
-    if call.durable:
+    if call.terms.durable:
         state.durable_ends.append((over, attempt))
     state.waits.ended.append((call, served))
     state.refresh(tenant)

@@ -115,7 +115,7 @@ def _waiting_since(state: State) -> dict[str, float]:
         for queue in tenant.queues.values() if tenant.waiting else ():
             if queue.count and queue.model in missing:
                 head = queue.head()
-                if not head.deferred or head.due_at <= state.at + DRAIN_S + _swap_s(state, queue.model):
+                if not head.deferred or head.terms.due_at <= state.at + DRAIN_S + _swap_s(state, queue.model):
                     found[queue.model] = min(head.arrived_at, found.get(queue.model, inf))
     return {model: max(since, state.models_turned.get(model, 0.0)) for model, since in found.items()}
 

@@ -82,8 +82,8 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     own = position * (costs.mean if costs is not None and costs.ends >= COSTS_MIN else each)
     now, later = _others(state, tenant, (model, deferred), own, each)
     queued_s = _drained_s(own, now, later, per_s)
-    if tenant.rate_per_s and state.settings.tiers is None and state.order.name in WITH_GUARANTEES:
-        queued_s = min(queued_s, own / min(per_s, tenant.rate_per_s * state.scale()))
+    if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in WITH_GUARANTEES:
+        queued_s = min(queued_s, own / min(per_s, tenant.config.rate_per_s * state.scale()))
     p90_s = until_loaded_s + record.quantile(costs, pace, state.at) * queued_s
     if costs is not None and costs.variance:
         p90_s += NORMAL_P90 * sqrt(costs.variance * queued_s / (each * per_s))
@@ -109,7 +109,7 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
             record.left(fact.id)
         elif at >= record.arrivals_from and isinstance(fact, Accepted):
             record.arrivals_from = at + SAMPLE_EVERY_S
-            record.arrived(fact.tenant, fact.model, state.arrivals, at)
+            record.arrived(fact.terms.tenant, fact.terms.model, state.arrivals, at)
             if at >= record.follow_from:
                 _follow(state, fact.id)
     record.fade_oldest(at)
@@ -143,7 +143,7 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
     if ranks is None:
         return 0.0, 0.0
     rank = _rank_of(state, tenant, deferred)
-    level = inf if state.order.name == "fcfs" else own / tenant.weight
+    level = inf if state.order.name == "fcfs" else own / tenant.config.weight
     now = later = 0.0
     if (same := ranks.get(rank)) is not None:
         given = same.given(level, mean_cost)
@@ -200,7 +200,7 @@ def _rank_of(state: State, tenant: Tenant, deferred: bool) -> int:
     """Return the rank of the tenant's calls; 0 is the most urgent."""
     if deferred:
         return DEFERRED_RANK
-    return Tier(tenant.tier).rank if state.settings.tiers is not None else 0
+    return Tier(tenant.config.tier).rank if state.settings.tiers is not None else 0
 
 
 def _part(state: State, tenant: Tenant | None, name: QueueName) -> Part | None:
@@ -217,4 +217,4 @@ def _part(state: State, tenant: Tenant | None, name: QueueName) -> Part | None:
     now, later = scaled(queue.count * unit), scaled((queue.count + arriving) * unit)
     if not later:
         return None
-    return Part(_rank_of(state, tenant, deferred), mean > 0.0, scaled(tenant.weight), now, later)
+    return Part(_rank_of(state, tenant, deferred), mean > 0.0, scaled(tenant.config.weight), now, later)

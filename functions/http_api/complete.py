@@ -15,7 +15,7 @@ from dispatcher.fields.parse import Parsed
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.frozen import check_place
-from dispatcher.operations.submit import Known, Submission, submit
+from dispatcher.operations.submit import Known, submit
 from functions.http_api.callers import context_of, idempotency_key
 from functions.http_api.connections import hold_key, read_body
 from functions.http_api.forms import FormMaker
@@ -48,9 +48,7 @@ async def _answer(request: Request, tenant: Tenant, asked: TenantRequest, key: s
     context = context_of(request)
     if key:
         hold_key(request, context, tenant.identity, key)
-    submitted = await submit(
-        context, Submission(tenant, asked, key, traceparent=request.headers.get("traceparent", ""))
-    )
+    submitted = await submit(context, tenant, asked, key, traceparent=request.headers.get("traceparent", ""))
     name_request(request.scope, submitted.invocation.id if isinstance(submitted, Known) else submitted.call.id)
     try:
         following = submitted.following

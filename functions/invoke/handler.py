@@ -10,6 +10,8 @@ answer, the invocation stays with the gate, which has it executed; the answer is
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aws_lambda_powertools.utilities.typing import LambdaContext
@@ -21,7 +23,7 @@ from dispatcher.model.errors import InvalidRequest, NoWorker, TenantError
 from dispatcher.operations.answer import body_of, result_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.followed import FollowedCall
-from dispatcher.operations.submit import Known, NewCall, Submission, submit
+from dispatcher.operations.submit import Known, NewCall, submit
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import count, log_ended, logger, metrics
 from functions.rendering import rendered
@@ -60,14 +62,15 @@ async def invoke(context: Context, event: Any, request_id: str, remaining_s: flo
             message = "lambda.invoke does not stream. Send this request over HTTP, or leave out `stream`."
             raise InvalidRequest(message, "stream", "unsupported_parameter")
         with context.limits.open_request(tenant.identity), context.limits.key_in_flight(tenant.identity, key):
-            return await _invoke(context, Submission(tenant, request, key, traceparent=str(traceparent)), until)
+            submitting = partial(submit, context, tenant, request, key, traceparent=str(traceparent))
+            submitted = await _submit_once_served(context, request.model, submitting, until)
+            return await _answer(context, submitted, key, until)
     except TenantError as error:
         count("refused")
         return error_payload(error)
 
 
-async def _invoke(context: Context, submission: Submission, until: float) -> dict[str, Any]:
-    submitted, key = await _submit_once_served(context, submission, until), submission.key
+async def _answer(context: Context, submitted: NewCall | Known, key: str, until: float) -> dict[str, Any]:
     try:
         if isinstance(submitted, Known):
             answer = await result_of(context, submitted, until - context.clock.monotonic())
@@ -84,17 +87,19 @@ async def _invoke(context: Context, submission: Submission, until: float) -> dic
     return rendered(submitted.call, collected)
 
 
-async def _submit_once_served(context: Context, submission: Submission, until: float) -> NewCall | Known:
+async def _submit_once_served(
+    context: Context, model: str, submitting: Callable[[], Awaitable[NewCall | Known]], until: float
+) -> NewCall | Known:
     """Submit, and wait until `until` for a worker if an empty pool starts one. The deadline begins with the worker.
 
     Raises NoWorker if none serves in time; then Lambda repeats an Event invoke.
     """
     while True:
         try:
-            return await submit(context, submission)
+            return await submitting()
         except NoWorker:
-            waking = (await context.pools.serving(submission.request.model)).waking
-            is_starting = waking is not None and waking.serves(submission.request.model)
+            waking = (await context.pools.serving(model)).waking
+            is_starting = waking is not None and waking.serves(model)
             if not is_starting or context.clock.monotonic() + STARTING_CHECK_S >= until:
                 raise
         await context.clock.sleep(STARTING_CHECK_S)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.interface import EngineError, EngineRequest
+from gpu_worker.engines.interface import EngineError, WorkOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Generation:
     """A prompt as token ids."""
 
 
-def generation_of(request: EngineRequest) -> Generation:
+def generation_of(request: WorkOrder) -> Generation:
     """Return the request's generation. Raises EngineError if it has no text to begin with."""
     body, is_chat = request.body, request.endpoint is Endpoint.CHAT
     prompt, messages = body.get("prompt"), body.get("messages")

@@ -7,92 +7,74 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Protocol
 
+from dispatcher.model.call import CallTerms
 from dispatcher.model.capabilities import TEXT
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished as Finished
 from dispatcher.model.worker_protocol import Started as Started
 from dispatcher.model.worker_protocol import Token as Token
-from dispatcher.policies.tiers import Tier
+from dispatcher.model.worker_protocol import WorkOrder as WorkOrder
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """One request to the engine. `body` has the tenant's fields as the tenant sent them (Request.body). An engine that
-    generates itself reads them with generation.py.
+def own_order(
+    name: str,
+    tenant: str,
+    body: Mapping[str, Any],
+    max_tokens: int,
+    endpoint: Endpoint = Endpoint.COMPLETION,
+    choices: int = 1,
+    *,
+    app: str = "",
+    interaction: str = "",
+    **fields: Any,
+) -> WorkOrder:
+    """Return an order of a worker to its own engine, which no gate sent: a probe, a calibration, a test."""
+    terms = CallTerms(tenant, "", 0.0, inf, False, app, interaction)
+    return WorkOrder(terms, name, 0, body, max_tokens, endpoint, choices, **fields)
 
-    The dispatcher sets tenant, weight, tier, application and stage; a client cannot. `max_tokens`: the most output
-    tokens of each of `choices` answers. `expected_tokens`: None if the client set `max_tokens`; otherwise the number
-    that the gate expects, and the engine shortens `max_tokens` to what fits beside the prompt.
 
-    `timeout_s`: seconds from now after which the answer is useless. `cache_salt`: requests with different salts share
-    no prefix in a cache.
+def fit_order(order: WorkOrder, input_tokens: int, limit: int) -> WorkOrder:
+    """Return the order, with `max_tokens` shortened to what fits beside the prompt if the client set no limit.
+
+    `input_tokens`: of the longest prompt. `limit`: tokens of prompt and output together. Raises PromptTooLong.
     """
+    left = limit - input_tokens
+    if order.is_open and left > 0:
+        return replace(order, max_tokens=min(order.max_tokens, left))
+    if order.max_tokens > left:
+        if order.is_open:
+            raise PromptTooLong(f"the prompt has {input_tokens} tokens; {limit} fit with the answer")
+        sizes = f"the prompt has {input_tokens} tokens and max_tokens is {order.max_tokens}"
+        raise PromptTooLong(f"{sizes}: together more than the {limit} that fit")
+    return order
 
-    request_id: str
-    tenant: str
-    body: Mapping[str, Any]
-    max_tokens: int
-    endpoint: Endpoint = Endpoint.COMPLETION
-    choices: int = 1
-    expected_tokens: int | None = None
-    weight: float = 1.0
-    tier: Tier = Tier.STANDARD
-    app: str = ""
-    stage: int = 0
-    interaction: str = ""
-    timeout_s: float = inf
-    cache_salt: str = ""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the client set no limit."""
-        return self.expected_tokens is not None
+def name_sequence(order: WorkOrder, number: int, of: int) -> str:
+    """Return the name of sequence `number` of the order in an engine's queue; the order's own if `of` is 1."""
+    return order.execution if of == 1 else f"{order.execution}/{number}"
 
-    @property
-    def likely_tokens(self) -> int:
-        """The output tokens of each choice that estimates count."""
-        return self.max_tokens if self.expected_tokens is None else self.expected_tokens
 
-    def fitted(self, input_tokens: int, limit: int) -> EngineRequest:
-        """Return the request, with `max_tokens` shortened to what fits beside the prompt if the client set no limit.
+def queue_request(order: WorkOrder, input_tokens: int, now_s: float, sequence_id: str = "") -> QueueRequest:
+    """Return one sequence of the order as a queue policy sees it. `now_s`: by the policy's clock.
 
-        `input_tokens`: of the longest prompt. `limit`: tokens of prompt and output together. Raises PromptTooLong.
-        """
-        left = limit - input_tokens
-        if self.is_open and left > 0:
-            return replace(self, max_tokens=min(self.max_tokens, left))
-        if self.max_tokens > left:
-            if self.is_open:
-                raise PromptTooLong(f"the prompt has {input_tokens} tokens; {limit} fit with the answer")
-            sizes = f"the prompt has {input_tokens} tokens and max_tokens is {self.max_tokens}"
-            raise PromptTooLong(f"{sizes}: together more than the {limit} that fit")
-        return self
-
-    def sequence_id(self, number: int, of: int) -> str:
-        """Return the name of sequence `number` of the request in an engine's queue; the request's own if `of` is 1."""
-        return self.request_id if of == 1 else f"{self.request_id}/{number}"
-
-    def queued(self, input_tokens: int, now_s: float, sequence_id: str = "") -> QueueRequest:
-        """Return one sequence of the request as a queue policy sees it. `now_s`: by the policy's clock.
-
-        An engine has a sequence for each choice. Each computes the prompt by itself, so a policy charges the prompt to
-        the tenant once for each. The gate charges it once.
-        """
-        return QueueRequest(
-            sequence_id or self.request_id,
-            self.tenant,
-            input_tokens,
-            self.weight,
-            app=self.app,
-            stage=self.stage,
-            interaction=self.interaction,
-            output_tokens_max=self.likely_tokens,
-            tier=self.tier,
-            deadline_s=now_s + self.timeout_s,
-        )
+    An engine has a sequence for each choice. Each computes the prompt by itself, so a policy charges the prompt to the
+    tenant once for each. The gate charges it once.
+    """
+    return QueueRequest(
+        sequence_id or order.execution,
+        order.terms.tenant,
+        input_tokens,
+        order.weight,
+        app=order.terms.app,
+        stage=order.stage,
+        interaction=order.terms.interaction,
+        output_tokens_max=order.likely_tokens,
+        tier=order.tier,
+        deadline_s=now_s + order.timeout_s,
+    )
 
 
 EngineEvent = Started | Token | Finished
@@ -176,7 +158,7 @@ class Engine(Protocol):
     @property
     def facts(self) -> EngineFacts: ...
 
-    def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         """Yield Started, then Tokens, then Finished. Closing the iterator early aborts the work at the next step.
 
         Raises PromptTooLong before Started, RefusedByPolicy before a token, Dropped after tokens if the request is

@@ -31,7 +31,7 @@ from dispatcher.model.capabilities import Capability
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.model.requests import Endpoint
 from dispatcher.ports import Clock
-from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, EngineRequest, Token
+from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, Token, own_order
 from gpu_worker.engines.registry import EngineUnavailable
 from gpu_worker.engines.sleeping_engines import FreeBytes, SleepingEngines, unmeasured
 from gpu_worker.engines.supervised import MakeEngine, PutAway, SupervisedEngine
@@ -235,7 +235,7 @@ class ModelSwaps:
         """Return the text of the canary, from greedy decoding; empty for a model without completions."""
         if Capability.COMPLETION not in engine.facts.capabilities:
             return ""
-        request = EngineRequest(
+        request = own_order(
             f"canary-{next(self._canaries)}",
             CANARY_TENANT,
             {"prompt": CANARY_PROMPT, "temperature": 0.0},

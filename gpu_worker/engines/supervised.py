@@ -25,10 +25,10 @@ from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
     EngineFacts,
-    EngineRequest,
     EngineStats,
     Finished,
     Token,
+    WorkOrder,
 )
 from gpu_worker.engines.sleep import SleepableEngine
 from gpu_worker.engines.swap_counts import SwapCounts
@@ -55,7 +55,7 @@ class AbsentEngine:
     def __init__(self, facts: EngineFacts) -> None:
         self.facts = facts
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         raise restarted()
         yield
 
@@ -166,12 +166,12 @@ class SupervisedEngine:
             await engine.stop()
         self._ended = last.plus(self._ended)
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         if not self.serves():
             raise restarted()
         gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         async with aclosing(self._engine.generate(request)) as events:
-            async for event in self._watch_events(request.request_id, events, gone):
+            async for event in self._watch_events(request.execution, events, gone):
                 yield event
 
     async def _watch_events(

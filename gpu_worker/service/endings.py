@@ -53,7 +53,7 @@ def ending(execution: Execution, worker: str, now: float, preempted_retry_s: flo
         raise ValueError("the engine has not ended this execution yet")
     if execution.abort is Abort.LEASE_LOST:
         return Ending(None, None)
-    if execution.caller_left and not execution.order.durable:
+    if execution.caller_left and not execution.order.terms.durable:
         return Ending(_end(execution, "cancelled"), None)
     if isinstance(result, EngineError):
         return _engine_error(execution, result, worker, preempted_retry_s)
@@ -75,7 +75,7 @@ def outcome_of(report: End | Return) -> str:
 
 
 def _success_ending(execution: Execution, finished: Finished) -> Ending:
-    if not execution.order.durable:
+    if not execution.order.terms.durable:
         return Ending(_end(execution, "done"), finished)
     details = {"cached_tokens": finished.cached_tokens, "reasoning_tokens": finished.reasoning_tokens}
     kept = {"choices": execution.collected.choices(), **{name: count for name, count in details.items() if count}}
@@ -108,7 +108,9 @@ def _overload_ending(execution: Execution, error: EngineError, worker: str) -> E
 
 
 def _abort_ending(execution: Execution, worker: str, now: float) -> Ending:
-    if execution.abort is Abort.LATE or (execution.abort is None and now >= execution.order.deadline_at - EARLY_S):
+    if execution.abort is Abort.LATE or (
+        execution.abort is None and now >= execution.order.terms.deadline_at - EARLY_S
+    ):
         return Ending(_with_answer(execution, _end(execution, "expired"), EXPIRED), EXPIRED)
     if execution.abort is Abort.DRAINED:
         return _gave_up(execution, worker, "refused", WorkRefused(503, "draining", "This worker stops."))
@@ -122,7 +124,7 @@ def _abort_ending(execution: Execution, worker: str, now: float) -> Ending:
 
 def _gave_up(execution: Execution, worker: str, reason: str, event: WorkRefused) -> Ending:
     """Return the attempt. But end it if its caller streams, has tokens, and cannot get the answer in another way."""
-    if execution.output_tokens and execution.order.streamed and not execution.order.durable:
+    if execution.output_tokens and execution.order.streamed and not execution.order.terms.durable:
         return _failure_ending(execution, replace(event, final=True))
     return Ending(Return(execution.order.invocation, execution.order.attempt, reason, worker), event)
 
@@ -142,14 +144,14 @@ def _end(execution: Execution, outcome: str) -> End:
         outcome=outcome,
         input_tokens=execution.input_tokens,
         output_tokens=execution.output_tokens,
-        tenant=order.tenant,
+        tenant=order.terms.tenant,
         first_token_s=execution.first_token_s,
         cached_tokens=execution.cached_tokens,
     )
 
 
 def _with_answer(execution: Execution, end: End, event: WorkRefused) -> End:
-    return end._replace(answer=error_body(error_of_refusal(event))) if execution.order.durable else end
+    return end._replace(answer=error_body(error_of_refusal(event))) if execution.order.terms.durable else end
 
 
 def refused(call_id: str, attempt: int, worker: str, event: WorkRefused, tenant: str = "") -> End | Return:

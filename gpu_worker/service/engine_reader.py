@@ -9,11 +9,11 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dispatcher.model.worker_protocol import Finished, Started, WorkOrder
 from dispatcher.ports import Clock
-from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, EngineRequest
+from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
 from gpu_worker.service.execution import Abort, Execution
 from gpu_worker.service.execution_spans import ExecutionSpans
 from gpu_worker.service.slo.watch import SloWatch
@@ -71,19 +71,19 @@ class EngineReader:
         await self.engine.abort(execution.name)
 
     async def _generate(self, order: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
-        async with aclosing(self.engine.generate(engine_request(order, self.clock.now()))) as events:
+        async with aclosing(self.engine.generate(engine_order(order, self.clock.now()))) as events:
             async for event in events:
                 yield event
 
     async def _abort_if_late(self, execution: Execution) -> None:
-        if execution.abort is None and self.clock.now() >= execution.order.deadline_at:
+        if execution.abort is None and self.clock.now() >= execution.order.terms.deadline_at:
             self.watch.expiries[execution.order.tier] += 1
             await self.abort(execution, Abort.LATE)
 
     def _wait_max_s(self, execution: Execution) -> float:
         if execution.abort is not None:
             return STEP_S
-        return max(0.0, min(STEP_S, execution.order.deadline_at - self.clock.now()))
+        return max(0.0, min(STEP_S, execution.order.terms.deadline_at - self.clock.now()))
 
     async def _note(self, execution: Execution, event: EngineEvent) -> None:
         """Record the event's counts and time. If the execution was aborted before the engine had the request, for
@@ -109,28 +109,16 @@ class EngineReader:
         execution.result = EngineError("engine_failed", "The engine failed on this request.")
 
 
-def engine_request(order: WorkOrder, now: float) -> EngineRequest:
-    """Return the engine's request for `order`. `now` is in Unix seconds, by the same clock as `order.deadline_at`.
+def engine_order(order: WorkOrder, now: float) -> WorkOrder:
+    """Return the order for the engine. `now` is in Unix seconds, by the same clock as the order's deadline.
 
     The tenant's name is put before the application's name. Policies learn from the requests of an application, and
     requests of one tenant must not affect another tenant that uses the same application name.
     """
-    return EngineRequest(
-        request_id=order.execution,
-        tenant=order.tenant,
-        body=order.body,
-        max_tokens=order.max_tokens,
-        expected_tokens=order.expected_tokens,
-        endpoint=order.endpoint,
-        choices=order.choices,
-        weight=order.weight,
-        tier=order.tier,
-        app=f"{order.tenant}/{order.app}" if order.app else "",
-        stage=order.stage,
-        interaction=order.interaction,
-        timeout_s=max(0.0, order.deadline_at - now),
-        cache_salt=order.cache_salt,
-    )
+    terms = order.terms
+    if terms.app:
+        terms = terms._replace(app=f"{terms.tenant}/{terms.app}")
+    return replace(order, terms=terms, timeout_s=max(0.0, terms.deadline_at - now))
 
 
 def _error(done: asyncio.Future[EngineEvent]) -> BaseException | None:

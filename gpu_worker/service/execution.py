@@ -68,7 +68,7 @@ class Execution:
         if isinstance(event, Token) and not self.first_token_s:
             self.first_token_s = now_s - self.begun_s
             self.spans.first_token()
-        if self.order.durable:
+        if self.order.terms.durable:
             self._collect(event)
 
     def counts(self) -> dict[str, int]:

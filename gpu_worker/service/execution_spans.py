@@ -39,8 +39,8 @@ class ExecutionSpans:
             name,
             order.trace,
             {
-                "headgate.tenant": order.tenant,
-                "headgate.model": order.model,
+                "headgate.tenant": order.terms.tenant,
+                "headgate.model": order.terms.model,
                 "headgate.tier": order.tier.value,
                 "headgate.invocation": order.invocation,
                 "headgate.attempt": order.attempt,

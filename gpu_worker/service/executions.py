@@ -189,7 +189,7 @@ class Executions:
         if isinstance(order, OrderRefused):
             return self._refuse(token, WorkRefused(422, "invalid_order", str(order), final=True))
         if (refusal := self._refusal(order)) is not None:
-            return self._refuse(token, refusal, order.tenant)
+            return self._refuse(token, refusal, order.terms.tenant)
         return self._again(token, order) if self.health.knows(order.invocation) else self._begin(order)
 
     def _begin(self, order: WorkOrder) -> AsyncGenerator[bytes, None]:
@@ -238,13 +238,13 @@ class Executions:
             raise Refusal(409, "seen_already", "This attempt or a later one reached this worker before.")
 
     def _refusal(self, order: WorkOrder) -> WorkRefused | None:
-        if order.model != self.engine.facts.model:
+        if order.terms.model != self.engine.facts.model:
             return WorkRefused(404, "model_not_found", "This worker serves another model.")
         if not self.accepting or not self.health.serves():
             return WorkRefused(503, "draining", "This worker takes no more work for now.")
         if len(self._live) >= self.slots:
             return WorkRefused(503, "worker_full", "All slots of this worker are taken.")
-        if order.deferred or (retry_after_s := self.watch.shed_retry_after_s(order.tier)) is None:
+        if order.terms.deferred or (retry_after_s := self.watch.shed_retry_after_s(order.tier)) is None:
             return None
         message = "The service is overloaded and serves more urgent work first; try again later."
         return WorkRefused(429, "overloaded", message, retry_after_s, final=True)
@@ -262,7 +262,7 @@ class Executions:
         try:
             refusal = await self.health.refusal(order)
         finally:
-            lines = self._begin(order) if refusal is None else self._refuse(token, refusal, order.tenant)
+            lines = self._begin(order) if refusal is None else self._refuse(token, refusal, order.terms.tenant)
             self._deciding.discard(token.execution)
         async with aclosing(lines):
             async for line in lines:
@@ -310,7 +310,7 @@ class Executions:
     def _until(self, order: WorkOrder, report: AttemptReport) -> float:
         """Return the time until which the last event waits for the log, in Unix seconds."""
         now = self.clock.now()
-        return now + RETURN_S if isinstance(report, Return) else max(order.deadline_at, now + LATE_S)
+        return now + RETURN_S if isinstance(report, Return) else max(order.terms.deadline_at, now + LATE_S)
 
     def _end(self, execution: Execution) -> _LastEvent | None:
         """Free the slot and begin to deliver the report. Return the last event for the caller, or None."""
@@ -333,14 +333,18 @@ class Executions:
         logger.info("ended: %s", outcome_of(ended.report), extra=fields)
         delivery = self.outbox.post(ended.report)
         delivery.add_done_callback(lambda _: settled.end("reported"))
-        return None if ended.event is None else _LastEvent(ended.event, ended.report, delivery, execution.order.tenant)
+        return (
+            None
+            if ended.event is None
+            else _LastEvent(ended.event, ended.report, delivery, execution.order.terms.tenant)
+        )
 
     async def _close(self, execution: Execution) -> None:
         """Release the engine's stream. If the caller has left, first read it to its end and end the execution."""
         try:
             if execution.result is None:
                 execution.caller_left = True
-                if not execution.order.durable:
+                if not execution.order.terms.durable:
                     await self._reader.abort(execution, Abort.CALLER_LEFT)
                 await self._reader.run_out(execution)
             await execution.events.aclose()

@@ -83,7 +83,7 @@ def make_app(executions: Executions, *, worker_id: str, secrets: FleetSecrets, c
         lines = executions.run(token, order)
         # The first line is read here, before the answer is sent: from then on, closing the generator frees the slot.
         first = await anext(lines, None)
-        deadline_at = order.deadline_at if isinstance(order, WorkOrder) else clock.now()
+        deadline_at = order.terms.deadline_at if isinstance(order, WorkOrder) else clock.now()
         return LinesResponse(first, lines, name=token.execution, deadline_at=deadline_at, clock=clock)
 
     async def engine_stats(request: Request) -> Response:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.engines.interface import Engine, EngineEvent, EngineRequest, Finished, Started, Token
+from gpu_worker.engines.interface import Engine, EngineEvent, Finished, Started, Token, WorkOrder, own_order
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy
 
@@ -21,7 +21,7 @@ needs_torch = [
     pytest.mark.engine,
     pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed (extra: transformers)"),
 ]
-ENGINE_FIELDS = frozenset(each.name for each in fields(EngineRequest))
+ENGINE_FIELDS = frozenset(each.name for each in fields(WorkOrder))
 KINDS = ["modelled", pytest.param("transformers", marks=needs_torch)]
 
 
@@ -65,17 +65,17 @@ async def engine_of(
         await engine.stop()
 
 
-def request(request_id: str, tenant: str = "a", **changes: object) -> EngineRequest:
+def request(request_id: str, tenant: str = "a", **changes: object) -> WorkOrder:
     body: dict[str, object] = {"prompt": "What is served next?", "temperature": 0.0}
     body |= {name: changes.pop(name) for name in [*changes] if name not in ENGINE_FIELDS}
-    return EngineRequest(request_id, tenant, body, **{"max_tokens": 8, **changes})  # type: ignore[arg-type]
+    return own_order(request_id, tenant, body, **{"max_tokens": 8, **changes})  # type: ignore[arg-type]
 
 
-async def events_of(engine: Engine, asked: EngineRequest) -> list[EngineEvent]:
+async def events_of(engine: Engine, asked: WorkOrder) -> list[EngineEvent]:
     return [event async for event in engine.generate(asked)]
 
 
-async def text_of(engine: Engine, asked: EngineRequest) -> str:
+async def text_of(engine: Engine, asked: WorkOrder) -> str:
     return "".join(event.text for event in await events_of(engine, asked) if isinstance(event, Token))
 
 
@@ -97,7 +97,7 @@ async def idle(engine: Engine) -> None:
         await asyncio.sleep(0.005)  # a busy wait would take the interpreter from the engine's thread
 
 
-def gather_text(engine: Engine, asked: list[EngineRequest]) -> asyncio.Future[list[str]]:
+def gather_text(engine: Engine, asked: list[WorkOrder]) -> asyncio.Future[list[str]]:
     return asyncio.gather(*(text_of(engine, one) for one in asked))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.engines.interface import EngineRequest
+from gpu_worker.engines.interface import own_order
 from gpu_worker.engines.measured.step_times import StepTimes, fit
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.costs import UNCALIBRATED, Strategy
@@ -81,7 +81,7 @@ async def test_measuring_the_copies_leaves_nothing_behind(home: Path, swap: int)
     await engine.start()
     try:
         stats, found = engine.stats(), engine._admission.calibration
-        asked = EngineRequest("r", "t", {"prompt": "What is served next?", "temperature": 0.0}, 8)
+        asked = own_order("r", "t", {"prompt": "What is served next?", "temperature": 0.0}, 8)
         heard = Listening(engine)
         await heard.listen(asked)
     finally:

@@ -47,7 +47,7 @@ async def test_many_at_once_all_finish_and_every_token_is_counted(kind: str, hom
         await idle(engine)
         stats = engine.stats()
     for tenant in ("t0", "t1", "t2"):
-        mine = [end for one, end in zip(asked, ends, strict=True) if one.tenant == tenant]
+        mine = [end for one, end in zip(asked, ends, strict=True) if one.terms.tenant == tenant]
         got = stats.tenants[tenant]
         assert got.input_tokens == sum(end.input_tokens for end in mine)
         assert got.output_tokens == sum(end.output_tokens for end in mine)

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest, Finished, Token
+from gpu_worker.engines.interface import EngineError, EngineEvent, Finished, Token, WorkOrder, own_order
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.options import ServerOptions
 from gpu_worker.policies.fairness.registry import make_policy
@@ -81,12 +81,12 @@ async def engine_before(file: Path) -> AsyncIterator[tuple[OpenAiEngine, Server]
         await server.kill()
 
 
-def chat(name: str, tokens: int = 8, **changes: Any) -> EngineRequest:
+def chat(name: str, tokens: int = 8, **changes: Any) -> WorkOrder:
     fields = {name: changes.pop(name) for name in ("expected_tokens",) if name in changes}
-    return EngineRequest(name, "a", {"messages": QUESTION, **changes}, tokens, Endpoint.CHAT, **fields)
+    return own_order(name, "a", {"messages": QUESTION, **changes}, tokens, Endpoint.CHAT, **fields)
 
 
-async def events_of(engine: OpenAiEngine, request: EngineRequest) -> list[EngineEvent]:
+async def events_of(engine: OpenAiEngine, request: WorkOrder) -> list[EngineEvent]:
     return [event async for event in engine.generate(request)]
 
 
@@ -94,7 +94,7 @@ def text_of(events: list[EngineEvent]) -> str:
     return "".join(event.text for event in events if isinstance(event, Token))
 
 
-async def killed_while(engine: OpenAiEngine, server: Server, request: EngineRequest) -> None:
+async def killed_while(engine: OpenAiEngine, server: Server, request: WorkOrder) -> None:
     async for event in engine.generate(request):
         if isinstance(event, Token) and event.output_tokens == 5:
             await server.kill()

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from dispatcher.bootstrap import RealClock
-from gpu_worker.engines.interface import Engine, EngineRequest, Token
+from gpu_worker.engines.interface import Engine, Token, own_order
 from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.registry import make_engine
 from gpu_worker.engines.supervised import SupervisedEngine
@@ -32,7 +32,7 @@ def models_of(kind: str, home: Path) -> list[str]:
 
 
 async def answer(engine: SupervisedEngine, number: int) -> str:
-    request = EngineRequest(f"r{number}", "tenant", {"prompt": "once upon a time", "temperature": 0.0}, 12)
+    request = own_order(f"r{number}", "tenant", {"prompt": "once upon a time", "temperature": 0.0}, 12)
     return "".join([event.text async for event in engine.generate(request) if isinstance(event, Token)])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import Engine, EngineError, EngineRequest, Evicted, Finished, Token
+from gpu_worker.engines.interface import Engine, EngineError, Evicted, Finished, Token, WorkOrder, own_order
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.costs import Calibration, Strategy
 from gpu_worker.policies.tiers.settings import TierSettings
@@ -52,13 +52,13 @@ def greedy(prompt: str) -> dict[str, Any]:
     return {"prompt": prompt, "temperature": 0.0}
 
 
-def background(number: int, **changes: Any) -> EngineRequest:
-    asked = EngineRequest(f"b{number}", "batch", greedy(f"{number} {PROMPT}"), OUTPUT, tier=Tier.BACKGROUND)
+def background(number: int, **changes: Any) -> WorkOrder:
+    asked = own_order(f"b{number}", "batch", greedy(f"{number} {PROMPT}"), OUTPUT, tier=Tier.BACKGROUND)
     return replace(asked, **changes)
 
 
-def premium(**changes: Any) -> EngineRequest:
-    return replace(EngineRequest("premium", "paying", greedy("Premium: " + PROMPT), 8, tier=Tier.PREMIUM), **changes)
+def premium(**changes: Any) -> WorkOrder:
+    return replace(own_order("premium", "paying", greedy("Premium: " + PROMPT), 8, tier=Tier.PREMIUM), **changes)
 
 
 class Listening:
@@ -71,8 +71,8 @@ class Listening:
         self.errors: dict[str, EngineError] = {}
         self.order: list[str] = []
 
-    async def listen(self, asked: EngineRequest) -> None:
-        name = asked.request_id
+    async def listen(self, asked: WorkOrder) -> None:
+        name = asked.execution
         self.texts[name], self.counts[name] = "", 0
         try:
             async for event in self._engine.generate(asked):
@@ -158,7 +158,7 @@ async def test_everybody_is_charged_what_was_generated_once(home: Path) -> None:
 async def test_no_request_is_evicted_for_an_equal(home: Path) -> None:
     async with tiered_engine(home) as engine:
         heard = Listening(engine)
-        alike = [replace(background(number), tier=Tier.PREMIUM, request_id=f"p{number}") for number in range(3)]
+        alike = [replace(background(number), tier=Tier.PREMIUM, invocation=f"p{number}") for number in range(3)]
         await asyncio.gather(*(heard.listen(asked) for asked in alike))
         assert engine.stats().counts.preemptions == {}
 

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, get_args
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import (
     Accept,
     Attempts,
@@ -54,7 +55,7 @@ from dispatcher.service.codec.frames import (
     encode_message,
     encode_news,
 )
-from dispatcher.shard.alone import LoneGate
+from dispatcher.shard.alone import LoneGate, with_fields
 from dispatcher.shard.codec import PLAIN, decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
@@ -72,9 +73,13 @@ def accept(number: str, tenant: str, at: float, **fields: Any) -> Accept:
     """Return a call of the process "p", or of the one that its number names."""
     process = number.partition("-")[0]
     made = Accept(
-        number, 1, process, tenant, "m", 300.0, T0 + at + 60.0, False, "app", "", 1, 1.0, 0.0, 0.0, "standard", 100
+        number,
+        1,
+        process,
+        CallTerms(tenant, "m", 300.0, T0 + at + 60.0, False, "app", ""),
+        TenantConfig(1, 1.0, 0.0, 0.0, "standard", 100),
     )
-    return made._replace(**fields)
+    return with_fields(made, **fields)
 
 
 def report(worker: str, *live: str, **fields: Any) -> Report:

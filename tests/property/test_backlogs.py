@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Tick, call_id
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.backlogs import DEFERRED_RANK
@@ -91,9 +92,9 @@ def anew(shard: Shard) -> Sums:
             is_known = costs is not None and costs.ends >= COSTS_MIN and costs.mean > 0
             unit = costs.mean if costs is not None and is_known else 1.0
             later = count + (0.0 if costs is None or deferred else costs.recent)
-            rank = Tier(tenant.tier).rank if state.settings.tiers is not None else 0
+            rank = Tier(tenant.config.tier).rank if state.settings.tiers is not None else 0
             for is_forecast, number in enumerate((count, later)):
-                service, weight = int(number * unit * SCALE), int(tenant.weight * SCALE)
+                service, weight = int(number * unit * SCALE), int(tenant.config.weight * SCALE)
                 if service:
                     sums = found[model, DEFERRED_RANK if deferred else rank, is_known, bool(is_forecast)]
                     queues, services, weights = sums.get(class_of(service / weight), (0, 0, 0))
@@ -120,7 +121,11 @@ class BacklogMachine(ShardMachine):
             weight, rate, burst, tier = TENANTS[tenant]
             name = call_id("p", self.sequences["p"])
             accept = Accept(
-                name, 0, "p", tenant, "m", 7.0, self.now + 99, False, "", "", 1, weight, rate, burst, tier, 9
+                name,
+                0,
+                "p",
+                CallTerms(tenant, "m", 7.0, self.now + 99, False, "", ""),
+                TenantConfig(1, weight, rate, burst, tier, 9),
             )
             running = [call for call in self.writer.state.calls.values() if call.worker][:2]
             self.write([*(End(call.id, call.attempt, "done", 5, ends) for call in running), accept], lose=ends == 3)
@@ -133,7 +138,16 @@ class BacklogMachine(ShardMachine):
         name, tier = call_id("p", self.sequences["p"]), sorted(str(tier) for tier in Tier)[version % len(Tier)]
         until = self.now + 99
         self.write(
-            [Accept(name, 0, "p", tenant, "n", 7.0, until, False, "", "", version, weight, 0.0, 0.0, tier, 9)], False
+            [
+                Accept(
+                    name,
+                    0,
+                    "p",
+                    CallTerms(tenant, "n", 7.0, until, False, "", ""),
+                    TenantConfig(version, weight, 0.0, 0.0, tier, 9),
+                )
+            ],
+            False,
         )
 
     @invariant()
@@ -146,9 +160,12 @@ class BacklogMachine(ShardMachine):
         before = {key: dict(sums) for key, sums in kept(self.writer).items()}
         self.sequences["p"] += 1
         accept = Accept(
-            call_id("p", self.sequences["p"]), 0, "p", "a", "m", 7.0, self.now + 99, False, "", "", 1, 1.0, 0.0, 0.0,
-            "standard", 9,
-        )  # fmt: skip
+            call_id("p", self.sequences["p"]),
+            0,
+            "p",
+            CallTerms("a", "m", 7.0, self.now + 99, False, "", ""),
+            TenantConfig(1, 1.0, 0.0, 0.0, "standard", 9),
+        )
         self.writer.decide([Tick(), accept], self.now + 50.0)
         sum_changed(self.writer.state)
         self.writer.rollback()

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import (
     Accept,
     Cancel,
@@ -118,7 +119,7 @@ class ShardMachine(RuleBasedStateMachine):
         due: tuple[str, float, bool],
     ) -> None:
         slo_class, due_s, deferred = due
-        due_at = self.now + due_s if slo_class else 0.0
+        when, until = (self.now + due_s if slo_class else 0.0, deferred), self.now + wait_s
         commands: list[Command] = []
         for tenant in tenants:
             self.sequences[process] += 1
@@ -126,19 +127,24 @@ class ShardMachine(RuleBasedStateMachine):
             floor = max(0, self.sequences[process] - 3)
             weight, rate, burst, tier = TENANTS[tenant]
             commands.append(
-                Accept(name, floor, "" if kind == "launched" else process, tenant, model, cost, self.now + wait_s,
-                       kind != "plain", "app", "chat", 1, weight, rate, burst, tier, 5, slo_class, due_at, deferred, 9)
-            )  # fmt: skip
+                Accept(
+                    name,
+                    floor,
+                    "" if kind == "launched" else process,
+                    CallTerms(tenant, model, cost, until, kind != "plain", "app", "chat", slo_class, *when, 9),
+                    TenantConfig(1, weight, rate, burst, tier, 5),
+                )
+            )
         self.write(commands, lose)
 
     @rule(data=st.data(), lose=st.booleans(), process=st.sampled_from(["", *PROCESSES]))
     def hold(self, data: st.DataObject, lose: bool, process: str) -> None:
         """A process takes a durable call, or lets it go."""
-        durable = sorted(call.id for call in self.writer.state.calls.values() if call.durable)
+        durable = sorted(call.id for call in self.writer.state.calls.values() if call.terms.durable)
         if durable:
             call = self.writer.state.calls[data.draw(st.sampled_from(durable))]
-            call_and_holder = (call.id, 0, process, call.tenant.name, call.model, call.cost, call.deadline_at, True)
-            self.write([Accept(*call_and_holder, "", "", 1, 1.0, 0.0, 0.0, "standard", 5)], lose)
+            terms = CallTerms(*call.terms[:5], "", "")
+            self.write([Accept(call.id, 0, process, terms, TenantConfig(1, 1.0, 0.0, 0.0, "standard", 5))], lose)
 
     @rule(data=st.data(), lose=st.booleans(), tokens=st.integers(0, 20))
     def end(self, data: st.DataObject, lose: bool, tokens: int) -> None:

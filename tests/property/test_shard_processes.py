@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, call_id
 from dispatcher.model.facts import Dispatched, Ended, Entry
 from dispatcher.shard.codec import decode_entry, encode_entry
@@ -91,9 +92,14 @@ def play(processes: int, *, shuffled: bool) -> tuple[list[Dispatched], Counter[s
         name = call_id("p", number + 1)
         tenant_of[name], tokens[name] = tenant, true
         accepts.append(
-            Accept(name, 0, "p", tenant, MODEL, cost, T0 + 1e6, False, "", "", 1, WEIGHTS[tenant],
-                   RATES_PER_S[tenant], 200.0, "standard", 100_000)
-        )  # fmt: skip
+            Accept(
+                name,
+                0,
+                "p",
+                CallTerms(tenant, MODEL, cost, T0 + 1e6, False, "", ""),
+                TenantConfig(1, WEIGHTS[tenant], RATES_PER_S[tenant], 200.0, "standard", 100_000),
+            )
+        )
     if shuffled:
         places = {id(accept): number + route.uniform(0.0, processes) for number, accept in enumerate(accepts)}
         accepts.sort(key=lambda accept: places[id(accept)])

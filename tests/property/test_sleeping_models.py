@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.engines.interface import EngineRequest
+from gpu_worker.engines.interface import own_order
 from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
 from gpu_worker.engines.supervised import SupervisedEngine
 from tests.support.virtual_time import run
@@ -49,7 +49,7 @@ def test_any_swaps_with_any_faults(room: int, swaps: list[Swap]) -> None:
             assert sorted(models.alive()) == sorted([engine.facts.model, *engine.asleep])
             assert sorted(models.asleep()) == sorted(engine.asleep)
             assert models.most_asleep_bytes <= room * SLEEP_BYTES
-            events = [event async for event in engine.generate(EngineRequest(str(number), "t", {"prompt": "p"}, 2))]
+            events = [event async for event in engine.generate(own_order(str(number), "t", {"prompt": "p"}, 2))]
             assert events
             before, served = served, engine.stats().tenants["a"].service
             assert served >= before + 4, "two tokens, and the canary of a swap"

@@ -25,11 +25,12 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
-    EngineRequest,
     Finished,
     PromptTooLong,
     Started,
     Token,
+    WorkOrder,
+    own_order,
 )
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
@@ -93,14 +94,14 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     found.close()
 
 
-def asked(name: str, tokens: int = 12, **changes: Any) -> EngineRequest:
+def asked(name: str, tokens: int = 12, **changes: Any) -> WorkOrder:
     body = {"prompt": "What is served next?", "temperature": 0.0}
     body |= {field: changes.pop(field) for field in [*changes] if field in ("prompt", "temperature", "seed", "stop")}
-    return EngineRequest(name, changes.pop("tenant", "a"), body, tokens, **changes)
+    return own_order(name, changes.pop("tenant", "a"), body, tokens, **changes)
 
 
-def chat(name: str, tokens: int = 200, **body: Any) -> EngineRequest:
-    return EngineRequest(name, "a", {"messages": QUESTION, "temperature": 0.0, **body}, tokens, Endpoint.CHAT)
+def chat(name: str, tokens: int = 200, **body: Any) -> WorkOrder:
+    return own_order(name, "a", {"messages": QUESTION, "temperature": 0.0, **body}, tokens, Endpoint.CHAT)
 
 
 def text_of(events: list[EngineEvent]) -> str:
@@ -113,11 +114,11 @@ def arguments_of(events: list[EngineEvent]) -> Any:
     return json.loads("".join(call["function"].get("arguments", "") for calls in deltas for call in calls))
 
 
-async def events_of(engine: Any, request: EngineRequest) -> list[EngineEvent]:
+async def events_of(engine: Any, request: WorkOrder) -> list[EngineEvent]:
     return [event async for event in engine.generate(request)]
 
 
-async def how_it_ends(engine: Any, request: EngineRequest) -> str:
+async def how_it_ends(engine: Any, request: WorkOrder) -> str:
     try:
         last = (await events_of(engine, request))[-1]
     except EngineError as error:
@@ -272,10 +273,10 @@ def test_premium_goes_before_a_flood_of_background(house: House) -> None:
     async def story() -> list[str]:
         order: list[str] = []
 
-        async def listen(request: EngineRequest) -> None:
+        async def listen(request: WorkOrder) -> None:
             async for event in house.engine.generate(request):
-                if isinstance(event, Token) and request.request_id not in order:  # it may bring two tokens
-                    order.append(request.request_id)
+                if isinstance(event, Token) and request.execution not in order:  # it may bring two tokens
+                    order.append(request.execution)
 
         flood = [asked(f"b{n}", 150, tier=Tier.BACKGROUND, tenant="batch") for n in range(12)]
         tasks = [asyncio.create_task(listen(request)) for request in flood]

@@ -15,7 +15,7 @@ if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is absent", allow_module_level=True)
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.interface import EngineEvent, EngineRequest, Finished, PromptTooLong, Token
+from gpu_worker.engines.interface import EngineEvent, Finished, PromptTooLong, Token, own_order
 from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
 
 POOLING = ("--runner", "pooling", "--convert", "embed", "--max-model-len", "512")
@@ -33,7 +33,7 @@ async def vllm_with(arguments: tuple[str, ...], home: Path) -> AsyncIterator[Vll
 
 
 async def embedded(engine: VllmEngine, name: str, **body: Any) -> list[EngineEvent]:
-    request = EngineRequest(name, "a", body, 0, Endpoint.EMBEDDINGS)
+    request = own_order(name, "a", body, 0, Endpoint.EMBEDDINGS)
     return [event async for event in engine.generate(request)]
 
 

@@ -46,7 +46,7 @@ from dispatcher.operations.ends import cancel
 from dispatcher.operations.followed import FollowedCall
 from dispatcher.operations.responses import Turn, keep_if_wanted, read_turn
 from dispatcher.operations.results import choices_of, last_event
-from dispatcher.operations.submit import Known, NewCall, Submission, submit
+from dispatcher.operations.submit import Known, NewCall, submit
 from dispatcher.responses.answer import ResponseEvents
 from dispatcher.responses.errors import renamed
 from dispatcher.responses.items import listed
@@ -141,7 +141,7 @@ class LineCall:
     async def _once(self, asked: LineRequest, line: Line) -> dict[str, Any]:
         key = f"batch:{self._batch.id}:{line.number}:{self._number}"
         due_at = due_at_of(self._batch, line.number)
-        submitted = await submit(self._context, Submission(await self._tenant(), asked.request, key, due_at=due_at))
+        submitted = await submit(self._context, await self._tenant(), asked.request, key, due_at=due_at)
         try:
             if isinstance(submitted, Known):
                 return await self._follow_known(submitted, asked)

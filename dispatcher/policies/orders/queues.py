@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.policies.orders.sorted_entries import Entry, SortedEntries
 
 SLACK = 64
@@ -19,23 +20,30 @@ SLACK = 64
 
 Clocks = tuple[float, ...]
 """The numbers that an order keeps for a tenant. Their meaning belongs to the order."""
+UNKNOWN = TenantConfig(0, 1.0, 0.0, 0.0, "standard", 0)
+"""The configuration of a tenant before its first one."""
 
 
 class Call:
-    """An accepted call. `cost`: its estimate in service units. `arrival`: its number in the order of all arrivals."""
+    """An accepted call. `arrival`: its number in the order of all arrivals.
+
+    The terms that every decision reads are attributes of this class too: a read takes a fifth of the time of a field of
+    a named tuple.
+    """
 
     __slots__ = (
-        "app", "arrival", "arrived_at", "attempt", "cancelling", "charge_in_profile", "charge_rate_per_s",
-        "charge_weight", "cost", "counted", "deadline_at", "deferred", "dispatched_at", "due_at", "durable", "id",
-        "input_tokens", "interaction", "lost_on", "model", "priority", "process", "queued", "slo_class", "tenant",
-        "watchers", "worker",
+        "arrival", "arrived_at", "attempt", "cancelling", "charge_in_profile", "charge_rate_per_s", "charge_weight",
+        "cost", "counted", "deferred", "dispatched_at", "id", "lost_on", "model", "priority", "process", "queued",
+        "tenant", "terms", "watchers", "worker",
     )  # fmt: skip
 
-    def __init__(self, call_id: str, tenant: Tenant, model: str, cost: float, arrival: int, priority: float) -> None:
+    def __init__(self, call_id: str, tenant: Tenant, terms: CallTerms, arrival: int, priority: float) -> None:
         self.id = call_id
         self.tenant = tenant
-        self.model = model
-        self.cost = cost
+        self.terms = terms
+        self.model = terms.model
+        self.cost = terms.cost
+        self.deferred = terms.deferred
         self.arrival = arrival
         self.priority = priority
         self.queued = False
@@ -50,14 +58,8 @@ class Call:
         self.charge_rate_per_s = 0.0
         self.charge_weight = 1.0
         self.cancelling = False
-        self.arrived_at = self.deadline_at = self.dispatched_at = 0.0
-        self.durable = False
-        self.process = self.app = self.interaction = ""
-        self.slo_class = ""
-        self.due_at = 0.0
-        """When its first token is due, in Unix seconds; 0 without an SLO class."""
-        self.deferred = False
-        self.input_tokens = 0
+        self.arrived_at = self.dispatched_at = 0.0
+        self.process = ""
         self.watchers: tuple[str, ...] = ()
         """Processes that held its caller before and still get its end. Each of them may know its attempt, so no single
         process can promise that the attempt does not begin."""
@@ -118,18 +120,14 @@ class Tenant:
     """A tenant with its share, its clocks, its queues, and the numbers of its calls."""
 
     __slots__ = (
-        "burst", "clocks", "direct", "is_idle", "name", "promised_per_s", "queues", "rate_per_s", "running", "spent",
-        "suspended", "tier", "version", "waiting", "waiting_max", "weight",
+        "clocks", "config", "direct", "is_idle", "name", "promised_per_s", "queues", "running", "spent", "suspended",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, name: str, clocks: Clocks) -> None:
         self.name = name
         self.clocks = clocks
-        self.version = 0
-        self.weight = 1.0
-        self.rate_per_s = self.burst = 0.0
-        self.tier = "standard"
-        self.waiting_max = 0
+        self.config = UNKNOWN
         self.queues: dict[tuple[str, bool], TenantQueue] = {}
         """Its queues by model, and by whether the calls are deferred."""
         self.waiting = 0

@@ -89,7 +89,7 @@ def _clocks_at(tenant: Tenant, now: float) -> tuple[float, float, float]:
     if not tenant.clocks:
         return 0.0, 0.0, now
     earned, spent, at = tenant.clocks
-    return earned + (now - at) * tenant.rate_per_s, spent, now
+    return earned + (now - at) * tenant.config.rate_per_s, spent, now
 
 
 registered("ratio")(Ratio)

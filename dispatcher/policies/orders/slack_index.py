@@ -47,7 +47,7 @@ class Slack:
 
     def is_calm(self, call: Call, now: float) -> bool:
         """Return whether the call is deferred and has slack: then it uses only what others leave."""
-        return call.deferred and call.due_at - now > self.urgent_s
+        return call.deferred and call.terms.due_at - now > self.urgent_s
 
 
 class SlackIndex:
@@ -68,12 +68,12 @@ class SlackIndex:
         head, (tat, vft) = queue.head(), queue.tenant.clocks
         by_vft = (vft, head.arrival, queue)
         if self._slack.is_calm(head, now):
-            urgent_at = head.due_at - self._slack.urgent_s
+            urgent_at = head.terms.due_at - self._slack.urgent_s
             queue.move((self._deferred, by_vft), (self._calm, (urgent_at, head.arrival, queue)))
-        elif not queue.tenant.rate_per_s:
+        elif not queue.tenant.config.rate_per_s:
             queue.move((self._by_vft, by_vft), (self._beyond, by_vft))
         elif tat <= now:
-            queue.move((self._by_vft, by_vft), (self._ready, (head.due_at or inf, *by_vft)))
+            queue.move((self._by_vft, by_vft), (self._ready, (head.terms.due_at or inf, *by_vft)))
         else:
             later = (tat, head.arrival, queue)
             queue.move((self._by_vft, by_vft), (self._beyond, by_vft), (self._later, later))
@@ -104,7 +104,7 @@ class SlackIndex:
         self._window_end = end
         while (first := self._beyond.first) is not None and first[0] <= end:
             vft, arrival, queue = first
-            _exchange(queue, self._beyond, self._window, (queue.head().due_at or inf, vft, arrival, queue))
+            _exchange(queue, self._beyond, self._window, (queue.head().terms.due_at or inf, vft, arrival, queue))
 
     def _bring_up_to_date(self, now: float) -> None:
         """Place the queues anew that are in profile again, or have an urgent head now."""

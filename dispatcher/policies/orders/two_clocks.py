@@ -89,9 +89,9 @@ class TwoClocks:
             vft = virtual_time
         elif vft > virtual_time + self._lead_max:
             vft = virtual_time + self._lead_max
-        rate = tenant.rate_per_s
-        if rate and not tenant.running:
-            tat = max(tat, now - tenant.burst / rate)
+        config = tenant.config
+        if config.rate_per_s and not tenant.running:
+            tat = max(tat, now - config.burst / config.rate_per_s)
         return (tat, vft), 0.0
 
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
@@ -127,14 +127,14 @@ class TwoClocks:
         moved = start if start < lowest_vft else lowest_vft
         if moved < virtual_time:
             moved = virtual_time
-        finish = start + cost / tenant.weight
-        rate = tenant.rate_per_s
+        _, weight, rate, burst, _, _ = tenant.config
+        finish = start + cost / weight
         if not rate or not self._guarantees:
             return False, 0.0, (tat, finish), moved
         effective = rate * scale
         if tat > now or as_surplus:
             return False, effective, (tat, finish), moved
-        full = now - tenant.burst / rate
+        full = now - burst / rate
         return True, effective, ((tat if tat > full else full) + cost / effective, finish), moved
 
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
@@ -154,8 +154,10 @@ class TwoClocks:
     def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:
         """Return whether the tenant's bucket is full and its vft is not ahead of V."""
         tat, vft = tenant.clocks
-        rate = tenant.rate_per_s
-        return vft <= virtual_time and (not rate or not self._guarantees or tat <= now - tenant.burst / rate)
+        if vft > virtual_time:
+            return False
+        rate = tenant.config.rate_per_s
+        return not rate or not self._guarantees or tat <= now - tenant.config.burst / rate
 
 
 class TwoClocksIndex:
@@ -181,7 +183,7 @@ class TwoClocksIndex:
         tenant, arrival = queue.tenant, queue.head().arrival
         tat, vft = tenant.clocks
         entry = (vft, arrival, queue)
-        if not tenant.rate_per_s or not self._guarantees:
+        if not tenant.config.rate_per_s or not self._guarantees:
             queue.move((self._surplus, entry))
         elif tat <= now:
             queue.move((self._ready, entry))

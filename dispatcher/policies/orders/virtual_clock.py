@@ -71,14 +71,14 @@ class VirtualClock:
         lowest_vft: float,
         as_surplus: bool = False,
     ) -> Charge:
-        rate, (tat,) = tenant.rate_per_s, tenant.clocks
+        rate, (tat,) = tenant.config.rate_per_s, tenant.clocks
         if not rate:
             return False, 0.0, tenant.clocks, virtual_time
-        moved = min(max(tat, now - tenant.burst / rate) + cost / rate, now + self._debt_max_s)
+        moved = min(max(tat, now - tenant.config.burst / rate) + cost / rate, now + self._debt_max_s)
         return tat <= now, rate, (moved,), virtual_time
 
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
-        if not call.charge_rate_per_s or not tenant.rate_per_s:
+        if not call.charge_rate_per_s or not tenant.config.rate_per_s:
             return tenant.clocks
         return (tenant.clocks[0] + (served - call.cost) / max(call.charge_rate_per_s, RATE_MIN),)
 
@@ -90,7 +90,7 @@ class VirtualClock:
 
 
 def _tat(head: Call) -> float:
-    return head.tenant.clocks[0] if head.tenant.rate_per_s else inf
+    return head.tenant.clocks[0] if head.tenant.config.rate_per_s else inf
 
 
 registered("virtual-clock")(VirtualClock)

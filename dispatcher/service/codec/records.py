@@ -8,12 +8,12 @@ version, are left out, and fields that an earlier version lacks get their defaul
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from dispatcher.model.call import made, row_defaults, row_hints
 from dispatcher.model.errors import BadFrame
-from dispatcher.model.facts import made
 from dispatcher.model.formats import NEWEST
 
 
@@ -49,14 +49,13 @@ def _convert_value(value: Any, hint: Any) -> Any:
 class _Kind:
     """A class of named tuples, with the types of its fields."""
 
-    def __init__(self, made: type[Any]) -> None:
-        hints = get_type_hints(made)
-        self._made = made
-        self._fields = tuple(_field(hints[name]) for name in made._fields)
-        self._lists = tuple(
-            (index, hints[made._fields[index]]) for index, field in enumerate(self._fields) if field.is_list
-        )
-        self._defaults = tuple(made._field_defaults.values())
+    def __init__(self, kind: type[Any]) -> None:
+        hints = list(row_hints(kind).values())
+        self._made = kind
+        self._of_row: Callable[[list[Any]], Any] | None = getattr(kind, "of_row", None)
+        self._fields = tuple(map(_field, hints))
+        self._lists = tuple((index, hints[index]) for index, field in enumerate(self._fields) if field.is_list)
+        self._defaults = tuple(row_defaults(kind).values())
         self._fitting: set[tuple[type, ...]] = set()
         """The combinations of types that passed the check. There are only a few: a float field may also get an int."""
 
@@ -73,7 +72,7 @@ class _Kind:
                 values[index] = _convert_value(values[index], hint)
             except TypeError:
                 raise BadFrame(f"Field {index} of a {self._made.__name__} has the wrong type.") from None
-        return made(self._made, values)
+        return made(self._made, values) if self._of_row is None else self._of_row(values)
 
     def _complete(self, values: list[Any]) -> list[Any]:
         """Return the values of this version's fields."""
@@ -99,12 +98,12 @@ class RecordCodec:
         self._letters = {kind: letter for letter, kind in kinds.items()}
         self._kinds = {letter: _Kind(kind) for letter, kind in kinds.items()}
 
-    def pack(self, record: tuple[Any, ...], reads: int = NEWEST) -> list[Any]:
+    def pack(self, record: Any, reads: int = NEWEST) -> list[Any]:
         """Return the record for a process that reads this format."""
         kind = type(record)
         if reads < NEWEST and kind in self._before:
             record = record[: self._before[kind]]
-        return [self._letters[kind], *record]
+        return [self._letters[kind], *(record.row() if hasattr(kind, "row") else record)]
 
     def unpack(self, packed: Any) -> Any:
         """Return the named tuple. Raises BadFrame."""

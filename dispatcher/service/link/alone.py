@@ -13,11 +13,11 @@ from dispatcher.model.commands import Accept, Offer, Outcome, Over, Present
 from dispatcher.model.errors import BadFrame, LogError, StoreUnavailable
 from dispatcher.model.facts import Entry
 from dispatcher.ports import Clock, MailboxStore
-from dispatcher.service.codec.frames import decode_news
+from dispatcher.service.codec.frames import Do, decode_news
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Delivery
 from dispatcher.service.group_commit import GroupCommit, no_reply, unwritten
-from dispatcher.service.link.pending import Pending, PendingCommand
+from dispatcher.service.link.pending import Pending
 from dispatcher.service.link.waiters import Waiters
 from dispatcher.service.replica import Replica
 
@@ -46,7 +46,7 @@ class Alone:
         self._read_to = -1
         replica.on_entry = self._on_entry
 
-    def do(self, command: PendingCommand) -> None:
+    def do(self, command: Do) -> None:
         self._pending.sent(command.number)
         if isinstance(command.command, Accept) and self._commits.is_stalled:
             self._pending.resolve(command.number, unwritten(command.command))

@@ -109,17 +109,17 @@ class Link:
     async def do(self, command: Command) -> Outcome:
         if isinstance(command, Accept):
             command = self._expect_news(command)
-        pending = self._pending.add(command)
+        message, pending = self._pending.add(command)
         self._start()
         self._watch_log()
-        self._route.send(pending)
+        self._route.send(message)
         try:
             async with asyncio.timeout(COMMAND_S):
-                outcome = await pending.outcome
+                outcome = await pending
         except TimeoutError:
             raise StoreUnavailable("Neither a leader nor the table answers.") from None
         finally:
-            self._pending.drop(pending.number)
+            self._pending.drop(message.number)
         if isinstance(outcome, Offer):
             self._waiters.seen(outcome)
         return outcome
@@ -159,7 +159,7 @@ class Link:
 
     async def rest(self) -> None:
         while len(self._pending) and not self._pending.watch.is_silent:
-            await asyncio.wait([pending.outcome for pending in self._pending], timeout=STEP_S)
+            await asyncio.wait(self._pending.outcomes.values(), timeout=STEP_S)
             await asyncio.sleep(0)
         await self._others.finish()
 

@@ -12,25 +12,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from dispatcher.model.commands import Accept, Command, Outcome, Refused, Status
 from dispatcher.model.errors import STORE_UNAVAILABLE, NotAccepted, StoreUnavailable
 from dispatcher.ports import Clock
+from dispatcher.service.codec.frames import Do
 from dispatcher.service.link.log_watch import LOG_PATIENCE_S, LogWatch
-
-
-class PendingCommand(NamedTuple):
-    number: int
-    created_at: float
-    command: Command
-    outcome: asyncio.Future[Outcome]
 
 
 class Pending:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._commands: dict[int, PendingCommand] = {}
+        self._commands: dict[int, Do] = {}
+        self.outcomes: dict[int, asyncio.Future[Outcome]] = {}
+        """The outcome of each command, by its number."""
         self._copies: dict[int, int] = {}
         """The number of times that each command was sent."""
         self._began_s: dict[int, float] = {}
@@ -38,19 +33,19 @@ class Pending:
         self.watch = LogWatch(clock)
         self._count = 0
 
-    def __iter__(self) -> Iterator[PendingCommand]:
+    def __iter__(self) -> Iterator[Do]:
         return iter(list(self._commands.values()))
 
     def __len__(self) -> int:
         return len(self._commands)
 
-    def add(self, command: Command) -> PendingCommand:
-        self._count += 1
-        outcome = asyncio.get_running_loop().create_future()
-        pending = PendingCommand(self._count, self._clock.now(), command, outcome)
-        self._commands[pending.number] = pending
-        self._began_s[pending.number] = self.watch.counted_s
-        return pending
+    def add(self, command: Command) -> tuple[Do, asyncio.Future[Outcome]]:
+        """Return the message to send, and its outcome."""
+        self._count = number = self._count + 1
+        message = self._commands[number] = Do(number, self._clock.now(), command)
+        outcome = self.outcomes[number] = asyncio.get_running_loop().create_future()
+        self._began_s[number] = self.watch.counted_s
+        return message, outcome
 
     @property
     def longest_s(self) -> float:
@@ -74,7 +69,7 @@ class Pending:
 
     def resolve(self, number: int, outcome: Outcome | StoreUnavailable) -> None:
         """Set the command's outcome. Ignore a second outcome, from a repetition of the command."""
-        copies, pending = self._copies.get(number, 0), self._commands.get(number)
+        copies, waits = self._copies.get(number, 0), self.outcomes.get(number)
         self.drop(number)
         if isinstance(outcome, Refused) and outcome.code == STORE_UNAVAILABLE:
             outcome = NotAccepted(outcome.message)
@@ -82,15 +77,14 @@ class Pending:
             self.watch.answered()
         if isinstance(outcome, Refused | NotAccepted) and copies > 1:
             outcome = StoreUnavailable("The gate changed its leader. Send the request again.")
-        if pending is None or pending.outcome.done():
+        if waits is None or waits.done():
             return
         if isinstance(outcome, StoreUnavailable):
-            pending.outcome.set_exception(outcome)
+            waits.set_exception(outcome)
         else:
-            pending.outcome.set_result(outcome)
+            waits.set_result(outcome)
 
     def drop(self, number: int) -> None:
         """Forget the command, because its caller does not wait any more."""
-        for each in (self._copies, self._began_s):
+        for each in (self._commands, self.outcomes, self._copies, self._began_s):
             each.pop(number, None)
-        self._commands.pop(number, None)

@@ -21,7 +21,7 @@ from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Finder, Fleet
 from dispatcher.service.link.log_watch import SUSPECT_S, VACANT_S
 from dispatcher.service.link.patience import LinkPatience
-from dispatcher.service.link.pending import Pending, PendingCommand
+from dispatcher.service.link.pending import Pending
 from dispatcher.service.link.waiters import Waiters
 from dispatcher.service.replica import Replica
 
@@ -111,7 +111,7 @@ class Route:
         self.channel.close()
         return True
 
-    def send(self, pending: PendingCommand) -> None:
+    def send(self, pending: Do) -> None:
         """Send a command. Without a connection it stays pending, and is sent as soon as there is one."""
         if self.close_stale():
             return
@@ -185,9 +185,9 @@ class Route:
             self._searching_since = self._clock.monotonic()
         return channel.receipts > 0
 
-    def _post(self, channel: Channel, pending: PendingCommand) -> None:
+    def _post(self, channel: Channel, pending: Do) -> None:
         self._pending.sent(pending.number)
-        channel.post(Do(*pending[:3]))
+        channel.post(pending)
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Result):
@@ -212,7 +212,8 @@ class Route:
         for call_id in self._waiters.unfinished:
             if call_id not in expected:
                 self._asked.add(call_id)
-                self._pending.add(Status(call_id)).outcome.add_done_callback(partial(self._take_status, call_id))
+                _, outcome = self._pending.add(Status(call_id))
+                outcome.add_done_callback(partial(self._take_status, call_id))
 
     def _take_status(self, call_id: str, outcome: asyncio.Future[Outcome]) -> None:
         self._asked.discard(call_id)

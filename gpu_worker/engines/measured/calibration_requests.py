@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import EngineRequest
+from gpu_worker.engines.interface import WorkOrder, own_order
 
 CALIBRATION_TENANT = "headgate-calibration"
 OUTPUT_TOKENS = 8
@@ -22,13 +22,13 @@ def calibration_lengths(context_tokens: int, step_tokens: int) -> list[int]:
     return sorted({max(1, longest // part) for part in (16, 8, 4, 2, 1)})
 
 
-def calibration_requests(context_tokens: int, step_tokens: int) -> Iterator[tuple[EngineRequest, list[int]]]:
+def calibration_requests(context_tokens: int, step_tokens: int) -> Iterator[tuple[WorkOrder, list[int]]]:
     """Yield requests with the tokens of their prompts, to be run one at a time. The first tokens of all prompts differ,
     so none is in a prefix cache. The longest prompts come first: a cold start adds the smallest part to them."""
     for number, tokens in enumerate(reversed(calibration_lengths(context_tokens, step_tokens))):
         for repeat in range(TIMES):
             first = 7 + TIMES * number + repeat
-            request = EngineRequest(
+            request = own_order(
                 f"{CALIBRATION_TENANT}-{number}-{repeat}",
                 CALIBRATION_TENANT,
                 {"temperature": 0.0},

@@ -25,13 +25,16 @@ from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
     EngineFacts,
-    EngineRequest,
     EngineStats,
     Evicted,
     Finished,
     RefusedByPolicy,
     Started,
     Token,
+    WorkOrder,
+    fit_order,
+    name_sequence,
+    queue_request,
 )
 from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, ModelledAnswer, chat_answers, words
 from gpu_worker.engines.modelled.embeddings import check_dimensions, embedding, inputs_of
@@ -105,7 +108,7 @@ class ModelledEngine:
         self._arrived = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         stream = await asyncio.to_thread(_new_stream, request) if _has_schema(request) else _new_stream(request)
         stream.request = self._fit_request(stream)
         self._enqueue(stream)
@@ -114,24 +117,24 @@ class ModelledEngine:
             async for event in stream.events:
                 yield event
         finally:
-            if self._streams.get(request.request_id) is stream:
-                await self.abort(request.request_id)
+            if self._streams.get(request.execution) is stream:
+                await self.abort(request.execution)
 
-    def _fit_request(self, stream: ModelledStream) -> EngineRequest:
+    def _fit_request(self, stream: ModelledStream) -> WorkOrder:
         """Return the request with a limit that fits. Raises PromptTooLong."""
         limit = min(self.context_tokens, self._admission.blocks_max(stream.request.tier, self.profile.pool_tokens))
-        return stream.request.fitted(max(choice.input_tokens for choice in stream.choices), limit)
+        return fit_order(stream.request, max(choice.input_tokens for choice in stream.choices), limit)
 
     def _enqueue(self, stream: ModelledStream) -> None:
         request, count = stream.request, len(stream.choices)
         if self._loop is not None and self._loop.done():
             raise EngineError("engine_stopped", "the engine is not running")
-        if request.request_id in self._streams:
-            raise EngineError("duplicate_request", f"request {request.request_id} is here already")
+        if request.execution in self._streams:
+            raise EngineError("duplicate_request", f"request {request.execution} is here already")
         now_s = self.monotonic_s()
         for choice in stream.choices:
-            sequence_id = request.sequence_id(choice.number, count)
-            queued = request.queued(choice.input_tokens, now_s, sequence_id)
+            sequence_id = name_sequence(request, choice.number, count)
+            queued = queue_request(request, choice.input_tokens, now_s, sequence_id)
             if request.endpoint is Endpoint.EMBEDDINGS:
                 queued = replace(queued, output_tokens_max=1, output_tokens=0)
             else:
@@ -141,7 +144,7 @@ class ModelledEngine:
                 self._leave(stream)
                 raise RefusedByPolicy
             self._choices[sequence_id] = stream, choice
-        self._streams[request.request_id] = stream
+        self._streams[request.execution] = stream
         self._arrived.set()
 
     async def abort(self, request_id: str) -> None:
@@ -227,7 +230,7 @@ class ModelledEngine:
         now_s = self.monotonic_s()
         for sequence_id in self._batch.expired(now_s):
             if sequence_id in self._choices:
-                await self.abort(self._choices[sequence_id][0].request.request_id)
+                await self.abort(self._choices[sequence_id][0].request.execution)
         self._step = self._model.plan(now_s)
         for sequence in self._batch.take_dropped():
             self._drop(sequence)
@@ -264,30 +267,30 @@ class ModelledEngine:
 
     def _finish(self, stream: ModelledStream, last: Finished | EngineError) -> None:
         self._leave(stream)
-        del self._streams[stream.request.request_id]
+        del self._streams[stream.request.execution]
         stream.events.put_nowait(last)
 
 
-def _has_schema(request: EngineRequest) -> bool:
+def _has_schema(request: WorkOrder) -> bool:
     """Return whether the answer is an instance of a schema of the client: finding one can take a while."""
     return bool(request.body.get("tools") or request.body.get("response_format"))
 
 
-def _new_stream(request: EngineRequest) -> ModelledStream:
+def _new_stream(request: WorkOrder) -> ModelledStream:
     """Return the request's stream, not in the queue yet. Raises EngineError for a request that cannot be answered."""
     if request.endpoint is Endpoint.EMBEDDINGS:
         return _embeddings(request)
     generation = generation_of(request)
     input_tokens = len(generation.prompt_ids or ()) or input_tokens_of(prompt_of(generation).encode("utf-8", "replace"))
     if request.endpoint is Endpoint.CHAT:
-        answers = chat_answers(request.body, request.request_id, request.choices, is_open=request.is_open)
+        answers = chat_answers(request.body, request.execution, request.choices, is_open=request.is_open)
     else:
         answers = words(request.choices)
     choices = [Choice(at, input_tokens, each, StopMatcher(generation.stop)) for at, each in enumerate(answers)]
     return ModelledStream(request, input_tokens, choices)
 
 
-def _embeddings(request: EngineRequest) -> ModelledStream:
+def _embeddings(request: WorkOrder) -> ModelledStream:
     check_dimensions(request.body)
     inputs = inputs_of(request.body)
     choices = [

@@ -13,7 +13,7 @@ from typing import Any
 from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.generation import Generation
-from gpu_worker.engines.interface import EngineRequest, Finished, Token
+from gpu_worker.engines.interface import Finished, Token, WorkOrder
 from gpu_worker.engines.logprobs import chat_form, completion_form
 from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, WORDS, ModelledAnswer
 from gpu_worker.engines.modelled.paged.sequence import PagedSequence
@@ -41,7 +41,7 @@ class Choice:
 class ModelledStream:
     """`input_tokens`: what the request is charged for."""
 
-    request: EngineRequest
+    request: WorkOrder
     input_tokens: int
     choices: list[Choice]
     events: EventQueue = field(default_factory=EventQueue)

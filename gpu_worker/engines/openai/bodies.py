@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dispatcher.model.requests import Endpoint, Request
-from gpu_worker.engines.interface import EngineFacts, EngineRequest
+from gpu_worker.engines.interface import EngineFacts, WorkOrder, own_order
 
 PATHS: Mapping[Endpoint, str] = {
     Endpoint.CHAT: "/chat/completions",
@@ -20,7 +20,7 @@ TEMPLATE_TOKENS = 512
 
 
 def server_body(
-    request: EngineRequest, facts: EngineFacts, extra: Mapping[str, Any], *, continuous_usage: bool
+    request: WorkOrder, facts: EngineFacts, extra: Mapping[str, Any], *, continuous_usage: bool
 ) -> dict[str, Any]:
     """Return the body. `facts`: of the server's model. `extra`: more fields for this kind of server.
 
@@ -45,17 +45,17 @@ def offered_tools(body: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(name for name in names if isinstance(name, str))
 
 
-def estimated_input_tokens(request: EngineRequest, bytes_per_token: float) -> int:
+def estimated_input_tokens(request: WorkOrder, bytes_per_token: float) -> int:
     """Return the prompt's tokens by its bytes, at least 1. The server reports the true count later."""
     return max(1, math.ceil(_read_bytes(request) / bytes_per_token))
 
 
-def _read_bytes(request: EngineRequest) -> int:
+def _read_bytes(request: WorkOrder) -> int:
     """Return the bytes of what the model reads: at least as many as it has tokens, without the template's."""
     return Request("", request.endpoint, request.body, None).prompt_bytes()
 
 
-def probe_request(facts: EngineFacts) -> EngineRequest:
+def probe_request(facts: EngineFacts) -> WorkOrder:
     """Return a request for one token, for the first endpoint that the server supports."""
     fields: dict[Endpoint, Any] = {
         Endpoint.CHAT: [{"role": "user", "content": "1"}],
@@ -63,10 +63,10 @@ def probe_request(facts: EngineFacts) -> EngineRequest:
         Endpoint.EMBEDDINGS: "1",
     }
     endpoint = next((each for each in fields if each.value in facts.capabilities), Endpoint.CHAT)
-    return EngineRequest("probe", "", {endpoint.prompt_field: fields[endpoint]}, 1, endpoint)
+    return own_order("probe", "", {endpoint.prompt_field: fields[endpoint]}, 1, endpoint)
 
 
-def answers(request: EngineRequest) -> int:
+def answers(request: WorkOrder) -> int:
     """Return the number of choices of the answer: `choices` of each prompt. For embeddings, the number of inputs."""
     if request.endpoint is Endpoint.CHAT:
         return request.choices

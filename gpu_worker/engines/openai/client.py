@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
+from gpu_worker.engines.interface import EngineError, EngineEvent, WorkOrder
 from gpu_worker.engines.openai.bodies import PATHS, answers, offered_tools, server_body
 from gpu_worker.engines.openai.counts import Counts
 from gpu_worker.engines.openai.embeddings import embedding_events
@@ -82,7 +82,7 @@ class OpenAiClient:
             return parse_json(await _whole(response, MODELS_BYTES_MAX))
 
     async def events(
-        self, request: EngineRequest, server: ServerFacts, input_tokens: int
+        self, request: WorkOrder, server: ServerFacts, input_tokens: int
     ) -> AsyncGenerator[EngineEvent, None]:
         """Yield Token events, then Finished. Yield Started before them if the server reports other than `input_tokens`,
         an estimate.
@@ -105,7 +105,7 @@ class OpenAiClient:
             raise _broken(request, error) from None
         if counts.ignored:
             logger.warning(
-                "%d counts of the server were ignored", counts.ignored, extra={"execution": request.request_id}
+                "%d counts of the server were ignored", counts.ignored, extra={"execution": request.execution}
             )
 
     async def close(self) -> None:
@@ -115,7 +115,7 @@ class OpenAiClient:
         return self.options.url.rstrip("/") + path
 
     async def _read(
-        self, request: EngineRequest, response: httpx.Response, counts: Counts, *, cuts: bool
+        self, request: WorkOrder, response: httpx.Response, counts: Counts, *, cuts: bool
     ) -> AsyncGenerator[EngineEvent, None]:
         if not is_success(response.status_code):
             body = await _beginning(response, ERROR_BYTES_MAX)
@@ -140,10 +140,10 @@ class OpenAiClient:
                 async with asyncio.timeout(CLOSING_S):
                     await anext(stream, None)  # the end of the body, so that the connection can be used again
 
-    def _answer(self, request: EngineRequest, counts: Counts, *, cuts: bool) -> ArrivingAnswer:
+    def _answer(self, request: WorkOrder, counts: Counts, *, cuts: bool) -> ArrivingAnswer:
         normal = Normal(
             counts.choices,
-            re.sub(r"[^A-Za-z0-9]", "", request.request_id),
+            re.sub(r"[^A-Za-z0-9]", "", request.execution),
             offered_tools(request.body),
             self.options.check_choice,
             self.oddities,
@@ -259,14 +259,14 @@ async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:
     return bytes(body)
 
 
-def _bytes_max(request: EngineRequest, counts: Counts) -> int:
+def _bytes_max(request: WorkOrder, counts: Counts) -> int:
     return BODY_BYTES_MIN + EVENT_BYTES_MAX * request.max_tokens * counts.choices
 
 
-def _broken(request: EngineRequest, error: Exception) -> EngineError:
+def _broken(request: WorkOrder, error: Exception) -> EngineError:
     """Return the error for an answer that cannot be used. The log has the reason, and nothing of the answer."""
     reason = str(error) if isinstance(error, Nonsense) else type(error).__name__
-    logger.error("the server's answer cannot be used: %s", reason, extra={"execution": request.request_id})
+    logger.error("the server's answer cannot be used: %s", reason, extra={"execution": request.execution})
     return failed("its answer was broken off" if isinstance(error, httpx.HTTPError) else "its answer was malformed")
 
 

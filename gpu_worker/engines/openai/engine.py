@@ -12,7 +12,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from gpu_worker.engines.interface import EngineError, EngineStats, RefusedByPolicy
+from gpu_worker.engines.interface import (
+    EngineError,
+    EngineStats,
+    RefusedByPolicy,
+    queue_request,
+)
 from gpu_worker.engines.openai.bodies import answers
 from gpu_worker.engines.openai.entry import ServerAdmission
 from gpu_worker.engines.openai.forwarding import Forwarding, Stream
@@ -76,17 +81,17 @@ class OpenAiEngine(Forwarding):
 
     def _on_arrival(self, stream: Stream) -> None:
         now_s, request = self._monotonic_s(), stream.request
-        if not self._entry.arrive(request.queued(stream.input_tokens, now_s), answers(request), now_s):
+        if not self._entry.arrive(queue_request(request, stream.input_tokens, now_s), answers(request), now_s):
             raise RefusedByPolicy
         self._changed.set()
 
     def _on_progress(self, stream: Stream) -> None:
-        name = stream.request.request_id
+        name = stream.request.execution
         if self._streams.get(name) is stream:
             self._entry.progressed(name, stream.input_tokens, stream.output_tokens, stream.cached_tokens)
 
     def _on_end(self, stream: Stream) -> None:
-        self._entry.leave(stream.request.request_id)
+        self._entry.leave(stream.request.execution)
         self._changed.set()
 
     async def _run(self) -> None:

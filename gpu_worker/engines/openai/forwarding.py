@@ -23,10 +23,10 @@ from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
     EngineFacts,
-    EngineRequest,
     Finished,
     Started,
     Token,
+    WorkOrder,
 )
 from gpu_worker.engines.openai.bodies import estimated_input_tokens, probe_request
 from gpu_worker.engines.openai.client import NotConnected, OpenAiClient
@@ -47,7 +47,7 @@ LOG_EVERY_S = 10.0
 class Stream:
     """A request and its counts so far. `task` reads its answer; None while it waits."""
 
-    request: EngineRequest
+    request: WorkOrder
     input_tokens: int
     output_tokens: int = 0
     cached_tokens: int = 0
@@ -102,23 +102,23 @@ class Forwarding:
         if self._client is not None:
             await self._client.close()
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         """See Engine. The first Started has an estimate. Another follows before the first token if the server reports
         another count by then. Finished has the true count."""
         if self._client is None or self._is_dead:
             raise EngineError("engine_stopped", "the engine is not running")
-        if request.request_id in self._streams:
-            raise EngineError("duplicate_request", f"request {request.request_id} is here already")
+        if request.execution in self._streams:
+            raise EngineError("duplicate_request", f"request {request.execution} is here already")
         stream = Stream(request, estimated_input_tokens(request, self.options.bytes_per_token))
         self._on_arrival(stream)
-        self._streams[request.request_id] = stream
+        self._streams[request.execution] = stream
         try:
             yield Started(stream.input_tokens)
             async for event in stream.events:
                 yield event
         finally:
-            if self._streams.get(request.request_id) is stream:
-                await self.abort(request.request_id)
+            if self._streams.get(request.execution) is stream:
+                await self.abort(request.execution)
 
     async def abort(self, request_id: str) -> None:
         stream = self._streams.get(request_id)
@@ -200,7 +200,7 @@ class Forwarding:
         except NotConnected as error:
             self._end(stream, await self._unreachable(error))
         except Exception as error:  # a bug must end the request, not leave it waiting
-            logger.error("a request failed: %s", type(error).__name__, extra={"execution": stream.request.request_id})
+            logger.error("a request failed: %s", type(error).__name__, extra={"execution": stream.request.execution})
             self._end(stream, failed("it sent an unexpected answer"))
 
     async def _read(self, stream: Stream) -> None:
@@ -225,9 +225,9 @@ class Forwarding:
 
     def _end(self, stream: Stream, last: Finished | EngineError) -> None:
         """End a request once; later ends of it change nothing."""
-        if self._streams.get(stream.request.request_id) is not stream:
+        if self._streams.get(stream.request.execution) is not stream:
             return
-        del self._streams[stream.request.request_id]
+        del self._streams[stream.request.execution]
         self._on_end(stream)
         stream.events.put_nowait(last)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from gpu_worker.engines.interface import EngineRequest
+from gpu_worker.engines.interface import WorkOrder
 
 CONNECT_S = 5.0
 SILENCE_S = 300.0
@@ -20,7 +20,7 @@ BYTES_PER_TOKEN = 4.0
 reports the true count."""
 
 
-def no_fields(_request: EngineRequest) -> Mapping[str, Any]:
+def no_fields(_request: WorkOrder) -> Mapping[str, Any]:
     return {}
 
 
@@ -58,5 +58,5 @@ class ServerOptions:
     probe: bool = True
     """Whether `start` waits until the server has generated a token: a server that hangs still reports its models."""
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None
-    fields: Callable[[EngineRequest], Mapping[str, Any]] = no_fields
+    fields: Callable[[WorkOrder], Mapping[str, Any]] = no_fields
     check_choice: Callable[[Mapping[str, Any]], None] = accept_choice

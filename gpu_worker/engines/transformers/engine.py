@@ -33,10 +33,12 @@ from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
     EngineFacts,
-    EngineRequest,
     EngineStats,
     RefusedByPolicy,
     Started,
+    WorkOrder,
+    fit_order,
+    name_sequence,
 )
 from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
 from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME, model_folder
@@ -121,7 +123,7 @@ class TransformersEngine:
     def facts(self) -> EngineFacts:
         return self._facts
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         generation = generation_of(request)
         tools = offered_tools(generation.body, parses=self._text.has_tools)
         tokens = self._checked_ids(generation) or await self._text.tokens(self._text.prompt(generation, tools))
@@ -212,17 +214,17 @@ class TransformersEngine:
             raise EngineError("invalid_request", f"the model's token ids are from 0 to {self._vocabulary - 1}")
         return ids
 
-    def _fit_request(self, request: EngineRequest, input_tokens: int) -> EngineRequest:
+    def _fit_request(self, request: WorkOrder, input_tokens: int) -> WorkOrder:
         """Return the request with a limit that fits into the context and the cache. Raises PromptTooLong."""
         limit = self._facts.context_tokens
         if self._scheduler is not None:
             blocks = self._admission.blocks_max(request.tier, self._scheduler.blocks_total)
             limit = min(limit, blocks * self._scheduler.tokens_per_block)
-        return request.fitted(input_tokens, limit)
+        return fit_order(request, input_tokens, limit)
 
     @contextmanager
     def _enter_request(
-        self, request: EngineRequest, tokens: list[int], generation: Generation
+        self, request: WorkOrder, tokens: list[int], generation: Generation
     ) -> Iterator[GeneratedAnswer]:
         """Give the request's sequences to the engine thread, one for each choice; abort what is left of them."""
         if self._manager is None or self._router is None:
@@ -232,16 +234,16 @@ class TransformersEngine:
         answer = GeneratedAnswer(request, len(tokens))
         answer.sequences = [self._sequence(answer, generation, number) for number in numbers]
         new = {sequence.sequence_id: sequence for sequence in answer.sequences}
-        if request.request_id in self._answers or new.keys() & self._router.live.keys():
-            raise EngineError("duplicate_request", f"request {request.request_id} is here already")
-        self._answers[request.request_id] = answer
+        if request.execution in self._answers or new.keys() & self._router.live.keys():
+            raise EngineError("duplicate_request", f"request {request.execution} is here already")
+        self._answers[request.execution] = answer
         self._router.live.update(new)
         try:
             for sequence_id, each in zip(new, sampling, strict=True):
                 self._add(sequence_id, tokens, request.max_tokens, each)
             yield answer
         finally:
-            del self._answers[request.request_id]
+            del self._answers[request.execution]
             self._abort(answer)
 
     def _add(self, sequence_id: str, tokens: list[int], max_tokens: int, sampling: Sampling) -> None:
@@ -261,7 +263,7 @@ class TransformersEngine:
                 self._manager.cancel_request(sequence.sequence_id)  # type: ignore[union-attr]
 
     def _sequence(self, answer: GeneratedAnswer, generation: Generation, choice: int) -> Sequence:
-        sequence_id = answer.request.sequence_id(choice, answer.request.choices)
+        sequence_id = name_sequence(answer.request, choice, answer.request.choices)
         has_tools = offered_tools(generation.body, parses=self._text.has_tools)
         tools = ToolCallParser(blake2b(sequence_id.encode(), digest_size=12).hexdigest()) if has_tools else None
         stops = StopMatcher(generation.stop)
@@ -275,12 +277,12 @@ class TransformersEngine:
             min_tokens=min_tokens_of(generation.body),
         )
 
-    def _sampling(self, request: EngineRequest, generation: Generation, choice: int) -> Sampling:
+    def _sampling(self, request: WorkOrder, generation: Generation, choice: int) -> Sampling:
         return sampling_of(
             generation.body,
             temperature=generation.temperature,
             seed=generation.seed,
-            sequence_id=request.sequence_id(choice, request.choices),
+            sequence_id=name_sequence(request, choice, request.choices),
             choice=choice,
             vocabulary=self._vocabulary,
         )

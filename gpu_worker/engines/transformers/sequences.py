@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_worker.engines.event_queue import EventQueue
-from gpu_worker.engines.interface import EngineRequest, Finished, Token
+from gpu_worker.engines.interface import (
+    Finished,
+    Token,
+    WorkOrder,
+    queue_request,
+)
 from gpu_worker.engines.text import Detokenizer, StopMatcher
 from gpu_worker.engines.tool_calls import ParsedText, ToolCallParser
 from gpu_worker.policies.request import QueueRequest
@@ -16,7 +21,7 @@ from gpu_worker.policies.request import QueueRequest
 class GeneratedAnswer:
     """One request, from `generate` to its last event. `input_tokens`: of the prompt, which every choice has."""
 
-    request: EngineRequest
+    request: WorkOrder
     input_tokens: int
     events: EventQueue = field(default_factory=EventQueue)
     sequences: list[Sequence] = field(default_factory=list)
@@ -57,7 +62,7 @@ class Sequence:
     reason: str = ""
 
     @property
-    def request(self) -> EngineRequest:
+    def request(self) -> WorkOrder:
         return self.answer.request
 
     @property
@@ -65,7 +70,7 @@ class Sequence:
         return self.answer.input_tokens
 
     def queued(self, now_s: float) -> QueueRequest:
-        return self.request.queued(self.input_tokens, now_s, self.sequence_id)
+        return queue_request(self.request, self.input_tokens, now_s, self.sequence_id)
 
     def take(self, token: int, *, last: bool, ends_text: bool, logprobs: dict[str, Any] | None) -> Token:
         """Return the event of a new token. `ends_text`: the token has no text. `last`: no token follows."""

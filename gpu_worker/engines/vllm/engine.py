@@ -21,10 +21,10 @@ import httpx
 from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import (
     EngineError,
-    EngineRequest,
     EngineStats,
     Finished,
     RefusedByPolicy,
+    WorkOrder,
 )
 from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
 from gpu_worker.engines.models.tiny_text import TRAINING_TEXT
@@ -253,17 +253,17 @@ class VllmEngine(Forwarding):
             await asyncio.sleep(POLL_S)
 
 
-def server_fields(request: EngineRequest) -> dict[str, Any]:
+def server_fields(request: WorkOrder) -> dict[str, Any]:
     """Return the dispatcher's fields for the server's body. Requests for embeddings have no `vllm_xargs`."""
     if request.endpoint is Endpoint.EMBEDDINGS:
         return {}
     fields: dict[str, Any] = {
-        "tenant": request.tenant,
+        "tenant": request.terms.tenant,
         "weight": request.weight,
         "tier": request.tier.value,
-        "app": request.app,
+        "app": request.terms.app,
         "stage": request.stage,
-        "interaction": request.interaction,
+        "interaction": request.terms.interaction,
     }
     if request.is_open:
         fields |= {"output_max": request.max_tokens, "output_expected": request.likely_tokens}

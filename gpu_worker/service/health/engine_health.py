@@ -141,7 +141,7 @@ class EngineHealth:
         if isinstance(result, EngineError):
             self._note_error(order, result)
         else:
-            self._tenants.served(order.tenant)
+            self._tenants.served(order.terms.tenant)
 
     def _note_error(self, order: WorkOrder, error: EngineError) -> None:
         kind, now_s = kind_of(error), self._clock.monotonic()
@@ -149,11 +149,11 @@ class EngineHealth:
         if kind in (FailureKind.REQUEST, FailureKind.REPLACED):
             self._failed.forget(order.invocation)
             return
-        self._tenants.failed(order.tenant, now_s)
+        self._tenants.failed(order.terms.tenant, now_s)
         is_recent = now_s - self._verdict_s < EVERY_S
         if kind is FailureKind.OVERLOAD and self._verdict is ProbeVerdict.OVERLOADED and is_recent:
             self._limit.shrink(self._running(), now_s)
-        needs_probe = not is_recent or not self._tenants.is_known(order.tenant)
+        needs_probe = not is_recent or not self._tenants.is_known(order.terms.tenant)
         after_round = self._rounds if needs_probe else 0
         self._failed.note(order.invocation, _failed_call(kind, error, now_s)._replace(after_round=after_round))
         if needs_probe:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dispatcher.model.requests import Endpoint
 from dispatcher.ports import Clock
-from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, EngineRequest
+from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, WorkOrder, own_order
 from gpu_worker.service.health.kinds import FailureKind, kind_of
 
 PROBE_TENANT = "headgate-canary"
@@ -48,7 +48,7 @@ async def probe(engine: Engine, clock: Clock, number: int) -> ProbeVerdict:
         await asyncio.gather(asking, limit, return_exceptions=True)
 
 
-async def _ask(engine: Engine, request: EngineRequest) -> ProbeVerdict:
+async def _ask(engine: Engine, request: WorkOrder) -> ProbeVerdict:
     try:
         async with aclosing(engine.generate(request)) as events:
             async for _ in events:
@@ -60,7 +60,7 @@ async def _ask(engine: Engine, request: EngineRequest) -> ProbeVerdict:
     return ProbeVerdict.WELL
 
 
-def _request(facts: EngineFacts, number: int) -> EngineRequest:
+def _request(facts: EngineFacts, number: int) -> WorkOrder:
     """Return a request for one token, for the first endpoint that the engine supports."""
     fields: dict[Endpoint, Any] = {
         Endpoint.CHAT: [{"role": "user", "content": "1"}],
@@ -69,4 +69,4 @@ def _request(facts: EngineFacts, number: int) -> EngineRequest:
     }
     endpoint = next((each for each in fields if each.value in facts.capabilities), Endpoint.CHAT)
     body = {endpoint.prompt_field: fields[endpoint]}
-    return EngineRequest(f"probe-{number}", PROBE_TENANT, body, 1, endpoint)
+    return own_order(f"probe-{number}", PROBE_TENANT, body, 1, endpoint)

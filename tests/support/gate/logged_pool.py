@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Report
 from dispatcher.monitor.console import Console, OperatorAccess
 from dispatcher.monitor.follower import LogFollower
@@ -53,7 +54,11 @@ class LoggedPool:
         share = (1, 1.0, rate_per_s, 100.0, tier, 10)
         deadline_at = self.gate.clock.now() + 600
         call = f"{WRITER}-{self._numbers}"
-        return await self.do(Accept(call, 0, WRITER, tenant, model, 20.0, deadline_at, False, "chat", "", *share))
+        return await self.do(
+            Accept(
+                call, 0, WRITER, CallTerms(tenant, model, 20.0, deadline_at, False, "chat", ""), TenantConfig(*share)
+            )
+        )
 
     async def served(self, tenant: str, *, rate_per_s: float = 0.0) -> None:
         """Let a call of 10 input and 4 output tokens begin and end."""

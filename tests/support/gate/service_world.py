@@ -8,6 +8,7 @@ from functools import wraps
 from random import Random
 from typing import Any, NoReturn, ParamSpec
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Report
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.fleet_secrets import FleetSecrets
@@ -16,6 +17,7 @@ from dispatcher.service.gate_process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
 from dispatcher.service.replica import Replica
+from dispatcher.shard.alone import with_fields
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryData, MemoryStore
 from tests.support.gate.hosts import Host, install_hosts
@@ -174,11 +176,15 @@ def in_virtual_time(limit_s: float = 10_000.0) -> Callable[[Callable[P, Coroutin
 def accept(call_id: str, process: str, now: float, tenant: str = "acme", **fields: Any) -> Accept:
     """Return an Accept with plain values."""
     plain = Accept(
-        id=call_id, floor=0, process=process, tenant=tenant, model="m", cost=100.0, deadline_at=now + 300,
-        durable=False, app="", interaction="", version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard",
-        waiting_max=1000,
-    )  # fmt: skip
-    return plain._replace(**fields)
+        id=call_id,
+        floor=0,
+        process=process,
+        terms=CallTerms(
+            tenant=tenant, model="m", cost=100.0, deadline_at=now + 300, durable=False, app="", interaction=""
+        ),
+        config=TenantConfig(version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=1000),
+    )
+    return with_fields(plain, **fields)
 
 
 def new_call(world: World, link: Link, **fields: Any) -> Accept:

@@ -10,7 +10,7 @@ from dispatcher.model.commands import Offer, Waiting
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.operations.context import Context
-from dispatcher.operations.submit import Known, NewCall, Submission, submit
+from dispatcher.operations.submit import Known, NewCall, submit
 from tests.support.gate.memory_gate import MODEL, Gate
 
 
@@ -18,18 +18,13 @@ def asked(prompt: str = "hello", max_tokens: int | None = 3, model: str = MODEL,
     return Request(model, Endpoint.COMPLETION, {"prompt": prompt}, max_tokens, stream=stream)
 
 
-async def submission(gate: Gate, tenant: str, key: str = "", **more: Any) -> Submission:
-    """Return a submission with the tenant in the configuration that the process of `context` knows."""
+async def submitted(gate: Gate, tenant: str, key: str = "", **more: Any) -> NewCall | Known:
+    """Submit a request of the tenant, in the configuration that the process of `context` knows."""
     context: Context = more.pop("context", gate.context)
     fields: dict[str, Any] = {"deadline_s": 300.0, **more}
     wanted = {name: fields.pop(name) for name in ("max_tokens", "stream", "model") if name in fields}
     request = fields.pop("request", None) or asked(**wanted)
-    return Submission(await context.directory.tenant_of(gate.keys[tenant]), request, key, **fields)
-
-
-async def submitted(gate: Gate, tenant: str, key: str = "", **more: Any) -> NewCall | Known:
-    context = more.get("context", gate.context)
-    return await submit(context, await submission(gate, tenant, key, **more))
+    return await submit(context, await context.directory.tenant_of(gate.keys[tenant]), request, key, **fields)
 
 
 async def accepted(gate: Gate, tenant: str, key: str = "", **more: Any) -> NewCall:

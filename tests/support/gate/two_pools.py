@@ -27,7 +27,7 @@ class RoutedWorkers:
     by_model: Mapping[str, ScriptedWorkers]
 
     def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        return self.by_model[order.model].execute(offer, order)
+        return self.by_model[order.terms.model].execute(offer, order)
 
     async def close(self) -> None:
         return None

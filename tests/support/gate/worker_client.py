@@ -118,7 +118,7 @@ class ScriptedWorkers:
             self._spawn(run.left())
             raise
         finally:
-            if not order.durable or run.is_over:
+            if not order.terms.durable or run.is_over:
                 self.live.pop(order.execution, None)
         if run.last is not None:
             yield run.last
@@ -221,7 +221,7 @@ class _Execution:
             if self._done == act.aborts_after:
                 self.last = await self._returned()
                 return
-            if self._workers.clock.now() >= order.deadline_at:
+            if self._workers.clock.now() >= order.terms.deadline_at:
                 late = WorkRefused(504, "deadline_exceeded", "Late.", final=True)
                 self.last = await self._ended("expired", late)
                 return
@@ -234,7 +234,7 @@ class _Execution:
             return
         if self._offer.worker in self._workers.dead:
             self._over()
-        elif not self._order.durable:
+        elif not self._order.terms.durable:
             self._over()
             await self._workers.gate.do(_end(self._order, "cancelled", self._act.input_tokens, self._done, None))
         else:
@@ -266,7 +266,7 @@ class _Execution:
     async def _returned(self) -> WorkEvent:
         self._over()
         refusal = WorkRefused(503, "draining", "This worker stops.")
-        if self._done and self._order.streamed and not self._order.durable:
+        if self._done and self._order.streamed and not self._order.terms.durable:
             await self._workers.gate.do(_end(self._order, "failed", self._act.input_tokens, self._done, refusal))
             return WorkRefused(503, "draining", "This worker stops.", final=True)
         await self._workers.gate.do(Return(self._order.invocation, self._order.attempt, "refused", self._offer.worker))
@@ -279,7 +279,9 @@ class _Execution:
 
 def _end(order: WorkOrder, outcome: str, read: int, done: int, refusal: WorkRefused | None, answer: str = "") -> End:
     kept = error_body(error_of_refusal(refusal)) if refusal is not None else answer
-    return End(order.invocation, order.attempt, outcome, read, done, order.tenant, kept if order.durable else "")
+    return End(
+        order.invocation, order.attempt, outcome, read, done, order.terms.tenant, kept if order.terms.durable else ""
+    )
 
 
 def _embeddings(order: WorkOrder) -> list[Token]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dispatcher.model.commands import Offer, Over, Status
 from dispatcher.model.worker_protocol import Finished, WorkRefused
-from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
+from gpu_worker.engines.interface import EngineError, EngineEvent, WorkOrder
 from gpu_worker.service.health.probe import PROBE_TENANT
 from tests.support.virtual_time import START
 from tests.support.worker.gate import DecidingGate
@@ -21,7 +21,7 @@ PROCESS = "pppppppppppp"
 DEADLINE_AT = START + 5000
 POLL_S = 0.01
 
-Fault = Callable[[EngineRequest, int], EngineError | None]
+Fault = Callable[[WorkOrder, int], EngineError | None]
 """From a request and the number of those that the engine has, to the error that ends it."""
 
 
@@ -37,8 +37,8 @@ class FaultyEngine(ScriptedEngine):
     def probes(self) -> int:
         return self.asked[PROBE_TENANT]
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        self.asked[request.tenant] += 1
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
+        self.asked[request.terms.tenant] += 1
         await asyncio.sleep(0.001)
         error = self.fault(request, len(self.running))
         if error is not None:

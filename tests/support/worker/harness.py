@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from random import Random
 
+from dispatcher.model.call import CallTerms
 from dispatcher.model.commands import Offer, Report
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, digest, sign
 from dispatcher.model.fleet_secrets import FleetSecrets
-from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
-from dispatcher.policies.tiers import Tier
 from dispatcher.worker_client import HttpWorkerClient
 from dispatcher.worker_wire import encode_order
 from gpu_worker.policies.slo.shedding import Shedder
@@ -34,28 +33,11 @@ IDENTITY = Report("w", "http://w", MODEL, SLOTS, 1000, 1.0, 0.0, False, 0.0, 0, 
 
 
 def order(invocation: str = "i", **fields: object) -> WorkOrder:
-    known: dict[str, object] = {
-        "tenant": "a",
-        "invocation": invocation,
-        "attempt": 1,
-        "model": MODEL,
-        "weight": 1.0,
-        "tier": Tier.STANDARD,
-        "deadline_at": START + 100,
-        "endpoint": Endpoint.COMPLETION,
-        "body": {"prompt": "hello"},
-        "max_tokens": 3,
-        "expected_tokens": None,
-        "choices": 1,
-        "app": "",
-        "stage": 0,
-        "interaction": "",
-        "durable": False,
-        "streamed": True,
-        "deferred": False,
-        "cache_salt": "",
-    }
-    return WorkOrder(**{**known, **fields})  # type: ignore[arg-type]
+    """Return an order with these fields of its own and of its terms."""
+    terms = CallTerms("a", MODEL, 0.0, START + 100, False, "", "")
+    terms = terms._replace(**{name: fields.pop(name) for name in terms._fields if name in fields})  # type: ignore[arg-type]
+    known: dict[str, object] = {"attempt": 1, "body": {"prompt": "hello"}, "max_tokens": 3, "streamed": True}
+    return WorkOrder(**{"terms": terms, "invocation": invocation, **known, **fields})  # type: ignore[arg-type]
 
 
 def offer(work: WorkOrder, worker: str = "w") -> Offer:

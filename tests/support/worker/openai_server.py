@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest, Finished, Started, Token
+from gpu_worker.engines.interface import EngineError, EngineEvent, Finished, Started, Token, WorkOrder
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.options import ServerOptions
 from gpu_worker.policies.configured import make_queue
@@ -145,7 +145,7 @@ async def engine_of(
         await engine.stop()
 
 
-async def outcome(engine: OpenAiEngine, asked: EngineRequest) -> tuple[list[EngineEvent], EngineError | None]:
+async def outcome(engine: OpenAiEngine, asked: WorkOrder) -> tuple[list[EngineEvent], EngineError | None]:
     """Return the events of a request, and the error that ended it."""
     events: list[EngineEvent] = []
     try:

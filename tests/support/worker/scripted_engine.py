@@ -10,19 +10,19 @@ from gpu_worker.engines.generation import generation_of
 from gpu_worker.engines.interface import (
     EngineEvent,
     EngineFacts,
-    EngineRequest,
     EngineStats,
     Finished,
     PromptTooLong,
     Started,
     Token,
+    WorkOrder,
 )
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 
 MODEL = "scripted"
 
 
-def prompt_of(request: EngineRequest) -> str:
+def prompt_of(request: WorkOrder) -> str:
     """Return the text that the engine was given: the messages' contents, or the prompt."""
     generation = generation_of(request)
     return generation.prompt or "|".join(each["content"] for each in generation.messages or ())
@@ -33,7 +33,7 @@ class ScriptedEngine:
     token_s: float = 0.1
     facts: EngineFacts = field(default_factory=lambda: EngineFacts(MODEL, 1000, 1.0))
     running: dict[str, asyncio.Event] = field(default_factory=dict)
-    requests: list[EngineRequest] = field(default_factory=list)
+    requests: list[WorkOrder] = field(default_factory=list)
     served: float = 0.0
     waiting: int = 0
 
@@ -42,12 +42,12 @@ class ScriptedEngine:
         """Tokens so far."""
         return round(self.served / 2)
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         prompt = prompt_of(request)
         if len(prompt) > self.facts.context_tokens:
             raise PromptTooLong("too long")
         self.requests.append(request)
-        aborted = self.running[request.request_id] = asyncio.Event()
+        aborted = self.running[request.execution] = asyncio.Event()
         input_tokens, done = len(prompt), 0
         yield Started(input_tokens)
         while done < request.max_tokens and not aborted.is_set():
@@ -55,7 +55,7 @@ class ScriptedEngine:
             done += 1
             self.served += 2
             yield Token("x", done)
-        del self.running[request.request_id]
+        del self.running[request.execution]
         yield Finished("aborted" if aborted.is_set() else "length", input_tokens, done)
 
     async def abort(self, request_id: str) -> None:
@@ -80,7 +80,7 @@ class FailingEngine(ScriptedEngine):
         self.error = error
         self.after = after
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         async for event in super().generate(request):
             yield event
             if self.generated >= self.after:
@@ -90,7 +90,7 @@ class FailingEngine(ScriptedEngine):
 class TokenizingEngine(ScriptedEngine):
     """Takes one second to tokenize each prompt."""
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         await asyncio.sleep(1)
         async for event in super().generate(request):
             yield event

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from dispatcher.model.capabilities import Capability
-from gpu_worker.engines.interface import Engine, EngineEvent, EngineFacts, EngineRequest, Token
+from gpu_worker.engines.interface import Engine, EngineEvent, EngineFacts, Token, WorkOrder
 from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.sleep import SleepFailed
 from gpu_worker.engines.supervised import SupervisedEngine
@@ -74,7 +74,7 @@ class Loaded(ScriptedEngine):
         self.is_asleep = self.fault == "wake lies"
         self.device_bytes = AWAKE_BYTES
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         if self.is_asleep:
             await asyncio.Event().wait()
         async for event in super().generate(request):

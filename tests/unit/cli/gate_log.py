@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from dispatcher.bootstrap import RealClock
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Report
 from dispatcher.model.tenants import Tenant
 from dispatcher.service.replica import Replica
@@ -68,4 +69,10 @@ async def _do(replica: Replica, command: Command) -> Outcome:
 def accept(number: int, tenant: str) -> Accept:
     deadline_at = RealClock().now() + 600
     share = (1, 1.0, 50.0, 100.0, "standard", 10) if tenant == "a" else (1, 2.0, 0.0, 0.0, "premium", 10)
-    return Accept(f"{WRITER}-{number}", 0, WRITER, tenant, "m", 20.0, deadline_at, False, "chat", "", *share)
+    return Accept(
+        f"{WRITER}-{number}",
+        0,
+        WRITER,
+        CallTerms(tenant, "m", 20.0, deadline_at, False, "chat", ""),
+        TenantConfig(*share),
+    )

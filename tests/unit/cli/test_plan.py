@@ -12,6 +12,7 @@ from dispatcher.bootstrap import RealClock
 from dispatcher.model.commands import Command, Plan
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.service.replica import Replica
+from dispatcher.shard.alone import with_fields
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.sqlite.store import SqliteStore
 from headgate.serve.folder import DataFolder
@@ -31,7 +32,7 @@ async def _write(folder: DataFolder) -> None:
     commands: list[Command] = [
         swap_report("w-1", "m", SWAPS),
         swap_report("w-2", "m", SWAPS, draining=True),
-        accept(1, "a")._replace(model="n"),
+        with_fields(accept(1, "a"), model="n"),
         Plan(now, (WorkerPlan("w-1", "n", (0,)), WorkerPlan("w-2", "m", ())), (group,)),
     ]
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher.bootstrap import RealClock
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Offer, Report
 from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings
@@ -31,7 +32,13 @@ async def _write(path: Path) -> None:
         await replica.commit([Report(f"w-{pool}", *well)])
         share = (1, 1.0, 50.0, 100.0, "standard", 10)
         deadline_at = RealClock().now() + 600
-        call = Accept("writer-1", 0, "writer", "acme", model, 20.0, deadline_at, False, "chat", "", *share)
+        call = Accept(
+            "writer-1",
+            0,
+            "writer",
+            CallTerms("acme", model, 20.0, deadline_at, False, "chat", ""),
+            TenantConfig(*share),
+        )
         (offer,) = (await replica.commit([call])).outcomes
         assert isinstance(offer, Offer)
         await replica.commit([End(offer.id, offer.attempt, "done", 10, 4, "acme", "", 0.25)])

@@ -25,7 +25,7 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryStore
 from dispatcher.worker_client import HttpWorkerClient
 from functions.http_api.app import make_app
-from gpu_worker.engines.interface import EngineEvent, EngineRequest, Token
+from gpu_worker.engines.interface import EngineEvent, Token, WorkOrder
 from gpu_worker.engines.modelled.engine import PROFILE, ModelledEngine
 from gpu_worker.policies.configured import make_queue
 from gpu_worker.service.agent import Agent
@@ -51,11 +51,11 @@ class RecordingEngine(ModelledEngine):
     first_tokens: list[str] = field(default_factory=list)
     """The tenant of each request, in the order of their first tokens."""
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         async with aclosing(super().generate(request)) as events:
             async for event in events:
                 if isinstance(event, Token) and event.output_tokens == 1:
-                    self.first_tokens.append(request.tenant)
+                    self.first_tokens.append(request.terms.tenant)
                 yield event
 
 

@@ -109,7 +109,7 @@ class TestForged:
         call = gate.caller().start("POST", CHAT, body(), query=query, **headers)
         assert (await call.finished()).status == 200
         order = last_order(gate)
-        assert (order.tenant, order.tier, order.weight, order.cache_salt) == ("a", Tier.STANDARD, 1.0, "")
+        assert (order.terms.tenant, order.tier, order.weight, order.cache_salt) == ("a", Tier.STANDARD, 1.0, "")
         assert order.body == {"messages": [USER]}
 
     @pytest.mark.parametrize("name", FORGED)

@@ -181,7 +181,7 @@ async def _unauthorized(gate: Gate, path: str, authorization: str) -> bytes:
 async def test_only_the_key_names_the_tenant(gate: Gate) -> None:
     claims: dict[str, Any] = {"x_tenant": "b", "x_headgate_tenant": "b", "openai_organization": "b"}
     await gate.caller("a").post(CHAT, chat(user="b"), **claims)
-    assert [order.tenant for _, order in gate.workers.orders] == ["a"]
+    assert [order.terms.tenant for _, order in gate.workers.orders] == ["a"]
 
 
 BAD_BODIES = {

@@ -183,7 +183,7 @@ def test_execute_runs_what_a_message_names_and_ignores_what_is_done(sandbox: San
     assert execute.handler(event, LambdaContext()) == {"batchItemFailures": []}
     answer = sandbox.runner.run(sandbox.gate.ended("a", "k", "done"))
     assert json.loads(answer.body)["choices"][0]["text"] == "xxx"
-    assert [order.tenant for _, order in sandbox.gate.workers.orders].count("a") == 1
+    assert [order.terms.tenant for _, order in sandbox.gate.workers.orders].count("a") == 1
 
 
 def test_execute_sends_back_only_what_failed(sandbox: Sandbox) -> None:

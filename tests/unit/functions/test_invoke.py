@@ -262,7 +262,7 @@ async def test_it_is_let_go_at_the_moment_of_its_dispatch(gate: Gate, after_s: f
         await execute_detached(gate.context, call_id)
     assert ("status" in got) == bool(gate.launcher.launched)
     await gate.ended("a", "r-1", "done")
-    assert [order.attempt for _, order in gate.workers.orders if order.tenant == "a"] == [1]
+    assert [order.attempt for _, order in gate.workers.orders if order.terms.tenant == "a"] == [1]
 
 
 async def test_what_its_caller_left_is_fetched_with_its_answer(gate: Gate) -> None:

@@ -79,7 +79,7 @@ class EcsStandIn:
 async def sweeps(gate: Gate, scaling: Scaling) -> None:
     seen = 0
     while True:
-        costs = [fact.cost for fact in gate.shard.facts[seen:] if isinstance(fact, Accepted)]
+        costs = [fact.terms.cost for fact in gate.shard.facts[seen:] if isinstance(fact, Accepted)]
         seen = len(gate.shard.facts)
         load = fleet_load(gate.shard.shard.state, sum(costs) / SWEEP_S, gate.clock.now())
         assert not (await scaling.sweep(load)).problem

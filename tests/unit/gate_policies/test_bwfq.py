@@ -101,7 +101,7 @@ def test_settlement_moves_both_clocks_by_the_recorded_share() -> None:
     gate.set_shares(a=Share(weight=1.0, rate_per_s=1.0, burst=0.0))
     gate.arrive("a", "brings the new share", 1.0)
     gate.cancel("brings the new share")
-    assert gate.state.tenants["a"].rate_per_s == 1.0
+    assert gate.state.tenants["a"].config.rate_per_s == 1.0
     gate.settle("charged", 12.0)
     assert gate.clocks_of("a") == Clocks(tat=T0 + 3.0, vft=10.0)
     gate.settle("surplus", 4.0)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Offer
 from dispatcher.policies.clocks import Share, rate_scale
 from dispatcher.policies.orders.queues import Call, Tenant
@@ -32,7 +33,7 @@ from dispatcher.policies.share_bounds import (
     is_share_sound,
     share_problem,
 )
-from dispatcher.shard.alone import LoneGate, report
+from dispatcher.shard.alone import LoneGate, report, with_fields
 from dispatcher.shard.codec import encode_entry
 
 V_MAX = YEAR_S * POOL_SERVICE_PER_S / WEIGHT_MIN
@@ -49,11 +50,11 @@ def charged(share: Share, cost: float, now: float, virtual_time: float, scale: f
     """Return a tenant that was charged for a dispatch with a full bucket, and the call."""
     order = TwoClocks()
     tenant = Tenant("a", (now - share.burst / share.rate_per_s, virtual_time))
-    tenant.weight, tenant.rate_per_s, tenant.burst = share.weight, share.rate_per_s, share.burst
-    call = Call("p-1", tenant, "m", cost, 1, 0.0)
+    tenant.config = TenantConfig(1, share.weight, share.rate_per_s, share.burst, "standard", 1)
+    call = Call("p-1", tenant, CallTerms("a", "m", cost, inf, False, "", ""), 1, 0.0)
     found = order.charged(tenant, cost, now, virtual_time, scale, inf)
     call.charge_in_profile, call.charge_rate_per_s, tenant.clocks, _ = found
-    call.charge_weight = tenant.weight
+    call.charge_weight = share.weight
     return tenant, call
 
 
@@ -141,14 +142,15 @@ def test_two_to_one_stays_two_to_one_at_the_end_of_the_year() -> None:
 def test_a_share_in_the_log_that_is_older_than_the_bounds_is_replaced() -> None:
     pool = Pool(1)
     pool.decide(pool.call("evil", 1.0, 100.0))
-    pool.shard.state.tenants["evil"].weight = 1e-20
+    evil = pool.shard.state.tenants["evil"]
+    evil.config = evil.config._replace(weight=1e-20)
     pool.decide(pool.call("evil", 1.0, 100.0))
-    assert pool.shard.state.tenants["evil"].weight == WEIGHT_MIN
+    assert evil.config.weight == WEIGHT_MIN
 
 
 def test_a_call_that_was_charged_with_an_older_share_ends() -> None:
     pool = Pool(1)
-    (offer,) = pool.decide(pool.call("evil", 1.0, 100.0)._replace(rate_per_s=1.0, burst=200.0))
+    (offer,) = pool.decide(with_fields(pool.call("evil", 1.0, 100.0), rate_per_s=1.0, burst=200.0))
     call = pool.shard.state.calls[offer.id]
     call.charge_weight, call.charge_rate_per_s = 1e-306, 1e-308
     pool.decide(End(offer.id, 1, "done", 10**30, -5))

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from dispatcher.model.call import CallTerms
 from dispatcher.policies.orders import sorted_entries
 from dispatcher.policies.orders.queues import Call, Tenant, TenantQueue
 from dispatcher.policies.orders.sorted_entries import BLOCK_MOST, SortedEntries
@@ -66,16 +67,16 @@ def test_blocks_stay_short_and_few() -> None:
 
 def queue_of(number: int, rate_per_s: float) -> TenantQueue:
     tenant = Tenant(f"t{number}", (0.0, float(number)))
-    tenant.rate_per_s = rate_per_s
+    tenant.config = tenant.config._replace(rate_per_s=rate_per_s)
     queue = tenant.queue("m", False)
-    queue.add(Call(f"p-{number}", tenant, "m", 1.0, number, 0.0))
+    queue.add(Call(f"p-{number}", tenant, CallTerms("t", "m", 1.0, inf, False, "", ""), number, 0.0))
     return queue
 
 
 def expected(queues: list[TenantQueue], now: float) -> tuple[TenantQueue | None, float]:
     """The queue that is due and the lowest vft, from sorted lists."""
     waiting = sorted((q for q in queues if q.places), key=lambda q: (q.tenant.clocks[1], q.head().arrival))
-    ready = [q for q in waiting if q.tenant.rate_per_s and q.tenant.clocks[0] <= now]
+    ready = [q for q in waiting if q.tenant.config.rate_per_s and q.tenant.clocks[0] <= now]
     if not waiting:
         return None, inf
     return (ready or waiting)[0], waiting[0].tenant.clocks[1]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.model.call import CallTerms
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, Fact
 from dispatcher.monitor.recent import Recent
 
 
 def accepted(call: str, tenant: str) -> Accepted:
-    return Accepted(call, 0, "p", tenant, "m", 10.0, 900.0, False, "", "", 1.0, (0.0,))
+    return Accepted(call, 0, "p", CallTerms(tenant, "m", 10.0, 900.0, False, "", ""), 1.0, (0.0,))
 
 
 def dispatched(call: str) -> Dispatched:

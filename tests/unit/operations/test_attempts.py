@@ -212,10 +212,10 @@ async def test_what_the_client_says_of_its_request_goes_along_and_nothing_else(g
     request = replace(asked(), app="chat", stage=2, interaction="i-7")
     await followed(gate, "first", request=request)
     ((_, order),) = gate.workers.orders
-    assert (order.app, order.stage, order.interaction, order.tier) == ("chat", 2, "i-7", Tier.PREMIUM)
-    assert (order.tenant, order.weight, order.attempt, order.max_tokens) == ("first", 7.0, 1, 3)
-    assert (order.invocation, order.durable, order.cache_salt) == ("p0-1", False, "")
-    assert order.deadline_at == pytest.approx(gate.clock.now() + 300, abs=1)
+    assert (order.terms.app, order.stage, order.terms.interaction, order.tier) == ("chat", 2, "i-7", Tier.PREMIUM)
+    assert (order.terms.tenant, order.weight, order.attempt, order.max_tokens) == ("first", 7.0, 1, 3)
+    assert (order.invocation, order.terms.durable, order.cache_salt) == ("p0-1", False, "")
+    assert order.terms.deadline_at == pytest.approx(gate.clock.now() + 300, abs=1)
 
 
 async def test_not_tried_again_after_its_deadline(gate: Gate) -> None:

@@ -176,23 +176,23 @@ async def test_lines_are_deferred_and_due_in_the_second_half_of_the_window(gate:
     batch = await started(gate, line("a"), line("b"), line("c"), line("d"), window="8h")
     async with runner(gate):
         await ended(gate, batch)
-    found = accepts(gate)
+    found = [each.terms for each in accepts(gate)]
     assert [(each.deferred, each.slo_class, each.durable) for each in found] == [(True, "night", True)] * 4
     due = [each.due_at - batch.created_at for each in found]
     assert due == pytest.approx([5 * HOUR_S, 6 * HOUR_S, 7 * HOUR_S, 8 * HOUR_S])
-    assert all(order.deferred for _, order in gate.workers.orders)
+    assert all(order.terms.deferred for _, order in gate.workers.orders)
 
 
 async def test_a_chat_goes_before_all_lines_that_wait(gate: Gate) -> None:
     batch = await started(gate, *(line(f"r{number}", 100) for number in range(40)))
     async with runner(gate):
         await gate.clock.sleep(30.0)
-        answered = sum(not order.deferred for _, order in gate.workers.orders)
+        answered = sum(not order.terms.deferred for _, order in gate.workers.orders)
         assert answered == 0
         before = len(gate.workers.orders)
         await followed(gate, "b")
         later = [order for _, order in gate.workers.orders[before:]]
-        assert not later[0].deferred, "the next slot that was free"
+        assert not later[0].terms.deferred, "the next slot that was free"
         await ended(gate, batch)
 
 
@@ -290,7 +290,7 @@ async def test_two_runners_share_the_batches_and_never_run_one_together(gate: Ga
     async with runner(gate), runner(gate, other):
         over = [await ended(gate, batch) for batch in (own, others)]
     assert [(each.status, each.completed) for each in over] == [("completed", 60)] * 2
-    assert Counter(each.tenant for each in accepts(gate)) == {"a": 60, "b": 60}
+    assert Counter(each.terms.tenant for each in accepts(gate)) == {"a": 60, "b": 60}
 
 
 async def test_the_batches_of_a_tenant_run_one_after_another(gate: Gate) -> None:

@@ -139,7 +139,7 @@ async def test_a_tenant_of_the_same_name_begins_empty(gate: Gate) -> None:
     fresh = await new.post(COMPLETION, BODY, idempotency_key="k")
     assert fresh.json()["id"] != answered.json()["id"]
     assert (await new.post(COMPLETION, {**BODY, "max_tokens": 2}, idempotency_key="other")).status == 200
-    assert {order.tenant for _, order in gate.workers.orders} == {first, second}
+    assert {order.terms.tenant for _, order in gate.workers.orders} == {first, second}
 
 
 async def test_callers_of_one_key_that_wait_together_get_the_same_error(gate: Gate) -> None:

@@ -44,7 +44,7 @@ async def test_a_message_that_comes_several_times_executes_it_once(gate: Gate, p
     await asyncio.gather(*(execute_detached(contexts[n % processes], call_id) for n in range(5)))
     await gate.ended("a", "k", "done")
     assert gate.spent("a") == 16.0
-    assert {order.attempt for _, order in gate.workers.orders if order.tenant == "a"} == {1}
+    assert {order.attempt for _, order in gate.workers.orders if order.terms.tenant == "a"} == {1}
     assert not await execute_detached(gate.context, call_id)
 
 
@@ -98,7 +98,7 @@ async def test_a_process_that_was_given_up_executes_its_call_when_it_is_launched
     assert not await execute_detached(gate.context, call_id)
     await waiting
     await gate.ended("a", "k", "done")
-    assert [order.attempt for _, order in gate.workers.orders if order.tenant == "a"] == [1]
+    assert [order.attempt for _, order in gate.workers.orders if order.terms.tenant == "a"] == [1]
 
 
 async def test_what_a_caller_of_this_process_waits_for_is_left_to_it(gate: Gate) -> None:

@@ -133,7 +133,7 @@ async def test_an_end_without_all_of_its_text_is_an_error(gate: Gate, monkeypatc
     async def cut(_offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         yield Started(10)
         yield Token("x", 1)
-        gate.shard.decide(End(order.invocation, order.attempt, "done", 10, 3, order.tenant))
+        gate.shard.decide(End(order.invocation, order.attempt, "done", 10, 3, order.terms.tenant))
         gate.workers.seen.add(order.execution)
         raise WorkerFailed()
 

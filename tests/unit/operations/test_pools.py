@@ -34,7 +34,7 @@ async def pools() -> AsyncIterator[TwoPools]:
 
 
 def models_of(shard: InProcessGate) -> set[str]:
-    return {command.model for command in shard.commands if isinstance(command, Accept)}
+    return {command.terms.model for command in shard.commands if isinstance(command, Accept)}
 
 
 async def test_each_model_goes_to_its_pool(pools: TwoPools) -> None:
@@ -48,7 +48,7 @@ async def test_each_model_goes_to_its_pool(pools: TwoPools) -> None:
 async def test_a_deadline_is_that_of_the_models_pool(pools: TwoPools) -> None:
     for model, deadline_s in (("m", 300.0), ("n", 60.0)):
         found = await accepted(pools.gate, "a", model=model)
-        assert found.call.deadline_at - found.call.created_at == deadline_s
+        assert found.call.terms.deadline_at - found.call.created_at == deadline_s
         await read(found)
 
 

@@ -16,7 +16,7 @@ from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import ShardSettings
 from tests.support.gate.memory_gate import Gate, make_gate
-from tests.support.gate.story import asked, followed, submission, submitted
+from tests.support.gate.story import asked, followed, submitted
 
 CLASSES = SloClasses([SloClass("chat", 20.0), SloClass("normal", 60.0), SloClass("night", 3600.0, is_deferred=True)])
 
@@ -35,7 +35,7 @@ def named(slo_class: str = "") -> dict[str, Any]:
 
 def accepted_as(gate: Gate) -> tuple[str, float, bool]:
     """Return class, seconds from now to the due time, and whether the last call is deferred."""
-    last = [command for command in gate.shard.commands if isinstance(command, Accept)][-1]
+    last = [command.terms for command in gate.shard.commands if isinstance(command, Accept)][-1]
     return last.slo_class, last.due_at and last.due_at - gate.clock.now(), last.deferred
 
 
@@ -85,7 +85,7 @@ async def test_a_key_may_have_a_class_of_its_own() -> None:
     gate = await gate_with_classes(slo_class="chat")
     gate.keys["c"], record = new_key("c", gate.ids.secret(), slo_class="night")
     await gate.store.put_key(record)
-    assert (await submission(gate, "c")).tenant.slo_class == "night"
+    assert (await gate.context.directory.tenant_of(gate.keys["c"])).slo_class == "night"
     found = await submitted(gate, "c")
     assert accepted_as(gate)[0] == "night"
     found.leave()
@@ -108,8 +108,8 @@ async def test_an_executor_keeps_the_class_of_a_durable_call() -> None:
     item = await gate.item("c", "key")
     other = gate.process(slo_classes=CLASSES)
     await execute_detached(other, item.id)
-    commands = [command for command in gate.shard.commands if isinstance(command, Accept)]
-    assert {(command.slo_class, command.due_at) for command in commands} == {("chat", item.created_at + 20.0)}
+    commands = [command.terms for command in gate.shard.commands if isinstance(command, Accept)]
+    assert {(terms.slo_class, terms.due_at) for terms in commands} == {("chat", item.created_at + 20.0)}
     assert len(commands) > 1
 
 

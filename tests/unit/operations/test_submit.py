@@ -133,7 +133,7 @@ async def test_a_chat_without_a_limit_gets_the_tenants_and_its_cost_counts_the_e
     limits = [(order.max_tokens, order.expected_tokens) for _, order in gate.workers.orders]
     assert limits == [(4096 // 3, 256), (7, 7)]
     prompt_tokens = open_chat().prompt_bytes()
-    assert [command.cost for command in accepts(gate)] == [prompt_tokens + 2 * 3 * 256, prompt_tokens + 2 * 7]
+    assert [command.terms.cost for command in accepts(gate)] == [prompt_tokens + 2 * 3 * 256, prompt_tokens + 2 * 7]
 
 
 async def test_a_chat_without_a_limit_is_refused_only_if_its_prompt_fills_the_context(gate: Gate) -> None:
@@ -149,7 +149,7 @@ async def test_each_input_of_embeddings_must_fit_the_context_by_itself(gate: Gat
     gate.add_worker("short", model="s", context_tokens=100, capabilities=(Capability.EMBEDDINGS,))
     several = Request("s", Endpoint.EMBEDDINGS, {"input": ["x" * 100] * 5}, None)
     over(gate, await dispatched(gate, "a", request=several))
-    assert accepts(gate)[0].cost == 500
+    assert accepts(gate)[0].terms.cost == 500
     for inputs in (["x" * 101, "x"], "x" * 101, list(range(26))):
         with pytest.raises(InvalidRequest, match=r"the prompt has about 10[14]\.") as caught:
             await submitted(gate, "a", request=replace(several, body={"input": inputs}))
@@ -159,9 +159,9 @@ async def test_each_input_of_embeddings_must_fit_the_context_by_itself(gate: Gat
 async def test_a_deadline_is_the_callers_but_never_later_than_the_gates(gate: Gate) -> None:
     short = await dispatched(gate, "a", deadline_s=5.0)
     long = await dispatched(gate, "a", deadline_s=9999.0)
-    assert short.call.deadline_at == gate.clock.now() + 5
-    assert long.call.deadline_at == gate.clock.now() + gate.pool.settings.deadline_s
-    assert [command.deadline_at for command in accepts(gate)] == [short.call.deadline_at, long.call.deadline_at]
+    assert short.call.terms.deadline_at == gate.clock.now() + 5
+    assert long.call.terms.deadline_at == gate.clock.now() + gate.pool.settings.deadline_s
+    assert [command.terms for command in accepts(gate)] == [short.call.terms, long.call.terms]
     over(gate, short, long)
 
 
@@ -170,17 +170,17 @@ async def test_the_command_has_the_cost_and_the_tenants_share(gate: Gate) -> Non
     request = replace(asked("x" * 20, 5), app="chat", interaction="i-7")
     over(gate, await dispatched(gate, "owed", request=request))
     (command,) = accepts(gate)
-    assert command.cost == 20 + 2 * 5
-    assert (command.weight, command.rate_per_s, command.burst, command.waiting_max) == (2.0, 3.0, 4.0, 9)
-    assert (command.tenant, command.tier, command.app, command.interaction) == ("owed", "premium", "chat", "i-7")
-    assert (command.process, command.floor, command.durable) == ("p0", 1, False)
+    assert command.terms.cost == 20 + 2 * 5
+    assert command.config[1:] == (2.0, 3.0, 4.0, "premium", 9)
+    assert (command.terms.tenant, command.terms.app, command.terms.interaction) == ("owed", "chat", "i-7")
+    assert (command.process, command.floor, command.terms.durable) == ("p0", 1, False)
 
 
 async def test_a_share_that_is_older_than_the_bounds_is_clamped(gate: Gate) -> None:
     await gate.add_tenant("old", Share(1e-306, 1e-308, 1e300))
     one = await dispatched(gate, "old", request=asked("x" * 20, 5))
     (command,) = accepts(gate)
-    assert (command.weight, command.rate_per_s, command.burst) == (WEIGHT_MIN, RATE_MIN, BURST_MAX)
+    assert command.config[1:4] == (WEIGHT_MIN, RATE_MIN, BURST_MAX)
     assert isinstance(one.outcome, Offer)
     assert order_of(one.call, one.outcome).weight == WEIGHT_MIN
     over(gate, one)

@@ -21,6 +21,7 @@ from dispatcher.service.group_commit import GroupCommit
 from dispatcher.service.kept_answers import keep_outcomes
 from dispatcher.service.replica import Replica
 from dispatcher.shard import codec, fold, shard, steps
+from dispatcher.shard.alone import with_fields
 from dispatcher.shard.decide import decide
 from dispatcher.shard.forgetting import forget
 from dispatcher.shard.shard import Shard
@@ -31,11 +32,11 @@ SLOTS = 40
 
 
 def evil(number: int, now: float, **values: Any) -> Accept:
-    return accept(f"one-{number}", "one", now)._replace(tenant="evil", **values)
+    return with_fields(accept(f"one-{number}", "one", now, "evil"), **values)
 
 
-def good(number: int, now: float) -> Accept:
-    return accept(f"one-{number}", "one", now)._replace(tenant="good")
+def good(number: int, now: float, **values: Any) -> Accept:
+    return accept(f"one-{number}", "one", now, "good", **values)
 
 
 async def ready(world: World) -> Replica:
@@ -114,7 +115,7 @@ async def test_an_odd_command_of_any_kind_harms_no_other(odd: Any) -> None:
 async def test_several_tenants_with_odd_commands_are_all_found(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     one, now = await ready(world), world.clock.now()
-    odd = [evil(50 + number, now, cost=nan)._replace(tenant=f"evil{number}") for number in range(12)]
+    odd = [accept(f"one-{50 + number}", "one", now, f"evil{number}", cost=nan) for number in range(12)]
     outcomes = (await one.commit([*odd[:5], good(1, now), *odd[5:], good(2, now)])).outcomes
     assert [is_internal(outcome) for outcome in outcomes] == [True] * 5 + [False] + [True] * 7 + [False]
     ids = {outcome.message.split("fault ")[1].split(")")[0] for outcome in outcomes if isinstance(outcome, Refused)}
@@ -136,7 +137,7 @@ def raising(replaced: Callable[..., Any], when: Callable[..., bool], times: floa
 
 
 def is_evil(_state: object, fact: Accepted) -> bool:
-    return fact.tenant == "evil"
+    return fact.terms.tenant == "evil"
 
 
 @in_virtual_time()
@@ -168,7 +169,7 @@ async def test_a_fact_that_fails_after_it_was_folded_in_part_leaves_nothing(
 
     def half(state: Any, fact: Accepted) -> None:
         accepted(state, fact)
-        if fact.tenant == "evil":
+        if fact.terms.tenant == "evil":
             state.arrivals += 5  # a change without an inverse
             raise error("half done")
 
@@ -186,7 +187,7 @@ async def test_an_entry_that_does_not_decode_to_its_facts_is_never_written(monke
     lossy = [*tuples, (9, lambda app: app[:8])]
     monkeypatch.setitem(codec._READERS, "a", (kind, size, lossy))
     monkeypatch.setattr(codec, "_DECODED", set())
-    commands = [evil(20, now, interaction="longer than eight"), good(1, now)._replace(interaction="short")]
+    commands = [evil(20, now, interaction="longer than eight"), good(1, now, interaction="short")]
     outcomes = (await one.commit(commands)).outcomes
     assert [is_internal(outcome) for outcome in outcomes] == [True, False]
 
@@ -277,7 +278,7 @@ async def test_an_error_beside_the_answers_of_ended_calls_loses_no_outcome(monke
     world = World()
     one, now = world.replica("one"), world.clock.now()
     await one.commit([report("w1", 1)])
-    await one.commit([good(1, now), good(2, now)._replace(durable=True)])
+    await one.commit([good(1, now), good(2, now, durable=True)])
     monkeypatch.setattr("dispatcher.service.replica.keep_outcomes", raising(keep_outcomes, lambda *_: True))
     outcomes = (await one.commit([Cancel("one-2", "cancelled")])).outcomes
     assert outcomes == [Over("one-2", 0, "cancelled")]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model import commands
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.errors import BadFrame
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.loadable import LoadableModel
@@ -47,6 +48,7 @@ def records(*kinds: type[Any]) -> st.SearchStrategy[Any]:
     )
 
 
+BY_TYPE |= {"CallTerms": records(CallTerms), "TenantConfig": records(TenantConfig)}
 COMMANDS = records(*get_args(commands.Command))
 OUTCOMES = records(*get_args(commands.Outcome))
 NEWS = records(commands.Offer, commands.Over)

@@ -138,9 +138,9 @@ async def test_an_old_acceptance_is_refused() -> None:
     front, _ = await running(world, "g1")
     call = accept(front.new_id(), "front", world.clock.now())
     await world.on("front", front.do(call))
-    pending = front._pending.add(accept(front.new_id(), "front", world.clock.now()))
-    front._route.send(pending._replace(created_at=world.clock.now() - 61))
-    refused = await pending.outcome
+    message, outcome = front._pending.add(accept(front.new_id(), "front", world.clock.now()))
+    front._route.send(message._replace(created_at=world.clock.now() - 61))
+    refused = await outcome
     assert isinstance(refused, Refused)
     assert refused.code == "too_old"
 

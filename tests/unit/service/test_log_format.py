@@ -57,7 +57,7 @@ async def served(world: World, front: Link, worker: Link) -> Over:
     call: Accept = accept(front.new_id(), front.process, world.clock.now())
     offer = await world.on("front", front.do(call))
     assert isinstance(offer, Offer)
-    ended = End(call.id, offer.attempt, "done", 100, 10, call.tenant, cached_tokens=CACHED)
+    ended = End(call.id, offer.attempt, "done", 100, 10, call.terms.tenant, cached_tokens=CACHED)
     over = await world.on("worker", worker.do(ended))
     assert isinstance(over, Over)
     return over
@@ -215,7 +215,7 @@ async def test_an_invented_next_version_that_only_adds_is_read() -> None:
     read = decode_entry(b"j" + json.dumps(entry).encode())
     assert [type(fact).__name__ for fact in read.facts] == ["TenantSet"]
     shard.fold(read)
-    assert shard.state.tenants["later"].waiting_max == 10
+    assert shard.state.tenants["later"].config.waiting_max == 10
     fields = fields_of(dump(shard))
     rows = {name: value for name, value in fields.items() if isinstance(value, list)}
     lines = [[name, [[*row, "further"] for row in value]] for name, value in rows.items()]

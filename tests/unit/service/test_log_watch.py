@@ -18,7 +18,7 @@ from tests.unit.service.test_group_commit import committing
 
 def waiting(*commands: object) -> tuple[Pending, list[asyncio.Future[Outcome]]]:
     pending = Pending(LoopClock())
-    return pending, [pending.add(command).outcome for command in commands]  # type: ignore[arg-type]
+    return pending, [pending.add(command)[1] for command in commands]  # type: ignore[arg-type]
 
 
 def call(number: int) -> Accept:

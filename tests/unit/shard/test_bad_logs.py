@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, Report
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import (
@@ -29,7 +30,9 @@ from dispatcher.shard.snapshot import dump, fields_of, load
 
 NOW = 1_000_000.0
 WORKER = Report("w", "http://w", "m", 0, 0, 1.0, 0.0, False, 0.0, 0, ())
-CALL = Accept("p-1", 0, "p", "a", "m", 1.0, NOW + 60, False, "", "", 1, 1.0, 5.0, 10.0, "standard", 9)
+CALL = Accept(
+    "p-1", 0, "p", CallTerms("a", "m", 1.0, NOW + 60, False, "", ""), TenantConfig(1, 1.0, 5.0, 10.0, "standard", 9)
+)
 
 
 def written(order: str, *commands: Command) -> tuple[Shard, list[Entry]]:
@@ -104,8 +107,8 @@ def test_an_entry_whose_head_has_a_wrong_type_is_refused(field: int) -> None:
     [
         Dispatched("p-1", "unknown", 1, False, 1.0, 1.0, (0.0, 0.0), 0.0),
         Ended("p-1", 1, "done", 1, 1, 1.0, (0.0, 0.0), 0.0),
-        Accepted("no sequence", 0, "p", "a", "m", 1.0, NOW, False, "", "", 0.0, (0.0, 0.0)),
-        Accepted("p-2", 0, "p", "a", "m", 1.0, "soon", False, "", "", 0.0, (0.0, 0.0)),  # type: ignore[arg-type]
+        Accepted("no sequence", 0, "p", CallTerms("a", "m", 1.0, NOW, False, "", ""), 0.0, (0.0, 0.0)),
+        Accepted("p-2", 0, "p", CallTerms("a", "m", 1.0, "soon", False, "", ""), 0.0, (0.0, 0.0)),  # type: ignore[arg-type]
         WorkerLost("nothing"),
         ProcessLost("nothing"),
         Held("p-9", "p"),
@@ -162,6 +165,8 @@ def test_a_value_that_does_not_decode_to_itself_is_never_encoded(odd: object) ->
     assert decode_entry(encode_entry(entries[1], checked=True)) == entries[1]
     for field in ("cost", "app", "clocks", "due_at", "input_tokens"):
         changed: dict[str, Any] = {field: odd}
+        if field in CallTerms._fields:
+            changed = {"terms": accepted.terms._replace(**changed)}
         with pytest.raises((ValueError, TypeError)):
             encode_entry(entries[1]._replace(facts=(accepted._replace(**changed),)), checked=True)
         assert encode_entry(entries[1], checked=True)

@@ -39,7 +39,7 @@ class Pool:
         decided = self.call(tenant, read, generated)
         offer = decided.outcome
         assert isinstance(offer, Offer)
-        name, expected = offer.id, next(fact.cost for fact in decided.facts if isinstance(fact, Accepted))
+        name, expected = offer.id, next(fact.terms.cost for fact in decided.facts if isinstance(fact, Accepted))
         self.write(End(name, offer.attempt, "done", read, generated, tenant, cached_tokens=cached))
         self.engine.enqueue(QueueRequest(name, tenant, read, generated))
         self.engine.admit(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Over, Tick
 from dispatcher.model.facts import Entry, TenantSet
 from dispatcher.shard.shard import Shard
@@ -29,7 +30,7 @@ def test_an_older_version_from_a_slow_cache_changes_nothing() -> None:
     shard.call("a", version=5, weight=3.0)
     shard.call("a", version=4, weight=9.0)
     assert not any(isinstance(fact, TenantSet) for fact in shard.facts)
-    assert (shard.shard.state.tenants["a"].version, shard.shard.state.tenants["a"].weight) == (5, 3.0)
+    assert shard.shard.state.tenants["a"].config[:2] == (5, 3.0)
 
 
 def test_what_runs_is_settled_by_the_share_of_its_dispatch() -> None:
@@ -47,7 +48,7 @@ def test_a_tenant_deleted_and_created_again_while_its_work_runs() -> None:
     waits = [shard.call("a", version=3) for _ in range(2)]
     again = shard.call("a", version=4, weight=2.0, tier="premium", waiting_max=1_000)
     tenant = shard.shard.state.tenants["a"]
-    assert (tenant.version, tenant.weight, tenant.tier) == (4, 2.0, "premium")
+    assert (tenant.config.version, tenant.config.weight, tenant.config.tier) == (4, 2.0, "premium")
     assert shard.end(old, 7) == [waits[1]]
     assert shard.status(old) == Over(old, 1, "done", 7, 0)
     assert (tenant.running, tenant.waiting, tenant.spent) == (2, 1, 7.0)
@@ -82,7 +83,13 @@ def test_a_number_that_is_none_never_reaches_the_log(wrong: float) -> None:
     shard = Shard()
     shard.decide([report()], T0)
     shard.confirm(Entry(0, T0, "w", "", 0, (shard.fleet()[0],)))
-    accept = Accept("p-1", 0, "p", "a", "m", wrong, T0 + 9.0, False, "", "", 1, 1.0, 0.0, 0.0, "standard", 9)
+    accept = Accept(
+        "p-1",
+        0,
+        "p",
+        CallTerms("a", "m", wrong, T0 + 9.0, False, "", ""),
+        TenantConfig(1, 1.0, 0.0, 0.0, "standard", 9),
+    )
     with pytest.raises(ValueError, match=r"a cost is between 0 and 1e[+]12"):
         shard.decide([accept], T0)
     shard.rollback()
@@ -93,8 +100,12 @@ def test_a_tenant_of_a_lost_decision_leaves_nothing_behind() -> None:
     shard = LoneShard()
     blocker = shard.call("blocker")
     refused = Accept(
-        "p-zz", 0, "p", "never", "m", 1.0, T0 + 1e6, False, "", "", 1, 1.0, 5.0, 0.0, "standard", 0
-    )  # fmt: skip
+        "p-zz",
+        0,
+        "p",
+        CallTerms("never", "m", 1.0, T0 + 1e6, False, "", ""),
+        TenantConfig(1, 1.0, 5.0, 0.0, "standard", 0),
+    )
     _, facts = shard.shard.decide([refused], T0)
     assert [type(fact) for fact in facts] == [TenantSet]
     shard.shard.rollback()

@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Gone, Offer, Over, Return, Silent, Tick, Waiting, call_id
 from dispatcher.model.facts import Entry
 from dispatcher.shard.settings import ShardSettings
@@ -19,7 +20,9 @@ NUMBERS = count(1)
 def hold(name: str, process: str, wait_s: float = 1e6) -> Accept:
     """Return the first Accept of an event call, or a repetition that makes the process its holder."""
     share = (1, 1.0, 0.0, 0.0, "standard", 1_000)
-    return Accept(name, 0, process, "events", MODEL, 1.0, 1_000_000.0 + wait_s, True, "", "", *share)
+    return Accept(
+        name, 0, process, CallTerms("events", MODEL, 1.0, 1_000_000.0 + wait_s, True, "", ""), TenantConfig(*share)
+    )
 
 
 def event(shard: LoneShard, wait_s: float = 1e6) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.model.call import HEAD
 from dispatcher.model.commands import Attempts, Offer, Refused, Report, Waiting
 from dispatcher.model.facts import Entry, WorkerSet
 from dispatcher.model.loadable import LoadableModel
@@ -72,4 +73,4 @@ def test_models_are_in_entries_and_snapshots() -> None:
     assert loaded.fleet() == shard.shard.fleet()
     assert loaded.fleet()[0].models[1].swap_s == 3.0
     (call,) = loaded.state.calls.values()
-    assert (call.slo_class, call.due_at, call.deferred, call.input_tokens) == ("batch", T0 + 3600.0, True, 7)
+    assert call.terms[HEAD:] == ("batch", T0 + 3600.0, True, 7)

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from dispatcher.model.call import CallTerms
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.shard import deadlines
 from dispatcher.shard.deadlines import DUE_MAX, Deadlines
@@ -14,10 +15,8 @@ from dispatcher.shard.deadlines import DUE_MAX, Deadlines
 
 def waiting_calls(number: int, deadline_s: float) -> dict[str, Call]:
     tenant = Tenant("a", (0.0, 0.0))
-    calls = {f"p-{each}": Call(f"p-{each}", tenant, "m", 1.0, each, 0.0) for each in range(number)}
-    for call in calls.values():
-        call.deadline_at = deadline_s
-    return calls
+    terms = CallTerms("a", "m", 1.0, deadline_s, False, "", "")
+    return {f"p-{each}": Call(f"p-{each}", tenant, terms, each, 0.0) for each in range(number)}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -27,8 +26,8 @@ def test_the_next_deadline_is_right_during_a_sweep(seed: int, monkeypatch: pytes
     calls: dict[str, Call] = {}
     heap, tenant, sweeping = Deadlines(calls), Tenant("a", (0.0, 0.0)), 0
     for number in range(4_000):
-        call = Call(f"p-{number}", tenant, "m", 1.0, number, 0.0)
-        call.deadline_at = random.uniform(0, 1_000)
+        terms = CallTerms("a", "m", 1.0, random.uniform(0, 1_000), False, "", "")
+        call = Call(f"p-{number}", tenant, terms, number, 0.0)
         calls[call.id] = call
         heap.add(call)
         if len(calls) > 50:
@@ -38,13 +37,13 @@ def test_the_next_deadline_is_right_during_a_sweep(seed: int, monkeypatch: pytes
                 calls[gone.id] = gone
                 heap.add(gone)  # it waits again
         sweeping += bool(heap._old)
-        waiting = [each.deadline_at for each in calls.values()]
+        waiting = [each.terms.deadline_at for each in calls.values()]
         assert heap.next() == min(waiting, default=inf)
         assert len(heap) <= 3 * len(calls) + 2 * deadlines.SLACK
         if number % 100 == 0:
             now = random.uniform(0, 100)
             due = heap.take_due(now)
-            assert sorted(due) == sorted(name for name, each in calls.items() if each.deadline_at <= now)
+            assert sorted(due) == sorted(name for name, each in calls.items() if each.terms.deadline_at <= now)
             for name in due:
                 del calls[name]
     assert sweeping > 100

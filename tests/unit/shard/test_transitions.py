@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from dispatcher.model.call import TenantConfig
 from dispatcher.model.commands import Accept, Cancel, Command, End, Gone, Leave, Present, Report, Return, Silent, Tick
 from dispatcher.model.facts import Fact
 from dispatcher.shard.fold import fold
@@ -58,7 +59,7 @@ class Walk:
         match draw.randrange(10):
             case 0 if running:
                 call, outcome = draw.choice(running), draw.choice(("done", "failed", "cancelled"))
-                self.gate.do(End(call.id, call.attempt, outcome, draw.randrange(9), 0, kept=call.durable))
+                self.gate.do(End(call.id, call.attempt, outcome, draw.randrange(9), 0, kept=call.terms.durable))
             case 1 | 2 if running:
                 call, reason = draw.choice(running), draw.choice(("not_begun", "refused", "declined", "unreachable"))
                 self.gate.do(Return(call.id, call.attempt, reason, call.worker))
@@ -85,8 +86,8 @@ class Walk:
     def _repetition(self, name: str) -> Command:
         """Return an Accept of a known call by any process: it takes a durable call, or lets it go."""
         call, holder = self.gate.shard.state.calls[name], self.draw.choice(("", *PROCESSES))
-        held = (name, 0, holder, call.tenant.name, call.model, call.cost, call.deadline_at, call.durable)
-        return Accept(*held, "", "", 1, 1.0, 0.0, 0.0, "standard", 9)
+        terms = call.terms._replace(app="", interaction="")
+        return Accept(name, 0, holder, terms, TenantConfig(1, 1.0, 0.0, 0.0, "standard", 9))
 
     def _change_of_a_process(self) -> Command:
         name = self.draw.choice(PROCESSES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Cancel, End, Outcome, Refused, Waiting
 from dispatcher.model.facts import Entry, Fact
 from dispatcher.model.loadable import LoadableModel
@@ -199,7 +200,13 @@ def test_the_sums_are_made_once_for_an_entry_with_many_announced_waits(monkeypat
     for _ in range(2):
         names = [f"q-{number}" for number in range(20 * len(made), 20 * len(made) + 20)]
         accepts = [
-            Accept(name, 0, "q", f"t{name}", "m", 1.0, 2e9, False, "", "", 1, 1.0, 0.0, 0.0, "standard", 9)
+            Accept(
+                name,
+                0,
+                "q",
+                CallTerms(f"t{name}", "m", 1.0, 2e9, False, "", ""),
+                TenantConfig(1, 1.0, 0.0, 0.0, "standard", 9),
+            )
             for name in names
         ]
         assert all(wait_s(outcome) > 0 for outcome in shard.decide(*accepts).outcomes)

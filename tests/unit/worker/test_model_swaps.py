@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gpu_worker.engines.interface import EngineRequest
+from gpu_worker.engines.interface import own_order
 from gpu_worker.engines.model_swaps import REST_S, ModelSwaps, SwapFailed
 from gpu_worker.engines.registry import EngineUnavailable
 from tests.support.virtual_time import run
@@ -113,7 +113,7 @@ def test_the_watch_does_not_replace_an_engine_that_is_swapped() -> None:
     async def story() -> None:
         models = Models()
         engine, swaps = await prepared(models, "b")
-        asking = asyncio.ensure_future(anext(engine.generate(EngineRequest("r", "t", {"prompt": "p"}, 10_000))))
+        asking = asyncio.ensure_future(anext(engine.generate(own_order("r", "t", {"prompt": "p"}, 10_000))))
         await asking
         await swaps.load("b")
         assert (engine.restarts, engine.facts.model, models.alive()) == (0, "b", ["b"])

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store
+from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Offer, Over, Status
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder
@@ -62,11 +63,21 @@ class Stack:
     async def accept(self) -> Offer:
         outcome = await self.link.do(
             Accept(
-                id=self.link.new_id(), floor=0, process=self.link.process, tenant="a", model=MODEL, cost=8.0,
-                deadline_at=time.time() + 300, durable=False, app="", interaction="", version=1, weight=1.0,
-                rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=10,
+                id=self.link.new_id(),
+                floor=0,
+                process=self.link.process,
+                terms=CallTerms(
+                    tenant="a",
+                    model=MODEL,
+                    cost=8.0,
+                    deadline_at=time.time() + 300,
+                    durable=False,
+                    app="",
+                    interaction="",
+                ),
+                config=TenantConfig(version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=10),
             )
-        )  # fmt: skip
+        )
         assert isinstance(outcome, Offer)
         return outcome
 

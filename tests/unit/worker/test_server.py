@@ -15,7 +15,7 @@ from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.worker_wire import BODY_BYTES_MAX, encode_order
-from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
+from gpu_worker.engines.interface import EngineError, EngineEvent
 from gpu_worker.service.server import BODY_S, STALLED_S, make_app, metrics_token, stats_token
 from tests.support.asgi import Call, Caller
 from tests.support.virtual_time import START, run
@@ -33,7 +33,7 @@ def test_an_order_is_executed_and_streamed() -> None:
     harness = WorkerHarness()
     events = run(harness.execute(order()))
     assert events[-1] == Finished("length", 5, 3)
-    assert harness.engine.requests[0].tenant == "a"
+    assert harness.engine.requests[0].terms.tenant == "a"
     (end,) = harness.gate.ended
     assert (end.id, end.attempt, end.outcome, end.input_tokens, end.output_tokens) == ("i", 1, "done", 5, 3)
 
@@ -76,7 +76,7 @@ def test_what_is_refused_and_how(work: WorkOrder, worker: str, expected: tuple[i
 
 def test_messages_that_the_template_refuses_are_the_tenants_error_and_hold_no_slot() -> None:
     class Strict(ScriptedEngine):
-        async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
             raise EngineError("invalid_messages", "no")
             yield
 

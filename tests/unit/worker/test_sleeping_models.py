@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_worker.engines.interface import EngineRequest, Token
+from gpu_worker.engines.interface import Token, own_order
 from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
 from gpu_worker.engines.sleeping_engines import FAILURES_MAX
 from gpu_worker.engines.supervised import SupervisedEngine
@@ -25,7 +25,7 @@ def costs_s(swaps: ModelSwaps, loaded: str) -> dict[str, float]:
 
 
 async def answer(engine: SupervisedEngine, name: str) -> str:
-    request = EngineRequest(name, "tenant", {"prompt": "p"}, 3)
+    request = own_order(name, "tenant", {"prompt": "p"}, 3)
     return "".join([event.text async for event in engine.generate(request) if isinstance(event, Token)])
 
 

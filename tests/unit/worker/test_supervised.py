@@ -15,11 +15,12 @@ from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
     EngineFacts,
-    EngineRequest,
     EngineStats,
     Finished,
     Started,
     Token,
+    WorkOrder,
+    own_order,
 )
 from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
 from gpu_worker.policies.scheduling_stats import SchedulingStats
@@ -50,7 +51,7 @@ class Mortal(ScriptedEngine):
         if self.stop_hangs:
             await asyncio.Event().wait()
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         async for event in super().generate(request):
             if isinstance(event, Token) and event.output_tokens >= self.at and self.fault != "none":
                 if self.fault == "dies":
@@ -73,8 +74,8 @@ class Makers:
         return self.made[-1]
 
 
-def asked(name: str = "a", tokens: int = 10) -> EngineRequest:
-    return EngineRequest(name, "tenant", {"prompt": "prompt"}, tokens)
+def asked(name: str = "a", tokens: int = 10) -> WorkOrder:
+    return own_order(name, "tenant", {"prompt": "prompt"}, tokens)
 
 
 async def at_once(make: Callable[[], Engine]) -> Engine:
@@ -82,7 +83,7 @@ async def at_once(make: Callable[[], Engine]) -> Engine:
     return make()
 
 
-async def outcome(engine: SupervisedEngine, request: EngineRequest) -> tuple[int, str]:
+async def outcome(engine: SupervisedEngine, request: WorkOrder) -> tuple[int, str]:
     """Tokens, and how it ended."""
     tokens = 0
     try:
@@ -150,7 +151,7 @@ def test_the_error_of_a_replaced_engine_does_not_end_the_next() -> None:
     events: list[EventQueue] = []
 
     class Dies(ScriptedEngine):
-        async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
             events.append(queue := EventQueue())
             yield Started(1)
             async for event in queue:
@@ -179,8 +180,8 @@ def test_the_error_of_a_replaced_engine_does_not_end_the_next() -> None:
 class Hung(ScriptedEngine):
     """Computes nothing. As vLLM's front end does, it takes requests and answers an abort without its core."""
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        aborted = self.running[request.request_id] = asyncio.Event()
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
+        aborted = self.running[request.execution] = asyncio.Event()
         self.waiting += 1
         yield Started(1)
         await aborted.wait()
@@ -285,7 +286,7 @@ def test_a_tenants_own_error_is_no_death() -> None:
         engine = SupervisedEngine(lambda: ScriptedEngine(), clock, apart=at_once)
         await engine.start()
         with pytest.raises(EngineError, match="too long"):
-            await anext(engine.generate(EngineRequest("a", "t", {"prompt": "x" * 2000}, 1)))
+            await anext(engine.generate(own_order("a", "t", {"prompt": "x" * 2000}, 1)))
         await clock.sleep(5.0)
         assert engine.restarts == 0
         await engine.stop()

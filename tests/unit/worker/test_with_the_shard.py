@@ -13,7 +13,7 @@ import pytest
 from dispatcher.model.commands import Accept, Offer, Over, Return, Status, Unknown, Waiting
 from dispatcher.model.facts import ProcessSet, Returned
 from dispatcher.model.worker_protocol import Finished, WorkOrder
-from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, EngineRequest
+from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.service.agent import OFFER_S, AgentSettings
 from tests.support.virtual_time import START, LoopClock, run
@@ -35,8 +35,10 @@ class AcceptingGate(DecidingGate):
 
     def new_call(self, number: int, *, durable: bool = False) -> Accept:
         name = f"{PROCESS}-{number}"
-        call = self.alone.new_call("a", 8.0, process=PROCESS, deadline_at=START + 500)
-        return call._replace(id=name, floor=0, model=MODEL, durable=durable)
+        until = START + 500
+        return self.alone.new_call(
+            "a", 8.0, id=name, process=PROCESS, floor=0, model=MODEL, durable=durable, deadline_at=until
+        )
 
 
 def work(offered: Offer, **fields: object) -> WorkOrder:
@@ -131,7 +133,7 @@ def test_an_engine_that_fails_at_once_gives_the_call_back_and_it_is_offered_agai
 
 def test_a_call_waits_while_a_dead_engine_is_replaced() -> None:
     class Dies(ScriptedEngine):
-        async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
             await asyncio.sleep(0.1)
             raise EngineError("engine_failed", "dead")
             yield

@@ -9,6 +9,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import pytest
 
 from dispatcher import worker_connections
+from dispatcher.model.call import CallTerms
 from dispatcher.model.commands import Offer
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
@@ -26,7 +27,7 @@ from tests.support.worker.harness import SECRETS, order
 LINES = [encode_event(event) for event in (Started(1), Token("a", 1), Finished("stop", 1, 1))]
 CALLS = 5
 ASKED = Request("m", Endpoint.COMPLETION, {"prompt": "p"}, 1)
-CALL = Call("i", Tenant("a"), ASKED, OutputLimit(1), 1.0, 0.0, 1e12)
+CALL = Call("i", Tenant("a"), ASKED, OutputLimit(1), CallTerms("a", "m", 1.0, 1e12, False, "", ""), 0.0)
 
 
 class Worker:

@@ -13,7 +13,7 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.policies.tiers import Tier
 from dispatcher.worker_wire import OrderRefused, encode_event, encode_order, parse_event, parse_order
-from gpu_worker.service.engine_reader import engine_request
+from gpu_worker.service.engine_reader import engine_order
 from tests.support.virtual_time import START
 from tests.support.worker.harness import order
 
@@ -23,20 +23,20 @@ GOOD = json.loads(encode_order(order()))
 def test_the_engine_gets_what_the_gate_ordered() -> None:
     body = {"prompt": "hello", "seed": -(2**63), "stop": ["\n", "END"], "tools": [{"type": "function"}], "top_p": 0.5}
     work = order(body=body, choices=3)
-    request = engine_request(parse_order(encode_order(work)), START)
-    assert (request.request_id, request.tenant, request.choices) == (work.execution, "a", 3)
+    request = engine_order(parse_order(encode_order(work)), START)
+    assert (request.execution, request.terms.tenant, request.choices) == (work.execution, "a", 3)
     assert (request.endpoint, request.body) == (Endpoint.COMPLETION, body)
 
 
 def test_tier_stage_salt_and_time_limit_reach_the_engine() -> None:
     work = order(tier=Tier.PREMIUM, app="chat", stage=2, interaction="i-7", cache_salt="s", deadline_at=START + 9)
-    request = engine_request(parse_order(encode_order(work)), START + 2)
-    assert (request.tier, request.stage, request.interaction, request.cache_salt) == (Tier.PREMIUM, 2, "i-7", "s")
+    request = engine_order(parse_order(encode_order(work)), START + 2)
+    assert (request.tier, request.stage, request.terms.interaction, request.cache_salt) == (Tier.PREMIUM, 2, "i-7", "s")
     assert request.timeout_s == 7.0
-    assert request.app == "a/chat", "no tenant's application is another's"
-    late = engine_request(parse_order(encode_order(work)), START + 20)
+    assert request.terms.app == "a/chat", "no tenant's application is another's"
+    late = engine_order(parse_order(encode_order(work)), START + 20)
     assert late.timeout_s == 0.0
-    assert engine_request(parse_order(encode_order(order())), START).app == ""
+    assert engine_order(parse_order(encode_order(order())), START).terms.app == ""
 
 
 def test_a_trace_is_checked_and_may_be_missing() -> None:

@@ -19,7 +19,7 @@ import psutil
 
 from dispatcher.bootstrap import RealClock
 from gpu_worker.engines import model_swaps
-from gpu_worker.engines.interface import Engine, EngineRequest, Token
+from gpu_worker.engines.interface import Engine, Token, own_order
 from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.models.tiny import TinySize, build_tiny_model
 from gpu_worker.engines.supervised import SupervisedEngine
@@ -51,7 +51,7 @@ def engine_of(home: Path, name: str, *, sleep_level: int = 0) -> VllmEngine:
 
 
 async def answer(engine: Engine | SupervisedEngine, name: str) -> str:
-    request = EngineRequest(name, "tenant", {"prompt": "What is served next?", "temperature": 0.0}, 12)
+    request = own_order(name, "tenant", {"prompt": "What is served next?", "temperature": 0.0}, 12)
     return "".join([event.text async for event in engine.generate(request) if isinstance(event, Token)])
 
 

@@ -15,7 +15,7 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished
 from dispatcher.operations.answer import result_of
 from dispatcher.operations.results import choices_of, last_event
-from dispatcher.operations.submit import Known, Submission, submit
+from dispatcher.operations.submit import Known, submit
 from dispatcher.policies.clocks import Share
 from tests.support.gate.storm.books import Answered
 from tests.support.gate.storm.engine import MODELS
@@ -158,9 +158,10 @@ class _Call:
         )  # fmt: skip
         if self.plan.key:
             request = replace(request, body={"prompt": f"prompt of {self.plan.key}"})
-        submission = Submission(tenant, request, self.plan.key, self.plan.deadline_s)
         try:
-            submitted = await submit(self.front.context, submission)
+            submitted = await submit(
+                self.front.context, tenant, request, self.plan.key, deadline_s=self.plan.deadline_s
+            )
         except AnsweredError as error:
             return error.code
         try:
@@ -169,7 +170,7 @@ class _Call:
                 self.deadline_at = submitted.invocation.deadline_at
                 self.accepted.set()
                 return await self._result(submitted)
-            self.id, self.deadline_at = submitted.call.id, submitted.call.deadline_at
+            self.id, self.deadline_at = submitted.call.id, submitted.call.terms.deadline_at
             if self.plan.stream:
                 self.world.books.streams.add(self.id)
             self.accepted.set()

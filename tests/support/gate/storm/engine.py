@@ -10,12 +10,12 @@ from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
     EngineFacts,
-    EngineRequest,
     EngineStats,
     Finished,
     PromptTooLong,
     Started,
     Token,
+    WorkOrder,
 )
 from gpu_worker.service.health.probe import PROBE_TENANT
 from tests.support.gate.storm.books import Books, Execution, token_of
@@ -49,10 +49,10 @@ class StormEngine:
         self.most = 0
         """Most executions that ran at the same time."""
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        name = request.request_id
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
+        name = request.execution
         random = Random(f"{self._seed} {name}")
-        if request.tenant == PROBE_TENANT:
+        if request.terms.tenant == PROBE_TENANT:
             await asyncio.sleep(self._token_s)
             if random.random() < self.fails:
                 raise EngineError("engine_failed", "by the script")

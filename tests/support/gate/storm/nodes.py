@@ -52,7 +52,7 @@ class NotedLink(Link):
 
     async def do(self, command: Command) -> Outcome:
         outcome = await super().do(command)
-        if isinstance(command, Accept) and isinstance(outcome, Refused) and not command.durable:
+        if isinstance(command, Accept) and isinstance(outcome, Refused) and not command.terms.durable:
             self._books.refusals[command.id] = outcome.code
         return outcome
 

@@ -150,7 +150,7 @@ class ThrownErrors:
     def _tenant_in_log(self, call_id: str) -> str:
         assert self._world is not None
         accepted = self._world.log.accepted.get(call_id)
-        return accepted[0].tenant if accepted else ""
+        return accepted[0].terms.tenant if accepted else ""
 
 
 _REPORTING = {vars(owner)[name] for owner, name in REPORTS if name != "encode_entry"}
@@ -163,7 +163,7 @@ def _calls_in(arguments: Iterable[Any]) -> Iterator[tuple[str, str]]:
         if isinstance(each, State | Decision):
             calls = each.calls if isinstance(each, State) else each.state.calls
         elif isinstance(each, Entry):
-            accepted = {fact.id: fact.tenant for fact in each.facts if isinstance(fact, Accepted)}
+            accepted = {fact.id: fact.terms.tenant for fact in each.facts if isinstance(fact, Accepted)}
             ids = (getattr(fact, "id", "") for fact in each.facts)
             yield from ((call_id, accepted.get(call_id, "")) for call_id in ids if call_id)
         elif isinstance(call_id := getattr(each, "id", None), str):

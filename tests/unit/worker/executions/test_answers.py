@@ -10,7 +10,7 @@ import pytest
 from dispatcher.model.commands import End
 from dispatcher.model.invocation import StoredAnswer, cached_tokens_of
 from dispatcher.operations.results import last_event
-from gpu_worker.engines.interface import EngineRequest, Finished
+from gpu_worker.engines.interface import Finished, WorkOrder
 from tests.support.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine, TokenizingEngine
@@ -35,7 +35,7 @@ class TestAnswers:
 
     def test_an_answer_that_is_too_long_is_not_kept_and_the_caller_learns_it(self) -> None:
         class Wordy(ScriptedEngine):
-            async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
+            async def generate(self, request: WorkOrder):  # type: ignore[no-untyped-def]
                 async for event in super().generate(request):
                     if event.event == "token":
                         event = type(event)("é" * 100_000, event.output_tokens)
@@ -53,7 +53,7 @@ class TestAnswers:
 
     def test_it_keeps_the_cached_and_the_reasoning_tokens(self) -> None:
         class Caching(ScriptedEngine):
-            async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
+            async def generate(self, request: WorkOrder):  # type: ignore[no-untyped-def]
                 async for event in super().generate(request):
                     if isinstance(event, Finished):
                         event = replace(event, cached_tokens=2, reasoning_tokens=1)
@@ -73,7 +73,7 @@ class TestAnswers:
 
     def test_half_of_a_character_does_not_break_it(self) -> None:
         class Halves(ScriptedEngine):
-            async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
+            async def generate(self, request: WorkOrder):  # type: ignore[no-untyped-def]
                 async for event in super().generate(request):
                     if event.event == "token":
                         event = type(event)("\ud83d", event.output_tokens)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from dispatcher.model.worker_protocol import WorkRefused
-from gpu_worker.engines.interface import EngineError, EngineRequest
+from gpu_worker.engines.interface import EngineError, WorkOrder
 from gpu_worker.service.health.engine_health import EVERY_S
 from gpu_worker.service.health.failing_tenants import FREE, HOLD_MAX_S
 from gpu_worker.service.health.probe import PROBE_TENANT
@@ -32,7 +32,7 @@ def refused(status: int = 429, after_s: float | None = None) -> EngineError:
 
 def only(tenants: str, error: Callable[[], EngineError]) -> Fault:
     """An engine that fails on the requests of these tenants and on nothing else."""
-    return lambda request, _running: error() if request.tenant in tenants.split() else None
+    return lambda request, _running: error() if request.terms.tenant in tenants.split() else None
 
 
 def takes(capacity: int, error: Callable[[], EngineError] = refused) -> Fault:
@@ -113,8 +113,8 @@ def test_an_engine_that_turns_sick_just_after_a_good_probe_costs_no_call() -> No
     """The verdict of the probe is older than the failures, so it does not explain them."""
     is_sick = False
 
-    def fault(request: EngineRequest, _running: int) -> EngineError | None:
-        return failed() if is_sick or request.tenant == "poison" else None
+    def fault(request: WorkOrder, _running: int) -> EngineError | None:
+        return failed() if is_sick or request.terms.tenant == "poison" else None
 
     async def story(workers: Fleet) -> list[int]:
         nonlocal is_sick
@@ -212,7 +212,7 @@ def test_an_overloaded_engine_rests_no_worker() -> None:
 def test_a_sick_engine_gets_no_work_until_a_probe_succeeds_and_the_calls_wait_for_it() -> None:
     is_sick = True
 
-    def fault(_request: EngineRequest, _running: int) -> EngineError | None:
+    def fault(_request: WorkOrder, _running: int) -> EngineError | None:
         return failed() if is_sick else None
 
     async def story(workers: Fleet) -> tuple[str, int, list[int]]:
@@ -232,8 +232,8 @@ def test_a_sick_engine_gets_no_work_until_a_probe_succeeds_and_the_calls_wait_fo
 def test_one_failed_probe_makes_no_engine_sick() -> None:
     failing = iter([True])
 
-    def fault(request: EngineRequest, _running: int) -> EngineError | None:
-        return failed() if request.tenant == "poison" or next(failing, False) else None
+    def fault(request: WorkOrder, _running: int) -> EngineError | None:
+        return failed() if request.terms.tenant == "poison" or next(failing, False) else None
 
     async def story(workers: Fleet) -> set[str]:
         calls = asyncio.ensure_future(workers.call("poison"))
@@ -248,8 +248,8 @@ def test_one_failed_probe_makes_no_engine_sick() -> None:
 
 
 def test_a_server_that_refuses_the_probe_as_invalid_is_well() -> None:
-    def fault(request: EngineRequest, _running: int) -> EngineError | None:
-        return EngineError("invalid_request", "no") if request.tenant == PROBE_TENANT else failed()
+    def fault(request: WorkOrder, _running: int) -> EngineError | None:
+        return EngineError("invalid_request", "no") if request.terms.tenant == PROBE_TENANT else failed()
 
     async def story(workers: Fleet) -> str:
         await workers.call("a")

@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import EngineRequest, Finished, RefusedByPolicy, Started
+from gpu_worker.engines.interface import Finished, RefusedByPolicy, Started, WorkOrder, own_order
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.policies.configured import make_queue
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
@@ -19,8 +19,8 @@ from tests.support.virtual_time import run
 from tests.support.worker.openai_server import FakeServer, counting, engine_of, last, options, outcome
 
 
-def asked(name: str, tenant: str, tokens: int = 10, **given: Any) -> EngineRequest:
-    return EngineRequest(name, tenant, {"messages": [{"content": name}]}, tokens, Endpoint.CHAT, **given)
+def asked(name: str, tenant: str, tokens: int = 10, **given: Any) -> WorkOrder:
+    return own_order(name, tenant, {"messages": [{"content": name}]}, tokens, Endpoint.CHAT, **given)
 
 
 def order(server: FakeServer) -> list[str]:
@@ -28,7 +28,7 @@ def order(server: FakeServer) -> list[str]:
     return [body["messages"][0]["content"] for body in server.bodies]
 
 
-async def served(engine: OpenAiEngine, *requests: EngineRequest) -> None:
+async def served(engine: OpenAiEngine, *requests: WorkOrder) -> None:
     await asyncio.gather(*(outcome(engine, request) for request in requests))
 
 

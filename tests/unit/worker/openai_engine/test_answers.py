@@ -15,11 +15,12 @@ from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
-    EngineRequest,
     Finished,
     PromptTooLong,
     Started,
     Token,
+    WorkOrder,
+    own_order,
 )
 from gpu_worker.engines.openai.bodies import TEMPLATE_TOKENS
 from tests.support.virtual_time import run
@@ -45,12 +46,12 @@ CONTEXT = 1000
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 
 
-def asked(body: Any = CHAT, *, tokens: int = 10, endpoint: Endpoint = Endpoint.CHAT, choices: int = 1) -> EngineRequest:
-    return EngineRequest("a", "tenant", body, tokens, endpoint, choices)
+def asked(body: Any = CHAT, *, tokens: int = 10, endpoint: Endpoint = Endpoint.CHAT, choices: int = 1) -> WorkOrder:
+    return own_order("a", "tenant", body, tokens, endpoint, choices)
 
 
 def answered(
-    script: Script, request: EngineRequest | None = None, *, server: FakeServer | None = None, **options: Any
+    script: Script, request: WorkOrder | None = None, *, server: FakeServer | None = None, **options: Any
 ) -> tuple[list[EngineEvent], EngineError | None, FakeServer]:
     server = server or FakeServer()
     server.script = script
@@ -80,8 +81,8 @@ def test_the_body_passes_through_with_the_fields_of_the_gate() -> None:
     assert server.bodies == [{**body, "model": MODEL, "max_tokens": 2, **streaming}]
 
 
-def without_limit(most: int, *, choices: int = 1) -> EngineRequest:
-    return EngineRequest("a", "tenant", CHAT, most, Endpoint.CHAT, choices, expected_tokens=5)
+def without_limit(most: int, *, choices: int = 1) -> WorkOrder:
+    return own_order("a", "tenant", CHAT, most, Endpoint.CHAT, choices, expected_tokens=5)
 
 
 def test_a_request_without_a_limit_gets_one_if_it_certainly_fits() -> None:
@@ -116,7 +117,7 @@ def test_a_server_that_is_not_known_for_it_is_not_asked_for_continuous_usage() -
 
 
 def test_a_hook_adds_fields() -> None:
-    _, _, server = answered(counting, fields=lambda request: {"vllm_xargs": {"tenant": request.tenant}})
+    _, _, server = answered(counting, fields=lambda request: {"vllm_xargs": {"tenant": request.terms.tenant}})
     assert server.bodies[0]["vllm_xargs"] == {"tenant": "tenant"}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.interface import EngineError, EngineFacts, EngineRequest, Finished
+from gpu_worker.engines.interface import EngineError, EngineFacts, Finished, own_order
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.options import ServerOptions
 from gpu_worker.engines.registry import EngineUnavailable, make_engine
@@ -18,7 +18,7 @@ from gpu_worker.policies.configured import make_queue
 from tests.support.virtual_time import LoopClock, run
 from tests.support.worker.openai_server import CARD, MODEL, FakeServer, counting, last, options, outcome, says
 
-REQUEST = EngineRequest("a", "t", {"messages": [{"role": "user", "content": "x"}]}, 3, Endpoint.CHAT)
+REQUEST = own_order("a", "t", {"messages": [{"role": "user", "content": "x"}]}, 3, Endpoint.CHAT)
 
 
 def made(server: FakeServer, **given: Any) -> OpenAiEngine:

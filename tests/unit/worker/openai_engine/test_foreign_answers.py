@@ -15,7 +15,7 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Token
 from dispatcher.worker_client import LINE_BYTES_MAX
 from dispatcher.worker_wire import encode_event, parse_event
-from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
+from gpu_worker.engines.interface import EngineError, EngineEvent, own_order
 from gpu_worker.engines.openai.normal.oddities import KINDS_MAX, Oddities
 from tests.support.virtual_time import run
 from tests.support.worker.foreign_answers import ESTIMATED, Kind, kinds
@@ -51,7 +51,7 @@ def _outcome(server: FakeServer) -> tuple[list[EngineEvent], EngineError | None]
     async def story() -> tuple[list[EngineEvent], EngineError | None]:
         body = {"messages": [QUESTION], "tools": TOOLS}
         async with engine_of(server) as engine:
-            events, error = await outcome(engine, EngineRequest("i#1", "tenant", body, 64, Endpoint.CHAT))
+            events, error = await outcome(engine, own_order("i#1", "tenant", body, 64, Endpoint.CHAT))
         assert server.open == 0, "an answer was left open"
         return events, error
 
@@ -212,7 +212,7 @@ def test_what_is_guessed_is_counted_and_logged_once(caplog: pytest.LogCaptureFix
     async def story() -> None:
         async with engine_of(server) as engine:
             for number in range(3):
-                await outcome(engine, EngineRequest(f"{number}", "tenant", {"messages": [QUESTION]}, 9, Endpoint.CHAT))
+                await outcome(engine, own_order(f"{number}", "tenant", {"messages": [QUESTION]}, 9, Endpoint.CHAT))
             assert sorted(engine.oddities.counts.values()) == [3, 3]
 
     run(story())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest, Finished
+from gpu_worker.engines.interface import EngineError, EngineEvent, Finished, WorkOrder, own_order
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.sse import LINE_BYTES_MAX
 from gpu_worker.policies.configured import make_queue
@@ -36,8 +36,8 @@ CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 TEXT = chunk("a", usage=(7, 1))
 
 
-def asked(name: str = "a", tokens: int = 10, **given: Any) -> EngineRequest:
-    return EngineRequest(name, given.pop("tenant", "tenant"), CHAT, tokens, Endpoint.CHAT, **given)
+def asked(name: str = "a", tokens: int = 10, **given: Any) -> WorkOrder:
+    return own_order(name, given.pop("tenant", "tenant"), CHAT, tokens, Endpoint.CHAT, **given)
 
 
 async def endless(_body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
@@ -130,7 +130,7 @@ class TestAnAnswerThatIsNone:
     def test_of_embeddings_ends_its_request(self, body: bytes) -> None:
         async def story() -> tuple[list[EngineEvent], EngineError | None]:
             async with engine_of(FakeServer(says(body), content_type=JSON)) as engine:
-                return await outcome(engine, EngineRequest("a", "t", {"input": "x"}, 0, Endpoint.EMBEDDINGS))
+                return await outcome(engine, own_order("a", "t", {"input": "x"}, 0, Endpoint.EMBEDDINGS))
 
         _, error = run(story())
         assert error is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.interface import EngineError, EngineRequest
+from gpu_worker.engines.interface import EngineError, own_order
 from gpu_worker.engines.openai.client import RETRY_AFTER_MAX_S, is_framed, retry_after_s
 from tests.support.virtual_time import run
 from tests.support.worker.openai_server import JSON, FakeServer, engine_of, outcome, says
@@ -64,7 +64,7 @@ def test_an_error_carries_status_and_retry_after(status: int, code: str) -> None
     async def story() -> EngineError | None:
         async with engine_of(server) as engine:
             asked: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
-            return (await outcome(engine, EngineRequest("a", "t", asked, 4, Endpoint.CHAT)))[1]
+            return (await outcome(engine, own_order("a", "t", asked, 4, Endpoint.CHAT)))[1]
 
     error = run(story())
     assert error is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.engines.interface import EngineRequest, Finished
+from gpu_worker.engines.interface import Finished, own_order
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from tests.support.virtual_time import run
 from tests.support.worker.openai_server import DONE, FakeServer, chunk, data, engine_of, last, outcome, says
@@ -22,7 +22,7 @@ def ended(**details: Any) -> tuple[Finished, TenantService]:
 
     async def story() -> tuple[Finished, TenantService]:
         async with engine_of(server) as engine:
-            request = EngineRequest("a", "tenant", {"messages": [{"role": "user", "content": "hello"}]}, 10)
+            request = own_order("a", "tenant", {"messages": [{"role": "user", "content": "hello"}]}, 10)
             events, error = await outcome(engine, request)
             assert error is None
             return last(events), engine.stats().tenants["tenant"]

@@ -9,13 +9,13 @@ import pytest
 
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import EngineRequest
+from gpu_worker.engines.interface import own_order
 from gpu_worker.engines.vllm.arguments import checked
 from gpu_worker.engines.vllm.engine import VllmModel, server_fields
 
 
 def test_the_dispatchers_fields_are_those_of_the_scheduler() -> None:
-    request = EngineRequest(
+    request = own_order(
         "r",
         "acme",
         {"prompt": "x"},
@@ -41,19 +41,19 @@ def test_the_dispatchers_fields_are_those_of_the_scheduler() -> None:
 
 
 def test_a_request_without_a_limit_has_its_bound_and_the_expected_tokens() -> None:
-    fields = server_fields(EngineRequest("r", "acme", {}, 4096, expected_tokens=256))["vllm_xargs"]
+    fields = server_fields(own_order("r", "acme", {}, 4096, expected_tokens=256))["vllm_xargs"]
     assert (fields["headgate_output_max"], fields["headgate_output_expected"]) == (4096, 256)
 
 
 def test_no_deadline_is_no_number_and_a_salt_is_a_field_of_its_own() -> None:
-    fields = server_fields(EngineRequest("r", "acme", {}, 8, cache_salt="salt"))
+    fields = server_fields(own_order("r", "acme", {}, 8, cache_salt="salt"))
     assert fields["cache_salt"] == "salt"
     json.dumps(fields, allow_nan=False)
     assert "headgate_timeout_s" not in fields["vllm_xargs"]
 
 
 def test_embeddings_have_no_such_fields() -> None:
-    assert server_fields(EngineRequest("r", "acme", {"input": "x"}, 1, Endpoint.EMBEDDINGS)) == {}
+    assert server_fields(own_order("r", "acme", {"input": "x"}, 1, Endpoint.EMBEDDINGS)) == {}
 
 
 def test_the_model_is_that_of_the_servers_arguments(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dispatcher.bootstrap import RealClock
-from gpu_worker.engines.interface import Engine, EngineRequest, Token
+from gpu_worker.engines.interface import Engine, Token, own_order
 from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.vllm import process
@@ -58,7 +58,7 @@ async def swapping(home: Path, level: int = 1) -> AsyncIterator[tuple[Supervised
 
 
 async def answer(engine: SupervisedEngine, name: str) -> str:
-    request = EngineRequest(name, "tenant", {"prompt": "p", "temperature": 0.0}, 3)
+    request = own_order(name, "tenant", {"prompt": "p", "temperature": 0.0}, 3)
     return "".join([event.text async for event in engine.generate(request) if isinstance(event, Token)])
 
 

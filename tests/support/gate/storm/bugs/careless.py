@@ -129,8 +129,8 @@ bug(
     Edit(
         running,
         "_return",
-        "if call.cancelling or (not call.process and not call.durable):",
-        "if not call.process and not call.durable:",
+        "if call.cancelling or (not call.process and not call.terms.durable):",
+        "if not call.process and not call.terms.durable:",
     ),
 )
 
@@ -165,7 +165,7 @@ bug(
 bug(
     "settled_by_the_new_share",
     "A settlement uses the share of now and not that of the dispatch.",
-    Edit(two_clocks.TwoClocks, "settled", "weight = call.charge_weight", "weight = tenant.weight"),
+    Edit(two_clocks.TwoClocks, "settled", "weight = call.charge_weight", "weight = tenant.config.weight"),
 )
 bug(
     "bucket_never_full",

@@ -11,7 +11,7 @@ from tests.support.gate.storm.bugs.registry import Edit, bug
 bug(
     "unbounded_queue",
     "A tenant's queue has no limit (vllm-project/vllm#18826).",
-    Edit(accept, "_queue_full", "if waiting < tenant.waiting_max or", "if True or"),
+    Edit(accept, "_queue_full", "if waiting < limit or", "if True or"),
 )
 bug(
     "count_below_zero",

@@ -230,7 +230,7 @@ bug(
 bug(
     "durable_call_leaves_with_its_process",
     "A durable call is cancelled when the process that holds it is gone.",
-    Edit(fold, "_fold_process_lost", "if call.durable:", "if False:"),
+    Edit(fold, "_fold_process_lost", "if call.terms.durable:", "if False:"),
     rule=15,
 )
 bug(

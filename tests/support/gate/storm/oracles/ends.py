@@ -149,7 +149,7 @@ def durable_work_is_finished(world: World) -> Iterator[str]:
     """
     for call_id, accepted in world.log.accepted.items():
         end = world.log.over(call_id)
-        if not accepted[0].durable or end is None:
+        if not accepted[0].terms.durable or end is None:
             continue
         item = run_at_once(world.store.get(call_id))
         if item is None:
@@ -195,7 +195,7 @@ def usage_is_the_sum_of_ends(world: World) -> Iterator[str]:
         for fact in entry.facts:
             if isinstance(fact, Ended | Dropped) and fact.attempt:
                 accepted = world.log.accepted[fact.id][0]
-                ends[accepted.tenant, accepted.app, int(entry.at // HOUR_S)].append((entry.position, fact))
+                ends[accepted.terms.tenant, accepted.terms.app, int(entry.at // HOUR_S)].append((entry.position, fact))
     rows = world.log.reference.usage_rows()
     kept = [row for _, row in _projected(world)]
     for row in [*rows, *kept]:

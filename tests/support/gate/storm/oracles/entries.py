@@ -91,7 +91,7 @@ def calls_go_to_their_model(world: World, entry: Entry) -> str | None:
     for fact in entry.facts:
         if isinstance(fact, WorkerSet):
             models[fact.worker] = fact.model
-        elif isinstance(fact, Dispatched) and models[fact.worker] != world.log.accepted[fact.id][0].model:
+        elif isinstance(fact, Dispatched) and models[fact.worker] != world.log.accepted[fact.id][0].terms.model:
             return f"{fact.id} was dispatched to {fact.worker}, which has the model {models[fact.worker]}"
     return None
 
@@ -149,7 +149,7 @@ def healthy_processes_begin_their_offers(world: World, entry: Entry) -> str | No
     A durable call changes its holder, and the one that lets it go may have the offer.
     """
     for fact in entry.facts if world.weather.mild else ():
-        if isinstance(fact, Returned) and fact.reason == "not_begun" and not world.log.accepted[fact.id][0].durable:
+        if isinstance(fact, Returned) and _is_not_begun(world, fact):
             process = world.log.holders.get(fact.id, "")
             worker = world.log.attempts[fact.id, fact.attempt].worker
             front = next((front for front in world.fronts if front.tag == process), None)
@@ -183,7 +183,7 @@ def not_begun_suspends(world: World, entry: Entry) -> str | None:
     not_begun = {
         world.log.holders.get(fact.id, "")
         for fact in entry.facts
-        if isinstance(fact, Returned) and fact.reason == "not_begun" and not world.log.accepted[fact.id][0].durable
+        if isinstance(fact, Returned) and _is_not_begun(world, fact)
     }
     for fact in entry.facts:
         process = world.log.holders.get(fact.id, "") if isinstance(fact, Dispatched) else ""
@@ -252,3 +252,8 @@ ENTRY_ORACLES: list[EntryOracle] = [
     not_begun_suspends,
     dead_workers_get_no_offers,
 ]
+
+
+def _is_not_begun(world: World, fact: Returned) -> bool:
+    """Return whether the process that held a call without a key did not begin its offer."""
+    return fact.reason == "not_begun" and not world.log.accepted[fact.id][0].terms.durable

@@ -31,7 +31,7 @@ def unfair(state: State, fact: Fact, accepted: Mapping[str, float]) -> str | Non
     if isinstance(fact, Dispatched):
         return _dispatch(state, fact, accepted)
     if isinstance(fact, Accepted):
-        return _differs("arrival", fact.id, fact.clocks, _joined(state, state.tenants[fact.tenant]))
+        return _differs("arrival", fact.id, fact.clocks, _joined(state, state.tenants[fact.terms.tenant]))
     if isinstance(fact, Ended):
         return _end(state, fact)
     if isinstance(fact, Returned):
@@ -72,8 +72,8 @@ def _joined(state: State, tenant: Tenant) -> tuple[float, float]:
         return tat, vft
     lifted = lift(Clocks(tat, vft), state.virtual_time).apply(vft)
     assert lifted is not None
-    if tenant.rate_per_s and not tenant.running:
-        tat = max(tat, state.at - tenant.burst / tenant.rate_per_s)
+    if tenant.config.rate_per_s and not tenant.running:
+        tat = max(tat, state.at - tenant.config.burst / tenant.config.rate_per_s)
     return tat, lifted
 
 
@@ -95,13 +95,13 @@ def _settled(call: Call, served: float) -> tuple[float, float]:
 
 
 def _share(tenant: Tenant) -> Share:
-    return Share(tenant.weight, tenant.rate_per_s, tenant.burst)
+    return Share(tenant.config.weight, tenant.config.rate_per_s, tenant.config.burst)
 
 
 def _promised_per_s(state: State) -> float:
     """Return the sum of the guaranteed rates of the tenants with calls."""
     active = {call.tenant.name for call in state.calls.values()}
-    return sum(state.tenants[name].rate_per_s for name in sorted(active))
+    return sum(state.tenants[name].config.rate_per_s for name in sorted(active))
 
 
 def _capacity_per_s(state: State) -> float | None:

@@ -33,7 +33,7 @@ def _harmed(world: World) -> Iterator[tuple[str, str]]:
     for call_id, ends in world.log.ends.items():
         end = ends[0]
         if isinstance(end, Dropped) and end.outcome == "failed" and not end.attempt:
-            yield call_id, world.log.accepted[call_id][0].tenant
+            yield call_id, world.log.accepted[call_id][0].terms.tenant
 
 
 def errors_end_one_task(world: World) -> Iterator[str]:

@@ -119,7 +119,7 @@ class Liveness:
             yield "a model that calls wait for is loaded nowhere", model, MISSING_MAX_S
 
     def _is_wanted(self, call: Call, living: set[str]) -> bool:
-        return call.process in living or (call.durable and not call.process)
+        return call.process in living or (call.terms.durable and not call.process)
 
     def _is_usable(self, worker: WorkerNode) -> bool:
         """Whether the worker lives, and has a slot that runs nothing and is offered to no caller."""
@@ -158,7 +158,7 @@ class Liveness:
         """I1: a waiting call leaves its queue at its deadline."""
         now = self._world.now()
         for call in self._world.log.reference.state.calls.values():
-            if not call.worker and call.deadline_at < now:
+            if not call.worker and call.terms.deadline_at < now:
                 yield "a call waits beyond its deadline", call.id, OVERDUE_MAX_S
 
     def _executions(self) -> Iterator[tuple[str, str, float]]:

@@ -25,10 +25,10 @@ def beyond_its_limit(state: State, fact: Fact) -> str | None:
     """Return what is wrong with an Accepted that is about to be folded: its tenant's queue was full."""
     if not isinstance(fact, Accepted):
         return None
-    tenant = state.tenants[fact.tenant]
-    waiting = tenant.waiting + tenant.suspended
-    if waiting and waiting >= tenant.waiting_max:
-        return f"{fact.id} was accepted beside {waiting} waiting calls of {tenant.name}, limit {tenant.waiting_max}"
+    tenant = state.tenants[fact.terms.tenant]
+    waiting, limit = tenant.waiting + tenant.suspended, tenant.config.waiting_max
+    if waiting and waiting >= limit:
+        return f"{fact.id} was accepted beside {waiting} waiting calls of {tenant.name}, limit {limit}"
     return None
 
 
@@ -45,7 +45,7 @@ class Queues:
         arrived: defaultdict[str, int] = defaultdict(int)
         for fact in entry.facts:
             if isinstance(fact, Accepted):
-                arrived[fact.tenant] += 1
+                arrived[fact.terms.tenant] += 1
         for tenant in state.tenants.values():
             waits = tenant.waiting + tenant.suspended
             most = max(self._waited[tenant.name], waits) + arrived[tenant.name]
@@ -105,17 +105,17 @@ def _not_throttled(world: World, answered: Answered) -> str | None:
         return "the gate does not throttle"
     is_user = answered.code == "throttled_user"
     admitted = [
-        (facts[0].interaction, world.log.accepted_at[call_id])
+        (facts[0].terms.interaction, world.log.accepted_at[call_id])
         for call_id, facts in world.log.accepted.items()
-        if (facts[0].tenant == answered.tenant if is_user else True)
+        if (facts[0].terms.tenant == answered.tenant if is_user else True)
     ]
     is_remembered = interactions.INTERACTIONS_MOST >= TALKS  # not with a small bound (scale.py)
     if (
         answered.interaction
         and is_remembered
         and any(
-            facts[0].interaction == answered.interaction
-            and facts[0].tenant == answered.tenant
+            facts[0].terms.interaction == answered.interaction
+            and facts[0].terms.tenant == answered.tenant
             and world.log.written_in[call_id] < answered.began
             for call_id, facts in world.log.accepted.items()
         )
