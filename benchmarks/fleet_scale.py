@@ -37,7 +37,8 @@ from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
 from headgate.simulator.fleet.file import read_fleet
-from headgate.simulator.fleet.run import FleetRunSpec, simulate_fleet
+from headgate.simulator.run import RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.sources import open_workload
 
 SIZES = ((10, 100), (100, 1_000), (1_000, 10_000))
@@ -170,12 +171,12 @@ def fleet_rows(workers: int, tenants: int) -> list[FleetRow]:
         fleet.write_text(_fleet_text(workers))
         workload.write_text(_workload_text(workers, tenants))
         spec, arrivals = read_fleet(fleet), open_workload([str(workload)])
-        return [_fleet_row(workers, tenants, FleetRunSpec(arrivals, spec, planner)) for planner in PLANNERS]
+        return [_fleet_row(workers, tenants, RunSpec(arrivals, "fcfs", spec, planner=planner)) for planner in PLANNERS]
 
 
-def _fleet_row(workers: int, tenants: int, spec: FleetRunSpec) -> FleetRow:
-    run = simulate_fleet(spec)
-    firsts = {name: found.first_token_s for name, found in run.tenants.items() if found.first_token_s is not None}
+def _fleet_row(workers: int, tenants: int, spec: RunSpec) -> FleetRow:
+    run = simulate(spec)
+    firsts = {name: found.ttft_s for name, found in run.tenants.items() if found.ttft_s is not None}
     flood = firsts.pop(FLOOD)
     p50, p99 = (median(getattr(found, name) for found in firsts.values()) for name in ("p50", "p99"))
     return FleetRow(workers, tenants, run.all.requests, spec.planner, p50, p99, flood.p50)

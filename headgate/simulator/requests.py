@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from dispatcher.policies.tiers import Tier
 from headgate.workloads.arrivals import Arrival
 
 NEVER = -1.0
+RETURNS_MAX = 100
+"""A request that a fleet's swaps returned so often is refused (`returned`): two planners' rules could swap for ever."""
 
 
 @dataclass(slots=True, eq=False)
 class SimRequest:
     """Times in seconds of the run. `release_s`: when the request was sent. A later stage of an interaction is sent
-    after the stage before it was answered, which may be later than its arrival in the workload."""
+    after the stage before it was answered, which may be later than its arrival in the workload.
+
+    `number` to `returns`: only in a fleet. A swap can return a request that has tokens already. Its next attempt
+    computes these tokens with the prompt, and then generates the rest. The caller has had its first token.
+    """
 
     request_id: str
     arrival: Arrival
@@ -28,6 +35,17 @@ class SimRequest:
     a gate, shedding or throttling before the engine (gates/)."""
     generated_tokens: int = 0
     """Output tokens when the engine ended it early."""
+    number: int = 0
+    """It counts the arrivals."""
+    model: str = ""
+    slo_class: str = ""
+    due_s: float = inf
+    """When the first token is due."""
+    later_attempt: SimRequest | None = None
+    """The attempt after the last return; None: the first attempt is the request itself."""
+    earlier_tokens: int = 0
+    """Output tokens of the attempts that were returned."""
+    returns: int = 0
 
     @property
     def tenant(self) -> str:
@@ -36,6 +54,15 @@ class SimRequest:
     @property
     def tier(self) -> Tier:
         return Tier.STANDARD if self.arrival.tier is None else Tier(self.arrival.tier)
+
+    @property
+    def attempt(self) -> SimRequest:
+        """What an engine serves now."""
+        return self if self.later_attempt is None else self.later_attempt
+
+    @property
+    def is_in_time(self) -> bool:
+        return 0.0 <= self.first_token_s <= self.due_s
 
     @property
     def served(self) -> bool:
@@ -56,3 +83,27 @@ class SimRequest:
     @property
     def latency_s(self) -> float:
         return self.finish_s - self.release_s
+
+    def give_back(self, generated: int) -> None:
+        """End the attempt, which generated so many tokens, without an end of the request."""
+        self._keep_first_token(had_token=generated > 0)
+        self.returns += 1
+        self.earlier_tokens += generated
+        rest = replace(
+            self.arrival,
+            input_tokens=self.arrival.input_tokens + self.earlier_tokens,
+            output_tokens=max(1, self.arrival.output_tokens - self.earlier_tokens),
+        )
+        self.later_attempt = SimRequest(self.request_id, rest, self.release_s, self.weight)
+        if self.returns >= RETURNS_MAX:
+            self.rejected = "returned"
+
+    def end(self) -> None:
+        """Note the outcome of the last attempt as that of the request."""
+        last = self.attempt
+        self._keep_first_token(had_token=last.rejected is None)
+        self.finish_s, self.rejected = last.finish_s, last.rejected
+
+    def _keep_first_token(self, *, had_token: bool) -> None:
+        if had_token and self.first_token_s == NEVER:
+            self.first_token_s = self.attempt.first_token_s

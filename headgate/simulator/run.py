@@ -1,4 +1,7 @@
-"""A simulated run as a value: what to simulate (RunSpec), and its measures (Run). Both can be pickled."""
+"""A simulated run as a value: what to simulate (RunSpec), and its measures (Run). Both can be pickled.
+
+A run is of one engine, or of a fleet of them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.throttling import ThrottleLimits
 from gpu_worker.policies.slo.shedding import ShedSettings
 from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.engines.profile import EngineProfile
+from headgate.simulator.fleet.spec import FleetSpec
 from headgate.simulator.gates.spec import GateSpec
-from headgate.simulator.measures.collector import Collector, TenantMeasures
+from headgate.simulator.measures.collector import Collector, Measures
 from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.measures.tiers import Scheduling
 from headgate.simulator.measures.timeline import Timeline
@@ -22,9 +27,9 @@ from headgate.workloads.sources import Workload
 class RunSpec:
     """What to simulate.
 
-    `policy`, `service`: names, as on the command line. `weights`: by tenant, instead of the gate's, and these instead
-    of the workload's; 1 for the others. `jitter`: relative standard deviation of a step's time. `horizon_s`: T of the
-    service difference; None takes the last arrival.
+    `engines`: one engine, or a fleet. `policy`, `service`: names, as on the command line. `weights`: by tenant, instead
+    of the gate's, and these instead of the workload's; 1 for the others. `jitter`: relative standard deviation of a
+    step's time. `horizon_s`: T of the service difference; None takes the last arrival.
 
     `tiers`: run on the paged engine, with these settings for a policy with tiers; None runs on the engine that admits a
     request only if it can serve it to its end. A request's tier is its own in the workload, else its tenant's at the
@@ -35,11 +40,14 @@ class RunSpec:
     case the engine must have separate prefill, charge weighted tokens, and have nothing before it.
 
     `timeline`, `timing`: also measure the run over time, and how long it takes on this machine.
+
+    `planner`: of a fleet, a name of its registry. `delta`: the batches of a request group of planner `qlm`. A fleet
+    uses only these, the policy, the weights and the seed.
     """
 
     workload: Workload
     policy: str
-    profile: EngineProfile
+    engines: EngineProfile | FleetSpec
     service: str = "weighted"
     weights: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
@@ -52,6 +60,8 @@ class RunSpec:
     shedding: ShedSettings | None = None
     gate: GateSpec | None = None
     throttling: ThrottleLimits | None = None
+    planner: str = ""
+    delta: int = DELTA
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,10 @@ class Timing:
 class Run:
     """The measures of a run. `total_time_s`: from 0 to the last token. `throughput_tokens_per_s`: input and output
     tokens of served requests over `total_time_s`. `decisions`: requests that the policy picked and the engine admitted.
-    `scheduling`: only of the paged engine."""
+    `scheduling`: only of the paged engine.
+
+    `planner` to `moves`: only of a fleet. `swaps`, `swapping_s`: of all workers, with the first load of a worker that
+    began without a model. `moves`: of the annealing of all plans."""
 
     workload: str
     policy: str
@@ -79,13 +92,23 @@ class Run:
     total_time_s: float
     throughput_tokens_per_s: float
     difference: Difference | None
-    tenants: dict[str, TenantMeasures]
+    all: Measures
+    tenants: dict[str, Measures]
     decisions: int
     pool_tokens: int
     bounds: dict[str, Any] = field(default_factory=dict)
     timing: Timing | None = None
     timeline: Timeline | None = None
     scheduling: Scheduling | None = None
+    planner: str = ""
+    classes: dict[str, Measures] = field(default_factory=dict)
+    swaps: int = 0
+    swapping_s: float = 0.0
+    moves: int = 0
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.served / self.total_time_s if self.total_time_s else 0.0
 
 
 def run_of(
@@ -98,24 +121,26 @@ def run_of(
     scheduling: Scheduling | None = None,
 ) -> Run:
     """Make a Run of what a collector measured."""
-    tenants = collector.tenants()
-    total_s = collector.total_time_s
+    everything, total_s = collector.all(), collector.total_time_s
     return Run(
         workload=spec.workload.name,
         policy=spec.policy,
         seed=spec.seed,
-        requests=sum(tenant.requests for tenant in tenants.values()),
-        served=sum(tenant.served for tenant in tenants.values()),
-        rejected=sum(tenant.rejected for tenant in tenants.values()),
+        requests=everything.requests,
+        served=everything.served,
+        rejected=everything.rejected,
         rejections=dict(sorted(collector.rejections.items())),
         total_time_s=total_s,
         throughput_tokens_per_s=collector.tokens / total_s if total_s else 0.0,
         difference=collector.difference(),
-        tenants=tenants,
+        all=everything,
+        tenants=collector.tenants(),
         decisions=decisions,
-        pool_tokens=spec.profile.pool_tokens,
+        pool_tokens=spec.engines.pool_tokens if isinstance(spec.engines, EngineProfile) else 0,
         bounds=bounds or {},
         timing=timing,
         timeline=collector.timeline(),
         scheduling=scheduling,
+        planner=spec.planner,
+        classes=collector.classes(),
     )

@@ -1,8 +1,9 @@
-"""The simulation: a workload under a policy on an engine model, with or without a gate before the engine.
+"""The simulation: a workload under a policy on an engine model, with or without a gate before it, or on a fleet.
 
 The way of a request; what has a question mark is there only if the RunSpec names it:
 
     workload ──▶ drive ──▶ throttling? ──▶ gate? ──▶ shedding? ──▶ engine ──▶ Collector ──▶ Run
+                       └─▶ SimulatedFleet (fleet/fleet.py) ───────────────┘
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import EngineLike, drive
 from headgate.simulator.engines.interface import Jitter, SimulatedEngine
 from headgate.simulator.engines.paged import PagedEngine
+from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.engines.registry import make_engine
+from headgate.simulator.fleet.run import simulate_fleet
 from headgate.simulator.gates.gated_engine import EngineCapacity, GatedEngine
 from headgate.simulator.gates.shedding import SheddingEngine, SloObserver
 from headgate.simulator.gates.throttling import ThrottledEngine
@@ -34,12 +37,14 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
 
     Raises ValueError for an unknown policy or service function.
     """
+    if not isinstance(spec.engines, EngineProfile):
+        return simulate_fleet(spec)
     began_s = time.perf_counter()
     service = service_function(spec.service)
     theorems = _theorem_monitor(spec, service)
     slo = None if spec.shedding is None else SloObserver()
     engine = make_engine(
-        spec.profile,
+        spec.engines,
         make_policy(spec.policy, service, random=Random(f"{spec.seed} policy"), tiers=spec.tiers),
         paged=spec.tiers is not None,
         observer=slo or theorems,
@@ -88,7 +93,8 @@ def _theorem_monitor(spec: RunSpec, service: ServiceFunction) -> TheoremMonitor 
     alone = spec.gate is None and spec.shedding is None and spec.throttling is None
     if not (applies and alone and isinstance(service, WeightedTokens)):
         return None
-    return TheoremMonitor(service) if spec.tiers is None and spec.profile.chunk_tokens is None else None
+    chunked = isinstance(spec.engines, EngineProfile) and spec.engines.chunk_tokens is not None
+    return TheoremMonitor(service) if spec.tiers is None and not chunked else None
 
 
 def _collector(spec: RunSpec, service: ServiceFunction) -> Collector:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,10 +17,13 @@ from headgate.cli.simulate.cells import new_table, seconds
 from headgate.cli.simulate.options import SimulateOptions
 from headgate.cli.simulate.parsing import policy_names
 from headgate.simulator.fleet.file import read_fleet
-from headgate.simulator.fleet.measures import InTime
 from headgate.simulator.fleet.planners.registry import PLANNERS
-from headgate.simulator.fleet.run import FleetRun, FleetRunSpec, check_workload, simulate_fleet
+from headgate.simulator.fleet.run import check_fleet_run
+from headgate.simulator.measures.collector import Measures
+from headgate.simulator.measures.summary import as_json
 from headgate.simulator.parallel import Processes
+from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.sources import open_workload
 
 APPLY = frozenset({"trace", "policy", "fleet", "planner", "seed", "processes", "json"})
@@ -32,14 +35,14 @@ def simulate_on_fleet(options: SimulateOptions) -> None:
     """Run each planner and print the results. Raises ConfigurationError, with one sentence, for a wrong option."""
     specs = _specs(options)
     with progress("simulating") as on_done, Processes(options.processes, on_done=on_done) as pool:
-        runs = pool.map(simulate_fleet, specs)
+        runs = pool.map(simulate, specs)
     if options.json:
-        sys.stdout.write(json.dumps({"runs": [asdict(run) for run in runs]}, allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps({"runs": [as_json(run) for run in runs]}, allow_nan=False) + "\n")
     else:
         _print(runs)
 
 
-def _specs(options: SimulateOptions) -> list[FleetRunSpec]:
+def _specs(options: SimulateOptions) -> list[RunSpec]:
     if options.fleet is None or options.planner is None:
         raise ConfigurationError("--fleet and --planner belong together: give both")
     for field in fields(options):
@@ -50,14 +53,15 @@ def _specs(options: SimulateOptions) -> list[FleetRunSpec]:
         raise ConfigurationError(f"--planner: name at least one of {', '.join(PLANNERS)}")
     policies = policy_names(options.policy, "", "weighted")
     fleet, workload = read_fleet(options.fleet), open_workload(options.trace)
-    specs = [FleetRunSpec(workload, fleet, name, policy, seed=options.seed) for name in names for policy in policies]
-    check_workload(workload, fleet)
+    specs = [RunSpec(workload, policy, fleet, planner=name, seed=options.seed) for name in names for policy in policies]
+    for spec in specs:
+        check_fleet_run(spec)
     for note in workload.notes:
         sys.stderr.write(f"note: {note}\n")
     return specs
 
 
-def _print(runs: Sequence[FleetRun]) -> None:
+def _print(runs: Sequence[Run]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH)
@@ -72,11 +76,11 @@ def _print(runs: Sequence[FleetRun]) -> None:
     console.print(_parts("tenant", named, [run.tenants for run in runs]))
 
 
-def _has_policies(runs: Sequence[FleetRun]) -> bool:
+def _has_policies(runs: Sequence[Run]) -> bool:
     return len({run.policy for run in runs}) > 1
 
 
-def _planners(named: Sequence[str], runs: Sequence[FleetRun]) -> Table:
+def _planners(named: Sequence[str], runs: Sequence[Run]) -> Table:
     table = new_table("planner", "in time", "served", "total s", "requests/s", "tokens/s", "swaps", "s swapping")
     for name, run in zip(named, runs, strict=True):
         table.add_row(
@@ -85,14 +89,14 @@ def _planners(named: Sequence[str], runs: Sequence[FleetRun]) -> Table:
             f"{run.all.served:,}",
             f"{run.total_time_s:,.1f}",
             f"{run.requests_per_s:,.2f}",
-            f"{run.tokens_per_s:,.1f}",
+            f"{run.throughput_tokens_per_s:,.1f}",
             f"{run.swaps:,}",
             f"{run.swapping_s:,.1f}",
         )
     return table
 
 
-def _parts(heading: str, named: Sequence[str], found: Sequence[Mapping[str, InTime]]) -> Table:
+def _parts(heading: str, named: Sequence[str], found: Sequence[Mapping[str, Measures]]) -> Table:
     table = new_table(heading, "planner", "asked", "served", "in time", "TTFT P50", "P99")
     for key in found[0]:
         for number, (name, parts) in enumerate(zip(named, found, strict=True)):
@@ -103,7 +107,7 @@ def _parts(heading: str, named: Sequence[str], found: Sequence[Mapping[str, InTi
                 f"{part.requests:,}",
                 f"{part.served:,}",
                 f"{part.in_time:.1%}",
-                *seconds(part.first_token_s),
+                *seconds(part.ttft_s),
                 end_section=last,
             )
     return table

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headgate.cli.simulate.cells import new_table, seconds
-from headgate.simulator.measures.collector import TenantMeasures
+from headgate.simulator.measures.collector import Measures
 from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.measures.tiers import Scheduling, TierMeasures
 from headgate.simulator.run import Run
@@ -83,7 +83,7 @@ def _tenants(by_policy: Sequence[Sequence[Run]]) -> Table:
     return table
 
 
-def _cells(tenant: TenantMeasures) -> list[str]:
+def _cells(tenant: Measures) -> list[str]:
     counts = [f"{count:,}" for count in (tenant.requests, tenant.served, tenant.rejected)]
     return [*counts, f"{tenant.service:,.0f}", *seconds(tenant.ttft_s), *seconds(tenant.latency_s)]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
 from headgate.evidence.qlm.played import PLANNERS, at_least, missed, percent, played, times
 from headgate.evidence.qlm.scenes import due_by_turns, due_by_turns_fleet, w_b, w_b_fleet
-from headgate.simulator.fleet.run import FleetRun
+from headgate.simulator.run import Run
 
 LOADS = (10.0, 40.0, 100.0, 500.0)
 """Requests of Batch-1 per second. Eight workers serve about 32 with as many of Batch-2; 500 is a burst."""
@@ -16,7 +16,7 @@ COLD_PLANNERS = ("fcfs", "edf", "static", "plan")
 BURST = 100.0
 QUEUED = 600
 
-Runs = dict[tuple[float, str], FleetRun]
+Runs = dict[tuple[float, str], Run]
 
 
 @experiment("qlm-figure-5", "Figure 5: a queue of five models on one worker drains", "QLM, section 2.4, Figure 5")
@@ -101,7 +101,7 @@ def _plan(runs: Runs) -> list[float]:
     return [run.all.in_time for (_, name), run in runs.items() if name == "plan"]
 
 
-def _table(title: str, runs: Runs, figure: Callable[[FleetRun], Cell]) -> Table:
+def _table(title: str, runs: Runs, figure: Callable[[Run], Cell]) -> Table:
     names = list(dict.fromkeys(name for _, name in runs))
     return Table(
         title,

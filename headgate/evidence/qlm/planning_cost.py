@@ -13,10 +13,10 @@ from dispatcher.policies.planning.costs import late_requests
 from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.planning.insertion import insert_by_due_time
 from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
-from headgate.evidence.qlm.played import percent
+from headgate.evidence.qlm.played import fleet_spec, percent
 from headgate.evidence.qlm.problems import mixed
 from headgate.evidence.qlm.scenes import A_MODELS, five_models, five_models_fleet, fleet, w_a
-from headgate.simulator.fleet.run import FleetRunSpec, simulate_fleet
+from headgate.simulator.simulate import simulate
 
 DELTAS = (1, 2, DELTA, 8)
 POINT = 0.01
@@ -35,8 +35,8 @@ def figure_19(setting: Setting) -> Section:
     scenes = {name: (five_models(load), five_models_fleet(3.0)) for name, load in LOADS.items()}
     scenes["W_A on two workers"] = w_a(40.0), fleet(2, A_MODELS)
     jobs = [(name, delta) for name in scenes for delta in DELTAS]
-    specs = [FleetRunSpec(*scenes[name], "qlm", delta=delta) for name, delta in jobs]
-    runs = dict(zip(jobs, setting.map(simulate_fleet, specs), strict=True))
+    specs = [fleet_spec(*scenes[name], "qlm", delta=delta) for name, delta in jobs]
+    runs = dict(zip(jobs, setting.map(simulate, specs), strict=True))
     rows: list[tuple[Cell, ...]] = [
         (name, delta, percent(run.all.in_time), run.moves) for (name, delta), run in runs.items()
     ]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
 from headgate.evidence.qlm.played import at_least, percent, played
 from headgate.evidence.qlm.scenes import MISTRAL, SMALL, VICUNA, RequestStream, fleet, loadables, workload
-from headgate.simulator.fleet.run import FleetRun
 from headgate.simulator.fleet.spec import FleetSpec, WorkerSpec
+from headgate.simulator.run import Run
 from headgate.workloads.sources import Workload
 
 SWAP_S = 3.0
@@ -106,5 +106,5 @@ def unseen(setting: Setting) -> Section:
     )
 
 
-def _in_time(runs: dict[tuple[str, str], FleetRun], scene: str, tenant: str) -> float:
+def _in_time(runs: dict[tuple[str, str], Run], scene: str, tenant: str) -> float:
     return runs[scene, "plan"].tenants[tenant].in_time

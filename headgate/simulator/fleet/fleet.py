@@ -15,30 +15,24 @@ from heapq import nsmallest
 from math import inf, nextafter
 
 from headgate.simulator.fleet.planners.interface import Dispatch, Planner, Preempt
-from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.requests import SimRequest
 
-OnEnd = Callable[[FleetRequest], None]
-
 
 class SimulatedFleet:
-    """drive.EngineLike. `made`: makes a fleet's request of one of the workload. `on_end`: called once for each request,
-    served or refused."""
+    """drive.EngineLike. `place`: sets the model, the SLO class and the due time of a request."""
 
     def __init__(
         self,
         workers: Sequence[SimulatedWorker],
         planner: Planner,
-        made: Callable[[SimRequest, int], FleetRequest],
-        on_end: OnEnd,
+        place: Callable[[SimRequest], None],
         drain_s: float,
     ) -> None:
         self.now_s = 0.0
         self._workers = workers
         self._planner = planner
-        self._made = made
-        self._on_end = on_end
+        self._place = place
         self._drain_s = drain_s
         self._numbered = self._open = 0
         self._ended: list[SimRequest] = []
@@ -46,15 +40,15 @@ class SimulatedFleet:
 
     def submit(self, request: SimRequest, at_s: float) -> bool:
         self.now_s = at_s
-        known = self._made(request, self._numbered)
+        request.number = self._numbered
+        self._place(request)
         self._numbered += 1
         self._open += 1
-        self._planner.arrived(known, at_s)
+        self._planner.arrived(request, at_s)
         if request.rejected is None:
             self._act()
             return True
         self._open -= 1
-        self._on_end(known)
         return False
 
     def advance(self, until_s: float) -> list[SimRequest]:
@@ -114,24 +108,23 @@ class SimulatedFleet:
         self._return(worker.settle(self.now_s))
         self._next_s[number] = worker.next_s()
 
-    def _return(self, requests: Sequence[FleetRequest]) -> None:
+    def _return(self, requests: Sequence[SimRequest]) -> None:
         for request in requests:
-            if request.request.rejected is None:
+            if request.rejected is None:
                 self._planner.returned(request, self.now_s)
             else:
                 self._finish([request])
 
-    def _dispatch(self, request: FleetRequest, worker: SimulatedWorker) -> None:
+    def _dispatch(self, request: SimRequest, worker: SimulatedWorker) -> None:
         self._finish(worker.advance(self.now_s))
         if not worker.dispatch(request, self.now_s):
             self._finish([request])
         self._next_s[self._workers.index(worker)] = worker.next_s()
 
-    def _finish(self, ended: Sequence[FleetRequest]) -> None:
+    def _finish(self, ended: Sequence[SimRequest]) -> None:
         for request in ended:
-            if request.request.rejected is None:
+            if request.rejected is None:
                 request.end()
             self._planner.ended(request, self.now_s)
-            self._on_end(request)
             self._open -= 1
-            self._ended.append(request.request)
+            self._ended.append(request)

@@ -18,8 +18,8 @@ from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.shard.alone import EPOCH, Decided, LoneGate, report
 from dispatcher.shard.plan_command import plan_command
 from dispatcher.shard.settings import ShardSettings
-from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import SimulatedWorker
+from headgate.simulator.requests import SimRequest
 
 NOT_COUNTED = "declined"
 """The reason of a return that counts neither as an attempt of the call nor as a failure of the worker."""
@@ -38,16 +38,16 @@ class FleetGate:
         self._rates = rates
         self._reported: dict[str, tuple[str | None, bool]] = {}
         """The model of each worker, and whether it swaps, at its last report: nothing else in a report changes."""
-        self._calls: dict[str, FleetRequest] = {}
+        self._calls: dict[str, SimRequest] = {}
         self._names: dict[str, str] = {}
         """The ids of calls, by request."""
-        self._dispatched: list[tuple[FleetRequest, SimulatedWorker]] = []
+        self._dispatched: list[tuple[SimRequest, SimulatedWorker]] = []
         self._ordered: list[tuple[SimulatedWorker, str]] = []
 
-    def arrive(self, request: FleetRequest, deferred: bool, now_s: float) -> None:
+    def arrive(self, request: SimRequest, deferred: bool, now_s: float) -> None:
         """Queue the request, or set its `rejected`. The charge is for its true length, as in gated_engine.py."""
-        name, arrival = self._gate.next_name(), request.request.arrival
-        self._calls[name], self._names[request.name] = request, name
+        name, arrival = self._gate.next_name(), request.arrival
+        self._calls[name], self._names[request.request_id] = request, name
         decided = self._gate.submit(
             arrival.tenant,
             WEIGHTED_TOKENS(arrival.input_tokens, max(1, arrival.output_tokens)),
@@ -62,18 +62,18 @@ class FleetGate:
         )
         self._follow(decided)
         if isinstance(decided.outcome, Refused):
-            request.request.rejected = decided.outcome.code
+            request.rejected = decided.outcome.code
             self._forget(request)
 
-    def returned(self, request: FleetRequest, now_s: float) -> None:
-        name = self._names[request.name]
+    def returned(self, request: SimRequest, now_s: float) -> None:
+        name = self._names[request.request_id]
         attempt = self._gate.shard.state.calls[name].attempt
         self._follow(self._gate.decide(Return(name, attempt, NOT_COUNTED), now=EPOCH + now_s))
 
-    def ended(self, request: FleetRequest, now_s: float) -> None:
-        name = self._names[request.name]
-        outcome = "done" if request.request.rejected is None else "failed"
-        self._follow(self._gate.finish(name, *request.request.charged_tokens, EPOCH + now_s, outcome=outcome))
+    def ended(self, request: SimRequest, now_s: float) -> None:
+        name = self._names[request.request_id]
+        outcome = "done" if request.rejected is None else "failed"
+        self._follow(self._gate.finish(name, *request.charged_tokens, EPOCH + now_s, outcome=outcome))
         self._forget(request)
 
     def report(self, now_s: float) -> None:
@@ -88,7 +88,7 @@ class FleetGate:
         """Propose a plan. The gate follows it or not."""
         self._follow(self._gate.decide(plan_command(plan), now=EPOCH + now_s))
 
-    def dispatches(self) -> Iterator[tuple[FleetRequest, SimulatedWorker]]:
+    def dispatches(self) -> Iterator[tuple[SimRequest, SimulatedWorker]]:
         """Yield what the gate has dispatched since the last time."""
         while self._dispatched:
             yield self._dispatched.pop(0)
@@ -118,5 +118,5 @@ class FleetGate:
             elif type(fact) is ModelOrdered and fact.model:
                 self._ordered.append((self._workers[fact.worker], fact.model))
 
-    def _forget(self, request: FleetRequest) -> None:
-        del self._calls[self._names.pop(request.name)]
+    def _forget(self, request: SimRequest) -> None:
+        del self._calls[self._names.pop(request.request_id)]

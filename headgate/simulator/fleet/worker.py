@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from headgate.simulator.engines.interface import Observer, SimulatedEngine
-from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.spec import Loadable, WorkerSpec
 from headgate.simulator.requests import SimRequest
 
@@ -51,7 +50,7 @@ class SimulatedWorker:
         self.model: str | None = None
         self.target: str | None = None
         self.due_s = inf
-        self.running: dict[str, FleetRequest] = {}
+        self.running: dict[str, SimRequest] = {}
         self.swaps = 0
         self.swapping_s = 0.0
         self._make_engine = make_engine
@@ -83,12 +82,12 @@ class SimulatedWorker:
         """Return the time of the engine's next event; infinity without one."""
         return inf if self._engine is None else self._engine.next_s()
 
-    def advance(self, until_s: float) -> list[FleetRequest]:
+    def advance(self, until_s: float) -> list[SimRequest]:
         """Run the engine until requests end, and return them, or until `until_s`, and return []."""
         ended = [] if self._engine is None else self._engine.advance(until_s)
         return [self.running.pop(request.request_id) for request in ended]
 
-    def dispatch(self, request: FleetRequest, at_s: float) -> bool:
+    def dispatch(self, request: SimRequest, at_s: float) -> bool:
         """Send the request to the engine. False: the engine can never serve it, and its `rejected` is set.
 
         Raises ValueError unless the request's model is loaded and a slot is free.
@@ -97,7 +96,7 @@ class SimulatedWorker:
             raise ValueError(f"worker {self.name!r} has no slot for {request.model!r} now")
         if not self._engine.submit(request.attempt, at_s):
             return False
-        self.running[request.name] = request
+        self.running[request.request_id] = request
         return True
 
     def swap(self, model: str, at_s: float, drain_s: float) -> None:
@@ -107,16 +106,16 @@ class SimulatedWorker:
         self.target = model
         self.due_s = inf if self.model is None else at_s + drain_s
 
-    def evict(self) -> list[FleetRequest]:
+    def evict(self) -> list[SimRequest]:
         """Give up all running requests at once and keep the model. Returns them."""
         model, returned = self.model, self._unload()
         if model is not None:
             self._load(model)
         return returned
 
-    def settle(self, at_s: float) -> list[FleetRequest]:
+    def settle(self, at_s: float) -> list[SimRequest]:
         """Take the steps of a swap that are due. Returns the requests that the drain gave up."""
-        returned: list[FleetRequest] = []
+        returned: list[SimRequest] = []
         if self.is_draining and (not self.running or at_s >= self.due_s):
             returned = self._unload()
         if self.target is not None and self.model is None and self.due_s == inf:
@@ -126,10 +125,10 @@ class SimulatedWorker:
             self._load(self.target)
         return returned
 
-    def _unload(self) -> list[FleetRequest]:
+    def _unload(self) -> list[SimRequest]:
         returned = list(self.running.values())
         for request in returned:
-            request.give_back(self._tokens.generated(request.name))
+            request.give_back(self._tokens.generated(request.request_id))
         self.running.clear()
         self.model, self._engine, self.due_s = None, None, inf
         return returned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dispatcher.policies.service import ServiceFunction
@@ -13,8 +14,12 @@ from headgate.simulator.requests import SimRequest
 
 
 @dataclass(frozen=True, slots=True)
-class TenantMeasures:
-    """`service`: service units of the served requests. The percentiles are None if no request was served."""
+class Measures:
+    """The measures of some requests: of a tenant, of an SLO class, or of all.
+
+    `service`: service units of the served requests. The percentiles are None if no request was served. `in_time`: the
+    part of all requests that had their first token when it was due; a refused one had none.
+    """
 
     requests: int
     served: int
@@ -22,15 +27,36 @@ class TenantMeasures:
     service: float
     ttft_s: Percentiles | None
     latency_s: Percentiles | None
+    in_time: float
 
 
 @dataclass(slots=True)
-class _Tenant:
+class _Sums:
     requests: int = 0
     rejected: int = 0
+    in_time: int = 0
     service: float = 0.0
     ttft_s: array[float] = field(default_factory=lambda: array("d"))
     latency_s: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, other: _Sums) -> None:
+        self.requests += other.requests
+        self.rejected += other.rejected
+        self.in_time += other.in_time
+        self.service += other.service
+        self.ttft_s.extend(other.ttft_s)
+        self.latency_s.extend(other.latency_s)
+
+    def measures(self) -> Measures:
+        return Measures(
+            self.requests,
+            len(self.ttft_s),
+            self.rejected,
+            self.service,
+            percentiles(self.ttft_s),
+            percentiles(self.latency_s),
+            self.in_time / self.requests if self.requests else 0.0,
+        )
 
 
 class Collector:
@@ -43,21 +69,21 @@ class Collector:
         self.rejections: dict[str, int] = {}
         self._rates = MeasuredRates(horizon_s) if horizon_s >= HORIZON_MIN_S else None
         self._timeline = TimelineCollector(horizon_s) if timeline else None
-        self._tenants: dict[str, _Tenant] = {}
+        self._sums: dict[tuple[str, str], _Sums] = {}
+        """The keys are tenant and SLO class; a request that no fleet serves has none."""
 
     def rejected(self, request: SimRequest) -> None:
-        tenant = self._tenant(request.tenant)
-        tenant.rejected += 1
+        self._sums_of(request).rejected += 1
         reason = request.rejected or "unknown"
         self.rejections[reason] = self.rejections.get(reason, 0) + 1
 
     def served(self, request: SimRequest) -> None:
         arrival = request.arrival
         service = self.service(arrival.input_tokens, arrival.output_tokens)
-        tenant = self._tenant(arrival.tenant)
-        tenant.service += service
-        tenant.ttft_s.append(request.ttft_s)
-        tenant.latency_s.append(request.latency_s)
+        sums = self._sums_of(request)
+        sums.service += service
+        sums.ttft_s.append(request.ttft_s)
+        sums.latency_s.append(request.latency_s)
         self.tokens += arrival.input_tokens + arrival.output_tokens
         self.total_time_s = max(self.total_time_s, request.finish_s)
         if self._rates is not None:
@@ -66,12 +92,14 @@ class Collector:
         if self._timeline is not None:
             self._timeline.served(request, service)
 
-    def _tenant(self, name: str) -> _Tenant:
-        tenant = self._tenants.get(name)
-        if tenant is None:
-            tenant = self._tenants[name] = _Tenant()
-        tenant.requests += 1
-        return tenant
+    def _sums_of(self, request: SimRequest) -> _Sums:
+        key = (request.arrival.tenant, request.slo_class)
+        sums = self._sums.get(key)
+        if sums is None:
+            sums = self._sums[key] = _Sums()
+        sums.requests += 1
+        sums.in_time += request.is_in_time
+        return sums
 
     def difference(self) -> Difference | None:
         return None if self._rates is None else self._rates.difference()
@@ -79,15 +107,23 @@ class Collector:
     def timeline(self) -> Timeline | None:
         return None if self._timeline is None else self._timeline.timeline()
 
-    def tenants(self) -> dict[str, TenantMeasures]:
-        return {
-            name: TenantMeasures(
-                tenant.requests,
-                len(tenant.ttft_s),
-                tenant.rejected,
-                tenant.service,
-                percentiles(tenant.ttft_s),
-                percentiles(tenant.latency_s),
-            )
-            for name, tenant in sorted(self._tenants.items())
-        }
+    def all(self) -> Measures:
+        return _together(self._sums.values())
+
+    def tenants(self) -> dict[str, Measures]:
+        return self._by(0)
+
+    def classes(self) -> dict[str, Measures]:
+        """Return the measures by SLO class, without requests that have none."""
+        return {name: measures for name, measures in self._by(1).items() if name}
+
+    def _by(self, part: int) -> dict[str, Measures]:
+        names = sorted({key[part] for key in self._sums})
+        return {name: _together(sums for key, sums in self._sums.items() if key[part] == name) for name in names}
+
+
+def _together(parts: Iterable[_Sums]) -> Measures:
+    whole = _Sums()
+    for part in parts:
+        whole.add(part)
+    return whole.measures()

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.policies.clocks import Share
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.fleet.planners.registry import PLANNERS
-from headgate.simulator.fleet.run import FleetRunSpec, check_workload, simulate_fleet
+from headgate.simulator.fleet.run import check_fleet_run
 from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerSpec
+from headgate.simulator.run import RunSpec
+from headgate.simulator.simulate import simulate
 from tests.support.simulator.fleets import fleet_of, requests_of
 
 ROWS = st.tuples(
@@ -31,7 +32,7 @@ ROWS = st.tuples(
 def test_every_request_ends_once(
     planner: str, rows: list[tuple[float, str, str, str, int]], workers: int, drain_s: float
 ) -> None:
-    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(workers, "abc", drain_s=drain_s), planner))
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(workers, "abc", drain_s=drain_s), planner=planner))
     assert run.all.requests == len(rows)
     if planner != "static" or workers == 3:
         assert run.all.served == len(rows)
@@ -43,37 +44,37 @@ def test_every_request_ends_once(
 @pytest.mark.parametrize("planner", sorted(PLANNERS))
 def test_the_same_run_again(planner: str) -> None:
     rows = [(0.3 * n, "xy"[n % 2], "abc"[n % 3], ("interactive", "batch")[n % 2], 20 + 7 * n % 60) for n in range(90)]
-    spec = FleetRunSpec(requests_of(rows), fleet_of(2, "abc"), planner)
-    assert simulate_fleet(spec) == simulate_fleet(spec)
+    spec = RunSpec(requests_of(rows), "fcfs", fleet_of(2, "abc"), planner=planner)
+    assert simulate(spec) == simulate(spec)
 
 
 @pytest.mark.parametrize("planner", sorted(PLANNERS))
 def test_one_model_that_is_loaded_needs_no_swap(planner: str) -> None:
     fleet = fleet_of(2, "a")
     loaded = replace(fleet, workers=[replace(worker, loaded="a") for worker in fleet.workers])
-    run = simulate_fleet(FleetRunSpec(requests_of([(0.0, "x", "a", "normal", 10)] * 20), loaded, planner))
+    run = simulate(RunSpec(requests_of([(0.0, "x", "a", "normal", 10)] * 20), "fcfs", loaded, planner=planner))
     assert (run.swaps, run.all.served, run.all.in_time) == (0, 20, 1.0)
     assert run.total_time_s == pytest.approx(3 * 1.0, abs=0.3)  # three batches of ten tokens
 
 
 def test_a_swap_waits_for_what_runs() -> None:
     rows = [(0.0, "x", "a", "normal", 50), (1.0, "x", "b", "normal", 10)]
-    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), "fcfs"))
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(1), planner="fcfs"))
     # 2 s to load a, 5 s for its request, 2 s to load b, 0.1 s for the first token of b
-    assert run.tenants["x"].first_token_s is not None
-    assert run.tenants["x"].first_token_s.p99 == pytest.approx(9.1 - 1.0)
+    assert run.tenants["x"].ttft_s is not None
+    assert run.tenants["x"].ttft_s.p99 == pytest.approx(9.1 - 1.0)
     assert run.swaps == 2
     assert run.total_time_s == pytest.approx(10.0)
 
 
 def test_a_swap_returns_what_runs_too_long_and_it_goes_on_later() -> None:
     rows = [(0.0, "x", "a", "normal", 100), (3.0, "y", "b", "normal", 10)]
-    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1, drain_s=4.0), "fcfs"))
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(1, drain_s=4.0), planner="fcfs"))
     # a loads until 2 and generates 49 tokens by 7; b loads until 9 and ends at 10; a loads until 12 and goes on
     assert run.swaps == 3
     assert run.total_time_s == pytest.approx(12.0 + 5.1, abs=0.11)
     assert run.all.served == 2
-    first = run.tenants["x"].first_token_s
+    first = run.tenants["x"].ttft_s
     assert first is not None
     assert first.p99 == pytest.approx(2.1)  # of its first attempt: the caller has had it
 
@@ -81,26 +82,26 @@ def test_a_swap_returns_what_runs_too_long_and_it_goes_on_later() -> None:
 def test_a_request_that_fits_no_engine_is_refused() -> None:
     rows = [(0.0, "x", "a", "normal", 5000), (0.0, "x", "a", "normal", 5)]
     for planner in PLANNERS:
-        run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), planner))
+        run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(1), planner=planner))
         assert (run.all.requests, run.all.served, run.all.in_time) == (2, 1, 0.5)
 
 
 def test_static_refuses_models_without_a_worker() -> None:
     rows = [(0.0, "x", "a", "normal", 100)] * 5 + [(0.0, "y", "b", "normal", 1)]
-    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), "static"))
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(1), planner="static"))
     assert (run.tenants["x"].served, run.tenants["y"].served, run.swaps) == (5, 0, 1)
 
 
 def test_static_gives_further_workers_to_the_greatest_demand() -> None:
     rows = [(0.0, "x", "a", "normal", 100)] * 12 + [(0.0, "y", "b", "normal", 10)] * 4
-    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(4), "static"))
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(4), planner="static"))
     assert run.total_time_s == pytest.approx(2.0 + 10.0)  # three workers of four slots run all of x at once
 
 
 def test_shepherd_runs_a_batch_to_its_end_before_the_next() -> None:
     rows = [(0.0, "x", "a", "normal", 40), (0.0, "x", "a", "normal", 5), (2.5, "y", "a", "normal", 5)]
-    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), "shepherd"))
-    first = run.tenants["y"].first_token_s
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(1), planner="shepherd"))
+    first = run.tenants["y"].ttft_s
     assert first is not None
     assert first.p50 == pytest.approx(2.0 + 4.0 + 0.1 - 2.5, abs=0.15)  # other planners give it a free slot at once
     assert run.total_time_s == pytest.approx(6.6, abs=0.15)
@@ -108,8 +109,8 @@ def test_shepherd_runs_a_batch_to_its_end_before_the_next() -> None:
 
 def test_shepherd_preempts_for_a_batch_of_three_times_the_value() -> None:
     rows = [(0.0, "x", "a", "normal", 100)] + [(5.0, "y", "b", "normal", 100)] * 4
-    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), "shepherd"))
-    first = run.tenants["y"].first_token_s
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(1), planner="shepherd"))
+    first = run.tenants["y"].ttft_s
     assert first is not None
     assert first.p99 == pytest.approx(2.1, abs=0.1)  # a swap at once, without the ten seconds that x still needs
     assert run.all.served == 5
@@ -117,14 +118,14 @@ def test_shepherd_preempts_for_a_batch_of_three_times_the_value() -> None:
 
 def test_qlm_swaps_once_for_a_group_and_not_for_each_request() -> None:
     rows = [(0.1 * n, "x", "ab"[n % 2], "normal", 20) for n in range(40)]
-    fcfs, qlm = (simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), name)) for name in ("fcfs", "qlm"))
+    fcfs, qlm = (simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(1), planner=name)) for name in ("fcfs", "qlm"))
     assert qlm.swaps <= 4 < fcfs.swaps
     assert qlm.requests_per_s > fcfs.requests_per_s
 
 
 def test_qlm_serves_the_group_that_is_due_first() -> None:
     rows = [(0.0, "x", "a", "batch", 50)] * 30 + [(1.0, "y", "b", "interactive", 5)] * 4
-    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), "qlm"))
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(1), planner="qlm"))
     assert run.classes["interactive"].in_time == run.classes["batch"].in_time == 1.0
 
 
@@ -133,16 +134,18 @@ def test_plan_keeps_a_tenant_within_its_share_in_time_beside_a_flood() -> None:
     quiet = [(1.0 * n, "quiet", "a", "interactive", 200) for n in range(60)]
     able = {"a": Loadable(load_profile("a100-llama2-13b"), 2.0, 70)}  # about eight of these requests per second
     fleet = FleetSpec([WorkerSpec("w", "k", able)])
-    qlm, plan = (simulate_fleet(FleetRunSpec(requests_of([*flood, *quiet]), fleet, name)) for name in ("qlm", "plan"))
+    qlm, plan = (
+        simulate(RunSpec(requests_of([*flood, *quiet]), "fcfs", fleet, planner=name)) for name in ("qlm", "plan")
+    )
     assert plan.tenants["quiet"].in_time == 1.0
     assert qlm.tenants["quiet"].in_time < 0.6
 
 
 def test_plan_gives_a_tenant_of_more_weight_more_of_a_model() -> None:
     rows = [(0.0, tenant, "a", "normal", 20) for tenant in ("heavy", "light") for _ in range(60)]
-    shares = {"heavy": Share(weight=3.0), "light": Share(weight=1.0)}
-    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1, "a"), "plan", shares=shares))
-    heavy, light = (run.tenants[name].first_token_s for name in ("heavy", "light"))
+    weights = {"heavy": 3.0, "light": 1.0}
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(1, "a"), planner="plan", weights=weights))
+    heavy, light = (run.tenants[name].ttft_s for name in ("heavy", "light"))
     assert heavy is not None
     assert light is not None
     assert heavy.p99 < 0.8 * light.p99
@@ -150,7 +153,7 @@ def test_plan_gives_a_tenant_of_more_weight_more_of_a_model() -> None:
 
 def test_round_robin_sends_to_every_worker_in_turn_whatever_waits_there() -> None:
     rows = [(0.0, "x", "a", "normal", 100 if n % 2 else 1) for n in range(16)]
-    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(2), "round-robin"))
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(2), planner="round-robin"))
     assert run.total_time_s == pytest.approx(2.0 + 2 * 10.0, abs=0.3)  # eight long ones on one worker of four slots
 
 
@@ -158,13 +161,13 @@ def test_static_keeps_the_models_that_equal_workers_have() -> None:
     fleet = fleet_of(2)
     loaded = replace(fleet, workers=[replace(w, loaded=m) for w, m in zip(fleet.workers, "ba", strict=True)])
     rows = [(0.0, "x", model, "normal", 5) for model in "aab"]
-    assert simulate_fleet(FleetRunSpec(requests_of(rows), loaded, "static")).swaps == 0
+    assert simulate(RunSpec(requests_of(rows), "fcfs", loaded, planner="static")).swaps == 0
 
 
 def test_edf_serves_the_first_due_before_the_first_come() -> None:
     rows = [(0.0, "x", "a", "batch", 30)] * 8 + [(0.1, "y", "a", "interactive", 1)]
     late, early = (
-        simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), planner)).tenants["y"].first_token_s
+        simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(1), planner=planner)).tenants["y"].ttft_s
         for planner in ("fcfs", "edf")
     )
     assert late is not None
@@ -178,7 +181,7 @@ def test_a_worker_loads_only_its_own_models() -> None:
     apart = replace(fleet, workers=[WorkerSpec(w.name, w.kind, {m: w.models[m]}) for w, m in ((one, "a"), (two, "b"))])
     rows = [(0.0, "x", model, "normal", 10) for model in "abab"]
     for planner in PLANNERS:
-        assert simulate_fleet(FleetRunSpec(requests_of(rows), apart, planner)).swaps == 2
+        assert simulate(RunSpec(requests_of(rows), "fcfs", apart, planner=planner)).swaps == 2
 
 
 @pytest.mark.parametrize(
@@ -187,7 +190,7 @@ def test_a_worker_loads_only_its_own_models() -> None:
 )
 def test_a_workload_that_does_not_fit_the_fleet(model: str, slo_class: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        check_workload(requests_of([(0.0, "x", model, slo_class, 1)]), fleet_of(1))
+        check_fleet_run(RunSpec(requests_of([(0.0, "x", model, slo_class, 1)]), "fcfs", fleet_of(1), planner="plan"))
 
 
 def test_errors_of_a_fleet_made_in_code() -> None:
@@ -199,4 +202,4 @@ def test_errors_of_a_fleet_made_in_code() -> None:
     with pytest.raises(ValueError, match="unknown SLO class 'soon'"):
         replace(fleet, default_class="soon")
     with pytest.raises(ConfigurationError, match="unknown planner 'best'"):
-        FleetRunSpec(requests_of([]), fleet, "best")
+        check_fleet_run(RunSpec(requests_of([]), "fcfs", fleet, planner="best"))

@@ -12,7 +12,9 @@ from headgate.evidence.qlm.scenes import (
     w_b,
     w_b_fleet,
 )
-from headgate.simulator.fleet.run import FleetRunSpec, check_workload, simulate_fleet
+from headgate.simulator.fleet.run import check_fleet_run
+from headgate.simulator.run import RunSpec
+from headgate.simulator.simulate import simulate
 
 
 def test_w_b_is_as_the_paper_describes_it() -> None:
@@ -22,17 +24,17 @@ def test_w_b_is_as_the_paper_describes_it() -> None:
     assert workload.requests == 3500
     classes = {str(arrival.model): str(arrival.slo_class) for arrival in workload}
     assert sorted(classes.values()) == ["batch", "batch", "batch", "normal", "normal"]
-    check_workload(workload, w_b_fleet())
+    check_fleet_run(RunSpec(workload, "fcfs", w_b_fleet(), planner="plan"))
 
 
 def test_w_b_is_in_time_under_plan_with_more_throughput_than_the_global_queue() -> None:
-    plan, fcfs = (simulate_fleet(FleetRunSpec(w_b(100.0), w_b_fleet(), name)) for name in ("plan", "fcfs"))
+    plan, fcfs = (simulate(RunSpec(w_b(100.0), "fcfs", w_b_fleet(), planner=name)) for name in ("plan", "fcfs"))
     assert plan.all.in_time >= 0.98
     assert plan.requests_per_s >= 1.5 * fcfs.requests_per_s
 
 
 def test_five_models_on_two_workers() -> None:
-    run = simulate_fleet(FleetRunSpec(five_models(0.4), five_models_fleet(3.0), "plan"))
+    run = simulate(RunSpec(five_models(0.4), "fcfs", five_models_fleet(3.0), planner="plan"))
     assert run.all.in_time >= 0.9
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from headgate.simulator.fleet.planners.head_first import HeadFirstPlanner
 from headgate.simulator.fleet.planners.interface import planner
-from headgate.simulator.fleet.requests import FleetRequest
+from headgate.simulator.requests import SimRequest
 
 
 @planner("fcfs")
 class FcfsPlanner(HeadFirstPlanner):
-    def key(self, request: FleetRequest) -> float:
+    def key(self, request: SimRequest) -> float:
         return request.number

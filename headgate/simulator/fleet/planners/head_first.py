@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap
-from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import SimulatedWorker
+from headgate.simulator.requests import SimRequest
 
 FAR = 3
 """No slot now, nor after a swap that is possible."""
@@ -25,18 +25,18 @@ FAR = 3
 class HeadFirstPlanner(Planner):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
-        self._queue: list[tuple[float, int, FleetRequest]] = []
-        self._bound: dict[str, deque[FleetRequest]] = {worker.name: deque() for worker in around.workers}
+        self._queue: list[tuple[float, int, SimRequest]] = []
+        self._bound: dict[str, deque[SimRequest]] = {worker.name: deque() for worker in around.workers}
         """Requests that wait for a worker's swap, by its name."""
 
     @abstractmethod
-    def key(self, request: FleetRequest) -> float:
+    def key(self, request: SimRequest) -> float:
         """Return the place of the request in the queue. At equal keys, the first arrival is first."""
 
-    def arrived(self, request: FleetRequest, now_s: float) -> None:
+    def arrived(self, request: SimRequest, now_s: float) -> None:
         heappush(self._queue, (self.key(request), request.number, request))
 
-    def returned(self, request: FleetRequest, now_s: float) -> None:
+    def returned(self, request: SimRequest, now_s: float) -> None:
         self.arrived(request, now_s)
 
     def actions(self, now_s: float) -> Iterator[Action]:
@@ -53,7 +53,7 @@ class HeadFirstPlanner(Planner):
             if found.target is None:
                 yield Swap(found, request.model)
 
-    def _worker_for(self, request: FleetRequest) -> SimulatedWorker | None:
+    def _worker_for(self, request: SimRequest) -> SimulatedWorker | None:
         found = ((self._distance(worker, request.model), worker) for worker in self.workers)
         usable = [(distance, len(worker.running), worker.name, worker) for distance, worker in found if distance < FAR]
         return min(usable, default=(FAR, 0, "", None))[3]

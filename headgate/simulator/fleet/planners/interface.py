@@ -19,14 +19,14 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.planning.slo import SloClasses
 from headgate.simulator.fleet.profiling import ModelProfile
-from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import SimulatedWorker
+from headgate.simulator.requests import SimRequest
 
 
 class Dispatch(NamedTuple):
     """Give the request a free slot of the worker, which has its model loaded."""
 
-    request: FleetRequest
+    request: SimRequest
     worker: SimulatedWorker
 
 
@@ -74,18 +74,18 @@ class Planner(ABC):
         """The moves of the annealing so far: what planning costs, in a unit that no machine changes."""
 
     @abstractmethod
-    def arrived(self, request: FleetRequest, now_s: float) -> None:
+    def arrived(self, request: SimRequest, now_s: float) -> None:
         """Queue a request."""
 
     @abstractmethod
-    def returned(self, request: FleetRequest, now_s: float) -> None:
+    def returned(self, request: SimRequest, now_s: float) -> None:
         """Queue a request again, which a swap gave up."""
 
     @abstractmethod
     def actions(self, now_s: float) -> Iterator[Action]:
         """Yield what to do now. Each action is carried out before the next one is requested."""
 
-    def ended(self, request: FleetRequest, now_s: float) -> None:
+    def ended(self, request: SimRequest, now_s: float) -> None:
         """Learn that a dispatched request has ended, served or refused by its engine."""
 
     def next_s(self) -> float:

@@ -26,8 +26,8 @@ from dispatcher.shard.alone import EPOCH
 from headgate.simulator.engines.interface import output_tokens_max
 from headgate.simulator.fleet.fleet_gate import FleetGate
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
-from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import SimulatedWorker
+from headgate.simulator.requests import SimRequest
 
 PLAN_S = 2.0
 MOVES = 1000
@@ -51,8 +51,8 @@ class ProductionPlanner(Planner):
         self._last: Plan | None = None
         self._planned_s = -inf
 
-    def arrived(self, request: FleetRequest, now_s: float) -> None:
-        arrival, deferred = request.request.arrival, self.around.classes.named(request.slo_class).is_deferred
+    def arrived(self, request: SimRequest, now_s: float) -> None:
+        arrival, deferred = request.arrival, self.around.classes.named(request.slo_class).is_deferred
         self._wait(request)
         if not deferred:
             profile = self.around.profiles[request.model]
@@ -60,17 +60,17 @@ class ProductionPlanner(Planner):
             self._forecast.record(f"{arrival.tenant}\0{request.model}", service, EPOCH + now_s)
         self._gate.report(now_s)
         self._gate.arrive(request, deferred, now_s)
-        if request.request.rejected is not None:
+        if request.rejected is not None:
             self._leave(request)
 
-    def returned(self, request: FleetRequest, now_s: float) -> None:
+    def returned(self, request: SimRequest, now_s: float) -> None:
         self._wait(request)
         self._gate.returned(request, now_s)
 
-    def ended(self, request: FleetRequest, now_s: float) -> None:
-        key = self._keys.pop(request.name)
-        if request.request.rejected is None:
-            self._history.observe(key, request.request.arrival.output_tokens)
+    def ended(self, request: SimRequest, now_s: float) -> None:
+        key = self._keys.pop(request.request_id)
+        if request.rejected is None:
+            self._history.observe(key, request.arrival.output_tokens)
         self._gate.ended(request, now_s)
 
     def next_s(self) -> float:
@@ -136,10 +136,10 @@ class ProductionPlanner(Planner):
             if worker.target is not None:
                 self._loaded_s[worker.name] = now_s
 
-    def _wait(self, request: FleetRequest) -> None:
-        arrival = request.request.arrival
+    def _wait(self, request: SimRequest) -> None:
+        arrival = request.arrival
         grouped = GroupedRequest(
-            request.name,
+            request.request_id,
             request.model,
             request.slo_class,
             arrival.input_tokens,
@@ -152,8 +152,8 @@ class ProductionPlanner(Planner):
             groups = self._groups[arrival.tenant] = TenantGroups(self.around.classes, self._history)
         groups.add(grouped)
         if grouped.group_key is not None:
-            self._keys[request.name] = grouped.group_key
-        self._grouped[request.name] = grouped
+            self._keys[request.request_id] = grouped.group_key
+        self._grouped[request.request_id] = grouped
 
-    def _leave(self, request: FleetRequest) -> None:
-        self._groups[request.request.arrival.tenant].remove(self._grouped.pop(request.name))
+    def _leave(self, request: SimRequest) -> None:
+        self._groups[request.arrival.tenant].remove(self._grouped.pop(request.request_id))

@@ -25,8 +25,8 @@ from dispatcher.policies.planning.annealing import anneal
 from dispatcher.policies.planning.insertion import insert_by_due_time
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
-from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import SimulatedWorker
+from headgate.simulator.requests import SimRequest
 
 PLAN_S = 2.0
 MOVES_PER_GROUP = 100
@@ -36,7 +36,7 @@ Key = tuple[str, str]
 @dataclass(slots=True, eq=False)
 class _Group:
     key: Key
-    waiting: deque[FleetRequest] = field(default_factory=deque)
+    waiting: deque[SimRequest] = field(default_factory=deque)
 
     @property
     def model(self) -> str:
@@ -50,18 +50,18 @@ class QlmPlanner(Planner):
         self._queues: dict[str, deque[_Group]] = {worker.name: deque() for worker in around.workers}
         self._last: dict[Key, _Group] = {}
         """The last planned group of each model and class, which new requests join."""
-        self._unplanned: list[FleetRequest] = []
+        self._unplanned: list[SimRequest] = []
         self._planned_s = -PLAN_S
         self._size_max = {model: _batch(around, model) * around.delta for model in around.profiles}
 
-    def arrived(self, request: FleetRequest, now_s: float) -> None:
+    def arrived(self, request: SimRequest, now_s: float) -> None:
         group = self._last.get((request.model, request.slo_class))
         if group is not None and 0 < len(group.waiting) < self._size_max[request.model]:
             group.waiting.append(request)
         else:
             self._unplanned.append(request)
 
-    def returned(self, request: FleetRequest, now_s: float) -> None:
+    def returned(self, request: SimRequest, now_s: float) -> None:
         self._unplanned.append(request)
 
     def next_s(self) -> float:
@@ -116,7 +116,7 @@ class QlmPlanner(Planner):
 
     def _groups(self) -> list[_Group]:
         """Form the groups of all waiting requests again."""
-        by_key: dict[Key, list[FleetRequest]] = {}
+        by_key: dict[Key, list[SimRequest]] = {}
         planned = (request for queue in self._queues.values() for group in queue for request in group.waiting)
         for request in (*planned, *self._unplanned):
             by_key.setdefault((request.model, request.slo_class), []).append(request)

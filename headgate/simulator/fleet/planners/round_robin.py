@@ -10,30 +10,30 @@ from collections import deque
 from collections.abc import Iterator
 
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
-from headgate.simulator.fleet.requests import FleetRequest
+from headgate.simulator.requests import SimRequest
 
 
 @planner("round-robin")
 class RoundRobinPlanner(Planner):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
-        self._queues: dict[str, deque[FleetRequest]] = {worker.name: deque() for worker in around.workers}
+        self._queues: dict[str, deque[SimRequest]] = {worker.name: deque() for worker in around.workers}
         self._worker_of: dict[str, str] = {}
         """The worker of each request that has not ended."""
         self._turn = 0
 
-    def arrived(self, request: FleetRequest, now_s: float) -> None:
+    def arrived(self, request: SimRequest, now_s: float) -> None:
         able = [worker for worker in self.workers if request.model in worker.models]
         name = able[self._turn % len(able)].name
         self._turn += 1
-        self._worker_of[request.name] = name
+        self._worker_of[request.request_id] = name
         self._queues[name].append(request)
 
-    def returned(self, request: FleetRequest, now_s: float) -> None:
-        self._queues[self._worker_of[request.name]].append(request)
+    def returned(self, request: SimRequest, now_s: float) -> None:
+        self._queues[self._worker_of[request.request_id]].append(request)
 
-    def ended(self, request: FleetRequest, now_s: float) -> None:
-        del self._worker_of[request.name]
+    def ended(self, request: SimRequest, now_s: float) -> None:
+        del self._worker_of[request.request_id]
 
     def actions(self, now_s: float) -> Iterator[Action]:
         for worker in self.workers:

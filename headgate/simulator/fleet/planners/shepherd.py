@@ -18,8 +18,8 @@ from heapq import heappop, heappush
 
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Preempt, Surroundings, Swap, planner
 from headgate.simulator.fleet.planners.qlm import batch_s
-from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import SimulatedWorker
+from headgate.simulator.requests import SimRequest
 
 PREEMPT = 3.03
 """The threshold for which SHEPHERD proves its competitive ratio."""
@@ -30,10 +30,10 @@ class _Stock:
     """The waiting requests of one model: the timely ones, the first due before the others, and the late."""
 
     def __init__(self) -> None:
-        self._fresh: list[tuple[float, int, FleetRequest]] = []
-        self._late: deque[FleetRequest] = deque()
+        self._fresh: list[tuple[float, int, SimRequest]] = []
+        self._late: deque[SimRequest] = deque()
 
-    def add(self, request: FleetRequest) -> None:
+    def add(self, request: SimRequest) -> None:
         heappush(self._fresh, (request.due_s, request.number, request))
 
     def fresh(self, now_s: float) -> int:
@@ -45,7 +45,7 @@ class _Stock:
     def late(self) -> int:
         return len(self._late)
 
-    def take(self, most: int) -> list[FleetRequest]:
+    def take(self, most: int) -> list[SimRequest]:
         """Remove and return a batch: of the timely requests, or else of the late ones."""
         if self._fresh:
             return [heappop(self._fresh)[2] for _ in range(min(most, len(self._fresh)))]
@@ -57,7 +57,7 @@ class ShepherdPlanner(Planner):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._stocks = {model: _Stock() for model in around.profiles}
-        self._pending: dict[str, list[FleetRequest]] = {}
+        self._pending: dict[str, list[SimRequest]] = {}
         """The batch that each swapping worker will run."""
         self._values = {worker.name: 0.0 for worker in around.workers}
         """The value of the batch that each worker runs."""
@@ -68,10 +68,10 @@ class ShepherdPlanner(Planner):
             if model in around.profiles
         }
 
-    def arrived(self, request: FleetRequest, now_s: float) -> None:
+    def arrived(self, request: SimRequest, now_s: float) -> None:
         self._stocks[request.model].add(request)
 
-    def returned(self, request: FleetRequest, now_s: float) -> None:
+    def returned(self, request: SimRequest, now_s: float) -> None:
         self.arrived(request, now_s)
 
     def actions(self, now_s: float) -> Iterator[Action]:

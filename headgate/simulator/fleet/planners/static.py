@@ -14,8 +14,8 @@ from math import inf
 
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
 from headgate.simulator.fleet.planners.model_queues import ModelQueues
-from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import SimulatedWorker
+from headgate.simulator.requests import SimRequest
 
 
 @planner("static")
@@ -25,13 +25,13 @@ class StaticPlanner(Planner):
         self._queues = ModelQueues()
         self._model_of = _partition(around)
 
-    def arrived(self, request: FleetRequest, now_s: float) -> None:
+    def arrived(self, request: SimRequest, now_s: float) -> None:
         if request.model in self._model_of.values():
             self._queues.add(request)
         else:
-            request.request.rejected = "no_worker"
+            request.rejected = "no_worker"
 
-    def returned(self, request: FleetRequest, now_s: float) -> None:
+    def returned(self, request: SimRequest, now_s: float) -> None:
         self._queues.add(request)
 
     def actions(self, now_s: float) -> Iterator[Action]:
