@@ -11,19 +11,20 @@ import json as json_module
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.cli import fleet_options
 from headgate.cli.address_table import print_address_table, print_json_line
 from headgate.cli.described import described_values
+from headgate.cli.fleet_options import fleet_values
+from headgate.cli.one_object import takes_fields
 from headgate.cli.signals import either, interrupted
 from headgate.local import background
 from headgate.local.home import home_folder
-from headgate.local.options import START_TIMEOUT_S, Addresses, StackOptions, stack_options
+from headgate.local.options import Addresses, StackOptions, stack_options
 from headgate.local.seed import CREDENTIALS
 from headgate.local.stack import Stack
 
@@ -35,26 +36,19 @@ DEFAULT_ORDER, DEFAULT_POOL = "bwfq", "default"
 StopHome = Annotated[Path | None, typer.Option(help="The --home that the stack was started with.")]
 
 
+OPTIONS = (
+    "port", "fronts", "aws_port", "workers", "engine", "model", "fleet", "url", "context_tokens", "slots", "order",
+    "policy", "store", "start_timeout_s",
+)  # fmt: skip
+
+
 @app.callback(invoke_without_command=True)
+@takes_fields(StackOptions, *OPTIONS)
 def local(
     context: typer.Context,
     file: Annotated[
         Path | None, typer.Option(help="headgate.yaml: its pools, with their models and settings and modelled workers.")
     ] = None,
-    port: fleet_options.Port = 8080,
-    fronts: fleet_options.Fronts = 1,
-    aws_port: Annotated[int, typer.Option(help="Port of the AWS endpoint; 0 takes a free port.")] = 0,
-    workers: fleet_options.Workers = 1,
-    engine: fleet_options.Engine = "transformers",
-    model: fleet_options.Model = None,
-    fleet: fleet_options.Fleet = None,
-    url: fleet_options.Url = None,
-    context_tokens: fleet_options.ContextTokens = None,
-    slots: fleet_options.Slots = 8,
-    order: fleet_options.Order = "bwfq",
-    policy: fleet_options.Policy = "tiered:vtc",
-    store: Annotated[str, typer.Option(help="The local DynamoDB: moto or dynamodb-local.")] = "moto",
-    start_timeout: fleet_options.StartTimeout = START_TIMEOUT_S,
     home: Annotated[
         Path | None,
         typer.Option(help="Folder for logs and the built model; default: a temporary one, removed at the end."),
@@ -63,6 +57,7 @@ def local(
         bool, typer.Option("--detach", help="Return when the stack is ready; `headgate local stop` ends it.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,
+    **given: Any,
 ) -> None:
     """Run the whole stack on this machine, print its addresses and keys, and stop it at Ctrl-C.
 
@@ -72,13 +67,8 @@ def local(
         if context.obj:
             raise ConfigurationError(f"`headgate local {context.invoked_subcommand}` takes no arguments after --.")
         return
-    values = {
-        "port": port, "fronts": fronts, "aws_port": aws_port, "workers": workers, "engine": engine, "model": model,
-        "url": url, "context_tokens": context_tokens, "slots": slots, "order": order, "policy": policy, "store": store,
-        "start_timeout_s": start_timeout, "engine_arguments": context.obj or (),
-        **fleet_options.fleet_values(fleet, engine, model),
-        **described_values(file, engine, lambda name: _is_given(context, name)),
-    }  # fmt: skip
+    described = described_values(file, given["engine"], lambda name: _is_given(context, name))
+    values = {**given, "engine_arguments": context.obj or (), **fleet_values(given), **described}
     if detach:
         _detach(stack_options(**values, home=home or background.default_folder()), json)
         return

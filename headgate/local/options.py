@@ -42,55 +42,99 @@ class SwappingWorker(NamedTuple):
 
 
 class FleetOptions(BaseModel):
-    """The options that fronts, gates and workers of one machine share."""
+    """The options that fronts, gates and workers of one machine share. `description`: the help of the option."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
-    engine: Literal["transformers", "modelled", "vllm", "openai"] = "transformers"
-    url: Visible | None = None
+    engine: Literal["transformers", "modelled", "vllm", "openai"] = Field(
+        default="transformers",
+        description="Engine of the workers: vllm, openai, transformers, or modelled (needs no torch).",
+    )
+    url: Visible | None = Field(default=None, description="With --engine openai: URL of the server, ending in /v1.")
     """URL of the OpenAI-compatible server to which the openai engine forwards."""
-    context_tokens: int | None = Field(default=None, ge=1)
-    """Context length of that server's model; None: the server reports it."""
+    context_tokens: int | None = Field(
+        default=None, ge=1, description="With --engine openai: the context length of its model."
+    )
+    """None: the server reports it."""
     engine_arguments: tuple[str, ...] = ()
     """Arguments of vLLM's own server, for the vllm engine."""
-    model: Visible | None = None
+    model: Visible | None = Field(
+        default=None, description="Folder of a Hugging Face model; default: a small one, built here."
+    )
     """Folder of a Hugging Face model; None: a small model with random weights, built on this machine (SMALL_MODEL). For
     the openai engine: the model's name at its server; None: the server's only model."""
-    fleet: Path | None = None
+    fleet: Path | None = Field(
+        default=None,
+        description="YAML file of a fleet that swaps models, as for `headgate simulate --fleet`: workers and "
+        "their models.",
+    )
     """The file that `swapping` was read from; None: all workers serve `model`."""
     swapping: tuple[SwappingWorker, ...] = Field(default=(), max_length=8)
     """The workers of a fleet that swaps models."""
     slo_classes: str = ""
     """JSON for HEADGATE_SLO_CLASSES; empty: as the file of tenants says, or none."""
-    fronts: int = Field(default=1, ge=1, le=16)
-    workers: int = Field(default=1, ge=1, le=WORKERS_MAX)
-    slots: int = Field(default=8, ge=1, le=WORKER_SLOTS_MAX)
+    fronts: int = Field(default=1, ge=1, le=16, description="Number of HTTP fronts, on --port and the ports after it.")
+    workers: int = Field(default=1, ge=1, le=WORKERS_MAX, description="Number of worker processes.")
+    slots: int = Field(default=8, ge=1, le=WORKER_SLOTS_MAX, description="Requests that a worker takes at a time.")
     """Slots of a worker. More than its batch, so that the engine's queue has requests to order."""
-    batch: int | None = Field(default=None, ge=1, le=WORKER_BATCH_MAX)
-    """Sequences in the engine's batch at most; None: the worker's default."""
-    swap_gib: float = Field(default=0.0, ge=0, le=99_999)
+    batch: int | None = Field(
+        default=None, ge=1, le=WORKER_BATCH_MAX, description="Sequences in the engine's batch; fewer than --slots."
+    )
+    """None: the worker's default."""
+    swap_gib: float = Field(default=0.0, ge=0, le=99_999, description="GiB of host memory for swapped KV.")
     """GiB of host memory for swapped KV; 0: an evicted request is computed again."""
-    kv_tokens: int | None = Field(default=None, ge=64, le=100_000_000)
+    kv_tokens: int | None = Field(
+        default=None,
+        ge=64,
+        le=100_000_000,
+        description="With --engine transformers: tokens of KV; default: what the device can hold.",
+    )
     """Tokens of the transformers engine's KV cache; None: what the device can hold."""
-    step_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    step_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="With --engine transformers: tokens of a step; longer prompts come in pieces.",
+    )
     """Tokens of a step of the transformers engine at most; None: by the device."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = Field(
+        default=None, description="With --engine transformers: auto, float32, bfloat16 or float16."
+    )
     """Type of the transformers engine's weights and cache; None: auto."""
-    sleep_memory_gb: float = Field(default=0.0, ge=0, le=99_999)
+    sleep_memory_gb: float = Field(
+        default=0.0,
+        ge=0,
+        le=99_999,
+        description="GB of host memory for each worker's sleeping models; 0: they are stopped instead.",
+    )
     """GB of host memory for a worker's sleeping models; 0: none sleeps."""
-    sleep_level: Literal[1, 2] = 1
+    sleep_level: Literal[1, 2] = Field(
+        default=1, description="Of vLLM's sleep: 1 keeps weights in host memory, 2 reads them again."
+    )
     """Level of vLLM's sleep (gpu_worker/engines/vllm/sleep.py)."""
-    worker_tiers: Path | None = None
-    """YAML file of the worker's tiers (examples/worker-tiers.yaml)."""
-    order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"
-    """The gate's order."""
-    policy: Literal["vtc", "fcfs", "tiered:vtc"] = "tiered:vtc"
+    worker_tiers: Path | None = Field(
+        default=None, description="YAML file: tiers, targets and shedding in the workers."
+    )
+    order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = Field(
+        default="bwfq", description="Order at the gate: bwfq, sfq, fcfs, ratio+wake or ratio (for guarantees only)."
+    )
+    policy: Literal["vtc", "fcfs", "tiered:vtc"] = Field(
+        default="tiered:vtc", description="Order of the engine's queue: vtc, fcfs or tiered:vtc."
+    )
     """The policy of the engine's queue. With tiered:vtc a request's tier comes before its tenant's counter."""
-    host: str = "127.0.0.1"
-    port: int = Field(default=8080, ge=0, le=PORT_MAX)
+    host: str = Field(
+        default="127.0.0.1", description="Address on which the front listens; 0.0.0.0 for all of this machine."
+    )
+    port: int = Field(
+        default=8080,
+        ge=0,
+        le=PORT_MAX,
+        description="Port of the HTTP front, which speaks OpenAI's API; 0 takes a free port.",
+    )
     """Port of the first front; the others take the following ports. 0: every front takes a free port."""
-    start_timeout_s: float = Field(default=START_TIMEOUT_S, gt=0)
-    """Seconds that each process may take to start."""
+    start_timeout_s: float = Field(
+        default=START_TIMEOUT_S, gt=0, description="Seconds that each process may take to start."
+    )
     home: Path
     """Folder for logs and the built model."""
     temporary: Path | None = None
@@ -107,7 +151,7 @@ class WorkerGroup(NamedTuple):
 class StackOptions(FleetOptions):
     """Options of the stand-in for AWS."""
 
-    aws_port: int = Field(default=0, ge=0, le=PORT_MAX)
+    aws_port: int = Field(default=0, ge=0, le=PORT_MAX, description="Port of the AWS endpoint; 0 takes a free port.")
     """Port of the AWS endpoint; 0 takes a free port."""
     tenants: dict[str, Share] = Field(default_factory=lambda: {name: Share() for name in DEMO_TENANTS})
     queue_items_max: int = Field(default=1000, ge=0)
@@ -119,7 +163,9 @@ class StackOptions(FleetOptions):
     """Take batches also if `slo_classes` is empty, because a pool has classes of its own."""
     variables: dict[str, str] = Field(default_factory=dict)
     """Further variables of all processes: what headgate.yaml sets for the gate."""
-    store: Literal["moto", "dynamodb-local"] = "moto"
+    store: Literal["moto", "dynamodb-local"] = Field(
+        default="moto", description="The local DynamoDB: moto or dynamodb-local."
+    )
     """The local DynamoDB: moto, or Amazon's DynamoDB Local, which needs Java and its npm package."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from headgate.local.options import FleetOptions, ProcessAddress
 
@@ -12,8 +12,9 @@ from headgate.local.options import FleetOptions, ProcessAddress
 class ServeOptions(FleetOptions):
     """Options of a server and its processes. `home` is the data folder."""
 
-    tenants: Path | None = None
-    """A YAML file of tenants, which are created if they do not exist yet."""
+    tenants: Path | None = Field(
+        default=None, description="YAML file of tenants; those that do not exist yet are created."
+    )
 
 
 class ServeAddresses(BaseModel):
