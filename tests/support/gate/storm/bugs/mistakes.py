@@ -41,7 +41,7 @@ bug(
 bug(
     "returned_attempt_keeps_its_slot",
     "An attempt that is returned keeps its slot.",
-    Edit(fold, "_release", "state.release(call, worker)", "failed or state.release(call, worker)"),
+    Edit(fold, "_release", "state.release(call, worker)", "reason not in NOT_COUNTED or state.release(call, worker)"),
 )
 bug(
     "end_keeps_its_slot",
@@ -132,7 +132,7 @@ bug(
         worker_outbox.Outbox,
         "_repeat_report",
         "            if self.journal is not None:",
-        "            return Done()\n            if self.journal is not None:",
+        '            return Refused("", "forgotten", "", 0.0)\n            if self.journal is not None:',
     ),
     Value(worker_outbox, "TRY_S", 1.0),
 )

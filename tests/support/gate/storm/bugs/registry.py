@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
 import inspect
 import sys
 import textwrap
@@ -69,7 +71,8 @@ def _function(edit: Edit) -> Any:
 
 @contextmanager
 def _edited(function: Any, edits: Sequence[Edit]) -> Iterator[None]:
-    """Run other code in the function, wherever it was imported. Raises ValueError if the text to change is gone."""
+    """Run other code in the function, wherever it was imported. Raises ValueError if the text to change is gone, or if
+    the new text has a name that its module lacks: an error at each call is not the bug."""
     source = inspect.getsource(function)
     for edit in edits:
         if edit.old not in source:
@@ -82,7 +85,16 @@ def _edited(function: Any, edits: Sequence[Edit]) -> Iterator[None]:
     exec(compiled, vars(sys.modules[function.__module__]), made)  # noqa: S102 - the source is production code
     before = function.__code__
     function.__code__ = made[function.__name__].__code__
+    if unknown := _unknown_names(function):
+        function.__code__ = before
+        raise ValueError(f"{function.__name__} with the bug uses {unknown}: the seeded bug must follow the code")
     try:
         yield
     finally:
         function.__code__ = before
+
+
+def _unknown_names(function: Any) -> list[str]:
+    """Return the global names in the function's code that neither its module nor Python has."""
+    used = {each.argval for each in dis.get_instructions(function) if each.opname == "LOAD_GLOBAL"}
+    return sorted(used - vars(sys.modules[function.__module__]).keys() - vars(builtins).keys())
