@@ -58,7 +58,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo test test-deep coverage test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence synth rehearse bundle constraints dynamodb-local clean
+.PHONY: help quickstart install demo unit test test-long test-stack test-engines test-all test-deep coverage test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence synth rehearse bundle constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -73,17 +73,20 @@ demo: $(STAMPS)/install ## play one workload without headgate's policies and wit
 
 define OTHER_TARGETS
 These tests do not cover:
-  make check       style, types, import contracts
-  make test-vllm   the scheduler inside vLLM: tests/vllm and gpu_worker/engines/vllm (installs 2.5 GB)
+  make test-long     what computes for long: storms, seeded bugs, hours of virtual time, many examples (ten minutes)
+  make test-stack    whole stacks as processes: kill -9, deployments, restarts, the demo (ten minutes)
+  make test-engines  the real engine, on torch (three minutes)
+  make check         style, types, import contracts
+  make test-vllm     the scheduler inside vLLM: tests/vllm and gpu_worker/engines/vllm (installs 2.5 GB)
   make test-clients  OpenAI clients, agents and load tools, unmodified (installs 1 GB; CLIENTS=all 4 GB)
-  make synth       the CDK app: tests/infra and infra/
-  make rehearse    the synthesised stack in moto, with real processes that have its settings
-  make test-deep   the long ones of these tests to their full depth
-  make storm       10,000 seeds of the gate under faults; 400 were in these tests
-  make evidence    every claim of docs/evidence.md, from its experiments run again
-  make gpu         one run of what needs a GPU, or a check of its script without one
-  make bench       the figures in docs/figures.md and benchmarks/results
-  make demo        both tenants on the real engine, and the verdict on their latencies
+  make synth         the CDK app: tests/infra and infra/
+  make rehearse      the synthesised stack in moto, with real processes that have its settings
+  make test-deep     the long ones of these tests to their full depth
+  make storm         10,000 seeds of the gate under faults; 400 are in make test-long
+  make evidence      every claim of docs/evidence.md, from its experiments run again
+  make gpu           one run of what needs a GPU, or a check of its script without one
+  make bench         the figures in docs/figures.md and benchmarks/results
+  make demo          both tenants on the real engine, and the verdict on their latencies
 `make dynamodb-local` adds Amazon's DynamoDB Local to the stores that the conformance tests use.
 endef
 export OTHER_TARGETS
@@ -96,33 +99,60 @@ QUIET := -W "ignore:Module already imported so cannot be rewritten:pytest.Pytest
 PRINT_COVERAGE := import json; summary = json.load(open("build/coverage.json"))["summary"]; \
 	print("coverage: {:.1f} % of the lines in $(COVERED)".format(summary["percent_covered"]))
 
-coverage: ## all tests, and how much of the code they run (not in CI)
-	@$(MAKE) test MEASURE=1
+# Tests of one process use all cores. Those that start processes or a real engine run one at a time: two stacks or two
+# engines would slow each other down. tests/support/duration.py names the tests that are slow and those that are long.
+IN_PROCESS := not stack and not engine
+PARALLEL := -n $(TEST_PROCESSES) --dist loadscope
+FOLDERS := tests/unit tests/property tests/simulation tests/golden tests/conformance tests/clients tests/engines \
+	tests/local
+SMOKE ?= tests/local/test_stack.py tests/engines/test_engine_conformance.py
+STACK_TESTS := tests/local tests/unit/worker/test_process.py
+ENGINE_TESTS := tests/engines tests/gpu
 
-# With every test to its full depth (tests/support/depth.py).
-test-deep: ## all tests, the long ones to their full depth: an hour of CPU (not in CI)
-	@HEADGATE_TESTS=deep $(MAKE) test SLOWEST=20
+# $(call pytest,NAME,ARGUMENTS): run tests; `failed` becomes 1 if one fails. pytest's status 5 (no test selected) is no
+# failure if PYTEST_ARGS selects. NAME is that of the file of the coverage.
+define pytest
+status=0; mkdir -p build; \
+$(if $(MEASURE),$(COVERAGE) build/coverage-$(1).json,$(BIN)/python) \
+	-m pytest -q $(2) $(QUIET) --slowest $(SLOWEST) $(PYTEST_ARGS) || status=$$?; \
+if [ $$status = 5 ] && [ -n '$(PYTEST_ARGS)' ]; then status=0; fi; \
+if [ $$status != 0 ]; then failed=1; fi
+endef
 
-# Tests that start processes or compute for long run one at a time: two stacks or two engines would slow each other down.
-# pytest's status 5 (no test selected) is no failure if PYTEST_ARGS selects.
-test: $(STAMPS)/install ## all tests (PYTEST_ARGS="-k name" selects; SLOWEST=100 prints what takes long)
-	@failed=0; mkdir -p build; rm -f build/coverage*.json build/tests-*; \
-	run() { \
-		local status=0 name=$$1; shift; \
-		$(if $(MEASURE),$(COVERAGE) build/coverage-$$name.json,$(BIN)/python) \
-			-m pytest -q "$$@" $(QUIET) --slowest $(SLOWEST) $(PYTEST_ARGS) || status=$$?; \
-		if [ $$status = 5 ] && [ -n '$(PYTEST_ARGS)' ]; then status=0; fi; \
-		if [ $$status != 0 ]; then failed=1; fi; \
-		touch build/tests-$$name; \
-	}; \
-	run parallel -n $(TEST_PROCESSES) --dist loadscope -m "not stack and not engine"; \
-	run serial -m "stack or engine"; \
-	if [ -n '$(MEASURE)' ]; then \
-		{ $(COVERAGE) build/coverage.json --merge build/coverage-parallel.json build/coverage-serial.json >/dev/null \
-			&& $(BIN)/python -c '$(PRINT_COVERAGE)'; } || echo "coverage: unknown, because a test run did not end"; \
-	fi; \
+unit: $(STAMPS)/install ## the quick answer: the tests of single modules, in a minute of CPU
+	@failed=0; $(call pytest,unit,$(PARALLEL) -m "$(IN_PROCESS) and not slow and not long" tests/unit); exit $$failed
+
+test: $(STAMPS)/install ## what a change can break (PYTEST_ARGS="-k name" selects; SLOWEST=100 prints what takes long)
+	@failed=0; \
+	$(call pytest,parallel,$(PARALLEL) -m "$(IN_PROCESS) and not long" $(FOLDERS)); \
+	if [ -n '$(SMOKE)' ]; then $(call pytest,smoke,-m "stack or engine" $(SMOKE)); fi; \
 	echo "$$OTHER_TARGETS"; \
 	exit $$failed
+
+test-long: $(STAMPS)/install ## what computes for long: storms, seeded bugs, hours of virtual time
+	@failed=0; $(call pytest,long,$(PARALLEL) -m "$(IN_PROCESS) and long" $(FOLDERS)); exit $$failed
+
+test-stack: $(STAMPS)/install ## whole stacks as processes, killed and replaced
+	@failed=0; $(call pytest,stack,-m stack $(STACK_TESTS)); exit $$failed
+
+test-engines: $(STAMPS)/install ## the real engine, on torch
+	@failed=0; $(call pytest,engines,-m engine $(ENGINE_TESTS)); exit $$failed
+
+test-all: ## make test, test-long, test-stack and test-engines
+	@failed=0; $(MAKE) test SMOKE= || failed=1; \
+	for each in test-long test-stack test-engines; do $(MAKE) $$each || failed=1; done; \
+	exit $$failed
+
+coverage: ## all tests, and how much of the code they run (not in CI)
+	@rm -f build/coverage*.json; failed=0; $(MAKE) test-all MEASURE=1 || failed=1; \
+	{ $(COVERAGE) build/coverage.json --merge build/coverage-*.json >/dev/null && $(BIN)/python -c '$(PRINT_COVERAGE)'; } \
+		|| echo "coverage: unknown, because a test run did not end"; \
+	exit $$failed
+
+# With every test to its full depth (tests/support/depth.py).
+test-deep: ## the tests of one process, to their full depth: an hour of CPU (not in CI)
+	@failed=0; export HEADGATE_TESTS=deep; \
+	$(MAKE) test SMOKE= SLOWEST=20 || failed=1; $(MAKE) test-long SLOWEST=20 || failed=1; exit $$failed
 
 # Each file in a process of its own: vLLM reads the environment at any time, and frees its memory only when it ends.
 test-vllm: $(VLLM_VENV)/.installed ## the scheduler inside vLLM, on vLLM's CPU build, in a venv of its own (2.5 GB)

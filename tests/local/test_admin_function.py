@@ -82,18 +82,18 @@ def test_an_unknown_slo_class_is_refused(stack: Running) -> None:
     assert "no SLO class 'fast'" in answer["error"]
 
 
-@pytest.mark.parametrize(
-    ("payload", "said"),
-    [
-        ({}, "identity"),
-        ({"identity": IDENTITY, "command": {"do": "list"}}, "no signed GetCallerIdentity"),
-        ({"identity": IDENTITY, "command": {"do": "drop"}}, "do"),
-        ({"identity": IDENTITY, "command": {"do": "delete"}}, "tenant"),
-        ({"identity": IDENTITY, "command": {"do": "create", "tenant": "a", "settings": {"x": 1}}}, "x"),
-        ([], "payload"),
-    ],
-)
-def test_what_is_wrong_is_said_and_nothing_is_changed(stack: Running, payload: object, said: str) -> None:
+WRONG: list[tuple[object, str]] = [
+    ({}, "identity"),
+    ({"identity": IDENTITY, "command": {"do": "list"}}, "no signed GetCallerIdentity"),
+    ({"identity": IDENTITY, "command": {"do": "drop"}}, "do"),
+    ({"identity": IDENTITY, "command": {"do": "delete"}}, "tenant"),
+    ({"identity": IDENTITY, "command": {"do": "create", "tenant": "a", "settings": {"x": 1}}}, "x"),
+    ([], "payload"),
+]
+
+
+def test_what_is_wrong_is_said_and_nothing_is_changed(stack: Running) -> None:
     before = tenants(stack, "list")
-    assert said in invoked(stack, payload)["error"]
+    answers = [(said, invoked(stack, payload)["error"]) for payload, said in WRONG]
+    assert [(said, answer) for said, answer in answers if said not in answer] == []
     assert tenants(stack, "list") == before

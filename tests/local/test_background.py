@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.support.hang_guard import HANG_S
-from tests.support.local.stack import ROOT, eventually
+from tests.support.local.stack import ROOT, descendants, eventually
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 COMMAND = [sys.executable, "-m", "headgate.cli", "local"]
@@ -58,13 +58,19 @@ def test_a_start_that_fails_gives_its_reason(tmp_path: Path) -> None:
     assert not (tmp_path / "headgate/local/local.json").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)])
-def test_a_stack_in_the_foreground_leaves_no_folder(tmp_path: Path, number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_nothing_outlives_a_stack_in_the_foreground(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """Neither a process nor its temporary folder."""
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     stack = subprocess.Popen([*COMMAND, *START, "--json"], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     assert stack.stdout is not None
     assert json.loads(stack.stdout.readline())["openai_base_url"]
     assert len(list(tmp_path.glob("headgate-*"))) == 1
+    family = descendants(stack.pid)
+    assert len(family) >= 3
     stack.send_signal(number)
     assert stack.wait(HANG_S) == code
     eventually(lambda: list(tmp_path.glob("headgate-*")), lambda found: not found)
+    eventually(lambda: [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], lambda p: not p)

@@ -16,6 +16,7 @@ from openai import BadRequestError, OpenAI
 from tests.local.test_serve import serve
 from tests.support.hang_guard import HANG_S
 from tests.support.local.aws_client import aws_client
+from tests.support.warm_commands import run_warm
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 DESCRIBED = """
@@ -108,6 +109,6 @@ def test_a_class_that_the_file_does_not_have_is_refused(stack: dict[str, Any]) -
 def test_the_command_refuses_an_option_that_the_file_replaces(tmp_path: Path, option: str, value: str) -> None:
     file = tmp_path / "headgate.yaml"
     file.write_text(DESCRIBED)
-    refused = headgate("local", "--file", str(file), option, value)
+    refused = run_warm("local", "--file", str(file), option, value, environment=os.environ)
     assert refused.returncode != 0
     assert f"leave out {option}" in refused.stderr

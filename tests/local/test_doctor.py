@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.local.test_serve import serve
-from tests.support.hang_guard import HANG_S
-from tests.support.local.stack import ROOT, run_json
+from tests.support.local.stack import run_json
+from tests.support.warm_commands import run_warm
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
 
 def doctor(*arguments: str) -> tuple[int, dict[str, str]]:
     """Return the exit code, and the result of each check."""
-    command = [sys.executable, "-m", "headgate.cli", "doctor", "after", "--json", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False, cwd=ROOT)
+    ended = run_warm("doctor", "after", "--json", *arguments, environment=os.environ)
     return ended.returncode, {each["check"]: each["result"] for each in json.loads(ended.stdout)["findings"]}
 
 

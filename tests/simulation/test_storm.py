@@ -30,15 +30,20 @@ def check(part: int) -> None:
         assert not violations, f"python -m tests.support.gate.storm --trace --seeds {seed}: {violations[0]}"
 
 
-class TestEvenSeeds:
+def test_nothing_is_violated_in_a_tenth_of_the_seeds() -> None:
+    """The part of the storm that `make test` runs."""
+    check(0)
+
+
+class TestMoreSeeds:
     """A class of its own, because pytest-xdist (--dist loadscope) gives a class to one process."""
 
-    @pytest.mark.parametrize("part", range(0, PARTS, 2))
+    @pytest.mark.parametrize("part", range(2, PARTS, 2))
     def test_nothing_is_violated(self, part: int) -> None:
         check(part)
 
 
-class TestOddSeeds:
+class TestStillMoreSeeds:
     @pytest.mark.parametrize("part", range(1, PARTS, 2))
     def test_nothing_is_violated(self, part: int) -> None:
         check(part)

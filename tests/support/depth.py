@@ -1,4 +1,5 @@
-"""How far the long tests go: `make test` runs them as far as they usually find something, `make test-deep` to the end.
+"""How far the long tests go: `make test-long` runs them as far as they usually find something, `make test-deep` to the
+end.
 
 The last full run is in benchmarks/results/deep_tests.md.
 """
@@ -7,10 +8,7 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
 DEEP = os.environ.get("HEADGATE_TESTS") == "deep"
-only_deep = pytest.mark.skipif(not DEEP, reason="make test-deep runs it")
 
 
 def at_depth(usual: int, deep: int) -> int:

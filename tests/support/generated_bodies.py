@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import psutil
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
@@ -42,6 +41,8 @@ WIDE = "wide"
 def generated(path: str, count: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yield bodies that the document allows for a route, each with a model that the gate has. The same seed gives the
     same bodies."""
+    import schemathesis  # here: it takes seconds, and most tests that are collected beside these need none
+
     bodies: list[dict[str, Any]] = []
     schema = schemathesis.openapi.from_dict(document())
 

@@ -20,6 +20,7 @@ from openai import AsyncOpenAI, OpenAI
 from headgate.local.guardian import MARK_VARIABLE
 from tests.support.hang_guard import HANG_S
 from tests.support.local.aws_client import aws_client
+from tests.support.warm_commands import run_warm
 
 ROOT = Path(__file__).parents[3]
 Found = TypeVar("Found")
@@ -103,10 +104,7 @@ def stop(stack: Running, number: signal.Signals = signal.SIGINT) -> int:
 
 def run_json(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run `headgate … --json` and return the object that it prints."""
-    command = [sys.executable, "-m", "headgate.cli", *arguments, "--json"]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=HANG_S, check=False, cwd=ROOT, env=environment
-    )
+    ended = run_warm(*arguments, "--json", environment=os.environ if environment is None else environment)
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout)
     return found
@@ -138,12 +136,17 @@ def eventually(snapshot: Callable[[], Found], holds: Callable[[Found], object]) 
         time.sleep(0.2)
 
 
-def descendants(stack: Running) -> list[psutil.Process]:
-    """Every process of this stack: they carry its mark."""
+def charges(snapshot: Callable[[], Usage], requests: int) -> Usage:
+    """Return the charges once so many requests are charged: an answer may end before its charge is in the log."""
+    return eventually(snapshot, lambda found: found.requests >= requests)
+
+
+def descendants(stack_pid: int) -> list[psutil.Process]:
+    """Every process of the stack that this process has started: they carry its mark."""
     mark = None
     for process in psutil.process_iter():
         try:
-            if process.ppid() == stack.process.pid and MARK_VARIABLE in process.environ():
+            if process.ppid() == stack_pid and MARK_VARIABLE in process.environ():
                 mark = process.environ()[MARK_VARIABLE]
         except (psutil.Error, OSError):
             continue

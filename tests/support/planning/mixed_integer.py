@@ -21,10 +21,6 @@ from __future__ import annotations
 from itertools import product
 from math import inf
 
-import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
-
 from dispatcher.policies.planning.problem import SWAP, Problem
 
 Terms = dict[int, float]
@@ -50,6 +46,10 @@ class _Program:
 
     def minimum(self) -> float:
         """Return the least cost. Raises ValueError if the solver proves none."""
+        import numpy as np  # here: scipy takes seconds, and most tests that are collected beside these need none
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
         entries = [(row, at, value) for row, (_, terms, _) in enumerate(self.rows) for at, value in terms.items()]
         rows, columns, values = (np.array(each) for each in zip(*entries, strict=True))
         matrix = csr_array((values, (rows, columns)), shape=(len(self.rows), len(self.costs)))

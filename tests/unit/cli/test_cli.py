@@ -16,15 +16,15 @@ from headgate.cli.exits import INTERRUPTED, PIPE_CLOSED, exit_code
 from headgate.local.options import FleetOptions
 from headgate.local.proxies import bypass_proxies
 from tests.support.hang_guard import HANG_S
+from tests.support.warm_commands import run_warm
 from tests.unit.cli.command import headgate as in_process
 
 ROOT = Path(__file__).parents[3]
 
 
 def headgate(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "headgate.cli", *arguments]
     clean = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", **environment}  # noqa: S108 - no file is made there
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=clean, timeout=HANG_S, check=False)
+    return run_warm(*arguments, environment=clean)
 
 
 @pytest.mark.parametrize("command", ["serve", "local"])

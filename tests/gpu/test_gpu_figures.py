@@ -22,6 +22,8 @@ from gpu_worker.engines.models.random_llama import LlamaShape, build_llama, unpr
 from gpu_worker.engines.models.tiny import build_tokenizer  # noqa: E402
 from gpu_worker.policies.fairness.registry import make_policy  # noqa: E402
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.mark.parametrize(
     ("one", "other", "position"), [([1, 2, 3], [1, 9, 3], 1), ([1, 2], [1, 2, 3], 2), ([], [1], 0)]

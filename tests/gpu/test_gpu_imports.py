@@ -17,7 +17,9 @@ from tests.support.hang_guard import HANG_S
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.engine
+
+ROOT = Path(__file__).parents[2]
 OWN = ("benchmarks", "dispatcher", "gpu_worker")
 MODULES = [
     "benchmarks.gpu_once",

@@ -1,0 +1,84 @@
+"""The tests that are slow and those that are long, by their names' beginnings: `make unit` leaves out both, and
+`make test` the long ones, which `make test-long` runs. CI runs all.
+
+A slow test takes more than 0.3 CPU seconds, a long one more than about 5; `make test SLOWEST=100` prints the figures.
+The names stand here and not as marks beside the tests, so that they are seen side by side.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+LONG = (
+    "tests/conformance/test_store_concurrency.py::test_processes_lose_nothing",
+    "tests/property/test_bwfq_clocks.py::test_forgetting_changes_no_decision",
+    "tests/property/test_bwfq_clocks.py::test_heaps_and_memory_stay_in_proportion",
+    "tests/property/test_shard_processes.py::test_in_another_order_of_arrival",
+    "tests/property/test_shard_processes.py::test_in_the_same_order_of_arrival",
+    "tests/property/worker_policies/test_queue_pick_cost.py::test_the_benchmark_has_its_columns",
+    "tests/property/worker_policies/test_tier_schedules.py",
+    "tests/property/worker_policies/test_vtc_theorems.py::test_the_lemma_fails_somewhere",
+    "tests/simulation/test_gate_cluster.py::test_the_runs_that_decided_the_order_are_deterministic",
+    "tests/simulation/test_gate_cluster.py::test_the_same_seed_gives_the_same_workload_and_the_same_runs",
+    "tests/simulation/test_gate_cluster.py::test_the_workload_offers_its_load",
+    "tests/simulation/test_seeded_bugs.py::test_the_bug_is_found",
+    "tests/simulation/test_storm.py::TestMoreSeeds",
+    "tests/simulation/test_storm.py::TestStillMoreSeeds",
+    "tests/simulation/test_storm.py::test_a_seed_runs_the_same_way_each_time",
+    "tests/simulation/test_storm.py::test_nothing_is_violated_with_eight_fronts",
+    "tests/unit/cli/test_reproduce.py::test_a_document_that_shows_another_result_is_exit_1",
+    "tests/unit/cli/test_reproduce.py::test_the_same_bytes_on_one_core_and_on_two",
+    "tests/unit/functions/test_generated_bodies.py",
+    "tests/unit/gate_policies/test_gate_runs.py",
+    "tests/unit/service/test_leadership.py::test_no_takeover_without_a_fault_at_a_p99_of_100_ms",
+    "tests/unit/service/test_projection.py::test_gate_processes_say_in_the_log_what_they_projected",
+    "tests/unit/worker/executions/test_admission.py::test_slots_are_never_exceeded",
+)
+SLOW = (
+    "tests/unit/cli/test_reproduce.py",
+    "tests/unit/cli/test_simulate",
+    "tests/unit/cli/test_tenants",
+    "tests/unit/demo/test_order.py",
+    "tests/unit/deployment/test_loading.py::test_anything_is_a_deployment_or_a_mistake_in_one_line",
+    "tests/unit/doctor/test_account.py",
+    "tests/unit/doctor/test_deployed",
+    "tests/unit/doctor/test_weights.py",
+    "tests/unit/functions/test_mutated_bodies.py",
+    "tests/unit/functions/test_openapi.py",
+    "tests/unit/functions/test_operator_page.py",
+    "tests/unit/functions/test_outage.py",
+    "tests/unit/functions/test_scaling_rehearsal.py",
+    "tests/unit/gate_policies/test_bwfq_benchmark.py",
+    "tests/unit/gate_policies/test_bwfq_forgetting.py",
+    "tests/unit/planning/test_mixed_integer.py",
+    "tests/unit/planning/test_planning_groups_benchmark.py",
+    "tests/unit/service/test_garbage.py",
+    "tests/unit/service/test_gate_process.py",
+    "tests/unit/service/test_leadership.py",
+    "tests/unit/service/test_link_faults.py",
+    "tests/unit/service/test_outages.py",
+    "tests/unit/service/test_projection.py",
+    "tests/unit/service/test_storm_bugs.py",
+    "tests/unit/shard/test_swapping.py::test_each_model_is_loaded_within_the_bound",
+    "tests/unit/shard/test_tiers.py::test_a_call_is_dispatched_within_the_stated_bound",
+    "tests/unit/shard/test_usage.py::test_of_many_tenants_only_the_active_ones_are_held_and_saved",
+    "tests/unit/test_house.py",
+    "tests/unit/test_imports.py",
+    "tests/unit/test_tidy.py",
+    "tests/unit/test_tracing.py",
+    "tests/unit/test_words.py",
+    "tests/unit/worker/test_outbox.py",
+    "tests/unit/worker/test_weights.py",
+    "tests/unit/workloads/test_plans.py",
+    "tests/unit/workloads/test_sources.py::test_a_large_file_is_streamed",
+    "tests/unit/workloads/test_traces.py::test_what_is_written_is_read",
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(LONG):
+            item.add_marker("long")
+        elif item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
