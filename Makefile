@@ -173,7 +173,7 @@ test-clients: $(STAMPS)/install $(UV_VENV)/bin/uv ## unmodified clients against 
 	@$(BIN)/python -m tests.clients $(CLIENTS) --uv $(UV_VENV)/bin/uv \
 		--torch-version "$(TORCH_VERSION)" --torch-index "$(TORCH_INDEX)"
 
-test-bodies: $(STAMPS)/install ## 50,000 bodies generated from the OpenAPI document (half an hour; CI has 2,000)
+test-bodies: $(STAMPS)/install ## 50,000 bodies generated from the OpenAPI document (half an hour; CI has 600)
 	@$(BIN)/python -W ignore -m tests.support.generated_bodies --bodies 50000
 
 storm: $(STAMPS)/install ## 10,000 seeds of the gate under faults at every await (seven minutes; CI has 400)

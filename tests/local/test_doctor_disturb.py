@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import pytest
 
 from headgate.deployment.model import Deployment
@@ -47,9 +48,7 @@ class Ecs:
             return
         assert asked["service"] == "headgate-front"
         if self._how is signal.SIGTERM:
-            self._balancer.leave_out(
-                self._stack.of_role("front")[0]["url"]
-            )  # a load balancer does so before the signal
+            self._balancer.leave_out(living(self._stack, "front")[0]["url"])  # as a load balancer before the signal
         self._end("front")
 
     def stop_task(self, cluster: str, task: str, reason: str) -> None:
@@ -67,7 +66,7 @@ class Ecs:
         return {"services": [{"runningCount": 1, "desiredCount": 1, "deployments": [rollout]}]}
 
     def _end(self, role: str) -> None:
-        self._pid = self._stack.of_role(role)[0]["pid"]
+        self._pid = living(self._stack, role)[0]["pid"]
         os.kill(self._pid, self._how)
 
     def _status(self) -> str:
@@ -76,6 +75,11 @@ class Ecs:
         except ProcessLookupError:
             return "STOPPED"
         return "RUNNING"
+
+
+def living(stack: Running, role: str) -> list[dict[str, Any]]:
+    """Return the stack's processes of this role that have not ended."""
+    return [each for each in stack.of_role(role) if psutil.pid_exists(each["pid"])]
 
 
 @contextmanager
@@ -98,9 +102,10 @@ def listening(balancer: Balancer) -> Iterator[str]:
     thread.join(60)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    options = ("--engine", "modelled", "--slots", "8", "--fronts", "2", "--workers", "2")
+    """One stack for all tests: two of them end a front each, and two a worker each."""
+    options = ("--engine", "modelled", "--slots", "8", "--fronts", "3", "--workers", "3")
     started = start(tmp_path_factory.mktemp("stack"), *options)
     yield started
     assert stop(started) == 0, "the stack ended by itself"
@@ -108,7 +113,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def disturbed(stack: Running, title: str, how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> Finding:
     monkeypatch.setattr(changes, "POLL_S", 0.1)
-    balancer = Balancer(stack.openai_base_urls)
+    balancer = Balancer([each["url"] for each in living(stack, "front")])
     ecs = Ecs(stack, how, balancer)
     described = DeployedStack("headgate", "CREATE_COMPLETE", {}, {"AWS::ECS::Service": [FRONT, WORKERS]})
     pools = {"pools": {"default": {"model": f"s3://models/{MODEL}/"}}}
@@ -122,11 +127,12 @@ def disturbed(stack: Running, title: str, how: signal.Signals, monkeypatch: pyte
 def test_streams_end_whole_while_a_process_is_replaced(
     stack: Running, title: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    workers = len(living(stack, "worker"))
     found = disturbed(stack, title, signal.SIGTERM, monkeypatch)
     assert found.result is CheckResult.OK, found
     assert "streams ended whole" in found.seen
     if title != SURVIVES:
-        eventually(lambda: stack.top()["workers"], lambda workers: len(workers) == 1)
+        eventually(lambda: stack.top()["workers"], lambda left: len(left) == workers - 1)
 
 
 def test_streams_that_break_are_found(stack: Running, monkeypatch: pytest.MonkeyPatch) -> None:

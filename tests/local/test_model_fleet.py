@@ -9,8 +9,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.local.test_serve import serve
-from tests.support.local.stack import ROOT, run_json
+from tests.local.test_serve import serve, usage
+from tests.support.local.stack import ROOT, charges
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
@@ -34,8 +34,8 @@ def test_three_models_on_two_workers(tmp_path: Path) -> None:
         with ThreadPoolExecutor(len(asked)) as threads:
             answered = list(threads.map(ask, asked))
         assert Counter(answered) == dict.fromkeys(MODELS, 4)
-        used = run_json("usage", "--data", served.data)["usage"]
-        assert sum(row["output_tokens"] for row in used) == 20 * len(asked), "each request is charged once"
+        used = charges(lambda: usage(served), len(asked))
+        assert used.output_tokens == 20 * len(asked), "each request is charged once"
         with pytest.raises(openai.NotFoundError):
             client.completions.create(model="unknown", prompt="once", max_tokens=1)
     finally:

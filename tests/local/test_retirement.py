@@ -127,7 +127,9 @@ def scaling(stack: Stack) -> Scaling:
 
 
 async def test_a_worker_retires_before_it_is_stopped(tmp_path: Path) -> None:
+    """First the load returns and it serves again; then the load stays away, and it is stopped when its stream ends."""
     async with asyncio.timeout(HANG_S), running(tmp_path) as stack:
+        await _serves_again_if_the_load_returns(stack)
         long = [asyncio.create_task(stack.stream(LONG)) for _ in range(WORKERS)]
         await stack.until_running(WORKERS)
         assert [each.running for each in (await stack.load()).workers] == [1, 1, 1]
@@ -149,21 +151,20 @@ async def test_a_worker_retires_before_it_is_stopped(tmp_path: Path) -> None:
             assert not (of_leaver and stack.service.stopped), "stopped while its stream ran"
             await asyncio.sleep(0.2)
         assert stack.service.stopped == [leaver]
-        assert stack.service.kept[0] == set(loads)
+        assert stack.service.kept[-1] == set(loads)
         assert await asyncio.gather(*long, *late) == [LONG] * WORKERS + [SHORT] * 2
         assert leaver not in {each.worker for each in (await stack.load()).workers}
 
 
-async def test_a_retiring_worker_serves_again_if_the_load_returns(tmp_path: Path) -> None:
-    async with asyncio.timeout(HANG_S), running(tmp_path) as stack:
-        long = [asyncio.create_task(stack.stream(LONG)) for _ in range(WORKERS)]
-        await stack.until_running(WORKERS)
-        await scaling(stack).sweep(await stack.load())
-        assert [each.is_retiring for each in (await stack.load()).workers].count(True) == 1
+async def _serves_again_if_the_load_returns(stack: Stack) -> None:
+    long = [asyncio.create_task(stack.stream(LONG)) for _ in range(WORKERS)]
+    await stack.until_running(WORKERS)
+    await scaling(stack).sweep(await stack.load())
+    assert [each.is_retiring for each in (await stack.load()).workers].count(True) == 1
 
-        more = [asyncio.create_task(stack.stream(SHORT)) for _ in range(2 * SLOTS)]
-        await stack.until_running(WORKERS * SLOTS - 1)
-        await scaling(stack).sweep(await stack.load())
-        assert not any(each.is_retiring for each in (await stack.load()).workers), "all slots of the others are taken"
-        assert await asyncio.gather(*long, *more) == [LONG] * WORKERS + [SHORT] * 2 * SLOTS
-        assert stack.service.stopped == []
+    more = [asyncio.create_task(stack.stream(SHORT)) for _ in range(2 * SLOTS)]
+    await stack.until_running(WORKERS * SLOTS - 1)
+    await scaling(stack).sweep(await stack.load())
+    assert not any(each.is_retiring for each in (await stack.load()).workers), "all slots of the others are taken"
+    assert await asyncio.gather(*long, *more) == [LONG] * WORKERS + [SHORT] * 2 * SLOTS
+    assert stack.service.stopped == []
