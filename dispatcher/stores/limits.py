@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import replace
 
-from dispatcher.model.errors import EntryTooLarge, LogGap, RequestTooLarge
-from dispatcher.model.invocation import Invocation, StoredAnswer
-from dispatcher.model.kept_response import KeptResponse
-from dispatcher.model.usage import HOUR_S
+from dispatcher.model.errors import EntryTooLarge, LogGap
 
 ENTRY_BYTES_MAX = 380_000
 """The longest entry of a log. An item of DynamoDB, with its keys, may have 400 KB."""
@@ -47,33 +42,3 @@ def checked_entry(position: int, entry: bytes) -> bytes:
 
 def gap_at(shard: str, position: int) -> LogGap:
     return LogGap(f"The log of {shard} has no entry {position}, but a later one: begin at a snapshot above it.")
-
-
-def checked_invocation(invocation: Invocation) -> Invocation:
-    """Return the invocation. Raises RequestTooLarge if its body is too long to be kept."""
-    if len((invocation.body or "").encode()) > TEXT_BYTES_MAX:
-        raise RequestTooLarge(f"A request that is kept for its answer may have at most {TEXT_BYTES_MAX} bytes.")
-    return invocation
-
-
-def fitting_answer(answer: StoredAnswer) -> StoredAnswer:
-    """Replace an answer that is too long by an error. Its tokens stay, so that the charge equals the service."""
-    if len(answer.body.encode()) <= TEXT_BYTES_MAX:
-        return answer
-    message = f"The answer is longer than {TEXT_BYTES_MAX} bytes and was not kept; stream it instead."
-    error = {"message": message, "type": "server_error", "param": None, "code": "result_too_large"}
-    return replace(answer, outcome="failed", body=json.dumps({"error": error, "status": 500}))
-
-
-def expires_at(invocation: Invocation) -> float:
-    """Return when the invocation and its key are forgotten, in Unix seconds. An answer does not change this time."""
-    return invocation.deadline_at + INVOCATION_KEEP_S
-
-
-def counted_until(response: KeptResponse) -> int:
-    """Return the hour, in hours since 1970, before which the bytes of a kept response count towards its tenant's limit.
-
-    It is the end of the hour in which the response expires. So a tenant's bytes are the sum of few hours, however many
-    responses it has.
-    """
-    return int(response.expires_at // HOUR_S) + 1

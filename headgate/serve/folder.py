@@ -1,6 +1,7 @@
 """The data folder of `headgate serve`.
 
 headgate.sqlite     the gate's log, invocations, tenants (with SQLite's files -wal and -shm beside it)
+                    (headgate.sqlite.layout-4 is a copy of it before its layout changed)
 worker-secret       the secret that signs work orders; readable by its owner only
 operator-token      the token of the page for operators; readable by its owner only
 gate.json           the settings of the gate that belong to the log, such as its order

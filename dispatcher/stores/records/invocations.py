@@ -8,15 +8,17 @@ The first write of an item wins.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from math import ceil
 from typing import Any
 
+from dispatcher.model.errors import RequestTooLarge
 from dispatcher.model.invocation import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
 from dispatcher.stores.layout import caller_key, caller_partition, invocation_key
-from dispatcher.stores.limits import checked_invocation, expires_at, fitting_answer
+from dispatcher.stores.limits import INVOCATION_KEEP_S, TEXT_BYTES_MAX
 from dispatcher.stores.table import EXPIRY, ConditionFailed, DeleteItem, IfAbsent, IfPresent, Item, ItemTable
 
 _UNANSWERED = IfPresent(lacks=("answer",))
@@ -30,7 +32,7 @@ class InvocationRecords:
         self._table = table
 
     async def create(self, invocation: Invocation) -> Invocation:
-        checked_invocation(invocation)
+        _check_size(invocation)
         named = await self._take_key(invocation) if invocation.key else invocation.id
         if named != invocation.id:
             found = await self.get(named)
@@ -72,7 +74,7 @@ class InvocationRecords:
             await self._table.transact([DeleteItem(key) for key in keys], await self._table.nonce())
 
     async def _keep(self, invocation_id: str, answer: StoredAnswer, condition: IfPresent) -> StoredAnswer | None:
-        key, fitting = invocation_key(invocation_id), fitting_answer(answer)
+        key, fitting = invocation_key(invocation_id), _fitting_answer(answer)
         try:
             await self._table.update(key, {"answer": asdict(fitting)}, removed=("body",), condition=condition)
         except ConditionFailed as refused:
@@ -98,13 +100,13 @@ class InvocationRecords:
 
 def key_item(invocation: Invocation) -> Item:
     key = caller_key(invocation.tenant, invocation.key)
-    return {**key, "id": invocation.id, EXPIRY: ceil(expires_at(invocation))}
+    return {**key, "id": invocation.id, EXPIRY: ceil(_expires_at(invocation))}
 
 
 def invocation_item(invocation: Invocation) -> Item:
     """Return the item of a new invocation. `answer` and `shared` come later."""
     fields = {name: value for name, value in asdict(invocation).items() if name not in ("answer", "shared")}
-    expiry = ceil(expires_at(invocation))
+    expiry = ceil(_expires_at(invocation))
     return {**invocation_key(invocation.id), **fields, "endpoint": invocation.endpoint.value, EXPIRY: expiry}
 
 
@@ -143,3 +145,23 @@ def _stored_answer(record: Mapping[str, Any]) -> StoredAnswer:
         body=record["body"],
         ended_at=float(record["ended_at"]),
     )
+
+
+def _check_size(invocation: Invocation) -> None:
+    """Raise RequestTooLarge if the invocation's body is too long to be kept."""
+    if len((invocation.body or "").encode()) > TEXT_BYTES_MAX:
+        raise RequestTooLarge(f"A request that is kept for its answer may have at most {TEXT_BYTES_MAX} bytes.")
+
+
+def _fitting_answer(answer: StoredAnswer) -> StoredAnswer:
+    """Replace an answer that is too long by an error. Its tokens stay, so that the charge equals the service."""
+    if len(answer.body.encode()) <= TEXT_BYTES_MAX:
+        return answer
+    message = f"The answer is longer than {TEXT_BYTES_MAX} bytes and was not kept; stream it instead."
+    error = {"message": message, "type": "server_error", "param": None, "code": "result_too_large"}
+    return replace(answer, outcome="failed", body=json.dumps({"error": error, "status": 500}))
+
+
+def _expires_at(invocation: Invocation) -> float:
+    """Return when the invocation and its key are forgotten, in Unix seconds. An answer does not change this time."""
+    return invocation.deadline_at + INVOCATION_KEEP_S

@@ -14,7 +14,7 @@ from math import ceil
 from dispatcher.model.kept_response import KeptResponse
 from dispatcher.model.usage import HOUR_S
 from dispatcher.stores.layout import response_bytes_key, response_bytes_partition, response_key, response_partition
-from dispatcher.stores.limits import TEXT_BYTES_MAX, counted_until
+from dispatcher.stores.limits import TEXT_BYTES_MAX
 from dispatcher.stores.table import EXPIRY, PARTITION, SORT, DeleteItem, Item, ItemTable
 
 
@@ -66,7 +66,7 @@ class ResponseRecords:
             await self._table.transact([DeleteItem(key) for key in keys], await self._table.nonce())
 
     async def _count(self, response: KeptResponse, size: int) -> None:
-        hour = counted_until(response)
+        hour = _counted_until(response)
         key = response_bytes_key(response.tenant, hour)
         await self._table.update(key, {EXPIRY: hour * HOUR_S}, added={"bytes": size}, synced=False)
 
@@ -97,3 +97,12 @@ def _join_parts(tenant: str, response_id: str, parts: Sequence[Item]) -> KeptRes
         return None
     content = b"".join(bytes(part["content"]) for part in written)
     return KeptResponse(tenant, response_id, content, float(first["expires_at"]))
+
+
+def _counted_until(response: KeptResponse) -> int:
+    """Return the hour, in hours since 1970, before which the bytes of a kept response count towards its tenant's limit.
+
+    It is the end of the hour in which the response expires. So a tenant's bytes are the sum of few hours, however many
+    responses it has.
+    """
+    return int(response.expires_at // HOUR_S) + 1

@@ -69,7 +69,7 @@ def _migrate(path: Path, layout: int) -> None:
         copy = _copy(connection, path, layout)
         connection.execute("BEGIN EXCLUSIVE")
         try:
-            convert(connection)
+            _convert(connection)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             what = f"a row cannot be read ({type(error).__name__}: {error})"
             raise ConfigurationError(f"the store's file {path} is damaged and was left as it is: {what}") from error
@@ -146,7 +146,7 @@ def _sync(path: Path) -> None:
         os.close(opened)
 
 
-def convert(connection: sqlite3.Connection) -> None:
+def _convert(connection: sqlite3.Connection) -> None:
     """Replace the tables of the records by the table of items, within the caller's transaction."""
     create(connection, ITEMS)
     there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
