@@ -34,10 +34,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.peers import gateways, measured
-from dispatcher.bootstrap import RealIds, make_store
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.percentiles import percentile
 from dispatcher.ports import Store
+from dispatcher.processes.bootstrap import RealIds, make_store
 from dispatcher.settings.config import load_config
 from headgate.local import dynamodb_local
 from headgate.local.ports import usable

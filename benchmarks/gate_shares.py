@@ -27,7 +27,7 @@ from benchmarks.gate_model.load import Load
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Report, call_id
 from dispatcher.model.facts import Dispatched, Entry
-from dispatcher.service.replica import Replica
+from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryStore

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import uvicorn
 
-from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store, real_random
 from dispatcher.model.commands import Report
-from dispatcher.secret_source import fleet_secrets
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link, make_store, real_random
+from dispatcher.processes.secret_source import fleet_secrets
 from dispatcher.settings.config import load_config
 from gpu_worker.__main__ import bound
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.service.agent import Agent
-from gpu_worker.service.executions import Executions
-from gpu_worker.service.outbox import Outbox
-from gpu_worker.service.outbox_journal import Journal
+from gpu_worker.service.executions.executions import Executions
+from gpu_worker.service.executions.outbox import Outbox
+from gpu_worker.service.executions.outbox_journal import Journal
 from gpu_worker.service.server import make_app
 
 WORKER_ID = "w-instant"

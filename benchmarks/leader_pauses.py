@@ -1,7 +1,7 @@
 """Stops of a leader's event loop: `python -m benchmarks.leader_pauses [--tenants N] [--waiting N] [--baseline FOLDER]`.
 
-A real leader (service/leader.py) on a log in memory, with its state from a snapshot: many tenants, of which some wait.
-One process sends it 5 ends and 5 arrivals every 10 ms over its session, as frames would bring them, for so many
+A real leader (service/gate/leader.py) on a log in memory, with its state from a snapshot: many tenants, of which some
+wait. One process sends it 5 ends and 5 arrivals every 10 ms over its session, as frames would bring them, for so many
 seconds. So it passes minutes and seconds, at which old parts of the state are dropped.
 
 A stop is the CPU time of one callback of the event loop, with all garbage collections in it. CPU time does not contain
@@ -30,14 +30,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.bootstrap import NoLauncher, RealClock
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Report, Saved, call_id
+from dispatcher.processes.bootstrap import NoLauncher, RealClock
 from dispatcher.service.codec.frames import Do, Hello
-from dispatcher.service.courier import Courier
-from dispatcher.service.leader import Leader
-from dispatcher.service.replica import Replica
-from dispatcher.service.sessions import Session
+from dispatcher.service.gate.courier import Courier
+from dispatcher.service.gate.leader import Leader
+from dispatcher.service.gate.replica import Replica
+from dispatcher.service.gate.sessions import Session
 from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard

@@ -13,12 +13,12 @@ import uvicorn
 from starlette.applications import Starlette
 
 from benchmarks.instant_worker import SLOTS, WORKER_ID
-from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_context, make_link, real_random
 from dispatcher.model.commands import Report
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import Clock
-from dispatcher.secret_source import fleet_secrets
-from dispatcher.service.gate_process import GateProcess, GateStores
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, RealIds, make_context, make_link, real_random
+from dispatcher.processes.secret_source import fleet_secrets
+from dispatcher.service.gate.process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.tcp import TcpTransport
 from dispatcher.settings.config import Config, load_config
@@ -28,8 +28,8 @@ from gpu_worker.__main__ import bound
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.service.agent import Agent
-from gpu_worker.service.executions import Executions
-from gpu_worker.service.outbox import Outbox
+from gpu_worker.service.executions.executions import Executions
+from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.server import make_app as make_worker_app
 from headgate.local.seed import make_tenants
 

@@ -18,10 +18,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from dispatcher.policies.planning.annealing import anneal
-from dispatcher.policies.planning.costs import Queue, late_requests, plan_cost, queue_cost
-from dispatcher.policies.planning.insertion import insert_by_due_time
 from dispatcher.policies.planning.problem import Problem
+from dispatcher.policies.planning.search.annealing import anneal
+from dispatcher.policies.planning.search.costs import Queue, late_requests, plan_cost, queue_cost
+from dispatcher.policies.planning.search.insertion import insert_by_due_time
 from headgate.evidence.qlm.problems import feasible, mixed, small
 from tests.support.planning.baselines import edf_in_turn, list_edf
 from tests.support.planning.exact import cheapest_cost

@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 
-from dispatcher.bootstrap import RealClock, make_store
 from dispatcher.monitor.follower import open_follower
-from headgate.cli.gate_store import gate_config
+from dispatcher.processes.bootstrap import RealClock, make_store
+from headgate.cli.terminal.gate_store import gate_config
 
 START_S = 180.0
 LEADER = "leader"

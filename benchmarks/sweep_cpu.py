@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.shard_traffic import Traffic
-from dispatcher.bootstrap import RealClock
 from dispatcher.model.commands import Command
+from dispatcher.processes.bootstrap import RealClock
 from dispatcher.service.load_watch import LoadWatch
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.settings import ShardSettings

@@ -14,8 +14,8 @@ import json
 import signal
 import sys
 
-from dispatcher.bootstrap import make_gate_process, own_address
 from dispatcher.model.errors import HeadgateError, LogError
+from dispatcher.processes.bootstrap import make_gate_process, own_address
 from dispatcher.settings.config import load_config
 
 FAILED, NOT_STARTED = 1, 2

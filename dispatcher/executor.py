@@ -15,11 +15,11 @@ import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from dispatcher.bootstrap import make_context
 from dispatcher.model.errors import HeadgateError
 from dispatcher.operations.batches.runner import serve_batches
+from dispatcher.operations.calls.detached import serve_launched
 from dispatcher.operations.context import Context
-from dispatcher.operations.detached import serve_launched
+from dispatcher.processes.bootstrap import make_context
 
 ONLY_BATCHES = "--only-batches"
 

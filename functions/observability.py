@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from dispatcher.metrics_namespace import SERVICE, metrics_namespace
 from dispatcher.model.scaling import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.model.tracing import trace_id_of
-from dispatcher.operations.followed import FollowedCall
+from dispatcher.operations.calls.followed import FollowedCall
+from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace
 
 logger = Logger(service=SERVICE, log_uncaught_exceptions=False)
 metrics = Metrics(namespace=metrics_namespace(), service=SERVICE)

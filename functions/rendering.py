@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.model.answers import AnswerHead
-from dispatcher.model.collected import Collected
-from dispatcher.operations.calls import Call
+from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers.form import AnswerHead
+from dispatcher.operations.calls.call import Call
 
 
 def head_of_call(call: Call) -> AnswerHead:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from dispatcher.sandbox import Runtime
+from dispatcher.processes.sandbox import Runtime
 
 
 @cache

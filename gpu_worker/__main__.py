@@ -24,7 +24,10 @@ from typing import Any
 import uvicorn
 from botocore.exceptions import BotoCoreError
 
-from dispatcher.bootstrap import (
+from dispatcher.model.commands import Report
+from dispatcher.model.errors import HeadgateError
+from dispatcher.ports import Clock
+from dispatcher.processes.bootstrap import (
     NoLauncher,
     RealClock,
     RealIds,
@@ -34,24 +37,21 @@ from dispatcher.bootstrap import (
     own_address,
     real_random,
 )
-from dispatcher.model.commands import Report
-from dispatcher.model.errors import HeadgateError
-from dispatcher.ports import Clock
-from dispatcher.secret_source import fleet_secrets
+from dispatcher.processes.secret_source import fleet_secrets
 from dispatcher.settings.config import load_config
 from gpu_worker.engines.interface import Engine, EngineFacts
 from gpu_worker.engines.measured.device_memory import free_device_bytes
-from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.registry import HANG_S, HANG_USUAL_S, EngineUnavailable, make_engine
-from gpu_worker.engines.sleeping_engines import unmeasured
 from gpu_worker.engines.supervised import SupervisedEngine
+from gpu_worker.engines.swapping.model_swaps import ModelSwaps
+from gpu_worker.engines.swapping.sleeping_engines import unmeasured
 from gpu_worker.service.agent import Agent, AgentSettings
-from gpu_worker.service.executions import Executions
+from gpu_worker.service.executions.executions import Executions
+from gpu_worker.service.executions.outbox import Outbox
+from gpu_worker.service.executions.outbox_journal import Journal
 from gpu_worker.service.logs import log_json
 from gpu_worker.service.opening import Opening
 from gpu_worker.service.options import GB, modelled_options, parse_options, server_options, transformers_options
-from gpu_worker.service.outbox import Outbox
-from gpu_worker.service.outbox_journal import Journal
 from gpu_worker.service.server import make_app
 from gpu_worker.service.slo.watch import SloWatch
 from gpu_worker.service.spot_notice import SpotNotice

@@ -20,7 +20,6 @@ from constructs import Construct
 from headgate.deployment.model import Deployment
 from infra import partitions
 from infra.network import PRIVATE, Network
-from infra.observability import log_group
 from infra.queue import ExecutionQueue
 from infra.roles import (
     allow_admin,
@@ -35,6 +34,7 @@ from infra.roles import (
     invoker_policy,
 )
 from infra.state import StateTable
+from infra.watching.observability import log_group
 
 RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
 LONGEST = Duration.minutes(15)

@@ -22,7 +22,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from infra.findings import acknowledge
+from infra.checks.findings import acknowledge
 
 FRONT_PORT, GATE_PORT, WORKER_PORT = 8080, 8090, 8080
 """A gate process beside a worker has GATE_PORT. Beside a front, the first pool's has it."""

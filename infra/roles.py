@@ -20,7 +20,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra import partitions
-from infra.findings import acknowledge
+from infra.checks.findings import acknowledge
 from infra.state import StateTable
 
 Conditions = dict[str, dict[str, list[str] | str]]

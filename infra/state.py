@@ -12,7 +12,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
-from infra.findings import acknowledge
+from infra.checks.findings import acknowledge
 
 PARTITION, SORT, EXPIRY = "pk", "sk", "ttl"
 SECRET_CHARS = 48

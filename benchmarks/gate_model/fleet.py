@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from benchmarks.gate_model.requests import ModelledStore, ProcessCpu, Weather
 from benchmarks.gate_model.table import ModelledTable
 from dispatcher.model.fleet_secrets import FleetSecrets
-from dispatcher.service.gate_process import GateProcess, GateStores
+from dispatcher.service.gate.process import GateProcess, GateStores
+from dispatcher.service.gate.replica import Replica
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
-from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings
 from tests.support.gate.hosts import Host, install_hosts
 from tests.support.gate.network import Network

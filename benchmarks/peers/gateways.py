@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from dispatcher.bootstrap import RealIds
+from dispatcher.processes.bootstrap import RealIds
 from headgate.local.ports import usable
 from headgate.local.processes import Child, Children
 from headgate.local.stack import base_environment

@@ -17,13 +17,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from dispatcher.bootstrap import NoLauncher, RealClock, make_link
 from dispatcher.model.commands import End, Report
 from dispatcher.model.worker_protocol import Finished, Started, Token
 from dispatcher.ports import GateLink
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link
 from dispatcher.settings.config import load_config
 from dispatcher.stores.memory.store import MemoryStore
-from dispatcher.worker_wire import encode_event
+from dispatcher.workers.wire import encode_event
 from gpu_worker.__main__ import bound
 
 MODEL, WORKER_ID, SLOTS = "instant", "w-instant", 64

@@ -13,10 +13,10 @@ import sys
 import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 
-from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_context
 from dispatcher.policies.clocks import Share
-from dispatcher.secret_source import fleet_secrets
-from dispatcher.service.gate_process import GateProcess, GateStores
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, RealIds, make_context
+from dispatcher.processes.secret_source import fleet_secrets
+from dispatcher.service.gate.process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.tcp import TcpTransport
 from dispatcher.settings.config import load_config

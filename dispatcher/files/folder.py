@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.files import UnknownFile
+from dispatcher.model.records.files import UnknownFile
 from dispatcher.ports import Clock
 
 READ_BYTES = 256 * 1024
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class FolderFiles:
-    """dispatcher.model.files.FileStore."""
+    """dispatcher.model.records.files.FileStore."""
 
     def __init__(self, folder: str | Path, clock: Clock) -> None:
         self._folder = Path(folder)

@@ -175,7 +175,7 @@ class Saved(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Propose a plan of models and orders for the fleet. It is advice (shard/planned.py). `made_at`: Unix seconds of
+    """Propose a plan of models and orders for the fleet. It is advice (shard/plan/apply.py). `made_at`: Unix seconds of
     the state that was planned."""
 
     made_at: float
@@ -197,7 +197,7 @@ Command = (
 
 class Waiting(NamedTuple):
     """The call waits. `position` counts from 1 within its tenant's queue. `wait_s` and `wait_p90_s`: the 50 % and the
-    90 % point of its wait from now until its dispatch (shard/waits.py); None if they are not known."""
+    90 % point of its wait from now until its dispatch (shard/waits/estimate.py); None if they are not known."""
 
     id: str
     position: int

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 INTERNAL_ERROR = "internal_error"
-"""The code of a request that an error in the gate's code ended, and no other request (service/faults.py)."""
+"""The code of a request that an error in the gate's code ended, and no other request (service/gate/faults.py)."""
 
 
 STORE_UNAVAILABLE = "store_unavailable"

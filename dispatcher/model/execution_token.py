@@ -3,7 +3,7 @@
 Processes that are not part of the gate may reach a worker's port, so a worker executes only an order with a token. The
 token is signed with HMAC-SHA-256 under a secret that gate and workers share (fleet_secrets.py). It is valid for one
 worker, call and attempt, for the exact bytes of the order, for EXECUTION_TOKEN_TTL_S seconds, and once: the worker
-begins no attempt a second time (gpu_worker/service/executions.py).
+begins no attempt a second time (gpu_worker/service/executions/executions.py).
 """
 
 from __future__ import annotations

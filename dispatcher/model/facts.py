@@ -63,7 +63,7 @@ class ModelOrdered(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """The plan from here on (shard/planned.py). `made_at`: Unix seconds of the state that was planned."""
+    """The plan from here on (shard/plan/apply.py). `made_at`: Unix seconds of the state that was planned."""
 
     made_at: float
     workers: tuple[WorkerPlan, ...]
@@ -80,7 +80,7 @@ class ProcessSet(NamedTuple):
     """The state of a process that holds callers: "present", or "silent" (its waiting calls are suspended)."""
 
     process: str
-    """Empty: the calls that no process holds (shard/records.py, NO_PROCESS)."""
+    """Empty: the calls that no process holds (shard/state/records.py, NO_PROCESS)."""
     state: str
 
 

@@ -1,6 +1,6 @@
 """The protocol between gate and worker: a work order, and the events that answer it. Pure.
 
-dispatcher/worker_wire.py encodes and decodes these types for both sides, and checks their bounds.
+dispatcher/workers/wire.py encodes and decodes these types for both sides, and checks their bounds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WorkOrder:
     """
 
     terms: CallTerms
-    """A worker gets those that dispatcher/worker_wire.py names, without cost and SLO class. A deferred request has the
+    """A worker gets those that dispatcher/workers/wire.py names, without cost and SLO class. A deferred request has the
     tier background, but it is not shed: it was dispatched because the worker had a free slot and no other request
     waited."""
     invocation: str

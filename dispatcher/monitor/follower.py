@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.usage import UsageRow
+from dispatcher.model.records.usage import UsageRow
 from dispatcher.monitor.picture import Picture, take_picture
 from dispatcher.monitor.recent import Recent
 from dispatcher.policies.planning.autoscaling import WorkersNeeded, workers_needed
 from dispatcher.policies.planning.fleet import FleetWorker
 from dispatcher.ports import Clock, Log, Store
-from dispatcher.service.follower import Follower
-from dispatcher.service.questions import usage
+from dispatcher.service.gate.follower import Follower
+from dispatcher.service.gate.questions import usage
 from dispatcher.settings.config import Config
-from dispatcher.shard.plan_input import plan_input
+from dispatcher.shard.plan.input import plan_input
 from dispatcher.shard.settings import ShardSettings
 
 WORKERS_MAX = 64

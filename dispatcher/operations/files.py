@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from dispatcher.model.errors import InvalidRequest, Refused, RequestTooLarge
-from dispatcher.model.files import INPUT, FileRecord, FileStore, UnknownFile
+from dispatcher.model.records.files import INPUT, FileRecord, FileStore, UnknownFile
 from dispatcher.operations.context import Context
 from dispatcher.operations.store_patience import in_time
 

@@ -1,8 +1,8 @@
 """Bounds of a field, written beside its type, and the base of settings that have such bounds. Pure.
 
 `Annotated[int, Bounds(1, 100)]` checks nothing by itself. pydantic checks it where a value comes from outside
-(dispatcher/settings/strict.py, dispatcher/worker_wire.py), and `check_bounds` where settings are made in code. pydantic
-finds the methods below by their name, so this module does not import pydantic.
+(dispatcher/settings/strict.py, dispatcher/workers/wire.py), and `check_bounds` where settings are made in code.
+pydantic finds the methods below by their name, so this module does not import pydantic.
 """
 
 from __future__ import annotations

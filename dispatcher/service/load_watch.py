@@ -10,11 +10,11 @@ from dispatcher.model.scaling import FleetLoad, PoolDelays
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.ports import Clock, Log
-from dispatcher.service.follower import Delivery, Follower
-from dispatcher.service.launches import suspended_calls
-from dispatcher.shard.fleet_load import fleet_load, pool_delays
-from dispatcher.shard.records import NO_PROCESS
+from dispatcher.service.gate.follower import Delivery, Follower
+from dispatcher.service.gate.launches import suspended_calls
 from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.state.fleet_load import fleet_load, pool_delays
+from dispatcher.shard.state.records import NO_PROCESS
 
 ALL_TENANTS = ""
 

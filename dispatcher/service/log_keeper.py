@@ -8,7 +8,7 @@ that runs regularly checks once an hour for entries that no snapshot contains.
 from __future__ import annotations
 
 from dispatcher.ports import Clock, Ids, Log, UsageStore
-from dispatcher.service.replica import Replica
+from dispatcher.service.gate.replica import Replica
 from dispatcher.service.snapshots import UNSAVED_S, Snapshots
 from dispatcher.shard.settings import ShardSettings
 

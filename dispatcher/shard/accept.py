@@ -7,14 +7,14 @@ import math
 from dispatcher.model.call import CallTerms, made
 from dispatcher.model.commands import Accept, Refused, parse_call_id
 from dispatcher.model.facts import Accepted, Held, ProcessSet, TenantSet
-from dispatcher.model.usage import HOUR_S
+from dispatcher.model.records.usage import HOUR_S
 from dispatcher.policies.orders.queues import Clocks, Tenant
 from dispatcher.policies.service import cache_discount
 from dispatcher.policies.share_bounds import COST_MAX, clamp_burst, clamp_rate, clamp_weight, is_share_sound
 from dispatcher.shard.decision import Decision
-from dispatcher.shard.records import NO_PROCESS, NO_USAGE, Usage
-from dispatcher.shard.state import State
-from dispatcher.shard.waits import expected_wait
+from dispatcher.shard.state.records import NO_PROCESS, NO_USAGE, Usage
+from dispatcher.shard.state.state import State
+from dispatcher.shard.waits.estimate import expected_wait
 
 APPS_MAX = 100
 """The most applications of a tenant with usage of their own within an hour. A bound is needed because clients choose
@@ -88,8 +88,8 @@ def _configure_tenant(decision: Decision, command: Accept) -> Tenant:
     """Return the tenant. Log the command's configuration if its version is newer; an older one, from a cache, is
     ignored.
 
-    The process that sends the command clamps its share (operations/calls.py). An older one does not, and an older log
-    may have a share outside the bounds: it is replaced.
+    The process that sends the command clamps its share (operations/calls/call.py). An older one does not, and an older
+    log may have a share outside the bounds: it is replaced.
     """
     name = command.terms.tenant
     tenant, config = decision.state.tenants.get(name), command.config

@@ -40,12 +40,12 @@ from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.shard.accept import accept
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch, dispatch_next
-from dispatcher.shard.planned import planned
-from dispatcher.shard.records import NO_PROCESS
+from dispatcher.shard.plan.apply import planned
+from dispatcher.shard.plan.swapping import answered_with_loads, order_loads
 from dispatcher.shard.running import end, leave, lost_worker, returned
-from dispatcher.shard.state import State
-from dispatcher.shard.swapping import answered_with_loads, order_loads
-from dispatcher.shard.waits import expected_wait
+from dispatcher.shard.state.records import NO_PROCESS
+from dispatcher.shard.state.state import State
+from dispatcher.shard.waits.estimate import expected_wait
 from dispatcher.shard.workers import report, rested, retire, silent_worker
 
 ARRIVALS_LAST = frozenset({Accept, Status})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.model.facts import Fact, OrderSet
 from dispatcher.model.formats import NEWEST
 from dispatcher.shard.fold import fold
-from dispatcher.shard.state import State
+from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
 
 

@@ -20,9 +20,9 @@ from dispatcher.policies.orders.interface import Index
 from dispatcher.policies.orders.queues import Call, TenantQueue
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.decision import Decision
-from dispatcher.shard.records import Worker
-from dispatcher.shard.state import State
-from dispatcher.shard.tier_floors import owed_first
+from dispatcher.shard.state.records import Worker
+from dispatcher.shard.state.state import State
+from dispatcher.shard.state.tier_floors import owed_first
 
 
 def dispatch_next(decision: Decision) -> bool:

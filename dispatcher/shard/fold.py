@@ -3,7 +3,7 @@
 steps.py folds the three facts that every call has, this file folds the rare ones.
 
 The fold raises LogCorrupt, which names the fact, if a fact does not fit the state. The fact may then be applied in
-part, so this state must not be used again: a replica loads its snapshot (service/replica.py).
+part, so this state must not be used again: a replica loads its snapshot (service/gate/replica.py).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from dispatcher.model.facts import (
     WorkerSet,
 )
 from dispatcher.policies.orders.queues import Call
-from dispatcher.shard.failure_causes import cause_of, next_causes
-from dispatcher.shard.records import UNREACHED_KEPT, Process, Worker
-from dispatcher.shard.state import State
+from dispatcher.shard.state.failure_causes import cause_of, next_causes
+from dispatcher.shard.state.records import UNREACHED_KEPT, Process, Worker
+from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import MASK, News, accepted, dispatched, ended, news_of
 
 NOT_COUNTED = frozenset({"not_begun", "declined"})

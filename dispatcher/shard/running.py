@@ -6,13 +6,13 @@ from dispatcher.model.call import made
 from dispatcher.model.commands import Done, End, Outcome, Return, Unknown
 from dispatcher.model.facts import Dropped, Ended, ProcessSet, Returned, WorkerLost
 from dispatcher.model.formats import OLDEST
-from dispatcher.model.invocation import ATTEMPTS_MAX
+from dispatcher.model.records.invocation import ATTEMPTS_MAX
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.share_bounds import COST_MAX, clamp_cost
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch_next
 from dispatcher.shard.fold import NO_ROUTE, NOT_COUNTED
-from dispatcher.shard.state import State
+from dispatcher.shard.state.state import State
 
 EARLY_S = 4.0
 """A cancelled call that is returned less than this before its deadline ends as expired. The front may have cancelled it

@@ -15,16 +15,16 @@ from collections.abc import Sequence
 from dispatcher.model.commands import Command, Outcome, Over
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Entry, Fact, Returned, WorkerSet
-from dispatcher.model.usage import TenantRow, UsageRow
+from dispatcher.model.records.usage import TenantRow, UsageRow
 from dispatcher.shard.decide import decide
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.fold import fold
-from dispatcher.shard.forgetting import forget
-from dispatcher.shard.rows import tenant_rows, unsaved_usage, usage_rows
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.state import State
+from dispatcher.shard.state.forgetting import forget
+from dispatcher.shard.state.rows import tenant_rows, unsaved_usage, usage_rows
+from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
-from dispatcher.shard.waits import CHANGED_MOST, observe, sum_changed
+from dispatcher.shard.waits.estimate import CHANGED_MOST, observe, sum_changed
 from dispatcher.shard.workers import FOR_A_TIME
 
 

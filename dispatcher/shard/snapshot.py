@@ -18,11 +18,11 @@ from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.shard.codec import pack, unpack
-from dispatcher.shard.records import Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
-from dispatcher.shard.state import State
-from dispatcher.shard.waits import sum_changed
+from dispatcher.shard.state.records import Process, Usage, Worker
+from dispatcher.shard.state.state import State
+from dispatcher.shard.waits.estimate import sum_changed
 
 _TENANT = ("name", *TenantConfig._fields, "clocks", "spent")
 _CALL = (

@@ -8,7 +8,7 @@ from dispatcher.model.commands import Attempts, Report, Retire
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.shard.decision import Decision
-from dispatcher.shard.records import Worker
+from dispatcher.shard.state.records import Worker
 
 CHANGE = 0.1
 """A measured capacity or swap time is logged if it differs from the logged one by more than this fraction."""

@@ -1,4 +1,4 @@
-"""The payload of headgate-admin: the caller (dispatcher/caller_identity.py) and one command of `headgate tenants`."""
+"""The payload of headgate-admin: the caller (processes/caller_identity.py) and one command of `headgate tenants`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Text = Annotated[str, Field(max_length=8192)]
 
 
 class Identity(Strict):
-    """A signed request (dispatcher/caller_identity.py)."""
+    """A signed request (dispatcher/processes/caller_identity.py)."""
 
     url: Text
     headers: Annotated[dict[str, Text], Field(max_length=16)]

@@ -14,13 +14,13 @@ from typing import Any
 
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dispatcher.bootstrap import RealClock, RealIds, make_store
-from dispatcher.caller_identity import caller_of
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
-from dispatcher.model.tenants import KeyRecord, Tenant
-from dispatcher.operations.tenant_settings import settings_of, with_settings
-from dispatcher.operations.tenants import StoreAdmin
+from dispatcher.model.records.tenants import KeyRecord, Tenant
+from dispatcher.operations.tenants.administration import StoreAdmin
+from dispatcher.operations.tenants.settings import settings_of, with_settings
 from dispatcher.ports import Store
+from dispatcher.processes.bootstrap import RealClock, RealIds, make_store
+from dispatcher.processes.caller_identity import caller_of
 from dispatcher.settings.config import Config, load_config
 from functions.admin import commands
 from functions.observability import logger

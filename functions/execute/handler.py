@@ -13,7 +13,7 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, pro
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dispatcher.operations.detached import execute_detached
+from dispatcher.operations.calls.detached import execute_detached
 from functions.observability import count, logger, metrics
 from functions.runtime import runtime
 

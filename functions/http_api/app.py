@@ -17,29 +17,29 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dispatcher.bootstrap import make_context
 from dispatcher.fields.parse import parse
 from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.requests import Endpoint
 from dispatcher.monitor.console import OperatorAccess, make_operator
 from dispatcher.operations.context import Context
+from dispatcher.processes.bootstrap import make_context
 from dispatcher.strict_json import parse_object
-from functions.http_api.batches import ROUTES as BATCHES
 from functions.http_api.callers import context_of, owner_of, tenant_of
-from functions.http_api.complete import complete, read_request
 from functions.http_api.connections import BoundedConnections
 from functions.http_api.cors import ConfiguredCors
-from functions.http_api.files import ROUTES as FILES
-from functions.http_api.forms import ChatForm
 from functions.http_api.frozen import FinishedBeforeLastByte
 from functions.http_api.heads import NamedRequests, UnambiguousHeads
-from functions.http_api.models import get_model, list_models
 from functions.http_api.openapi.routes import ROUTES as DOCUMENTATION
 from functions.http_api.operator.routes import ROUTES as OPERATOR
-from functions.http_api.readiness import health, ready
 from functions.http_api.refusals import ID_HEADER, error_response, request_id
-from functions.http_api.responses import ROUTES as RESPONSES
-from functions.http_api.usage import usage
+from functions.http_api.routes.batches import ROUTES as BATCHES
+from functions.http_api.routes.complete import complete, read_request
+from functions.http_api.routes.files import ROUTES as FILES
+from functions.http_api.routes.forms import ChatForm
+from functions.http_api.routes.models import get_model, list_models
+from functions.http_api.routes.readiness import health, ready
+from functions.http_api.routes.responses import ROUTES as RESPONSES
+from functions.http_api.routes.usage import usage
 from functions.observability import logger
 
 _PATHS = ("/chat/completions", "/completions", "/embeddings", "/models", "/responses", "/files", "/batches", "/usage")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from dispatcher.metrics_namespace import SERVICE, metrics_namespace
 from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
-from dispatcher.operations.submit import NewCall
+from dispatcher.operations.calls.submit import NewCall
 from dispatcher.ports import Clock
+from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace
 from functions.observability import log_ended
 
 

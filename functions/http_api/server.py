@@ -21,8 +21,8 @@ from math import ceil
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from dispatcher.bootstrap import RealIds
 from dispatcher.model.errors import InvalidRequest
+from dispatcher.processes.bootstrap import RealIds
 from functions.http_api.log_lines import take_standard_streams
 from functions.http_api.refusals import ID_HEADER
 

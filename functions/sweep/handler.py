@@ -1,8 +1,8 @@
 """headgate-sweep, once a minute: a Tick for each pool, so that deadlines are decided also in a fleet without traffic.
 
 For each pool it publishes the load and the delays, and the number of workers that the pool should have, and sets this
-number (dispatcher/operations/scaling.py). Each sweep publishes all values, zeros too: a missing value never means zero.
-It starts an executor for suspended calls, and once an hour it saves the log where no gate process does
+number (dispatcher/operations/scaling/service.py). Each sweep publishes all values, zeros too: a missing value never
+means zero. It starts an executor for suspended calls, and once an hour it saves the log where no gate process does
 (dispatcher/service/log_keeper.py). It ends the calls of deleted tenants that no process holds.
 
 With {"use_format": N} it changes the format of the pools' logs instead, when an operator invokes it by hand
@@ -20,7 +20,7 @@ from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent, event
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.pool_sweep import PoolSweep
+from dispatcher.processes.pool_sweep import PoolSweep
 from functions.observability import count, logger, metrics, publish_delays, publish_load, publish_scaling
 from functions.runtime import runtime
 

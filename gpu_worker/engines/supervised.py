@@ -30,8 +30,8 @@ from gpu_worker.engines.interface import (
     Token,
     WorkOrder,
 )
-from gpu_worker.engines.sleep import SleepableEngine
-from gpu_worker.engines.swap_counts import SwapCounts
+from gpu_worker.engines.swapping.sleep import SleepableEngine
+from gpu_worker.engines.swapping.swap_counts import SwapCounts
 
 logger = logging.getLogger("headgate.engine")
 

@@ -32,8 +32,8 @@ from dispatcher.model.commands import Attempts, Leave, Report
 from dispatcher.model.errors import HeadgateError, StoreUnavailable
 from dispatcher.ports import Clock
 from gpu_worker.policies.capacity import MeasuredCapacity
-from gpu_worker.service.execution import Abort
-from gpu_worker.service.executions import Executions
+from gpu_worker.service.executions.execution import Abort
+from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.gate import Gate
 from gpu_worker.service.swapper import Swapper
 

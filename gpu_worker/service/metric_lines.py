@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from dispatcher.metrics_namespace import SERVICE, metrics_namespace
 from dispatcher.ports import Clock
+from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace
 from gpu_worker.engines.interface import EngineStats
-from gpu_worker.engines.swap_counts import SwapCounts
+from gpu_worker.engines.swapping.swap_counts import SwapCounts
 from gpu_worker.policies.preemption.costs import Strategy
-from gpu_worker.service.executions import Executions
+from gpu_worker.service.executions.executions import Executions
 
 VALUES_MAX = 50
 """The most values of a metric in a line. CloudWatch accepts 100, but at 100 Powertools writes a line by itself. A line
@@ -77,7 +77,9 @@ class MetricLines:
 def counters_of(executions: Executions, stats: EngineStats) -> dict[str, int]:
     """Return what a worker has counted since its start, by the name of the metric."""
     counts, watch = stats.counts, executions.watch
-    swaps = getattr(executions.engine, "swaps", SwapCounts())  # of a worker of several models (engines/model_swaps.py)
+    swaps = getattr(
+        executions.engine, "swaps", SwapCounts()
+    )  # of a worker of several models (engines/swapping/model_swaps.py)
     evicted = dict(counts.preemptions)
     preempted = {
         f"preempted_{strategy.value}": sum(number for (used, _), number in evicted.items() if used is strategy)

@@ -16,12 +16,12 @@ from prometheus_client.registry import Collector
 
 from dispatcher.policies.tiers import TENANT_TIERS
 from gpu_worker.engines.interface import EngineStats
-from gpu_worker.engines.sleep import SleepableEngine
-from gpu_worker.engines.swap_counts import SwapCounts
+from gpu_worker.engines.swapping.sleep import SleepableEngine
+from gpu_worker.engines.swapping.swap_counts import SwapCounts
 from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats
 from gpu_worker.policies.slo.monitor import Slo
-from gpu_worker.service.executions import Executions
+from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.health.engine_health import EngineHealth
 from gpu_worker.service.health.kinds import FailureKind
 from gpu_worker.service.health.probe import ProbeVerdict

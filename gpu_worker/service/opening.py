@@ -1,7 +1,7 @@
 """The HTTP app of a worker from its first second: it answers /health while the model is still loading.
 
 An orchestrator that asks whether the process lives must not kill it while a large model loads. One that asks whether
-it serves, as ECS does for a deployment (infra/gpu_fleet.py), reads the status: "ok" when the model is loaded.
+it serves, as ECS does for a deployment (infra/fleet/gpu_fleet.py), reads the status: "ok" when the model is loaded.
 """
 
 from __future__ import annotations

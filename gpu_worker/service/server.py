@@ -29,8 +29,8 @@ from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.worker_protocol import WorkOrder, WorkRefused
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Clock
-from dispatcher.worker_wire import BODY_BYTES_MAX, OrderRefused, encode_event, parse_order
-from gpu_worker.service.executions import Executions, Refusal
+from dispatcher.workers.wire import BODY_BYTES_MAX, OrderRefused, encode_event, parse_order
+from gpu_worker.service.executions.executions import Executions, Refusal
 from gpu_worker.service.metrics import make_registry
 
 logger = logging.getLogger("headgate.worker")

@@ -25,7 +25,7 @@ COMMANDS = {
     "reproduce": ("headgate.cli.reproduce", "Run the papers' experiments again and check their claims."),
     "local": ("headgate.cli.local", "Run the whole stack on this machine."),
     "invoke": ("headgate.cli.invoke", "Call the service once, over HTTP or lambda.invoke."),
-    "tenants": ("headgate.cli.tenants", "Create, list, show, set and delete tenants; rotate their keys."),
+    "tenants": ("headgate.cli.tenants.commands", "Create, list, show, set and delete tenants; rotate their keys."),
     "doctor": ("headgate.cli.doctor", "Check an AWS account before a deployment, and a service after it."),
     "table": ("headgate.cli.table", "Create the table of a service outside AWS."),
     "top": ("headgate.cli.top", "Watch shares, waiting, latencies, workers and the leader."),
@@ -99,8 +99,8 @@ def _pass_on_region() -> None:
 
 
 def main() -> None:
-    from headgate.cli.exits import exit_code
-    from headgate.cli.output import guard_output
+    from headgate.cli.terminal.exits import exit_code
+    from headgate.cli.terminal.output import guard_output
 
     guard_output()
     bypass_proxies(os.environ)

@@ -16,15 +16,15 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import WorkerSet
-from dispatcher.operations.tenants import TenantAdmin
+from dispatcher.operations.tenants.administration import TenantAdmin
 from dispatcher.ports import Store
+from dispatcher.processes.bootstrap import RealClock, RealIds
 from dispatcher.settings.config import Config
-from headgate.cli.admins import admin_of
-from headgate.cli.gate_store import Data, with_store
-from headgate.cli.one_object import takes
+from headgate.cli.tenants.admins import admin_of
+from headgate.cli.terminal.gate_store import Data, with_store
+from headgate.cli.terminal.one_object import takes
 from headgate.doctor.finding import CheckResult, Finding
 
 if TYPE_CHECKING:

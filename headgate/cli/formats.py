@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_link, make_log_keeper
 from dispatcher.model.formats import NEWEST, OLDEST, Reader
 from dispatcher.monitor.follower import open_follower
 from dispatcher.ports import Store
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, RealIds, make_link, make_log_keeper
 from dispatcher.service.log_format import use_format
 from dispatcher.settings.config import Config
-from headgate.cli.gate_store import Data, PoolName, with_store
+from headgate.cli.terminal.gate_store import Data, PoolName, with_store
 from headgate.serve.folder import DataFolder
 
 

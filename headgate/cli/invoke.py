@@ -14,7 +14,7 @@ import openai
 import typer
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.cli.one_object import takes
+from headgate.cli.terminal.one_object import takes
 from headgate.client import Headgate, LambdaHeadgate, Outcome
 
 

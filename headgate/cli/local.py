@@ -17,11 +17,11 @@ import typer
 from rich.console import Console
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.cli.address_table import print_address_table, print_json_line
 from headgate.cli.described import described_values
-from headgate.cli.fleet_options import fleet_values
-from headgate.cli.one_object import takes_fields
-from headgate.cli.signals import either, interrupted
+from headgate.cli.terminal.address_table import print_address_table, print_json_line
+from headgate.cli.terminal.fleet_options import fleet_values
+from headgate.cli.terminal.one_object import takes_fields
+from headgate.cli.terminal.signals import either, interrupted
 from headgate.local import background
 from headgate.local.home import home_folder
 from headgate.local.options import Addresses, StackOptions, stack_options

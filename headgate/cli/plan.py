@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.monitor.follower import open_follower
 from dispatcher.ports import Store
+from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config
-from headgate.cli.gate_store import Data, PoolName, with_store
+from headgate.cli.terminal.gate_store import Data, PoolName, with_store
 from headgate.monitor.as_json import plan_json
 from headgate.monitor.terminal import plan_view
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from headgate.cli.address_table import print_address_table, print_json_line
-from headgate.cli.fleet_options import fleet_values
-from headgate.cli.one_object import takes_fields
-from headgate.cli.signals import either, interrupted
+from headgate.cli.terminal.address_table import print_address_table, print_json_line
+from headgate.cli.terminal.fleet_options import fleet_values
+from headgate.cli.terminal.one_object import takes_fields
+from headgate.cli.terminal.signals import either, interrupted
 from headgate.local.options import validated
 from headgate.serve.folder import DEFAULT_FOLDER
 from headgate.serve.options import ServeAddresses, ServeOptions

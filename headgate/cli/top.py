@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.ports import Store
+from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config
-from headgate.cli.gate_store import Data, PoolName, with_store
-from headgate.cli.signals import either, interrupted
+from headgate.cli.terminal.gate_store import Data, PoolName, with_store
+from headgate.cli.terminal.signals import either, interrupted
 from headgate.monitor.as_json import top_json
 from headgate.monitor.terminal import top_view
 

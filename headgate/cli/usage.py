@@ -14,15 +14,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.bootstrap import RealClock
-from dispatcher.model.tenants import has_id, is_named, name_of
-from dispatcher.model.usage import HOUR_S, UsageRow
+from dispatcher.model.records.tenants import has_id, is_named, name_of
+from dispatcher.model.records.usage import HOUR_S, UsageRow
 from dispatcher.monitor.follower import open_follower
 from dispatcher.monitor.usage import usage_rows
 from dispatcher.ports import Store
+from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config
 from dispatcher.stores.limits import USAGE_KEEP_S
-from headgate.cli.gate_store import Data, with_store
+from headgate.cli.terminal.gate_store import Data, with_store
 
 COLUMNS = (
     "hour",

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from dispatcher.bootstrap import RealClock, make_store
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.tenant_store import TenantStore
+from dispatcher.model.records.tenant_store import TenantStore
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.monitor.picture import Picture
 from dispatcher.policies.clocks import Share
+from dispatcher.processes.bootstrap import RealClock, make_store
 from dispatcher.settings.config import load_config
 from headgate.local.options import FleetOptions, StackOptions
 from headgate.local.seed import make_tenants

@@ -1,7 +1,7 @@
 """The reference of a container image, and the parts of one in Amazon ECR.
 
 ECS pulls an image from ECR with the execution role of the task, which needs the rights to one repository
-(infra/gpu_fleet.py). From any other registry it pulls without credentials, so that the image must be public.
+(infra/fleet/gpu_fleet.py). From any other registry it pulls without credentials, so that the image must be public.
 
 Sources: the grammar of references of the distribution project (`reference.go`); ECR's user guide, "Amazon ECR private
 registry" (registry URIs).

@@ -17,8 +17,8 @@ from functools import partial
 
 import httpx
 
-from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.ports import Clock, Ids
+from dispatcher.processes.bootstrap import RealClock, RealIds
 from headgate.local.aws_gateway import Gateway
 from headgate.local.aws_lambda.functions import function_specs
 from headgate.local.aws_lambda.invocation import INIT_TIMEOUT_S, FunctionSpec, LambdaAnswer, LambdaRequest

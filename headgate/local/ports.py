@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 
-from dispatcher.bootstrap import real_random
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.processes.bootstrap import real_random
 from headgate.local.options import PORT_MAX
 
 FREE_FROM, FREE_TO = 20_000, 32_000

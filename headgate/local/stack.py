@@ -22,13 +22,13 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.executor import ONLY_BATCHES
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.monitor.picture import Picture, WorkerPicture
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import Store
+from dispatcher.processes.bootstrap import RealClock, RealIds
 from dispatcher.settings.config import load_config
 from headgate.local.aws import LocalAws, headgate_wiring
 from headgate.local.fleet import FRONT, WORKER, LocalFleet, not_registered

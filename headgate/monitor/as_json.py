@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.model.fleet_plan import GroupPlan
-from dispatcher.model.tenants import name_of
+from dispatcher.model.records.tenants import name_of
 from dispatcher.monitor.picture import ModelPicture, Picture, TenantPicture, WorkerPicture
 from dispatcher.policies.planning.autoscaling import WorkersNeeded
 

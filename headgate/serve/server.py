@@ -25,12 +25,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dispatcher.bootstrap import RealClock, RealIds, make_store
 from dispatcher.model.errors import ConfigurationError, LogError, LogNewer, StoreUnavailable
-from dispatcher.model.tenants import Tenant
+from dispatcher.model.records.tenants import Tenant
 from dispatcher.monitor.follower import LogFollower, open_follower
-from dispatcher.operations.tenants import StoreAdmin
+from dispatcher.operations.tenants.administration import StoreAdmin
 from dispatcher.ports import Clock, Store
+from dispatcher.processes.bootstrap import RealClock, RealIds, make_store
 from dispatcher.settings.config import load_config
 from headgate.local.fleet import FRONT, WORKER, LocalFleet, Member, not_registered
 from headgate.local.ports import front_ports

@@ -10,8 +10,8 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.ports import Log
+from dispatcher.processes.bootstrap import RealClock
 from tests.conformance.store_backends import open_store
 from tests.conformance.store_world import SHARD
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import boto3
 import pytest
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.files.folder import FolderFiles
 from dispatcher.files.s3 import PART_BYTES, S3Files
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.files import FileStore, UnknownFile
+from dispatcher.model.records.files import FileStore, UnknownFile
+from dispatcher.processes.bootstrap import RealClock
 from headgate.local.moto.server import make_server
 
 BUCKET = "headgate-files"

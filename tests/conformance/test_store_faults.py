@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.tenants import Tenant
+from dispatcher.model.records.tenants import Tenant
 from dispatcher.ports import Log
+from dispatcher.processes.bootstrap import RealClock
 from dispatcher.stores.dynamodb.log import DAY_S, DynamoLog
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import THROTTLED_S, TRIES_MAX, Requests

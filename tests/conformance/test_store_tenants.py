@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from dispatcher.model.audit import AuditRecord
-from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.model.records.audit import AuditRecord
+from dispatcher.model.records.tenants import KeyRecord, Tenant
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Store

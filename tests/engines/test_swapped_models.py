@@ -8,11 +8,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dispatcher.bootstrap import RealClock
+from dispatcher.processes.bootstrap import RealClock
 from gpu_worker.engines.interface import Engine, Token, own_order
-from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.registry import make_engine
 from gpu_worker.engines.supervised import SupervisedEngine
+from gpu_worker.engines.swapping.model_swaps import ModelSwaps
 from tests.engines.engine_kinds import KINDS
 
 CYCLES = {"modelled": 20, "transformers": 4}

@@ -23,9 +23,9 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
         pytest.skip("aws_cdk is not installed: `make synth` installs it and runs these tests")
     from aws_cdk import App
 
-    from infra import cdk_warnings
     from infra.app import make_app
     from infra.bundle import Bundle
+    from infra.checks import cdk_warnings
 
     def made(**fields: Any) -> Path:
         bundle = tmp_path_factory.mktemp("bundle")

@@ -16,8 +16,8 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from dispatcher.model.audit import AuditRecord
-from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.model.records.audit import AuditRecord
+from dispatcher.model.records.tenants import KeyRecord, Tenant
 from dispatcher.stores.dynamodb.store import DynamoStore, create_table
 from tests.conformance.store_world import (
     START,

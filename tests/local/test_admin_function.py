@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.admin_function import FunctionAdmin
+from headgate.cli.tenants.admin_function import FunctionAdmin
 from headgate.local.seed import session
 from tests.support.local.stack import Running, run_json, start, stop
 

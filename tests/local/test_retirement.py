@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from openai import AsyncOpenAI
 
-from dispatcher.bootstrap import NoLauncher, RealClock, make_link
 from dispatcher.model.scaling import FleetLoad, ServiceCount
-from dispatcher.operations.scale import ScaleSettings
-from dispatcher.operations.scaling import Scaling
+from dispatcher.operations.scaling.scale import ScaleSettings
+from dispatcher.operations.scaling.service import Scaling
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import GateLink
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link
 from dispatcher.service.load_watch import LoadWatch
 from dispatcher.settings.config import load_config
 from headgate.local.fleet import WORKER, LocalFleet, Member

@@ -14,12 +14,12 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Tick, call_id
 from dispatcher.policies.tiers import Tier
-from dispatcher.shard.backlogs import DEFERRED_RANK
-from dispatcher.shard.levels import CLASSES, SCALE, Levels, class_of, scaled
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, load
-from dispatcher.shard.wait_record import COSTS_MIN
-from dispatcher.shard.waits import sum_changed
+from dispatcher.shard.waits.backlogs import DEFERRED_RANK
+from dispatcher.shard.waits.estimate import sum_changed
+from dispatcher.shard.waits.levels import CLASSES, SCALE, Levels, class_of, scaled
+from dispatcher.shard.waits.record import COSTS_MIN
 from tests.property.test_shard_machine import TENANTS, ShardMachine
 
 LEVELS = st.floats(1e-3, 1e6)

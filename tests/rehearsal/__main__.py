@@ -17,7 +17,7 @@ from typing import Any
 
 from aws_cdk import App
 
-from dispatcher.bootstrap import RealIds
+from dispatcher.processes.bootstrap import RealIds
 from headgate.deployment.model import Deployment
 from headgate.local.aws import LocalAws
 from headgate.local.ports import front_ports
@@ -26,7 +26,7 @@ from headgate.local.seed import CREDENTIALS, REGION, session
 from headgate.local.stack import base_environment
 from infra.app import make_app
 from infra.bundle import Bundle
-from infra.cdk_warnings import synthesise
+from infra.checks.cdk_warnings import synthesise
 from tests.rehearsal.checks import Checks
 from tests.rehearsal.moto_stack import Created, create
 from tests.rehearsal.tasks import HERE, Service, Task

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable
 
-from dispatcher.model.files import UnknownFile
+from dispatcher.model.records.files import UnknownFile
 
 READ_BYTES = 1000
 
 
 class MemoryFiles:
-    """dispatcher.model.files.FileStore."""
+    """dispatcher.model.records.files.FileStore."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}

@@ -14,9 +14,9 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from dispatcher.caller_identity import BODY, HEADER, caller_of
 from dispatcher.model.errors import ConfigurationError
-from headgate.cli.admin_function import FunctionAdmin
+from dispatcher.processes.caller_identity import BODY, HEADER, caller_of
+from headgate.cli.tenants.admin_function import FunctionAdmin
 
 FUNCTION = "headgate-admin"
 ARN = "arn:aws:sts::123456789012:assumed-role/admin/ada"

@@ -62,7 +62,7 @@ def test_the_scheduling_core_runs_on_a_bare_python() -> None:
 
 
 def test_a_blocked_import_is_seen() -> None:
-    assert "pydantic is not to be imported here" in _bare_python(["dispatcher.worker_wire"], ("pydantic",)).stderr
+    assert "pydantic is not to be imported here" in _bare_python(["dispatcher.workers.wire"], ("pydantic",)).stderr
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dispatcher import bootstrap
-from dispatcher.bootstrap import make_launcher
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Launcher
+from dispatcher.processes import bootstrap
+from dispatcher.processes.bootstrap import make_launcher
 from dispatcher.settings.config import Config
 
 

@@ -6,10 +6,10 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from dispatcher import secret_source
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.fleet_secrets import FleetSecrets
-from dispatcher.secret_source import fleet_secrets, read_again
+from dispatcher.processes import secret_source
+from dispatcher.processes.secret_source import fleet_secrets, read_again
 from dispatcher.settings.config import load_config
 
 A, B = "the secret until now", "the secret from now on"

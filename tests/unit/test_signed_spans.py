@@ -12,10 +12,10 @@ import pytest
 from botocore.credentials import Credentials
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-from dispatcher.bootstrap import RealClock, make_tracing
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.otlp.exporter import make_exporter, signed_session
 from dispatcher.otlp.tracing import OtlpTracing
+from dispatcher.processes.bootstrap import RealClock, make_tracing
 from tests.support.otlp_collector import Collector, Received, otlp_collector
 
 KEY_ID, SECRET, TOKEN = "AKIDEXAMPLE", "an-example-secret", "a-session-token"

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("dispatcher", "functions", "gpu_worker", "headgate", "infra")
-REAL_WORLD = "dispatcher/bootstrap.py"
+REAL_WORLD = "dispatcher/processes/bootstrap.py"
 """The one place that makes the real clock, ids and random source."""
 LINES_MAX = 450
 BANNED = {"time.time", "time.time_ns", "uuid.uuid1", "uuid.uuid4", "random.SystemRandom"} | {

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dispatcher.bootstrap import RealClock, make_tracing
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tracing import NO_SPAN, parse_traceparent, trace_id_of
 from dispatcher.otlp.tracing import OtlpTracing
+from dispatcher.processes.bootstrap import RealClock, make_tracing
 from tests.support.hang_guard import HANG_S
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -97,7 +97,8 @@ async def test_a_span_ends_once() -> None:
 
 
 def test_without_an_endpoint_the_sdk_is_not_loaded() -> None:
-    code = "import sys; from dispatcher.bootstrap import make_tracing; make_tracing('front'); print(*sys.modules)"
+    make = "from dispatcher.processes.bootstrap import make_tracing; make_tracing('front')"
+    code = f"import sys; {make}; print(*sys.modules)"
     without = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     assert "opentelemetry" not in _printed(code, without)
     assert "opentelemetry" in _printed(code, without | {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"})

@@ -21,9 +21,8 @@ from typing import Any
 
 from dispatcher.fields.parse import parse
 from dispatcher.fields.table.batches import ENDPOINTS, RESPONSES
-from dispatcher.model.answers import AnswerHead
-from dispatcher.model.batches import Batch
-from dispatcher.model.collected import Choices
+from dispatcher.model.answers.collected import Choices
+from dispatcher.model.answers.form import AnswerHead
 from dispatcher.model.errors import (
     AnsweredError,
     DeadlineExceeded,
@@ -32,21 +31,22 @@ from dispatcher.model.errors import (
     StoreUnavailable,
     TenantDeleted,
 )
+from dispatcher.model.records.batches import Batch
+from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Request
-from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished
-from dispatcher.operations.answer import head_of, result_of
 from dispatcher.operations.batches.deferred import deferred_class
 from dispatcher.operations.batches.lines import Line, custom_id_of, fields_of
 from dispatcher.operations.batches.results import LineResult, done, failed, given_up
 from dispatcher.operations.batches.stop import Stop
-from dispatcher.operations.calls import Call
+from dispatcher.operations.calls.answer import head_of, result_of
+from dispatcher.operations.calls.call import Call
+from dispatcher.operations.calls.ends import cancel
+from dispatcher.operations.calls.followed import FollowedCall
+from dispatcher.operations.calls.results import choices_of, last_event
+from dispatcher.operations.calls.submit import Known, NewCall, submit
 from dispatcher.operations.context import Context
-from dispatcher.operations.ends import cancel
-from dispatcher.operations.followed import FollowedCall
 from dispatcher.operations.responses import Turn, keep_if_wanted, read_turn
-from dispatcher.operations.results import choices_of, last_event
-from dispatcher.operations.submit import Known, NewCall, submit
 from dispatcher.responses.answer import ResponseEvents
 from dispatcher.responses.errors import renamed
 from dispatcher.responses.items import listed

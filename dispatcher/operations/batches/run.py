@@ -13,7 +13,8 @@ from contextlib import aclosing, suppress
 from itertools import takewhile
 from typing import Any
 
-from dispatcher.model.batches import (
+from dispatcher.model.errors import StoreUnavailable, TenantError
+from dispatcher.model.records.batches import (
     CANCELLED,
     CANCELLING,
     COMPLETED,
@@ -23,8 +24,7 @@ from dispatcher.model.batches import (
     IN_PROGRESS,
     VALIDATING,
 )
-from dispatcher.model.errors import StoreUnavailable, TenantError
-from dispatcher.model.tenants import Tenant
+from dispatcher.model.records.tenants import Tenant
 from dispatcher.operations.batches.answer_line import LineCall
 from dispatcher.operations.batches.claim import Claim
 from dispatcher.operations.batches.deferred import check_deferred
@@ -32,8 +32,8 @@ from dispatcher.operations.batches.lines import inspect, lines_of
 from dispatcher.operations.batches.results import LineResult, delete_parts, put_together, store_part
 from dispatcher.operations.batches.stop import CANCELLED_BY_TENANT, TENANT_DELETED, WINDOW_OVER, Stop, TenantGone
 from dispatcher.operations.context import Context
-from dispatcher.operations.erasing import TenantData
 from dispatcher.operations.files import file_of, file_store
+from dispatcher.operations.tenants.erasing import TenantData
 
 WAITING_MAX = 16
 """So many lines of one batch wait at the gate: enough to fill slots as they become free."""

@@ -40,16 +40,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, floor, inf
 
-from dispatcher.policies.planning.annealing import anneal
 from dispatcher.policies.planning.claims import Claims, Piece, TenantBacklog, claims
-from dispatcher.policies.planning.costs import Queue, ends_s, late_requests, plan_cost, queue_cost
 from dispatcher.policies.planning.entitlement import HORIZON_S
 from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
 from dispatcher.policies.planning.groups import GroupKey
 from dispatcher.policies.planning.idle import Tail, load_floors, place_deferred
-from dispatcher.policies.planning.insertion import insert_by_due_time
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
 from dispatcher.policies.planning.residency import held_s
+from dispatcher.policies.planning.search.annealing import anneal
+from dispatcher.policies.planning.search.costs import Queue, ends_s, late_requests, plan_cost, queue_cost
+from dispatcher.policies.planning.search.insertion import insert_by_due_time
 from dispatcher.policies.planning.slo import SloClasses
 
 MOVES = 20_000

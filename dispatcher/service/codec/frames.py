@@ -21,8 +21,8 @@ FRAME_FULL = 250_000
 """A frame takes a further message only up to this many bytes. A frame of one message may be larger."""
 
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-"""Encodes JSON without ensure_ascii, because escapes would make the longest answer (gpu_worker/service/execution.py)
-larger than a frame."""
+"""Encodes JSON without ensure_ascii, because escapes would make the longest answer
+(gpu_worker/service/executions/execution.py) larger than a frame."""
 
 
 def _refuse_constant(name: str) -> float:
@@ -59,7 +59,7 @@ class Do(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A question about the shard's state. `topic` is "fleet" or "usage" (service/questions.py)."""
+    """A question about the shard's state. `topic` is "fleet" or "usage" (service/gate/questions.py)."""
 
     number: int
     topic: str

@@ -14,12 +14,12 @@ from dispatcher.model.errors import BadFrame, LogError, StoreUnavailable
 from dispatcher.model.facts import Entry
 from dispatcher.ports import Clock, MailboxStore
 from dispatcher.service.codec.frames import Do, decode_news
-from dispatcher.service.courier import Courier
-from dispatcher.service.follower import Delivery
-from dispatcher.service.group_commit import GroupCommit, no_reply, unwritten
+from dispatcher.service.gate.courier import Courier
+from dispatcher.service.gate.follower import Delivery
+from dispatcher.service.gate.group_commit import GroupCommit, no_reply, unwritten
+from dispatcher.service.gate.replica import Replica
 from dispatcher.service.link.pending import Pending
 from dispatcher.service.link.waiters import Waiters
-from dispatcher.service.replica import Replica
 
 MAILBOX_POLL_S = 0.15
 """The time between two polls of the mailbox, while calls wait. A poll is left out if this process has just read the

@@ -19,18 +19,18 @@ from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, par
 from dispatcher.model.errors import ConnectionLost, LogError, StoreUnavailable
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import NEWEST, Reader
-from dispatcher.model.usage import UsageRow
+from dispatcher.model.records.usage import UsageRow
 from dispatcher.ports import InvocationStore, Launcher, MailboxStore
 from dispatcher.service.codec.frames import Ask, Hello, Launch, Message, News, Reply
-from dispatcher.service.courier import Courier
+from dispatcher.service.gate.courier import Courier
+from dispatcher.service.gate.questions import read_fleet, read_usage, usage
+from dispatcher.service.gate.replica import Replica
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.log_watch import STEP_S
 from dispatcher.service.link.pending import Pending
 from dispatcher.service.link.route import Route
 from dispatcher.service.link.waiters import Waiters
-from dispatcher.service.questions import read_fleet, read_usage, usage
-from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 

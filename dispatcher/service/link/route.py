@@ -15,7 +15,8 @@ from dispatcher.model.errors import ConnectionLost, LogError
 from dispatcher.model.formats import OLDEST
 from dispatcher.ports import Connection, MailboxStore
 from dispatcher.service.codec.frames import Do, Hello, Message, NotLeader, Result
-from dispatcher.service.courier import Courier
+from dispatcher.service.gate.courier import Courier
+from dispatcher.service.gate.replica import Replica
 from dispatcher.service.link.alone import Alone, news_of_status
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Finder, Fleet
@@ -23,7 +24,6 @@ from dispatcher.service.link.log_watch import SUSPECT_S, VACANT_S
 from dispatcher.service.link.patience import LinkPatience
 from dispatcher.service.link.pending import Pending
 from dispatcher.service.link.waiters import Waiters
-from dispatcher.service.replica import Replica
 
 ALONE_AFTER_S = 1.0
 SEARCH_S = 0.05

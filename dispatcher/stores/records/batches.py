@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from math import ceil
 
-from dispatcher.model.batches import Batch, batch_record, to_batch
-from dispatcher.model.files import FileRecord
+from dispatcher.model.records.batches import Batch, batch_record, to_batch
+from dispatcher.model.records.files import FileRecord
 from dispatcher.stores.layout import (
     batch_key,
     batch_partition,
@@ -25,7 +25,7 @@ from dispatcher.stores.table import EXPIRY, SORT, ConditionFailed, IfPresent, It
 
 
 class BatchRecords:
-    """dispatcher.model.files.FileRecords and dispatcher.model.batches.BatchStore."""
+    """dispatcher.model.records.files.FileRecords and dispatcher.model.records.batches.BatchStore."""
 
     def __init__(self, table: ItemTable) -> None:
         self._table = table

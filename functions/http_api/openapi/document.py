@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from dispatcher.fields.kinds import FieldTable
 from dispatcher.fields.tables import BATCH_TABLE, CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
-from dispatcher.model.files import INPUT
+from dispatcher.model.records.files import INPUT
 from functions.envelope import ID
-from functions.http_api.batches import PARAMETERS as BATCH_PARAMETERS
-from functions.http_api.files import PARAMETERS as FILE_PARAMETERS
 from functions.http_api.openapi.schemas import Json, object_of, opened
-from functions.http_api.usage import PARAMETERS as USAGE_PARAMETERS
+from functions.http_api.routes.batches import PARAMETERS as BATCH_PARAMETERS
+from functions.http_api.routes.files import PARAMETERS as FILE_PARAMETERS
+from functions.http_api.routes.usage import PARAMETERS as USAGE_PARAMETERS
 
 
 class Operation(NamedTuple):

@@ -23,11 +23,11 @@ from collections.abc import Awaitable, Callable
 from math import inf
 from typing import NamedTuple
 
-from dispatcher.model.invocation import ATTEMPTS_MAX
+from dispatcher.model.records.invocation import ATTEMPTS_MAX
 from dispatcher.model.worker_protocol import Finished, WorkOrder, WorkRefused
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError
-from gpu_worker.service.endings import OVERLOADED_RETRY_S
+from gpu_worker.service.executions.endings import OVERLOADED_RETRY_S
 from gpu_worker.service.health.failing_tenants import FailingTenants
 from gpu_worker.service.health.kinds import OVERLOADED, FailureKind, kind_of, overload_status
 from gpu_worker.service.health.probe import ProbeVerdict, probe

@@ -14,7 +14,7 @@ from __future__ import annotations
 FREE = 4
 FIRST_S = 0.05
 HOLD_MAX_S = 1.0
-"""Less than a front waits for the last event of a call that has ended (dispatcher/operations/following.py)."""
+"""Less than a front waits for the last event of a call that has ended (dispatcher/operations/calls/following.py)."""
 FORGET_S = 10.0
 TENANTS_MAX = 1024
 """Beyond this many tenants the one with the oldest failure is forgotten."""

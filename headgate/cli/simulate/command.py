@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.cli.one_object import takes
-from headgate.cli.progress import progress
 from headgate.cli.simulate.on_fleet import simulate_on_fleet
 from headgate.cli.simulate.options import SimulateOptions
 from headgate.cli.simulate.run_specs import notes_of, run_specs
 from headgate.cli.simulate.tables import print_tables
+from headgate.cli.terminal.one_object import takes
+from headgate.cli.terminal.progress import progress
 from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.measures.summary import as_json, spread_of
 from headgate.simulator.parallel import Processes

@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.cli.progress import progress
 from headgate.cli.simulate.cells import new_table, seconds
 from headgate.cli.simulate.options import SimulateOptions
 from headgate.cli.simulate.parsing import policy_names
+from headgate.cli.terminal.progress import progress
 from headgate.simulator.fleet.file import read_fleet
 from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.run import check_fleet_run

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from dispatcher.bootstrap import RealClock, real_random
-from dispatcher.model.audit import AuditRecord
 from dispatcher.model.errors import HeadgateError
+from dispatcher.model.records.audit import AuditRecord
 from dispatcher.monitor.follower import open_follower
+from dispatcher.processes.bootstrap import RealClock, real_random
 from dispatcher.settings.config import load_config
 from dispatcher.stores.dynamodb.store import DynamoStore
 from headgate.deployment.model import Deployment

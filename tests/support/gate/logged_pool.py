@@ -7,7 +7,7 @@ from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Repo
 from dispatcher.monitor.console import Console, OperatorAccess
 from dispatcher.monitor.follower import LogFollower
 from dispatcher.ports import Log
-from dispatcher.service.replica import Replica
+from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.settings import ShardSettings
 from functions.http_api.app import make_app
 from tests.support.asgi import Caller

@@ -12,11 +12,11 @@ from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Report
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.fleet_secrets import FleetSecrets
-from dispatcher.service.follower import Offload, at_once
-from dispatcher.service.gate_process import GateProcess, GateStores
+from dispatcher.service.gate.follower import Offload, at_once
+from dispatcher.service.gate.process import GateProcess, GateStores
+from dispatcher.service.gate.replica import Replica
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
-from dispatcher.service.replica import Replica
 from dispatcher.shard.alone import with_fields
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryData, MemoryStore

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatcher.model.collected import Collected
+from dispatcher.model.answers.collected import Collected
 from dispatcher.model.commands import Offer, Waiting
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.requests import Endpoint, Request
+from dispatcher.operations.calls.submit import Known, NewCall, submit
 from dispatcher.operations.context import Context
-from dispatcher.operations.submit import Known, NewCall, submit
 from tests.support.gate.memory_gate import MODEL, Gate
 
 

@@ -13,10 +13,10 @@ from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dispatcher.model.collected import Collected
+from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers.refusals import error_body, error_of_refusal
 from dispatcher.model.commands import Command, End, Offer, Outcome, Over, Return
 from dispatcher.model.errors import StoreUnavailable, WorkerFailed
-from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused, execution_name
 from dispatcher.ports import Clock

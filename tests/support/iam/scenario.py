@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 import httpx
 
-from headgate.cli.admin_function import FunctionAdmin
+from headgate.cli.tenants.admin_function import FunctionAdmin
 from headgate.local.aws_lambda.invocation import REGION
 from tests.support.hang_guard import HANG_S
 from tests.support.iam.recorder import OWN_KEY

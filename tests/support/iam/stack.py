@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dispatcher.bootstrap import RealClock, real_random
 from dispatcher.policies.clocks import Share
+from dispatcher.processes.bootstrap import RealClock, real_random
 from dispatcher.stores.dynamodb.store import DynamoStore, create_table
 from headgate.local.aws import LocalAws, Wiring
 from headgate.local.aws_lambda.functions import function_specs

@@ -11,13 +11,13 @@ from dispatcher.model.commands import Offer, Report
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, digest, sign
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
-from dispatcher.worker_client import HttpWorkerClient
-from dispatcher.worker_wire import encode_order
+from dispatcher.workers.client import HttpWorkerClient
+from dispatcher.workers.wire import encode_order
 from gpu_worker.policies.slo.shedding import Shedder
 from gpu_worker.service.agent import Agent
-from gpu_worker.service.executions import Executions
-from gpu_worker.service.outbox import Outbox
-from gpu_worker.service.outbox_journal import Journal
+from gpu_worker.service.executions.executions import Executions
+from gpu_worker.service.executions.outbox import Outbox
+from gpu_worker.service.executions.outbox_journal import Journal
 from gpu_worker.service.server import make_app
 from gpu_worker.service.slo.watch import SloWatch
 from tests.support.asgi import Call

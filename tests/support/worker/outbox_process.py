@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from random import Random
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.model.commands import Command, Done, End, Outcome
 from dispatcher.model.errors import StoreUnavailable
-from gpu_worker.service.outbox import Outbox
-from gpu_worker.service.outbox_journal import Journal
+from dispatcher.processes.bootstrap import RealClock
+from gpu_worker.service.executions.outbox import Outbox
+from gpu_worker.service.executions.outbox_journal import Journal
 
 PENDING = End("p-1", 2, "done", 5, 7, "tenant", '{"text":"é","reason":"stop"}', 0.25)
 TAKEN = End("p-2", 1, "done", 5, 7)

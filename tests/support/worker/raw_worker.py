@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 
 from dispatcher.model.commands import Offer
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
-from dispatcher.worker_wire import encode_event
+from dispatcher.workers.wire import encode_event
 
 EVENTS: list[WorkEvent] = [Started(1), Token("a", 1), Finished("stop", 1, 1)]
 LINES = [encode_event(event) for event in EVENTS]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from dispatcher.model.capabilities import Capability
 from gpu_worker.engines.interface import Engine, EngineEvent, EngineFacts, Token, WorkOrder
-from gpu_worker.engines.model_swaps import ModelSwaps
-from gpu_worker.engines.sleep import SleepFailed
 from gpu_worker.engines.supervised import SupervisedEngine
+from gpu_worker.engines.swapping.model_swaps import ModelSwaps
+from gpu_worker.engines.swapping.sleep import SleepFailed
 from tests.support.virtual_time import LoopClock
 from tests.support.worker.scripted_engine import ScriptedEngine
 

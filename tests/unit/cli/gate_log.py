@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Report
-from dispatcher.model.tenants import Tenant
-from dispatcher.service.replica import Replica
+from dispatcher.model.records.tenants import Tenant
+from dispatcher.processes.bootstrap import RealClock
+from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.sqlite.store import SqliteStore
 from headgate.serve.folder import DataFolder

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.cli.exits import INTERRUPTED, PIPE_CLOSED, exit_code
+from headgate.cli.terminal.exits import INTERRUPTED, PIPE_CLOSED, exit_code
 from headgate.local.options import FleetOptions
 from headgate.local.proxies import bypass_proxies
 from tests.support.hang_guard import HANG_S
@@ -125,7 +125,7 @@ def test_a_reader_that_has_seen_enough() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     code = (
-        "import sys, headgate.cli.exits as e, headgate.cli.output as o; o.guard_output();"
+        "import sys, headgate.cli.terminal.exits as e, headgate.cli.terminal.output as o; o.guard_output();"
         "sys.exit(e.exit_code(lambda: sys.stdout.write('x' * 100_000)))"
     )
     command = [sys.executable, "-c", code]
@@ -178,7 +178,7 @@ def test_a_message_that_cannot_be_written_changes_no_exit_code() -> None:
     [("'caf\\xe9 \\u2026'", b"caf\\xe9 \\u2026"), ("'\\udcff'", b"\\udcff"), ("'a' * 200_000", b"a" * 200_000)],
 )
 def test_characters_that_the_output_lacks_are_escapes(written: str, seen: bytes) -> None:
-    code = f"import sys, headgate.cli.output as o; o.guard_output(); sys.stdout.write({written})"
+    code = f"import sys, headgate.cli.terminal.output as o; o.guard_output(); sys.stdout.write({written})"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, cwd=ROOT, timeout=HANG_S, check=False, env=environment

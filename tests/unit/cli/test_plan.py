@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.model.commands import Command, Plan
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
-from dispatcher.service.replica import Replica
+from dispatcher.processes.bootstrap import RealClock
+from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.alone import with_fields
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.sqlite.store import SqliteStore

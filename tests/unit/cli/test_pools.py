@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Offer, Report
-from dispatcher.service.replica import Replica
+from dispatcher.processes.bootstrap import RealClock
+from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.sqlite.store import SqliteStore
 from tests.unit.cli.command import headgate

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.usage import HOUR_S
+from dispatcher.model.records.usage import HOUR_S
 from dispatcher.monitor.follower import LogFollower
+from dispatcher.processes.bootstrap import RealClock
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryStore
 from headgate.cli.top import _stream

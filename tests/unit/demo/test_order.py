@@ -17,20 +17,20 @@ import pytest
 
 from dispatcher.model.commands import Report
 from dispatcher.model.fleet_secrets import FleetSecrets
-from dispatcher.model.tenants import Tenant
+from dispatcher.model.records.tenants import Tenant
 from dispatcher.operations.context import Context
-from dispatcher.operations.directory import new_key
 from dispatcher.operations.pools import Pool, Pools
+from dispatcher.operations.tenants.directory import new_key
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryStore
-from dispatcher.worker_client import HttpWorkerClient
+from dispatcher.workers.client import HttpWorkerClient
 from functions.http_api.app import make_app
 from gpu_worker.engines.interface import EngineEvent, Token, WorkOrder
 from gpu_worker.engines.modelled.engine import PROFILE, ModelledEngine
 from gpu_worker.policies.configured import make_queue
 from gpu_worker.service.agent import Agent
-from gpu_worker.service.executions import Executions
-from gpu_worker.service.outbox import Outbox
+from gpu_worker.service.executions.executions import Executions
+from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.server import make_app as make_worker_app
 from tests.support.asgi import Call, Caller, Reply
 from tests.support.gate.in_process import InProcessGate

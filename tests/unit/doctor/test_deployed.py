@@ -16,10 +16,10 @@ import pytest
 from botocore.stub import Stubber
 from moto import mock_aws
 
-from dispatcher.bootstrap import RealClock, real_random
-from dispatcher.model.audit import AuditRecord
 from dispatcher.model.facts import Entry, OrderSet
-from dispatcher.model.tenants import Tenant
+from dispatcher.model.records.audit import AuditRecord
+from dispatcher.model.records.tenants import Tenant
+from dispatcher.processes.bootstrap import RealClock, real_random
 from dispatcher.settings.config import load_config
 from dispatcher.shard.codec import encode_entry
 from dispatcher.stores.dynamodb.store import DynamoStore, create_table

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from botocore.stub import Stubber
 
-from dispatcher.bootstrap import RealClock
+from dispatcher.processes.bootstrap import RealClock
 from headgate.deployment.model import Deployment
 from headgate.doctor.deployed import changes, watch_checks
 from headgate.doctor.deployed.checks import CHECKS

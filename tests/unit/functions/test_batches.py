@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.files import FileRecord
+from dispatcher.model.records.files import FileRecord
+from dispatcher.operations.calls.frozen import FrozenFront
 from dispatcher.operations.files import upload
-from dispatcher.operations.frozen import FrozenFront
 from dispatcher.operations.limits import Limits, LimitSettings
 from dispatcher.operations.pages import page
-from functions.http_api import uploads
+from functions.http_api.routes import uploads
 from tests.support.asgi import Reply
 from tests.support.gate.batch_story import (
     batch_gate,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dispatcher.model.commands import End, Return, Silent
+from dispatcher.operations.calls.detached import execute_detached
 from dispatcher.operations.context import Context
-from dispatcher.operations.detached import execute_detached
 from dispatcher.shard.settings import ShardSettings
 from functions.invoke.handler import invoke
 from functions.result.handler import result

@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.policies.tiers import Tier
-from functions.http_api.complete import HEADER, HEADER_CHARS_MAX
+from functions.http_api.routes.complete import HEADER, HEADER_CHARS_MAX
 from functions.invoke.handler import invoke
 from tests.support.gate.memory_gate import CHAT, Gate
 

@@ -12,11 +12,11 @@ import pytest
 from dispatcher.fields.limits import STOPS_MAX
 from dispatcher.model.commands import Leave, Silent
 from dispatcher.model.worker_protocol import WorkRefused
-from dispatcher.operations.detached import execute_detached
+from dispatcher.operations.calls.detached import execute_detached
 from dispatcher.operations.fleet import FRESH_S
-from dispatcher.operations.waking import CHECK_S, Waking
+from dispatcher.operations.scaling.waking import CHECK_S, Waking
 from dispatcher.strict_json import DEPTH_MAX
-from functions.http_api.replies import HEADERS_AFTER_S
+from functions.http_api.routes.replies import HEADERS_AFTER_S
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
 from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, WELL, Act, dies_after, refuses

@@ -15,10 +15,10 @@ import pytest
 from dispatcher.model.commands import Leave, Tick, UseFormat
 from dispatcher.model.errors import ConfigurationError, NoWorker, WorkerFailed
 from dispatcher.model.formats import NEWEST
+from dispatcher.operations.calls.submit import NewCall
 from dispatcher.operations.fleet import FRESH_S
-from dispatcher.operations.submit import NewCall
-from dispatcher.operations.waking import Waking
-from dispatcher.sandbox import Runtime
+from dispatcher.operations.scaling.waking import Waking
+from dispatcher.processes.sandbox import Runtime
 from functions.execute import handler as execute
 from functions.invoke import handler as invoke
 from functions.result import handler as result

@@ -13,7 +13,7 @@ from dispatcher.model.commands import Leave, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.monitor.console import make_operator
 from dispatcher.operations.fleet import FRESH_S
-from dispatcher.sandbox import Runtime
+from dispatcher.processes.sandbox import Runtime
 from dispatcher.settings.config import load_config
 from functions.sweep import handler as sweep
 from tests.support.gate.memory_gate import CHAT, Gate

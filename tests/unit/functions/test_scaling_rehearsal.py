@@ -13,10 +13,10 @@ from dispatcher.model.commands import Leave
 from dispatcher.model.facts import Accepted
 from dispatcher.model.scaling import ServiceCount
 from dispatcher.operations.fleet import FRESH_S
-from dispatcher.operations.scale import ScaleSettings
-from dispatcher.operations.scaling import Scaling
-from dispatcher.operations.waking import Waking
-from dispatcher.shard.fleet_load import fleet_load
+from dispatcher.operations.scaling.scale import ScaleSettings
+from dispatcher.operations.scaling.service import Scaling
+from dispatcher.operations.scaling.waking import Waking
+from dispatcher.shard.state.fleet_load import fleet_load
 from tests.support.gate.memory_gate import COMPLETION, Gate
 
 SWEEP_S = 60.0

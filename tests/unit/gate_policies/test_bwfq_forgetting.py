@@ -10,7 +10,7 @@ import pytest
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.orders.two_clocks import TwoClocksIndex
-from dispatcher.shard.activity import CHECKED_MOST, GROUPS, PARTS, IdleTenants
+from dispatcher.shard.state.activity import CHECKED_MOST, GROUPS, PARTS, IdleTenants
 from tests.support.depth import at_depth
 from tests.support.gate.labelled import T0, LabelledGate
 

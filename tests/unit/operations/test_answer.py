@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.model.commands import Cancel
-from dispatcher.operations.answer import progress_of
+from dispatcher.operations.calls.answer import progress_of
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import begun, dispatched, followed, queued, read
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.collected import Collected
+from dispatcher.model.answers.collected import Collected
 from dispatcher.model.commands import Gone, Silent
 from dispatcher.model.errors import (
     DeadlineExceeded,
@@ -17,12 +17,12 @@ from dispatcher.model.errors import (
     TenantError,
     WorkerFailed,
 )
-from dispatcher.model.invocation import StoredAnswer
+from dispatcher.model.records.invocation import StoredAnswer
 from dispatcher.model.worker_protocol import Started
-from dispatcher.operations.answer import result_of
-from dispatcher.operations.detached import execute_detached
-from dispatcher.operations.following import LATE_S
-from dispatcher.operations.submit import Known
+from dispatcher.operations.calls.answer import result_of
+from dispatcher.operations.calls.detached import execute_detached
+from dispatcher.operations.calls.following import LATE_S
+from dispatcher.operations.calls.submit import Known
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.gate.memory_gate import POOL, Gate

@@ -10,11 +10,11 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.model.errors import IdempotencyConflict
 from dispatcher.model.tracing import NO_SPAN, Span
-from dispatcher.operations.detached import execute_detached
+from dispatcher.operations.calls.detached import execute_detached
 from dispatcher.otlp.tracing import OtlpTracing
+from dispatcher.processes.bootstrap import RealClock
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import accepted, begun, queued, read
 from tests.support.gate.worker_client import Act, dies_after

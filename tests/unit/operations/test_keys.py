@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.collected import Collected
+from dispatcher.model.answers.collected import Collected
 from dispatcher.model.errors import Refused, TenantError
-from dispatcher.operations import keys
-from dispatcher.operations.answer import result_of
-from dispatcher.operations.keys import last_try, numbered
-from dispatcher.operations.submit import Known
+from dispatcher.operations.calls import keys
+from dispatcher.operations.calls.answer import result_of
+from dispatcher.operations.calls.keys import last_try, numbered
+from dispatcher.operations.calls.submit import Known
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import followed, submitted
 from tests.support.gate.worker_client import SHED

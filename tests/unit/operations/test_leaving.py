@@ -8,13 +8,13 @@ import pytest
 
 from dispatcher.model.commands import Cancel, Command, Outcome, Return
 from dispatcher.model.errors import NotAccepted, StoreUnavailable, WorkerFailed
-from dispatcher.operations.answer import result_of
-from dispatcher.operations.calls import accept_of
+from dispatcher.operations.calls.answer import result_of
+from dispatcher.operations.calls.call import accept_of
+from dispatcher.operations.calls.detached import execute_detached
+from dispatcher.operations.calls.ends import TAKE_BACK_MAX_S
+from dispatcher.operations.calls.submit import Known
 from dispatcher.operations.context import LASTING_S
-from dispatcher.operations.detached import execute_detached
-from dispatcher.operations.ends import TAKE_BACK_MAX_S
 from dispatcher.operations.store_patience import STORE_PATIENCE_S
-from dispatcher.operations.submit import Known
 from tests.support.gate.in_process import OFFER_S
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.store_faults import Slow

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.model.answers.refusals import error_body
 from dispatcher.model.errors import AnsweredError, Preempted, WorkerFailed
-from dispatcher.model.invocation import StoredAnswer
-from dispatcher.model.refusals import error_body
-from dispatcher.operations.results import is_retryable
+from dispatcher.model.records.invocation import StoredAnswer
+from dispatcher.operations.calls.results import is_retryable
 
 
 @pytest.mark.parametrize(("error", "expected"), [(Preempted("later", "preempted", 1.0), True), (WorkerFailed(), False)])

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.audit import AuditRecord
 from dispatcher.model.commands import Silent
 from dispatcher.model.errors import ConfigurationError, Unauthorized
-from dispatcher.model.tenants import Tenant, name_of
-from dispatcher.operations.directory import CACHE_S, key_prefix
-from dispatcher.operations.tenant_settings import difference
-from dispatcher.operations.tenants import Booking, StoreAdmin, booking
+from dispatcher.model.records.audit import AuditRecord
+from dispatcher.model.records.tenants import Tenant, name_of
+from dispatcher.operations.tenants.administration import Booking, StoreAdmin, booking
+from dispatcher.operations.tenants.directory import CACHE_S, key_prefix
+from dispatcher.operations.tenants.settings import difference
 from dispatcher.policies.clocks import Share
 from headgate.doctor.finding import CheckResult
 from headgate.doctor.service import check_shares

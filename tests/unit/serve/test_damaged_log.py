@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.bootstrap import RealClock, make_store
 from dispatcher.model.commands import Report
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.formats import NEWEST
-from dispatcher.service.replica import Replica
+from dispatcher.processes.bootstrap import RealClock, make_store
+from dispatcher.service.gate.replica import Replica
 from dispatcher.settings.config import load_config
 from dispatcher.shard.codec import pack
 from headgate.serve.options import ServeOptions

@@ -9,11 +9,11 @@ import pytest
 
 from dispatcher.model.commands import Offer, Over, Refused, Report, Status, Tick, Waiting
 from dispatcher.model.facts import Entry
-from dispatcher.service import deciding
-from dispatcher.service import replica as replica_module
-from dispatcher.shard import deadlines
+from dispatcher.service.gate import deciding
+from dispatcher.service.gate import replica as replica_module
 from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.snapshot import dump
+from dispatcher.shard.state import deadlines
 from dispatcher.stores.limits import ENTRY_BYTES_MAX
 from tests.support.gate.lone_shard import LoneShard
 from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report

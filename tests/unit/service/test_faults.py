@@ -15,17 +15,17 @@ from dispatcher.model.commands import Accept, Cancel, Command, Done, End, Offer,
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Accepted, Entry
 from dispatcher.policies.orders.two_clocks import TwoClocks
-from dispatcher.service import replica as replica_module
-from dispatcher.service.faults import CREDIT_MAX, CREDIT_PER_S, EXTRA, SUSPECT_S
-from dispatcher.service.group_commit import GroupCommit
+from dispatcher.service.gate import replica as replica_module
+from dispatcher.service.gate.faults import CREDIT_MAX, CREDIT_PER_S, EXTRA, SUSPECT_S
+from dispatcher.service.gate.group_commit import GroupCommit
+from dispatcher.service.gate.replica import Replica
 from dispatcher.service.kept_answers import keep_outcomes
-from dispatcher.service.replica import Replica
 from dispatcher.shard import codec, fold, shard, steps
 from dispatcher.shard.alone import with_fields
 from dispatcher.shard.decide import decide
-from dispatcher.shard.forgetting import forget
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump
+from dispatcher.shard.state.forgetting import forget
 from tests.support.gate.service_world import World, accept, end, in_virtual_time, report
 
 SLOTS = 40
@@ -265,7 +265,7 @@ async def test_a_takeover_that_cannot_be_encoded_is_tried_again(monkeypatch: pyt
     world = World()
     one = await ready(world)
     plain = codec.encode_entry
-    monkeypatch.setattr("dispatcher.service.deciding.encode_entry", raising(plain, lambda *_: True, 1))
+    monkeypatch.setattr("dispatcher.service.gate.deciding.encode_entry", raising(plain, lambda *_: True, 1))
     with pytest.raises(StoreUnavailable):
         await one.take_over("one:1", one.shard.epoch)
     assert await one.take_over("one:1", one.shard.epoch)
@@ -279,7 +279,7 @@ async def test_an_error_beside_the_answers_of_ended_calls_loses_no_outcome(monke
     one, now = world.replica("one"), world.clock.now()
     await one.commit([report("w1", 1)])
     await one.commit([good(1, now), good(2, now, durable=True)])
-    monkeypatch.setattr("dispatcher.service.replica.keep_outcomes", raising(keep_outcomes, lambda *_: True))
+    monkeypatch.setattr("dispatcher.service.gate.replica.keep_outcomes", raising(keep_outcomes, lambda *_: True))
     outcomes = (await one.commit([Cancel("one-2", "cancelled")])).outcomes
     assert outcomes == [Over("one-2", 0, "cancelled")]
 
@@ -295,7 +295,7 @@ async def test_commands_that_fail_only_together_are_written_apart(monkeypatch: p
             raise RuntimeError("two of them")
         return plain(entry, of_format, checked=checked)
 
-    monkeypatch.setattr("dispatcher.service.deciding.encode_entry", no_two)
+    monkeypatch.setattr("dispatcher.service.gate.deciding.encode_entry", no_two)
     assert all(isinstance(each, Offer) for each in (await one.commit([good(n, now) for n in (1, 2, 3)])).outcomes)
     assert await agrees(world, one)
 

@@ -15,7 +15,7 @@ from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.service.codec import frames
 from dispatcher.service.codec.frames import decode_frame, encode_frames, encode_message
-from gpu_worker.service.execution import ANSWER_BYTES_MAX
+from gpu_worker.service.executions.execution import ANSWER_BYTES_MAX
 
 TEXT = st.text(max_size=20)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)

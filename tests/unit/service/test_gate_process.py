@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store
 from dispatcher.model.commands import Offer, Waiting
 from dispatcher.ports import Store
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link, make_store
 from dispatcher.service.link.finder import Leadership, read_leadership
 from dispatcher.settings.config import load_config
 from tests.support.gate.service_world import accept, report

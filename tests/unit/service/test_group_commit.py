@@ -4,9 +4,9 @@ import asyncio
 
 from dispatcher.model.commands import Offer, Outcome, Over, Waiting
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.service.follower import Delivery
-from dispatcher.service.group_commit import PATIENT_S, GroupCommit, no_reply
-from dispatcher.service.replica import COMMANDS_MAX, Replica
+from dispatcher.service.gate.follower import Delivery
+from dispatcher.service.gate.group_commit import PATIENT_S, GroupCommit, no_reply
+from dispatcher.service.gate.replica import COMMANDS_MAX, Replica
 from tests.support.gate.service_world import World, accept, end, in_virtual_time, report
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from dispatcher.model.commands import Cancel, Command, Done, End, Leave, Over, Return, Tick
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.invocation import Invocation, StoredAnswer
+from dispatcher.model.records.invocation import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
+from dispatcher.service.gate.replica import Replica
 from dispatcher.service.kept_answers import keep_answers
-from dispatcher.service.replica import Replica
 from dispatcher.shard import steps
 from dispatcher.shard.codec import decode_entry
 from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
@@ -142,7 +142,7 @@ async def test_a_report_ends_as_the_kept_answer_of_its_attempt() -> None:
 
 @in_virtual_time()
 async def test_an_answer_that_cannot_be_kept_does_not_hold_up_the_end() -> None:
-    """The log has the end. The next request for the answer keeps it (operations/results.py)."""
+    """The log has the end. The next request for the answer keeps it (operations/calls/results.py)."""
     world = World()
     replica = await accepted(world, slots=0)
     answers = replica._answers
@@ -175,7 +175,7 @@ async def test_an_end_is_decided_anew_if_the_state_is_loaded_again_after_its_ans
             patch.setattr(steps, "_undo_ended", undo)
             raise RuntimeError("an error of the code")
 
-        patch.setattr("dispatcher.service.replica.keep_answers", keep_late)
+        patch.setattr("dispatcher.service.gate.replica.keep_answers", keep_late)
         patch.setattr(steps, "_undo_ended", fail_once)
         (outcome,) = (await replica.commit([End("one-1", 1, "done", 7, 9, "acme", '{"text":"hello"}')])).outcomes
     assert outcome == Over("one-1", 1, "done", 7, 9)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from dispatcher.model.commands import Return
-from dispatcher.service.launches import AGAIN_S
+from dispatcher.service.gate.launches import AGAIN_S
+from dispatcher.service.gate.presence import GONE_SILENT_S
 from dispatcher.service.link.link import Link
-from dispatcher.service.presence import GONE_SILENT_S
-from dispatcher.shard.records import NO_PROCESS
+from dispatcher.shard.state.records import NO_PROCESS
 from tests.support.gate.service_world import World, accept, in_virtual_time, start_gates, start_worker
 
 CALLS = 6

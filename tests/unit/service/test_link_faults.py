@@ -12,8 +12,8 @@ from dispatcher.service.codec.frames import NotLeader, encode_frames, encode_mes
 from dispatcher.service.link.link import READ_S
 from dispatcher.service.link.route import ALONE_AFTER_S, SEARCH_S
 from gpu_worker.service.agent import Agent
-from gpu_worker.service.executions import Executions
-from gpu_worker.service.outbox import Outbox
+from gpu_worker.service.executions.executions import Executions
+from gpu_worker.service.executions.outbox import Outbox
 from tests.support.gate.service_world import (
     SECRETS,
     SHARD,

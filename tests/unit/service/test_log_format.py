@@ -21,11 +21,11 @@ from dispatcher.service.codec.frames import (
     encode_frames,
     encode_message,
 )
+from dispatcher.service.gate.questions import answer, read_usage
 from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
 from dispatcher.service.log_format import use_format
 from dispatcher.service.log_keeper import LogKeeper
-from dispatcher.service.questions import answer, read_usage
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.snapshot import dump, fields_of, load
 from tests.support.gate.lone_shard import LoneShard
@@ -179,7 +179,7 @@ async def test_a_leader_of_an_older_version_gets_no_later_fields(monkeypatch: py
     await start_gates(world, "g1", "g2")
     front, worker = world.link("front"), await start_worker(world, 4)
     await served(world, front, worker)
-    monkeypatch.setattr("dispatcher.service.leader.OLDEST", NEWEST)  # g2 greets as an older leader does
+    monkeypatch.setattr("dispatcher.service.gate.leader.OLDEST", NEWEST)  # g2 greets as an older leader does
     world.network.hosts["g1"].kill()
     await world.clock.sleep(5.0)
     assert world.leaders == ["g2"]

@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.model.commands import Command, Leave, Tick
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.service.replica import KEEP_OUTCOMES_S, Replica
+from dispatcher.service.gate.replica import KEEP_OUTCOMES_S, Replica
 from dispatcher.stores.dynamodb.requests import PENDING_PER_THREAD_MAX
 from dispatcher.stores.dynamodb.store import THREADS
 from dispatcher.stores.memory.store import MemoryStore

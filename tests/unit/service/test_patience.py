@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from dispatcher.service.gate_process import HOLD_OFF_S, STILL_WRITES_S
+from dispatcher.service.gate.presence import SILENT_S
+from dispatcher.service.gate.process import HOLD_OFF_S, STILL_WRITES_S
 from dispatcher.service.link.patience import (
     PATIENCE_MAX_S,
     PATIENCE_S,
@@ -13,7 +14,6 @@ from dispatcher.service.link.patience import (
     WINDOW_S,
     LinkPatience,
 )
-from dispatcher.service.presence import SILENT_S
 from tests.support.gate.service_world import World, in_virtual_time, start_gates
 
 

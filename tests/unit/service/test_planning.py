@@ -11,8 +11,8 @@ import pytest
 from dispatcher.model.commands import Attempts
 from dispatcher.model.facts import ModelOrdered, Planned
 from dispatcher.policies.planning.residency import DRAIN_S
-from dispatcher.service.follower import Offload, at_once
-from dispatcher.service.planning import REPLAN_S, SWEEP_S
+from dispatcher.service.gate.follower import Offload, at_once
+from dispatcher.service.gate.planning import REPLAN_S, SWEEP_S
 from dispatcher.shard.codec import decode_entry
 from tests.support.gate.service_world import SHARD, World, in_virtual_time, new_call, start_worker
 from tests.support.gate.swapping import swap_report

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any, cast
 
 from dispatcher.model.commands import Return
-from dispatcher.model.tenants import Tenant
+from dispatcher.model.records.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools, PoolSettings
-from dispatcher.pool_sweep import PoolSweep
+from dispatcher.processes.pool_sweep import PoolSweep
 from dispatcher.service.link.link import Link
 from dispatcher.settings.config import load_config
-from dispatcher.shard.records import NO_PROCESS
+from dispatcher.shard.state.records import NO_PROCESS
 from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, start_worker
 
 CALLS = 4

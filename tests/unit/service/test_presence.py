@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from dispatcher.model.commands import Command, Gone, Present, Return, Silent
 from dispatcher.model.formats import NEWEST
-from dispatcher.service.clock_guard import CALM_S, ClockGuard
 from dispatcher.service.codec.frames import Hello
-from dispatcher.service.group_commit import Reply
-from dispatcher.service.presence import (
+from dispatcher.service.gate.clock_guard import CALM_S, ClockGuard
+from dispatcher.service.gate.group_commit import Reply
+from dispatcher.service.gate.presence import (
     AGAIN_S,
     GONE_BROKEN_S,
     GONE_SILENT_S,
@@ -17,8 +17,8 @@ from dispatcher.service.presence import (
     SWEEP_S,
     Presence,
 )
-from dispatcher.service.replica import Replica
-from dispatcher.service.sessions import Session
+from dispatcher.service.gate.replica import Replica
+from dispatcher.service.gate.sessions import Session
 from tests.support.gate.service_world import World, accept, in_virtual_time, report
 
 

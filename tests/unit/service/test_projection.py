@@ -11,10 +11,10 @@ import pytest
 
 from dispatcher.model.commands import call_id
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.usage import HOUR_S, TenantRow, UsageRow
+from dispatcher.model.records.usage import HOUR_S, TenantRow, UsageRow
 from dispatcher.service import snapshots
+from dispatcher.service.gate.replica import Replica
 from dispatcher.service.log_keeper import LogKeeper
-from dispatcher.service.replica import Replica
 from dispatcher.service.snapshots import UNSAVED_S, Projection, Snapshots
 from dispatcher.stores.memory.store import MemoryStore
 from tests.support.gate.service_world import SHARD, World, accept, end, in_virtual_time, report

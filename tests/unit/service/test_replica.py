@@ -6,10 +6,10 @@ import pytest
 
 from dispatcher.model.commands import Accept, Offer, Outcome, Over, Refused, Status, Unknown, Waiting
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.invocation import Invocation, StoredAnswer
+from dispatcher.model.records.invocation import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
-from dispatcher.service.clock_guard import POSITION_MAX_AGE_S
-from dispatcher.service.replica import COMMANDS_MAX, Deposed, Replica
+from dispatcher.service.gate.clock_guard import POSITION_MAX_AGE_S
+from dispatcher.service.gate.replica import COMMANDS_MAX, Deposed, Replica
 from dispatcher.shard.snapshot import dump
 from tests.support.gate.service_world import World, accept, end, in_virtual_time, report
 

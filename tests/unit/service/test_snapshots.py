@@ -3,9 +3,9 @@
 import asyncio
 
 from dispatcher.service import snapshots
-from dispatcher.service.follower import at_once
+from dispatcher.service.gate.follower import at_once
+from dispatcher.service.gate.replica import Replica
 from dispatcher.service.log_keeper import LogKeeper
-from dispatcher.service.replica import Replica
 from dispatcher.service.snapshots import IDLE_S, INTERVAL_S, UNSAVED_S, Snapshots
 from dispatcher.stores.memory.store import MemoryStore
 from tests.support.gate.service_world import SHARD, World, in_virtual_time, report

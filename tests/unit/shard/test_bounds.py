@@ -8,12 +8,13 @@ from dispatcher.model.commands import End, Over, Refused, Unknown
 from dispatcher.model.facts import Entry
 from dispatcher.policies import throttling
 from dispatcher.policies.throttling import ThrottleLimits
-from dispatcher.shard import accept, interactions, kept_ends
-from dispatcher.shard.forgetting import forget
-from dispatcher.shard.kept_ends import ENDS_KEPT_S
+from dispatcher.shard import accept
 from dispatcher.shard.settings import SATURATED, ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, load
+from dispatcher.shard.state import interactions, kept_ends
+from dispatcher.shard.state.forgetting import forget
+from dispatcher.shard.state.kept_ends import ENDS_KEPT_S
 from tests.support.gate.lone_shard import LoneShard, report
 from tests.support.gate.service_world import accept as accept_command
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.model.commands import Return, Tick
-from dispatcher.shard.failure_causes import next_causes
-from dispatcher.shard.records import FAILED_MOST, RECENT
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
+from dispatcher.shard.state.failure_causes import next_causes
+from dispatcher.shard.state.records import FAILED_MOST, RECENT
 from tests.support.gate.lone_shard import LoneShard, report
 
 

@@ -10,7 +10,7 @@ from dispatcher.model.commands import Done, Plan
 from dispatcher.model.facts import Entry, ModelOrdered, Planned
 from dispatcher.model.fleet_plan import GROUPS_MAX, ORDER_MAX, GroupPlan, WorkerPlan
 from dispatcher.shard.codec import decode_entry, encode_entry
-from dispatcher.shard.planned import MODELS_S, SKEW_S
+from dispatcher.shard.plan.apply import MODELS_S, SKEW_S
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
 from tests.support.gate.lone_shard import T0, LoneShard

@@ -7,10 +7,10 @@ import pytest
 from dispatcher.model.commands import End, Over
 from dispatcher.model.facts import Entry, Returned
 from dispatcher.shard.codec import pack
-from dispatcher.shard.records import FAILED_MOST, UNREACHED_KEPT
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, fields_of, load
+from dispatcher.shard.state.records import FAILED_MOST, UNREACHED_KEPT
 from tests.support.gate.lone_shard import LoneShard, report
 
 

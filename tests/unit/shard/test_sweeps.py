@@ -9,8 +9,8 @@ import pytest
 
 from dispatcher.model.call import CallTerms
 from dispatcher.policies.orders.queues import Call, Tenant
-from dispatcher.shard import deadlines
-from dispatcher.shard.deadlines import DUE_MAX, Deadlines
+from dispatcher.shard.state import deadlines
+from dispatcher.shard.state.deadlines import DUE_MAX, Deadlines
 
 
 def waiting_calls(number: int, deadline_s: float) -> dict[str, Call]:

@@ -11,7 +11,7 @@ from dispatcher.model.commands import Accept, Cancel, Command, End, Gone, Leave,
 from dispatcher.model.facts import Fact
 from dispatcher.shard.fold import fold
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.state import State
+from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
 from dispatcher.shard.transitions import TRANSITIONS, CallState, find_state
 from tests.support.gate import transition_page

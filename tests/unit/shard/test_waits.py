@@ -8,12 +8,12 @@ from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Cancel, End, Outcome, Refused, Waiting
 from dispatcher.model.facts import Entry, Fact
 from dispatcher.model.loadable import LoadableModel
-from dispatcher.shard import waits
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
-from dispatcher.shard.state import State
-from dispatcher.shard.wait_record import COSTS_MAX, Pace, WaitRecord
-from dispatcher.shard.waits import expected_wait
+from dispatcher.shard.state.state import State
+from dispatcher.shard.waits import estimate as waits
+from dispatcher.shard.waits.estimate import expected_wait
+from dispatcher.shard.waits.record import COSTS_MAX, Pace, WaitRecord
 from tests.support.gate.lone_shard import LoneShard, report
 
 EACH_S = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.commands import call_id
-from dispatcher.shard.records import ACCEPTED_KEPT, Process
+from dispatcher.shard.state.records import ACCEPTED_KEPT, Process
 from tests.support.gate.lone_shard import T0, LoneShard
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dispatcher.model.commands import Gone, Leave, Over, Retire, Silent, Tick, Waiting
-from dispatcher.model.invocation import ATTEMPTS_MAX
-from dispatcher.shard.records import FAILED_MOST, RECENT
+from dispatcher.model.records.invocation import ATTEMPTS_MAX
 from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.state.records import FAILED_MOST, RECENT
 from dispatcher.shard.workers import RETIRE_S
 from tests.support.gate.lone_shard import MODEL, LoneShard, report
 

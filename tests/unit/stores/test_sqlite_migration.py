@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 DIES = """
 import os, signal, sys
 from pathlib import Path
-from dispatcher.bootstrap import RealClock
+from dispatcher.processes.bootstrap import RealClock
 from dispatcher.stores.sqlite import migration
 from dispatcher.stores.sqlite.store import SqliteStore
 

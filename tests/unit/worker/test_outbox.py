@@ -16,8 +16,8 @@ import pytest
 
 from dispatcher.model.commands import Command, Done, End, Outcome, Refused, Return
 from dispatcher.model.errors import StoreUnavailable
-from gpu_worker.service.outbox import PAUSE_FIRST_S, PAUSE_MAX_S, TRY_S, Outbox
-from gpu_worker.service.outbox_journal import Journal
+from gpu_worker.service.executions.outbox import PAUSE_FIRST_S, PAUSE_MAX_S, TRY_S, Outbox
+from gpu_worker.service.executions.outbox_journal import Journal
 from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.outbox_process import PENDING

@@ -16,9 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.commands import End, Return
-from gpu_worker.service import outbox_journal
-from gpu_worker.service.outbox_journal import Journal
-from gpu_worker.service.outbox_records import AttemptReport, acknowledged_record, command_record, unacknowledged
+from gpu_worker.service.executions import outbox_journal
+from gpu_worker.service.executions.outbox_journal import Journal
+from gpu_worker.service.executions.outbox_records import (
+    AttemptReport,
+    acknowledged_record,
+    command_record,
+    unacknowledged,
+)
 
 ENDS = [End(f"i-{number}", 1, "done", 5, number, "tenant", '{"text":"\\n é"}', 0.5) for number in range(9)]
 RETURN = Return("j", 2, "not_begun", "w")

@@ -18,14 +18,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Offer, Over, Status
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link, make_store
 from dispatcher.service.link.link import Link
 from dispatcher.settings.config import Config, load_config
-from dispatcher.worker_client import HttpWorkerClient
+from dispatcher.workers.client import HttpWorkerClient
 from gpu_worker.service.spot_notice import LAST_S
 from tests.support.emf import series_in
 from tests.support.worker.harness import SECRET, SECRETS, order

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.bootstrap import RealClock
 from dispatcher.model.commands import Return
+from dispatcher.processes.bootstrap import RealClock
 from gpu_worker.__main__ import _journal, _start_engine, _stop_requested, bound
 from gpu_worker.engines.interface import Engine
 from gpu_worker.engines.registry import EngineUnavailable

@@ -14,7 +14,7 @@ from dispatcher.model.execution_token import ExecutionToken, digest, sign
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder, WorkRefused
-from dispatcher.worker_wire import BODY_BYTES_MAX, encode_order
+from dispatcher.workers.wire import BODY_BYTES_MAX, encode_order
 from gpu_worker.engines.interface import EngineError, EngineEvent
 from gpu_worker.service.server import BODY_S, STALLED_S, make_app, metrics_token, stats_token
 from tests.support.asgi import Call, Caller

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, cache_salt, verify
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
-from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, HttpWorkerClient
-from dispatcher.worker_connections import BrokenConnection, NotSent
-from dispatcher.worker_wire import encode_event
+from dispatcher.workers.client import CLOSING_S, LINE_BYTES_MAX, HttpWorkerClient
+from dispatcher.workers.connections import BrokenConnection, NotSent
+from dispatcher.workers.wire import encode_event
 from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.connections import Posted, ScriptedAnswer, ScriptedConnections
 from tests.support.worker.harness import SECRET, SECRETS, WorkerHarness, offer, order

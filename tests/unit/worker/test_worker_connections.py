@@ -8,19 +8,19 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
 
-from dispatcher import worker_connections
 from dispatcher.model.call import CallTerms
 from dispatcher.model.commands import Offer
+from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Endpoint, Request
-from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished, Started, Token
-from dispatcher.operations.answer_events import AnswerEvents
-from dispatcher.operations.attempt import Broken, LastEvent, OwnAttempts
-from dispatcher.operations.calls import Call
+from dispatcher.operations.calls.answer_events import AnswerEvents
+from dispatcher.operations.calls.attempt import Broken, LastEvent, OwnAttempts
+from dispatcher.operations.calls.call import Call
+from dispatcher.operations.calls.output_limits import OutputLimit
 from dispatcher.operations.limits import LimitSettings
-from dispatcher.operations.output_limits import OutputLimit
-from dispatcher.worker_client import HttpWorkerClient
-from dispatcher.worker_wire import encode_event
+from dispatcher.workers import connections as worker_connections
+from dispatcher.workers.client import HttpWorkerClient
+from dispatcher.workers.wire import encode_event
 from tests.support.virtual_time import LoopClock
 from tests.support.worker.harness import SECRETS, order
 

@@ -12,12 +12,12 @@ from random import Random
 import aiohttp
 import pytest
 
-from dispatcher import worker_connections
 from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder, WorkRefused
-from dispatcher.worker_client import LINE_BYTES_MAX, HttpWorkerClient
-from dispatcher.worker_connections import AiohttpConnections
+from dispatcher.workers import connections as worker_connections
+from dispatcher.workers.client import LINE_BYTES_MAX, HttpWorkerClient
+from dispatcher.workers.connections import AiohttpConnections
 from gpu_worker.__main__ import bound
 from tests.support.virtual_time import LoopClock
 from tests.support.worker.harness import SECRETS, order

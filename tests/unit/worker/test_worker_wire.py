@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.policies.tiers import Tier
-from dispatcher.worker_wire import OrderRefused, encode_event, encode_order, parse_event, parse_order
-from gpu_worker.service.engine_reader import engine_order
+from dispatcher.workers.wire import OrderRefused, encode_event, encode_order, parse_event, parse_order
+from gpu_worker.service.executions.engine_reader import engine_order
 from tests.support.virtual_time import START
 from tests.support.worker.harness import order
 

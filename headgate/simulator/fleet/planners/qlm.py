@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from dispatcher.policies.planning.annealing import anneal
-from dispatcher.policies.planning.insertion import insert_by_due_time
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
+from dispatcher.policies.planning.search.annealing import anneal
+from dispatcher.policies.planning.search.insertion import insert_by_due_time
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
 from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.requests import SimRequest

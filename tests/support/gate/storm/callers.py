@@ -8,14 +8,14 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
-from dispatcher.model.collected import Collected, tokens_of
+from dispatcher.model.answers.collected import Collected, tokens_of
 from dispatcher.model.errors import AnsweredError
+from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Endpoint, Request
-from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished
-from dispatcher.operations.answer import result_of
-from dispatcher.operations.results import choices_of, last_event
-from dispatcher.operations.submit import Known, submit
+from dispatcher.operations.calls.answer import result_of
+from dispatcher.operations.calls.results import choices_of, last_event
+from dispatcher.operations.calls.submit import Known, submit
 from dispatcher.policies.clocks import Share
 from tests.support.gate.storm.books import Answered
 from tests.support.gate.storm.engine import MODELS

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.commands import Accept, Command, Outcome, Refused, Report
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.operations.calls.detached import serve_launched
 from dispatcher.operations.context import Context
-from dispatcher.operations.detached import serve_launched
 from dispatcher.operations.pools import Pool, Pools, PoolSettings
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.ports import Connection, Log
-from dispatcher.service.gate_process import GateProcess, GateStores
+from dispatcher.service.gate.process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
 from dispatcher.stores.hedged_log import HedgedLog
 from gpu_worker.service.agent import Agent
-from gpu_worker.service.executions import Executions
-from gpu_worker.service.outbox import Outbox
+from gpu_worker.service.executions.executions import Executions
+from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.swapper import Swapper
 from tests.support.gate.storm.books import Books
 from tests.support.gate.storm.clocks import CountingIds, SkewedClock

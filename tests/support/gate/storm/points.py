@@ -18,29 +18,14 @@ from random import Random
 from types import CodeType
 from typing import Any, NamedTuple
 
-from dispatcher.operations import answer, submit
+from dispatcher.operations.calls import answer, submit
 from dispatcher.policies.orders import keyed_index, queues, two_clocks
 from dispatcher.service import kept_answers
-from dispatcher.shard import (
-    accept,
-    activity,
-    codec,
-    deadlines,
-    decide,
-    dispatching,
-    failure_causes,
-    fold,
-    forgetting,
-    lanes,
-    running,
-    slots,
-    state,
-    steps,
-    swapping,
-    wait_record,
-    waits,
-    workers,
-)
+from dispatcher.shard import accept, codec, decide, dispatching, fold, running, steps, workers
+from dispatcher.shard.plan import swapping
+from dispatcher.shard.state import activity, deadlines, failure_causes, forgetting, lanes, slots, state
+from dispatcher.shard.waits import estimate as waits
+from dispatcher.shard.waits import record as wait_record
 
 THROWN = "thrown by the storm"
 HOOK = "__storm_point__"

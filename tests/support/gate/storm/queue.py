@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from dispatcher.model.errors import AnsweredError
-from dispatcher.operations.detached import execute_detached
+from dispatcher.operations.calls.detached import execute_detached
 from tests.support.gate.storm.points import is_thrown
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ FIRST_CALL = "__storm_first_call__"
 ELSEWHERE = {
     "dispatcher.service.tcp.": "the storm has a network of its own",
     "dispatcher.service.log_keeper.": "the sweep of a pool without a gate process",
-    "dispatcher.service.courier.Courier.finish": "the same",
+    "dispatcher.service.gate.courier.Courier.finish": "the same",
     "dispatcher.service.link.link.Link.close": "the end of a process in order",
     "dispatcher.service.link.link.Link.rest": "a frozen Lambda function",
-    "dispatcher.service.deciding.Decider._commit": "has no body",
+    "dispatcher.service.gate.deciding.Decider._commit": "has no body",
     "dispatcher.service.codec.frames._refuse_constant": "a frame that no process of ours sends",
     "dispatcher.shard.running._clamp_tokens": "an engine that reports numbers that cannot be",
     "dispatcher.policies.orders.interface.registered": "at import",

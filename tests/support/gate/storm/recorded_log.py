@@ -12,7 +12,7 @@ from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.fold import fold
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
-from dispatcher.shard.state import State
+from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
 from dispatcher.stores.memory.log import LogData
 

@@ -12,39 +12,17 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from dispatcher.model import usage
+from dispatcher.model.records import usage
 from dispatcher.policies.orders import queues, sorted_entries
 from dispatcher.policies.planning import residency
-from dispatcher.service import (
-    courier,
-    faults,
-    follower,
-    gate_process,
-    group_commit,
-    kept_answers,
-    leader,
-    planning,
-    replica,
-    snapshots,
-)
+from dispatcher.service import kept_answers, snapshots
 from dispatcher.service.codec import frames
-from dispatcher.shard import (
-    accept,
-    codec,
-    deadlines,
-    forgetting,
-    grouped,
-    interactions,
-    kept_ends,
-    plan_command,
-    records,
-    slots,
-    snapshot,
-    state,
-    steps,
-    wait_record,
-    workers,
-)
+from dispatcher.service.gate import courier, faults, follower, group_commit, leader, planning, replica
+from dispatcher.service.gate import process as gate_process
+from dispatcher.shard import accept, codec, snapshot, steps, workers
+from dispatcher.shard.plan import command as plan_command
+from dispatcher.shard.state import deadlines, forgetting, grouped, interactions, kept_ends, records, slots, state
+from dispatcher.shard.waits import record as wait_record
 from dispatcher.stores.memory import log as memory_log
 from tests.support.gate.storm.oracles import ends
 from tests.support.gate.storm.weather import Weather

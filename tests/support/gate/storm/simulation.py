@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.model.facts import Entry, Fact
-from dispatcher.shard.state import State
+from dispatcher.shard.state.state import State
 from tests.support.gate.hosts import Host, install_hosts
 from tests.support.gate.storm.callers import plans, play
 from tests.support.gate.storm.disturbances import Disturbances

@@ -20,12 +20,12 @@ from zlib import crc32
 
 from dispatcher.model.facts import Accepted, Entry
 from dispatcher.policies.orders.queues import Call, Tenant
-from dispatcher.service import follower
+from dispatcher.service.gate import follower
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import load
-from dispatcher.shard.state import State
+from dispatcher.shard.state.state import State
 from tests.support.gate.hosts import current_host
 from tests.support.gate.storm.points import (
     ANYWHERE,

@@ -20,8 +20,8 @@ from dispatcher.model.execution_token import (
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.ports import Clock, Connection, Transport
-from dispatcher.worker_wire import encode_event, encode_order, parse_event, parse_order
-from gpu_worker.service.executions import Executions, Refusal
+from dispatcher.workers.wire import encode_event, encode_order, parse_event, parse_order
+from gpu_worker.service.executions.executions import Executions, Refusal
 
 SECRETS = FleetSecrets("sixteen characters and more")
 CONNECT_S = 2.0

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.commands import Done, End, Return
-from gpu_worker.service.execution import Abort
-from gpu_worker.service.executions import ALIVE, RETURN_S, Refusal
-from gpu_worker.service.outbox import PENDING_MAX
+from gpu_worker.service.executions.execution import Abort
+from gpu_worker.service.executions.executions import ALIVE, RETURN_S, Refusal
+from gpu_worker.service.executions.outbox import PENDING_MAX
 from tests.support.depth import at_depth
 from tests.support.virtual_time import START, run
 from tests.support.worker.harness import SLOTS, WorkerHarness, order

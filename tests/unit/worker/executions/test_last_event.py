@@ -8,8 +8,8 @@ import json
 import pytest
 
 from dispatcher.model.commands import Over
-from dispatcher.worker_wire import parse_event
-from gpu_worker.service.executions import ALIVE
+from dispatcher.workers.wire import parse_event
+from gpu_worker.service.executions.executions import ALIVE
 from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from dispatcher.fields.parse import parse_request
-from dispatcher.model.answers import AnswerHead
-from dispatcher.model.collected import Collected, tokens_of
+from dispatcher.model.answers.collected import Collected, tokens_of
+from dispatcher.model.answers.form import AnswerHead
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Token
-from dispatcher.worker_client import LINE_BYTES_MAX
-from dispatcher.worker_wire import encode_event, parse_event
+from dispatcher.workers.client import LINE_BYTES_MAX
+from dispatcher.workers.wire import encode_event, parse_event
 from gpu_worker.engines.interface import EngineError, EngineEvent, own_order
 from gpu_worker.engines.openai.normal.oddities import KINDS_MAX, Oddities
 from tests.support.virtual_time import run

@@ -3,9 +3,9 @@ hold, in usage, and in the order."""
 
 from __future__ import annotations
 
-from dispatcher.operations import ends, following
+from dispatcher.operations.calls import ends, following
 from dispatcher.policies.orders import two_clocks
-from dispatcher.service import deciding, follower, replica
+from dispatcher.service.gate import deciding, follower, replica
 from dispatcher.service.link import pending
 from dispatcher.shard import decide, fold, running, steps
 from tests.support.gate.storm.bugs.registry import Edit, bug

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dispatcher.operations import following
-from dispatcher.service import courier, launches, presence, replica
+from dispatcher.operations.calls import following
+from dispatcher.service.gate import courier, launches, presence, replica
 from dispatcher.service.link import route, waiters
-from dispatcher.shard import deadlines, decide, fold, running, steps
-from gpu_worker.service import agent, executions
-from gpu_worker.service import outbox as worker_outbox
+from dispatcher.shard import decide, fold, running, steps
+from dispatcher.shard.state import deadlines
+from gpu_worker.service import agent
+from gpu_worker.service.executions import executions
+from gpu_worker.service.executions import outbox as worker_outbox
 from tests.support.gate.storm.bugs.registry import Edit, Value, bug
 
 bug(

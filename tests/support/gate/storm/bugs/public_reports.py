@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dispatcher.policies.orders import two_clocks
 from dispatcher.shard import accept, fold, running
-from gpu_worker.service import executions
-from gpu_worker.service import outbox as worker_outbox
+from gpu_worker.service.executions import executions
+from gpu_worker.service.executions import outbox as worker_outbox
 from tests.support.gate.storm.bugs.registry import Edit, bug
 
 bug(

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from math import inf
 
-from dispatcher.operations import answer_events, following, submit
-from dispatcher.service import clock_guard, follower, gate_process, planning, presence, replica, snapshots
+from dispatcher.operations.calls import answer_events, following, submit
+from dispatcher.service import snapshots
+from dispatcher.service.gate import clock_guard, follower, planning, presence, replica
+from dispatcher.service.gate import process as gate_process
 from dispatcher.service.link import alone, patience
-from dispatcher.shard import accept, fold, records, running, snapshot, state, steps, swapping
+from dispatcher.shard import accept, fold, running, snapshot, steps
+from dispatcher.shard.plan import swapping
+from dispatcher.shard.state import records, state
 from dispatcher.stores import hedged_log, snapshot_parts
-from gpu_worker.service import agent, executions
+from gpu_worker.service import agent
+from gpu_worker.service.executions import executions
 from tests.support.gate.storm import journal
 from tests.support.gate.storm.bugs.registry import Edit, Value, bug
 

@@ -16,7 +16,7 @@ from tests.support.gate.definitions import Charge, Clocks, debit, in_profile, li
 
 if TYPE_CHECKING:
     from dispatcher.policies.orders.queues import Call, Tenant
-    from dispatcher.shard.state import State
+    from dispatcher.shard.state.state import State
 
 
 def unfair(state: State, fact: Fact, accepted: Mapping[str, float]) -> str | None:

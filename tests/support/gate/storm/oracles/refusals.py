@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dispatcher.model.facts import Accepted, Entry, Fact
-from dispatcher.shard import interactions
+from dispatcher.shard.state import interactions
 
 if TYPE_CHECKING:
-    from dispatcher.shard.state import State
+    from dispatcher.shard.state.state import State
     from tests.support.gate.storm.books import Answered
     from tests.support.gate.storm.world import World
 

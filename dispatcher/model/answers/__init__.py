@@ -1,0 +1,1 @@
+"""Answers in OpenAI's form: whole, in pieces, refused, or missing. Pure."""

@@ -1,0 +1,1 @@
+"""What the stores keep: records, and the ports that keep them. Pure."""

@@ -1,0 +1,156 @@
+"""A call in its caller's process. The gate's command, the durable item and the worker's order are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dispatcher.model.call import CallTerms, TenantConfig
+from dispatcher.model.commands import Accept, Offer, parse_call_id
+from dispatcher.model.records.invocation import Invocation
+from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.requests import Request
+from dispatcher.model.worker_protocol import WorkOrder
+from dispatcher.operations.calls.output_limits import OutputLimit
+from dispatcher.operations.calls.slo import due_at
+from dispatcher.policies.planning.slo import SloClass
+from dispatcher.policies.share_bounds import clamp_burst, clamp_cost, clamp_rate, clamp_weight
+from dispatcher.policies.tiers import Tier
+from dispatcher.ports import GateLink
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request of a tenant, ready for the gate. Times are Unix seconds."""
+
+    id: str
+    """The call's id in the log and in answers."""
+    tenant: Tenant
+    request: Request
+    limit: OutputLimit
+    terms: CallTerms
+    created_at: float
+    key: str = ""
+    """The caller's idempotency key, or the Lambda request id. A call with a key is durable."""
+    unread: frozenset[str] = frozenset()
+    """Fields of the body that the model's workers do not read and that change nothing for them. Orders leave them
+    out."""
+    slo_class: SloClass | None = None
+    """None if the pool has no SLO classes."""
+    trace: str = ""
+    """The traceparent of the call's first span; empty if this process traces nothing."""
+    pool: str = "default"
+    """The pool that has the call."""
+
+    @property
+    def is_durable(self) -> bool:
+        return bool(self.key)
+
+    @property
+    def queue(self) -> tuple[str, str]:
+        """The queue in which it waits: its tenant has one in each pool."""
+        return self.pool, self.tenant.identity
+
+    def rejoin(self, item: Invocation, pool: str) -> Call:
+        """Return the call as another process has stored it under the same key."""
+        terms, times = self.terms, (item.created_at, item.deadline_at)
+        if terms.due_at == due_at(self.slo_class, self.created_at, terms.deadline_at):
+            terms = terms._replace(due_at=due_at(self.slo_class, *times))
+        terms = terms._replace(deadline_at=item.deadline_at)
+        return replace(self, id=item.id, created_at=item.created_at, terms=terms, trace=item.trace, pool=pool)
+
+
+def new_terms(
+    tenant: Tenant,
+    request: Request,
+    *,
+    cost: float,
+    input_tokens: int,
+    times: tuple[float, float],
+    durable: bool,
+    slo_class: SloClass | None,
+    due: float = 0.0,
+) -> CallTerms:
+    """Return the terms of a request. `times`: when it arrived, and its deadline. `due`: when its first token is due, if
+    its class does not say it: a line of a batch has the time of its batch."""
+    return CallTerms(
+        tenant=tenant.identity,
+        model=request.model,
+        cost=clamp_cost(cost),
+        deadline_at=times[1],
+        durable=durable,
+        app=request.app,
+        interaction=request.interaction,
+        slo_class="" if slo_class is None else slo_class.name,
+        due_at=due or due_at(slo_class, *times),
+        deferred=slo_class is not None and slo_class.is_deferred,
+        input_tokens=input_tokens,
+    )
+
+
+def accept_of(call: Call, link: GateLink, process: str) -> Accept:
+    """Return the command that queues the call, or that makes `process` the holder of a durable one.
+
+    A stored share outside the bounds (policies/share_bounds.py) is clamped here; `headgate doctor` names its tenant.
+    """
+    tenant, share = call.tenant, call.tenant.share
+    is_own = parse_call_id(call.id)[0] == link.process
+    config = TenantConfig(
+        version=tenant.version,
+        weight=clamp_weight(share.weight),
+        rate_per_s=clamp_rate(share.rate_per_s),
+        burst=clamp_burst(share.burst),
+        tier=tenant.tier.value,
+        waiting_max=tenant.queue_items_max,
+    )
+    return Accept(call.id, link.floor if is_own else 0, process, call.terms, config)
+
+
+def item_of(call: Call, body: str) -> Invocation:
+    """Return the item that makes the call durable."""
+    return Invocation(
+        id=call.id,
+        tenant=call.tenant.identity,
+        key=call.key,
+        pool=call.pool,
+        model=call.request.model,
+        fingerprint=call.request.fingerprint(),
+        created_at=call.created_at,
+        deadline_at=call.terms.deadline_at,
+        endpoint=call.request.endpoint,
+        body=body,
+        trace=call.trace,
+    )
+
+
+def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
+    """Return the call's order to the worker of an offer. The worker client signs the order.
+
+    A deferred call is of the background tier in the engine, which may evict it: this is QLM's eviction.
+    """
+    request = call.request
+    return WorkOrder(
+        call.terms,
+        call.id,
+        offer.attempt,
+        body={name: value for name, value in request.body.items() if name not in call.unread},
+        max_tokens=call.limit.max_tokens,
+        expected_tokens=call.limit.expected_tokens,
+        endpoint=request.endpoint,
+        choices=request.choices,
+        weight=clamp_weight(call.tenant.share.weight),
+        tier=Tier.BACKGROUND if call.terms.deferred else call.tenant.tier,
+        stage=request.stage,
+        streamed=request.stream,
+        trace=trace,
+    )
+
+
+def span_attributes(call: Call) -> dict[str, str | int]:
+    """Return what every span of the call names. `key` and `request.body` must not be among it."""
+    return {
+        "headgate.tenant": call.tenant.identity,
+        "headgate.pool": call.pool,
+        "headgate.model": call.request.model,
+        "headgate.tier": call.tenant.tier.value,
+        "headgate.invocation": call.id,
+    }

@@ -1,0 +1,1 @@
+"""Sets how many workers each pool has."""

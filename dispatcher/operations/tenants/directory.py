@@ -1,0 +1,215 @@
+"""Finds the tenant of an API key, and caches it for at most a minute. Nothing but a verified key selects a tenant.
+
+Lookups that find no key are limited (lookup_budget.py). So a caller that guesses keys cannot overload the table, lock
+out a tenant that this process has not seen, or push known keys out of the cache. A lookup that finds a key does not
+count, because a new process must be able to find the keys of all its tenants at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections import OrderedDict
+from dataclasses import replace
+from functools import partial
+from typing import Generic, TypeVar
+
+from dispatcher.model.errors import InvalidRequest, StoreUnavailable, Unauthorized
+from dispatcher.model.records.tenant_store import TenantStore
+from dispatcher.model.records.tenants import KeyRecord, Tenant
+from dispatcher.operations.limits import LimitSettings
+from dispatcher.operations.store_patience import in_time
+from dispatcher.operations.tenants.lookup_budget import Lookup, LookupBudget
+from dispatcher.ports import Clock
+
+CACHE_S = 60.0
+"""After this time all processes know that a key was revoked or a limit changed."""
+LOOK_S = 10.0
+"""While a request of a tenant waits, its process looks so often whether the tenant still exists."""
+WAITING_END_S = 3 * LOOK_S
+"""A waiting request ends within this time after its tenant was deleted, and the time of one read of the store: a look
+that another request's read makes unnecessary, one that begins a read, and one that finds its result."""
+CACHE_ENTRIES_MAX = 10_000
+KEY_CHARS_MAX = 200
+_NO_KEY = "No API key was sent. Send it in the header `Authorization: Bearer KEY`, or as `api_key` to lambda.invoke."
+
+V = TypeVar("V")
+
+
+class _Cache(Generic[V]):
+    """A bounded map. Entries are valid for CACHE_S; the oldest are dropped first."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[str, tuple[float, V]] = OrderedDict()
+
+    def get(self, key: str, now: float) -> tuple[V] | None:
+        found = self._entries.get(key)
+        return (found[1],) if found is not None and 0 <= now - found[0] < CACHE_S else None
+
+    def last(self, key: str) -> tuple[float, V] | None:
+        """Return the entry's time and its value, valid or expired."""
+        return self._entries.get(key)
+
+    def has_had(self, key: str) -> bool:
+        """Return whether the key has an entry, valid or expired."""
+        return key in self._entries
+
+    def put(self, key: str, value: V, now: float) -> V:
+        self._entries.pop(key, None)
+        self._entries[key] = (now, value)
+        while len(self._entries) > CACHE_ENTRIES_MAX:
+            self._entries.popitem(last=False)
+        return value
+
+    def drop(self, key: str) -> None:
+        self._entries.pop(key, None)
+
+
+class Directory:
+    """Finds the tenant of a key. `limits` bounds the lookups of unknown keys."""
+
+    def __init__(self, store: TenantStore, clock: Clock, limits: LimitSettings | None = None) -> None:
+        limits = limits or LimitSettings()
+        self._store = store
+        self._clock = clock
+        self._keys: _Cache[KeyRecord] = _Cache()
+        self._unknown_keys: _Cache[None] = _Cache()
+        self._tenants: _Cache[Tenant | None] = _Cache()
+        self._reading: dict[str, asyncio.Task[KeyRecord | None]] = {}
+        """The lookups that are under way, by the key's prefix."""
+        self._reading_tenants: dict[str, asyncio.Task[Tenant | None]] = {}
+        """The same, by the tenant's identity."""
+        self._looking: set[str] = set()
+        """The tenants that are being read again."""
+        self._lookups = LookupBudget(limits, clock)
+
+    async def tenant_of(self, api_key: str | None, address: str = "") -> Tenant:
+        """Return the tenant of this key, with the SLO class of the key if it has one. `address`: the caller's.
+
+        Raises Unauthorized, with one message for every kind of wrong key.
+        Raises Refused if too many unknown keys were looked up.
+        """
+        if not api_key:
+            raise Unauthorized(_NO_KEY)
+        if len(api_key) > KEY_CHARS_MAX:
+            raise Unauthorized()
+        record = await self._key(api_key, address)
+        if record is None or not hmac.compare_digest(record.digest, key_digest(api_key)):
+            raise Unauthorized()
+        self._lookups.note_known(address)
+        if record.expires_at is not None and self._clock.now() >= record.expires_at:
+            raise Unauthorized()
+        tenant = await self.tenant_of_identity(record.tenant)
+        if tenant is None:
+            raise Unauthorized()
+        return replace(tenant, slo_class=record.slo_class) if record.slo_class else tenant
+
+    async def tenant_of_identity(self, identity: str) -> Tenant | None:
+        """Return a tenant, for an invocation that was accepted earlier. None if it is deleted. Concurrent callers share
+        one read."""
+        now = self._clock.now()
+        if cached := self._tenants.get(identity, now):
+            return cached[0]
+        reading = self._reading_tenants.get(identity)
+        if reading is None:
+            reading = self._reading_tenants[identity] = asyncio.ensure_future(self._read_tenant(identity, now))
+            reading.add_done_callback(partial(_forget_reading, self._reading_tenants, identity))
+        return await asyncio.shield(reading)
+
+    async def check_not_deleted(self, tenant: Tenant) -> None:
+        """Read a tenant of `tenant_of` again, before data that was kept for it is shown. Raises Unauthorized."""
+        is_known = self._tenants.last(tenant.identity) is not None
+        if is_known and await self._read_tenant(tenant.identity, self._clock.now()) is None:
+            raise Unauthorized()
+
+    def is_deleted(self, identity: str) -> bool:
+        """Return whether the last read of the tenant found none. False if this process has not read it. Reads
+        nothing."""
+        last = self._tenants.last(identity)
+        return last is not None and last[1] is None
+
+    async def look_again(self, identity: str) -> None:
+        """Read a tenant again that this process has read before, unless that was less than LOOK_S ago.
+
+        The task of a waiting request calls this, so that the request ends soon after its tenant. If the store does not
+        answer, the tenant counts as existing.
+        """
+        now, last = self._clock.now(), self._tenants.last(identity)
+        if last is None or last[1] is None or identity in self._looking or 0 <= now - last[0] < LOOK_S:
+            return
+        self._looking.add(identity)
+        try:
+            await self._read_tenant(identity, now)
+        except StoreUnavailable:
+            return
+        finally:
+            self._looking.discard(identity)
+
+    async def _read_tenant(self, identity: str, now: float) -> Tenant | None:
+        return self._tenants.put(identity, await in_time(self._store.get_tenant(identity)), now)
+
+    async def _key(self, api_key: str, address: str) -> KeyRecord | None:
+        """Return the key's record. Concurrent callers with the same prefix share one lookup."""
+        prefix, now = key_prefix(api_key), self._clock.now()
+        if cached := self._keys.get(prefix, now):
+            return cached[0]
+        if self._unknown_keys.get(prefix, now):
+            return None
+        reading = self._reading.get(prefix)
+        if reading is None:
+            lookup = None
+            if not self._keys.has_had(prefix):
+                lookup = self._lookups.take(address, is_checked=has_check(api_key))
+            reading = self._reading[prefix] = asyncio.ensure_future(self._read_key(prefix, now, lookup))
+            reading.add_done_callback(partial(_forget_reading, self._reading, prefix))
+        return await asyncio.shield(reading)
+
+    async def _read_key(self, prefix: str, now: float, lookup: Lookup | None) -> KeyRecord | None:
+        record = await in_time(self._store.find_key(prefix))
+        if record is None:
+            self._keys.drop(prefix)
+            return self._unknown_keys.put(prefix, None, now)
+        if lookup is not None:
+            lookup.give_back()
+        return self._keys.put(prefix, record, now)
+
+
+def _forget_reading(readings: dict[str, asyncio.Task[V]], name: str, reading: asyncio.Task[V]) -> None:
+    del readings[name]
+    if not reading.cancelled():
+        reading.exception()  # each waiting caller raises it
+
+
+KEY_PREFIX_CHARS = 12
+CHECK_CHARS = 6
+"""The last characters of a key follow from the others, so that a typing error or a guess is seen without a lookup."""
+
+
+def new_key(
+    tenant: str, secret: str, expires_at: float | None = None, *, created_at: float = 0.0, slo_class: str = ""
+) -> tuple[str, KeyRecord]:
+    """Return a key, to be shown once, and the record to store. `secret` must have at least 128 random bits after its
+    first KEY_PREFIX_CHARS characters. Raises InvalidRequest if it is shorter."""
+    if len(secret) < KEY_PREFIX_CHARS + 22:
+        raise InvalidRequest("an API key needs at least 128 random bits beyond its prefix")
+    key = f"hg-{secret}{_check_of(secret)}"
+    return key, KeyRecord(key_prefix(key), key_digest(key), tenant, expires_at, created_at, slo_class)
+
+
+def key_prefix(key: str) -> str:
+    return key[: len("hg-") + KEY_PREFIX_CHARS]
+
+
+def has_check(key: str) -> bool:
+    """Return whether a key ends with its check. Keys that were made before there was one do not, and are valid."""
+    secret = key.removeprefix("hg-")
+    return secret != key and secret[-CHECK_CHARS:] == _check_of(secret[:-CHECK_CHARS])
+
+
+def _check_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()[:CHECK_CHARS]
+
+
+def key_digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

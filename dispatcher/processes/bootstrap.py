@@ -1,0 +1,289 @@
+"""Assembles a gate from its environment. Only this module makes the real clock, ids, random source and clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from dispatcher.model.records.files import FileStore
+from dispatcher.model.scaling import FleetScaler
+from dispatcher.model.tracing import NO_TRACING, Tracing
+from dispatcher.operations.context import Context
+from dispatcher.operations.pools import Pool, Pools
+from dispatcher.operations.scaling.waking import Waking
+from dispatcher.ports import Clock, Ids, Launcher, Store
+from dispatcher.processes.secret_source import fleet_secrets
+from dispatcher.settings.config import Config, load_config
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+    from dispatcher.service.gate.process import GateProcess
+    from dispatcher.service.link.finder import Fleet
+    from dispatcher.service.link.link import Link
+    from dispatcher.service.log_keeper import LogKeeper
+
+NAME_DIGITS = "abcdefghijklmnopqrstuvwxyz0123456789"
+NAME_CHARS = 12
+SQS_CONNECT_S = 1.0
+SQS_READ_S = 3.0
+SQS_TRIES_MAX = 3
+ECS_CONNECT_S = 2.0
+ECS_READ_S = 5.0
+ECS_TRIES_MAX = 3
+
+
+def own_address(host: str) -> str:
+    """Return the address at which other hosts reach a process that listens at `host`: `host`, or, if that means all
+    addresses of this host, the one of this host's name. Raises ConfigurationError if it is not known."""
+    if host not in ("0.0.0.0", "::"):  # noqa: S104 (compared, not bound)
+        return host
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        advice = "give it: HEADGATE_GATE_ADDRESS for a gate process, --advertise for a worker"
+        raise ConfigurationError(f"this host's own address is not known; {advice}") from None
+
+
+class RealClock:
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class RealIds:
+    def new(self) -> str:
+        return "".join(secrets.choice(NAME_DIGITS) for _ in range(NAME_CHARS))
+
+    def secret(self) -> str:
+        return secrets.token_urlsafe(33)
+
+
+def real_random() -> Random:
+    """Return a random source for jitter. It must not be used for secrets."""
+    return Random(secrets.randbits(64))
+
+
+@dataclass(frozen=True, slots=True)
+class SqsLauncher:
+    """Launches a durable call by an SQS message with its id, for headgate-execute. The prompt stays in the table."""
+
+    client: SQSClient
+    queue_url: str
+    threads: ThreadPoolExecutor
+
+    async def launch(self, invocation_id: str, attempt: int) -> None:
+        """Send the message. Raises StoreUnavailable."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        message = json.dumps({"id": invocation_id, "attempt": attempt})
+        send = partial(self.client.send_message, QueueUrl=self.queue_url, MessageBody=message)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self.threads, send)
+        except (BotoCoreError, ClientError) as error:
+            raise StoreUnavailable(f"The queue cannot be used: {type(error).__name__}.") from None
+
+
+class NoLauncher:
+    """Launches nothing, for a gate without a queue. The worker then returns the attempt, and the call waits until the
+    gate launches it on a connected executor (service/gate/launches.py)."""
+
+    async def launch(self, invocation_id: str, attempt: int) -> None:
+        return None
+
+
+def make_store(config: Config) -> Store:
+    """Return the store that HEADGATE_STORE names.
+
+    The SDK reads region, credentials and endpoint from its own variables. Raises ConfigurationError if the file cannot
+    be opened, or if there is no region or no valid endpoint.
+    """
+    if config.store_path:
+        from dispatcher.stores.sqlite.store import SqliteStore
+
+        return SqliteStore(config.store_path, RealClock())
+    import boto3  # here, so that only a process that uses AWS loads it
+    from botocore.exceptions import BotoCoreError
+
+    from dispatcher.stores.dynamodb.store import DynamoStore, client_config
+
+    try:
+        client = boto3.client("dynamodb", config=client_config(config.store_threads))
+    except (BotoCoreError, ValueError) as error:  # ValueError: the endpoint is not a URL
+        raise ConfigurationError(
+            f"cannot reach the table: {str(error).removesuffix('.')}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
+        ) from None
+    return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)
+
+
+def make_files(config: Config, clock: Clock) -> FileStore | None:
+    """Return the store of the batch API's files that HEADGATE_FILES names; None if it is empty."""
+    kind, _, place = config.files.partition(":")
+    if kind == "folder":
+        from dispatcher.files.folder import FolderFiles
+
+        return FolderFiles(place, clock)
+    if kind == "s3":
+        import boto3
+
+        from dispatcher.files.s3 import S3Files
+
+        bucket, _, prefix = place.partition("/")
+        return S3Files(boto3.client("s3"), bucket, prefix)
+    return None
+
+
+def make_launcher(config: Config) -> Launcher:
+    """Return the launcher. Its time limits are short. With the SDK's own, an idle connection that broke unnoticed would
+    delay all launches for a minute."""
+    if not config.queue_url:
+        return NoLauncher()
+    import boto3
+    from botocore.config import Config as ClientConfig
+
+    limits = ClientConfig(
+        connect_timeout=SQS_CONNECT_S,
+        read_timeout=SQS_READ_S,
+        retries={"total_max_attempts": SQS_TRIES_MAX, "mode": "standard"},
+        tcp_keepalive=True,
+    )
+    return SqsLauncher(boto3.client("sqs", config=limits), config.queue_url, ThreadPoolExecutor(2, "headgate-sqs"))
+
+
+def make_scaler(config: Config) -> FleetScaler | None:
+    """Return the ECS service that HEADGATE_ECS_SERVICE names; None if it is empty."""
+    if not config.ecs_service:
+        return None
+    import boto3
+    from botocore.config import Config as ClientConfig
+
+    from dispatcher.scalers.ecs import EcsService
+
+    limits = ClientConfig(
+        connect_timeout=ECS_CONNECT_S,
+        read_timeout=ECS_READ_S,
+        retries={"total_max_attempts": ECS_TRIES_MAX, "mode": "standard"},
+    )
+    cluster, _, service = config.ecs_service.partition("/")
+    return EcsService(boto3.client("ecs", config=limits), cluster, service)
+
+
+def make_waking(config: Config, clock: Clock) -> Waking | None:
+    """Return what starts the first worker of an empty pool; None without an ECS service."""
+    scaler = make_scaler(config) if config.models else None
+    return None if scaler is None else Waking(scaler, config.models, config.worker_start_s, clock)
+
+
+def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Link:
+    """Return this process's link to the shard of one pool. Its process name is new, so that the ids of calls and the
+    mailboxes of two links of one process are different. Raises ConfigurationError."""
+    from dispatcher.service.link.link import Link
+
+    return Link(
+        RealIds().new(),
+        _fleet(config, store, clock),
+        config.shard_settings(),
+        mailboxes=store.mailboxes,
+        launcher=launcher,
+        answers=store,
+    )
+
+
+def make_gate_process(config: Config) -> GateProcess:
+    """Return a gate process of one pool (Config.of_pool), which does not listen yet. Raises ConfigurationError.
+
+    While it leads, no garbage collection visits its whole state (service/garbage.py).
+    """
+    from dispatcher.processes.planner_process import PlannerProcess
+    from dispatcher.service.garbage import Garbage
+    from dispatcher.service.gate.process import GateProcess, GateStores
+
+    store, clock = make_store(config), RealClock()
+    stores = GateStores(store.mailboxes, store, store, make_launcher(config))
+    fleet = _fleet(config, store, clock)
+    return GateProcess(
+        fleet, config.shard_settings(), stores, config.shard, offload=asyncio.to_thread,
+        plan_offload=PlannerProcess().run, garbage=Garbage(),
+    )  # fmt: skip
+
+
+def make_log_keeper(config: Config, store: Store, clock: Clock, ids: Ids) -> LogKeeper:
+    """Return the keeper, which saves the snapshots of a pool that has no gate process (service/log_keeper.py)."""
+    from dispatcher.service.log_keeper import LogKeeper
+
+    return LogKeeper(store.log(config.shard), store, config.shard_settings(), config.shard, clock, ids)
+
+
+def make_tracing(role: str) -> Tracing:
+    """Return what writes this process's spans: nothing without OTEL_EXPORTER_OTLP_ENDPOINT. Raises ConfigurationError.
+
+    The service's name is OTEL_SERVICE_NAME, or headgate-`role`.
+    """
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not endpoint:
+        return NO_TRACING
+    from dispatcher.otlp.exporter import make_exporter  # here: the SDK takes long to load
+    from dispatcher.otlp.tracing import OtlpTracing, ratio_of
+
+    ratio = ratio_of(os.environ.get("OTEL_TRACES_SAMPLER_ARG", "1"))
+    name = os.environ.get("OTEL_SERVICE_NAME", f"headgate-{role}")
+    return OtlpTracing(name, ratio, real_random(), RealClock(), make_exporter(endpoint))
+
+
+def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:
+    from dispatcher.service.link.finder import Fleet
+    from dispatcher.service.tcp import TcpTransport
+
+    return Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), fleet_secrets(config))
+
+
+def _pool(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Pool:
+    link = make_link(config, store, clock, launcher)
+    return Pool(link, clock, config.pool_settings(), make_waking(config, clock))
+
+
+def make_context(
+    config: Config | None = None,
+    *,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    role: str = "front",
+) -> Context:
+    """Return the context of a front, for all its pools. `config` None: read it from the environment.
+
+    Raises ConfigurationError.
+    """
+    from dispatcher.workers.client import HttpWorkerClient
+
+    config = config or load_config()
+    clock = clock or RealClock()
+    store = store or make_store(config)
+    launcher = make_launcher(config)
+    return Context(
+        pools=Pools(*(_pool(each, store, clock, launcher) for each in config.each_pool())),
+        store=store,
+        workers=HttpWorkerClient(secrets=fleet_secrets(config), clock=clock),
+        launcher=launcher,
+        clock=clock,
+        ids=RealIds(),
+        settings=config.gate_settings(),
+        limit_settings=config.limits,
+        files=make_files(config, clock),
+        cors_origins=config.cors_origins,
+        tracing=make_tracing(role),
+    )

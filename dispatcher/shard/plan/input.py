@@ -1,0 +1,101 @@
+"""What the planner gets of a shard: an immutable picture of the groups that wait and of the workers.
+
+The groups are those of planning/groups.py: model, SLO class and length bucket of the prompt. A picture of n waiting
+calls takes about a microsecond for each. It is made while the gate decides nothing, so only when a plan is due.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from dispatcher.policies.clocks import Share
+from dispatcher.policies.orders.queues import Call, Tenant
+from dispatcher.policies.planning.claims import TenantBacklog
+from dispatcher.policies.planning.fleet import FleetWorker
+from dispatcher.policies.planning.forecast import ArrivalForecast
+from dispatcher.policies.planning.groups import LENGTH_BOUNDS, GroupFigures, GroupKey
+from dispatcher.policies.planning.slo import BATCH, INTERACTIVE, NORMAL
+from dispatcher.shard.plan.swapping import fleet_worker
+from dispatcher.shard.state.state import State
+from dispatcher.shard.workers import USABLE
+
+HORIZON_S = 60.0
+
+
+class PlanInput(NamedTuple):
+    backlogs: tuple[TenantBacklog, ...]
+    workers: tuple[FleetWorker, ...]
+    made_at: float
+    """The time of the picture, in Unix seconds."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any throughput is measured. Otherwise no time can be planned."""
+        return any(rate > 0 for worker in self.workers for rate in worker.service_per_s.values())
+
+
+def plan_input(state: State, forecasts: Mapping[str, ArrivalForecast], now: float) -> PlanInput:
+    """Return the picture. `forecasts`: the arrivals of the tenants, by model."""
+    groups: dict[str, dict[GroupKey, list[Call]]] = {}
+    for call in state.calls.values():
+        if call.queued:
+            groups.setdefault(call.tenant.name, {}).setdefault(_key(call), []).append(call)
+    backlogs = tuple(_backlog(state.tenants[name], of_tenant, forecasts, now) for name, of_tenant in groups.items())
+    usable = (worker for worker in state.workers.values() if worker.load or worker.config.state in USABLE)
+    return PlanInput(backlogs, tuple(fleet_worker(worker, now) for worker in usable), now)
+
+
+def predicts_miss(state: State, now: float) -> bool:
+    """Return whether a call will probably be late: its model is missing, or the backlog of its model takes longer than
+    the time until the call is due. All of a model's waiting calls count as one like the head of a queue."""
+    held = {worker.target for worker in state.workers.values()}
+    if not state.waiting_models.keys() <= held:
+        return True
+    return any(_due_at(head) < now + _backlog_s(state, head) for head in _heads(state))
+
+
+def _heads(state: State) -> Iterator[Call]:
+    for tenant in state.tenants.values():
+        if tenant.waiting:
+            yield from (queue.head() for queue in tenant.queues.values() if queue.count)
+
+
+def _backlog_s(state: State, head: Call) -> float:
+    capacity_per_s = state.slots.capacity_per_s(head.model)
+    return state.waiting_models[head.model] * head.cost / capacity_per_s if capacity_per_s > 0 else 0.0
+
+
+def _due_at(call: Call) -> float:
+    """Return when the call is due. One without a class is due like the default class."""
+    return call.terms.due_at or NORMAL.due_at(call.arrived_at)
+
+
+def _key(call: Call) -> GroupKey:
+    """Return the call's group. The planner needs of a class whether it is deferred, and of a call when it is due, so a
+    class of another name counts as the default one."""
+    slo_class = BATCH if call.deferred else INTERACTIVE if call.terms.slo_class == INTERACTIVE.name else NORMAL
+    return GroupKey(call.model, slo_class.name, bisect_left(LENGTH_BOUNDS, call.terms.input_tokens))
+
+
+def _backlog(
+    tenant: Tenant,
+    groups: Mapping[GroupKey, list[Call]],
+    forecasts: Mapping[str, ArrivalForecast],
+    now: float,
+) -> TenantBacklog:
+    share = Share(tenant.config.weight, tenant.config.rate_per_s, tenant.config.burst)
+    expected = {model: each.service(tenant.name, now, HORIZON_S) for model, each in forecasts.items()}
+    return TenantBacklog(
+        tenant.name,
+        share,
+        [_figures(key, calls) for key, calls in groups.items()],
+        {model: service for model, service in expected.items() if service > 0},
+    )
+
+
+def _figures(key: GroupKey, calls: list[Call]) -> GroupFigures:
+    """Return the figures of a group. A call's cost is its expected service. The planner needs no lengths of outputs."""
+    due = [_due_at(call) for call in calls]
+    return GroupFigures(key, len(calls), sum(call.cost for call in calls), 0.0, 0.0, min(due), max(due))

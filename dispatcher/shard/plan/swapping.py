@@ -1,0 +1,125 @@
+"""Decides which models workers load. A worker learns of it from its next heartbeat.
+
+First come the models that must be loaded whatever a plan says (policies/planning/residency.py), then those of a fresh
+plan (planned.py). No worker swaps before its residency is over.
+
+An ordered worker gets no new calls, and its heartbeats are answered with the model. The order ends when the worker
+reports the model. If it does not in time (Worker.order_ends_at), the order is withdrawn: a worker that cannot load a
+model serves its own again, and another worker gets the next order.
+
+Without a worker of several models, one test for each decision is all that this costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from dispatcher.model.commands import Accept, Attempts, Command, Outcome, Plan, Report, Tick
+from dispatcher.model.facts import ModelOrdered
+from dispatcher.policies.planning.fleet import FleetWorker
+from dispatcher.policies.planning.residency import DRAIN_S, fallback_models, held_s
+from dispatcher.shard.decision import Decision
+from dispatcher.shard.plan.apply import planned_models
+from dispatcher.shard.state.records import Worker
+from dispatcher.shard.state.state import State
+from dispatcher.shard.workers import USABLE
+
+TRIGGERS = frozenset({Accept, Report, Tick, Plan})
+SWAP_MAX_S = 600.0
+"""A worker does not load a model if the swap takes longer."""
+LEAVING = frozenset({"draining", "retiring"})
+DRAIN_MIN_S = 2.0
+"""A drain is expected to take at least this long: the worker learns of the order from its next heartbeat."""
+
+
+def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
+    """Order workers to load models, and withdraw orders that were not carried out in time."""
+    state = decision.state
+    if not state.slots.can_swap or not any(type(command) in TRIGGERS for command in commands):
+        return
+    for worker in list(state.workers.values()):
+        if worker.load and state.at >= worker.order_ends_at:
+            decision.add(ModelOrdered(worker.name, ""))
+    models = planned_models(state)
+    if waiting := _waiting_since(state):
+        usable = [each for each in state.workers.values() if each.load or each.config.state in USABLE]
+        fleet = [fleet_worker(each, state.at) for each in usable]
+        expected_s = _drain_s(fleet) if models else None
+        _order(decision, fallback_models(waiting, fleet, state.at, expected_drain_s=expected_s))
+    _order(decision, models)
+
+
+def answered_with_loads(state: State, commands: Sequence[Command], outcomes: list[Outcome]) -> None:
+    """Put the ordered models into the answers to heartbeats."""
+    if not state.slots.can_swap:
+        return
+    for number, outcome in enumerate(outcomes):
+        if isinstance(outcome, Attempts) and isinstance(commands[number], Report):
+            outcomes[number] = outcome._replace(load=state.workers[outcome.worker].load)
+
+
+def fleet_worker(worker: Worker, now: float) -> FleetWorker:
+    """Return the worker as the planner sees it. Impossible numbers of its report are replaced.
+
+    A worker counts as having its model since the end of its last order, if that is later.
+    """
+    swap_s = {model: max(0.0, seconds) for model, seconds in worker.swap_s.items() if seconds <= SWAP_MAX_S}
+    loaded_at = now if worker.load else max(worker.config.loaded_at, worker.ordered_at)
+    rates = {each.model: each.service_per_s for each in worker.config.models}
+    rates[worker.model] = worker.config.service_per_s or rates.get(worker.model, 0.0)
+    kind = " ".join([str(worker.slots), *sorted(swap_s)])
+    return FleetWorker(
+        worker.name, kind, worker.target, loaded_at, swap_s, _free_s(worker), rates, max(1, worker.slots)
+    )  # fmt: skip
+
+
+def _free_s(worker: Worker) -> float:
+    """Return in how many seconds the running calls have ended: on average, half of their cost is left. A drain bounds
+    it."""
+    capacity_per_s = worker.config.service_per_s
+    left = sum(call.cost for call in worker.running.values()) / 2
+    return min(DRAIN_S, left / capacity_per_s if 0 < capacity_per_s < inf else 0.0)
+
+
+def _drain_s(fleet: Sequence[FleetWorker]) -> float:
+    """Return how long a drain probably takes: the longest of the workers now."""
+    return min(DRAIN_S, DRAIN_MIN_S + max((worker.free_s for worker in fleet), default=0.0))
+
+
+def _order(decision: Decision, models: Mapping[str, str]) -> None:
+    """Order these models, from workers that may swap now."""
+    state = decision.state
+    for name, model in models.items():
+        worker = state.workers.get(name)
+        if worker is None or worker.load or worker.model == model or worker.config.state not in USABLE:
+            continue
+        fleet = fleet_worker(worker, state.at)
+        if fleet.fits(model) and not held_s(fleet, model, state.at, worker.model in state.waiting_models):
+            decision.add(ModelOrdered(name, model))
+
+
+def _waiting_since(state: State) -> dict[str, float]:
+    """Return the models with waiting calls that may cause a swap, each with the time since which it is missing: the
+    arrival of a waiting call, or the last order to load it or to load another model in its place.
+
+    Empty if no model is missing. A model is not missing if a silent worker has it, because that worker reports again or
+    is lost within seconds.
+    """
+    held = {each.target for each in state.workers.values() if each.load or each.config.state not in LEAVING}
+    missing = state.waiting_models.keys() - held
+    if not missing:
+        return {}
+    found = dict.fromkeys(state.waiting_models.keys() & held, state.at)
+    for tenant in state.tenants.values():
+        for queue in tenant.queues.values() if tenant.waiting else ():
+            if queue.count and queue.model in missing:
+                head = queue.head()
+                if not head.deferred or head.terms.due_at <= state.at + DRAIN_S + _swap_s(state, queue.model):
+                    found[queue.model] = min(head.arrived_at, found.get(queue.model, inf))
+    return {model: max(since, state.models_turned.get(model, 0.0)) for model, since in found.items()}
+
+
+def _swap_s(state: State, model: str) -> float:
+    """Return the shortest time in which a worker can load the model."""
+    return min((each.swap_s[model] for each in state.workers.values() if model in each.swap_s), default=0.0)

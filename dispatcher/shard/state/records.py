@@ -1,0 +1,152 @@
+"""The records of a shard besides tenants and calls: workers, processes and usage."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dispatcher.model.call import made
+from dispatcher.model.facts import WorkerSet
+from dispatcher.policies.orders.queues import Call
+from dispatcher.policies.planning.residency import DRAIN_S
+
+RECENT = 8
+"""The number of a worker's last attempts for which the state remembers whether they failed."""
+FAILED_MOST = 4
+"""A worker rests if so many of its last RECENT attempts failed, each for another cause (failure_causes.py)."""
+SLOW_SWAPS = 3.0
+ORDER_MARGIN_S = 30.0
+"""A worker has the time of a drain, of so many swaps, and this margin to load a model."""
+UNREACHED_KEPT = 8
+"""The number of workers that a process could not reach and that are remembered for it."""
+ACCEPTED_KEPT = 1024
+"""A process has at least so many sequence numbers before those below its floor are dropped."""
+NO_PROCESS = ""
+"""The name of the state's record of the calls that no process holds. Such a call is launched when it gets a slot: an
+executor starts, and holds the call. If an attempt is not begun, perhaps no executor can start. Then the record becomes
+silent like a process, and its waiting calls are suspended. Otherwise each of them in turn would take a slot for the
+time of an offer, for nothing, while the calls of other tenants wait. When an executor holds one of the calls, all of
+them get offers again (accept.py). Until then the leader starts an executor for one of them from time to time, without a
+slot (service/gate/launches.py)."""
+
+
+class Worker:
+    """A worker in the log. `configure` replaces `config`; `config` itself never changes.
+
+    The fields that every decision reads are attributes of this class too: a read takes a fifth of the time of a field
+    of a named tuple.
+    """
+
+    __slots__ = (
+        "causes",
+        "config",
+        "failures",
+        "load",
+        "model",
+        "name",
+        "ordered_at",
+        "running",
+        "slots",
+        "slots_open",
+        "swap_s",
+        "url",
+    )
+
+    def __init__(self, config: WorkerSet) -> None:
+        self.load = ""
+        """The model that it should load now; empty: it keeps its model."""
+        self.ordered_at = 0.0
+        """When it last got such an order, or the order was withdrawn, in Unix seconds."""
+        self.configure(config)
+        self.running: dict[str, Call] = {}
+        """The calls that hold its slots, by id."""
+        self.failures = 0
+        """One bit for each of the last RECENT attempts, 1 if it failed."""
+        self.causes: tuple[str, ...] = ()
+        """The causes of the last attempts, the latest first; empty for one that shows no fault of the worker. Not more
+        than RECENT, and none after the oldest cause."""
+
+    def configure(self, config: WorkerSet) -> None:
+        self.config = config
+        self.name, self.model, self.url, self.slots = config.worker, config.model, config.url, config.slots
+        self.swap_s = {each.model: each.swap_s for each in config.models}
+        """The seconds that each of its models takes to load; empty for a worker that keeps its model."""
+        self._open()
+
+    def order(self, model: str, at: float) -> None:
+        self.load, self.ordered_at = model, at
+        self._open()
+
+    def _open(self) -> None:
+        is_open = self.config.state == "serving" and not self.load
+        self.slots_open = self.slots if is_open else 0
+        """The number of its slots if it gets new work, otherwise 0."""
+
+    @property
+    def order_ends_at(self) -> float:
+        """When its order is withdrawn if it is not carried out, in Unix seconds."""
+        return self.ordered_at + DRAIN_S + SLOW_SWAPS * max(0.0, self.swap_s.get(self.load, 0.0)) + ORDER_MARGIN_S
+
+    @property
+    def target(self) -> str:
+        """The model that it has, or that it should load."""
+        return self.load or self.model
+
+    @property
+    def free(self) -> int:
+        """The number of its slots that may be given to calls now. It may be negative after a reduction of its slots."""
+        return self.slots - len(self.running) if self.config.state == "serving" and not self.load else 0
+
+    @property
+    def is_failing(self) -> bool:
+        return len({cause for cause in self.causes if cause}) >= FAILED_MOST
+
+
+class Process:
+    """A process that holds callers, or the record of NO_PROCESS. It is remembered for a while after its last call
+    (forgetting.py)."""
+
+    __slots__ = ("accepted", "accepted_most", "calls", "floor", "seen_at", "silent", "unreached")
+
+    def __init__(self, seen_at: float) -> None:
+        self.calls: dict[str, Call] = {}
+        """The calls that it holds, by id."""
+        self.silent = False
+        self.floor = 0
+        """The process repeats no command for a call with a lower sequence number."""
+        self.accepted: set[int] = set()
+        """The sequence numbers of its accepted calls: all from the floor on, and some below it."""
+        self.accepted_most = ACCEPTED_KEPT
+        """If `accepted` has more numbers, those below the floor are dropped."""
+        self.seen_at = seen_at
+        self.unreached: tuple[str, ...] = ()
+        """The workers that it could not reach since it last reached one."""
+
+    def repeatable(self) -> set[int]:
+        """Return the accepted numbers from the floor on."""
+        return {number for number in self.accepted if number >= self.floor}
+
+    def drop_accepted(self) -> None:
+        """Drop the numbers below the floor. The next time is when there are twice as many, so it is O(1) a call."""
+        self.accepted = self.repeatable()
+        self.accepted_most = max(ACCEPTED_KEPT, 2 * len(self.accepted))
+
+
+class Usage(NamedTuple):
+    """Totals of one tenant, application and hour. `position`: the position of the last entry that changed them."""
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    service: float
+    position: int
+    cached_tokens: int = 0
+    """The part of the input tokens that engines found in their prefix caches."""
+
+    def plus(self, input_tokens: int, output_tokens: int, service: float, position: int, cached_tokens: int) -> Usage:
+        """Return the totals with one more call."""
+        requests, read, generated, served, _, cached = self
+        tokens = (read + input_tokens, generated + output_tokens)
+        return made(Usage, (requests + 1, *tokens, served + service, position, cached + cached_tokens))
+
+
+NO_USAGE = Usage(0, 0, 0, 0.0, 0, 0)

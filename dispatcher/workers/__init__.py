@@ -1,0 +1,1 @@
+"""The gate's client for workers: connections, and the protocol as bytes."""

@@ -1,0 +1,1 @@
+"""OpenAI's routes: a handler parses the request, calls an operation and answers."""

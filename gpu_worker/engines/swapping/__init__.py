@@ -1,0 +1,1 @@
+"""Models that one worker loads, puts to sleep and exchanges."""

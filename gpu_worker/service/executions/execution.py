@@ -1,0 +1,89 @@
+"""The state of one execution: its order, the output so far, and the reason of an abort."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dispatcher.model.answers.collected import Collected
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder
+from gpu_worker.engines.interface import EngineError, EngineEvent
+from gpu_worker.service.executions.spans import ExecutionSpans
+
+ANSWER_BYTES_MAX = 340_000
+"""The longest answer that is stored for a durable call, in bytes of UTF-8. An answer in a store has at most 350,000."""
+
+
+class Abort(Enum):
+    """The reasons for which the engine must end an execution early."""
+
+    CALLER_LEFT = "the stream was closed"
+    LATE = "the deadline passed"
+    DRAINED = "the worker stops"
+    CUT_OFF = "the worker cannot reach the gate"
+    SWAPPED = "the worker loads another model"
+    LEASE_LOST = "the log does not hold the attempt"
+
+
+@dataclass(eq=False, slots=True)
+class Execution:
+    """The state of one execution. `begun_s`: the time of its order's arrival, by the worker's monotonic clock."""
+
+    order: WorkOrder
+    begun_s: float
+    events: AsyncGenerator[EngineEvent, None]
+    spans: ExecutionSpans
+    upcoming: asyncio.Future[EngineEvent] | None = None
+    """The engine's next event, while the worker waits for it."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    first_token_s: float = 0.0
+    """Seconds from the arrival to the first token; 0 if there was none."""
+    result: Finished | EngineError | None = None
+    """The engine's last event or its error; None while the execution runs."""
+    abort: Abort | None = None
+    """The reason for which the engine must end the execution, as soon as it has the request; None if it may run on."""
+    caller_left: bool = False
+    """True if the caller closed the stream before its last event."""
+    size_bytes: int = 0
+    collected: Collected = field(default_factory=Collected)
+    """The answer of a durable call so far; empty for any other call, and if the answer is too long to be stored."""
+
+    @property
+    def name(self) -> str:
+        return self.order.execution
+
+    def note(self, event: EngineEvent, now_s: float) -> None:
+        """Record an event that arrived at `now_s` of the worker's monotonic clock."""
+        if not isinstance(event, Token):
+            self.input_tokens = event.input_tokens
+        if not isinstance(event, Started):
+            self.output_tokens = event.output_tokens
+        if isinstance(event, Finished):
+            self.cached_tokens = event.cached_tokens
+        if isinstance(event, Token) and not self.first_token_s:
+            self.first_token_s = now_s - self.begun_s
+            self.spans.first_token()
+        if self.order.terms.durable:
+            self._collect(event)
+
+    def counts(self) -> dict[str, int]:
+        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the answer of a durable call is too long to be stored."""
+        return self.size_bytes > ANSWER_BYTES_MAX
+
+    def _collect(self, event: EngineEvent) -> None:
+        if isinstance(event, Token):
+            self.size_bytes += len(event.text.encode("utf-8", "replace"))
+            self.size_bytes += sum(len(json.dumps(part)) for part in (event.delta, event.logprobs) if part)
+        if self.is_too_long:
+            self.collected = Collected()
+        else:
+            self.collected.note(event)

@@ -1,0 +1,1 @@
+"""`headgate tenants` and what it needs: administration, keys, a file applied, usage."""

@@ -1,0 +1,1 @@
+"""What commands share: their options, their output, their exit codes."""

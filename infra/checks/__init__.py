@@ -1,0 +1,1 @@
+"""What the CDK and AWS's own checks say of the app."""

@@ -1,0 +1,1 @@
+"""The workers of a pool: their service, their instances, their network."""
