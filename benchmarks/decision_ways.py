@@ -95,7 +95,7 @@ class OrderAlone:
 
     def arrive(self, tenant: str, now: float) -> None:
         found = self.tenants[tenant]
-        found.clocks, priority = self.order.joined(found, now, self.virtual_time)
+        found.clocks, priority = self.order.join(found, now, self.virtual_time)
         self.arrivals += 1
         queue = found.queues.get((MODEL, False)) or found.queue(MODEL, False)
         queue.add(Call(tenant, found, TERMS, self.arrivals, priority))
@@ -110,7 +110,7 @@ class OrderAlone:
     def decide(self, now: float) -> None:
         call = self.running.popleft()
         tenant, order = call.tenant, self.order
-        clocks = order.settled(tenant, call, self.true_cost)
+        clocks = order.settle(tenant, call, self.true_cost)
         if clocks is not tenant.clocks:
             tenant.clocks = clocks
             queue = tenant.queues.get((MODEL, False))
@@ -122,7 +122,7 @@ class OrderAlone:
             raise RuntimeError("no call waits")
         tenant = queue.tenant
         call = queue.head()
-        call.charge_in_profile, call.charge_rate_per_s, tenant.clocks, self.virtual_time = order.charged(
+        call.charge_in_profile, call.charge_rate_per_s, tenant.clocks, self.virtual_time = order.charge(
             tenant, call.cost, now, self.virtual_time, 1.0, lowest_vft
         )
         queue.remove(call)

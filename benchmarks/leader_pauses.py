@@ -147,7 +147,7 @@ async def measure(tenants: int, waiting: int, seconds: float) -> dict[str, Any]:
         raise RuntimeError("another process leads")
     leader = _leader(replica, clock, Courier(store.mailboxes, NoLauncher(), clock))
     session = Session(NoConnection(), clock, Hello(1, "p", "front", ""))
-    leader.joined(session)
+    leader.on_joined(session)
     tasks = [asyncio.create_task(leader.run()), asyncio.create_task(session.write())]
     stops, begun, cpu = Stops(), clock.monotonic(), time.process_time()
     stops.start()
@@ -160,7 +160,7 @@ async def measure(tenants: int, waiting: int, seconds: float) -> dict[str, Any]:
         if not saved and passed > seconds / 2:
             saved = True
             commands.append(Saved(replica.shard.position))
-        leader.received(session, [Do(number + each, clock.now(), command) for each, command in enumerate(commands)])
+        leader.on_received(session, [Do(number + each, clock.now(), command) for each, command in enumerate(commands)])
         number += len(commands)
         await clock.sleep(STEP_S)
     cpu = time.process_time() - cpu

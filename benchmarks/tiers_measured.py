@@ -254,7 +254,7 @@ async def measured(home: Path, setting: Setting, coming: Sequence[PlannedArrival
             await asyncio.sleep(max(0.0, arrival_s - time.monotonic()))
             if watch.shed_retry_after_s(one.request.tier) is None:
                 answers.append(Answer(one.request.tier, arrival_s))
-                watch.arrived(one.request.execution, one.request.tier, one.request.max_tokens)
+                watch.on_arrived(one.request.execution, one.request.tier, one.request.max_tokens)
                 tasks.append(asyncio.create_task(listen(engine, one.request, answers[-1], watch)))
         await asyncio.gather(*tasks)
         took_s = time.monotonic() - began_s
@@ -276,7 +276,7 @@ async def listen(engine: Any, request: WorkOrder, answer: Answer, watch: SloWatc
             elif isinstance(event, Finished):
                 answer.ended = event.output_tokens == request.max_tokens or event.reason == "stop"
     except EngineError:
-        watch.left(request.execution)
+        watch.on_left(request.execution)
 
 
 def row(runs: Sequence[Measured]) -> dict[str, Any]:

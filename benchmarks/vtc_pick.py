@@ -74,7 +74,7 @@ def picked(names: list[str], policy_name: str) -> tuple[list[int], list[int]]:
             picked = perf_counter_ns()
             assert head is not None
             policy.admit(head.request_id)
-            policy.generated(head.request_id, 1)
+            policy.on_generated(head.request_id, 1)
             policy.finish(head.request_id)
             policy.enqueue(QueueRequest(blank.request_id, head.tenant, blank.input_tokens))
             whole.append(perf_counter_ns() - start)

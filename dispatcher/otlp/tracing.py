@@ -86,7 +86,7 @@ class OtlpTracing:
         sending = asyncio.ensure_future(asyncio.to_thread(self._provider.force_flush))
         done, _ = await asyncio.wait({sending}, timeout=self.flush_s)
         if not done:
-            self._pauses.failed(self._clock.monotonic())
+            self._pauses.on_failure(self._clock.monotonic())
 
     def _start_span(self, name: str, parent: str, attributes: Mapping[str, str | int]) -> Span:
         return _OtlpSpan(self._tracer.start_span(name, _context_of(parent), attributes=dict(attributes)))
@@ -111,7 +111,7 @@ class FlushPauses:
         """Record that the receiver took spans: this ends a pause."""
         self._pause_s, self._until_s = 0.0, -inf
 
-    def failed(self, now_s: float) -> None:
+    def on_failure(self, now_s: float) -> None:
         """Record that the receiver took no spans: this begins a pause. It does nothing during one."""
         if self.allow(now_s):
             self._pause_s = min(max(PAUSE_FIRST_S, 2 * self._pause_s), PAUSE_MAX_S)
@@ -129,7 +129,7 @@ class _Watched(SpanExporter):
         if result is SpanExportResult.SUCCESS:
             self._pauses.sent()
         else:
-            self._pauses.failed(self._clock.monotonic())
+            self._pauses.on_failure(self._clock.monotonic())
         return result
 
     def shutdown(self) -> None:

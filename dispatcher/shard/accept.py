@@ -56,7 +56,7 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
         cost -= min(cost, _discount(state, terms, past))
     slack = state.order.slack
     deferred = terms.deferred and slack is not None
-    clocks, priority = state.order.joined(tenant, state.at, state.virtual_time, deferred=deferred)
+    clocks, priority = state.order.join(tenant, state.at, state.virtual_time, deferred=deferred)
     if slack is not None:
         priority = terms.due_at or DUE_LAST
     if cost != terms.cost or app != terms.app or deferred != terms.deferred:
@@ -111,7 +111,7 @@ def _clocks_before_change(state: State, tenant: Tenant | None) -> Clocks:
     """Return the tenant's clocks at this moment, computed with its old share."""
     if tenant is None or _is_fresh(state, tenant):
         return state.order.new_clocks
-    return state.order.joined(tenant, state.at, state.virtual_time)[0]
+    return state.order.join(tenant, state.at, state.virtual_time)[0]
 
 
 def _is_fresh(state: State, tenant: Tenant) -> bool:

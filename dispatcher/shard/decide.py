@@ -42,7 +42,7 @@ from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch, dispatch_next
 from dispatcher.shard.plan.apply import planned
 from dispatcher.shard.plan.swapping import answered_with_loads, order_loads
-from dispatcher.shard.running import end, leave, lost_worker, returned
+from dispatcher.shard.running import end, leave, lost_worker, return_attempt
 from dispatcher.shard.state.records import NO_PROCESS
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.estimate import expected_wait
@@ -106,7 +106,7 @@ def _decide(decision: Decision, command: Command) -> Outcome:
         case End():
             return end(decision, command)
         case Return():
-            return returned(decision, command)
+            return return_attempt(decision, command)
         case Report():
             return report(decision, command)
         case Cancel():

@@ -56,7 +56,7 @@ def _first_by_tier(state: State, lanes: dict[str, Index]) -> TenantQueue | None:
             return queue
     urgent_first = sorted(lanes, key=lambda tier: Tier(tier).rank)
     for tier in urgent_first:
-        if (queue := lanes[tier].guaranteed(state.at)) is not None:
+        if (queue := lanes[tier].first_in_profile(state.at)) is not None:
             return queue
     direct = (lanes[tier].direct(state.at, state.virtual_time) for tier in urgent_first)
     others = (lanes[tier].due(state.at, state.virtual_time)[0] for tier in urgent_first)
@@ -74,7 +74,7 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
     worker = state.slots.best_for(call, first, state.processes[call.process].unreached) if call.lost_on else first
     slack = state.order.slack
     as_surplus = call.deferred and slack is not None and slack.is_calm(call, state.at)
-    in_profile, rate_per_s, clocks, virtual_time = state.order.charged(
+    in_profile, rate_per_s, clocks, virtual_time = state.order.charge(
         tenant, call.cost, state.at, state.virtual_time, state.scale(), lowest_vft, as_surplus
     )
     decision.add(

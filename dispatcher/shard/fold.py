@@ -36,7 +36,7 @@ from dispatcher.policies.orders.queues import Call
 from dispatcher.shard.state.failure_causes import cause_of, next_causes
 from dispatcher.shard.state.records import UNREACHED_KEPT, Process, Worker
 from dispatcher.shard.state.state import State
-from dispatcher.shard.steps import MASK, News, accepted, dispatched, ended, news_of
+from dispatcher.shard.steps import MASK, News, fold_accept, fold_dispatch, fold_end, news_of
 
 NOT_COUNTED = frozenset({"not_begun", "declined"})
 """A return for one of these reasons counts neither as a failure of the worker nor as an attempt of the call."""
@@ -85,7 +85,7 @@ def _unloadable(worker: Worker, fact: WorkerSet) -> tuple[str, ...]:
     return () if any(each.model == worker.load for each in fact.models) else (worker.load,)
 
 
-def _fold_model_ordered(state: State, fact: ModelOrdered) -> None:
+def _fold_model_order(state: State, fact: ModelOrdered) -> None:
     worker = state.workers[fact.worker]
     if fact.model and fact.model not in worker.swap_s:
         raise ValueError("the worker cannot load this model")
@@ -94,11 +94,11 @@ def _fold_model_ordered(state: State, fact: ModelOrdered) -> None:
         state.assign("models_turned", {**state.models_turned, worker.model: state.at, fact.model: state.at})
 
 
-def _fold_planned(state: State, fact: Planned) -> None:
+def _fold_plan(state: State, fact: Planned) -> None:
     state.assign("plan", fact)
 
 
-def _fold_worker_lost(state: State, fact: WorkerLost) -> None:
+def _fold_worker_loss(state: State, fact: WorkerLost) -> None:
     if state.workers[fact.worker].running:
         raise ValueError("the lost worker still holds calls")
     state.set_worker(fact.worker, None)
@@ -113,7 +113,7 @@ def _fold_process_set(state: State, fact: ProcessSet) -> None:
         _move(state, call, silent=silent)
 
 
-def _fold_process_lost(state: State, fact: ProcessLost) -> list[News]:
+def _fold_process_loss(state: State, fact: ProcessLost) -> list[News]:
     process = state.processes[fact.process]
     news: list[News] = []
     for call in _by_arrival(process):
@@ -134,7 +134,7 @@ def _fold_tenant_set(state: State, fact: TenantSet) -> None:
     state.set_clocks(tenant, fact.clocks)
 
 
-def _fold_returned(state: State, fact: Returned) -> None:
+def _fold_return(state: State, fact: Returned) -> None:
     call = state.calls[fact.id]
     if fact.counted:
         state.set_call(call, "counted", call.counted + 1)
@@ -149,14 +149,14 @@ def _fold_returned(state: State, fact: Returned) -> None:
         state.enqueue(call)
 
 
-def _fold_dropped(state: State, fact: Dropped) -> list[News]:
+def _fold_drop(state: State, fact: Dropped) -> list[News]:
     call = state.calls[fact.id]
     if fact.attempt:
         state.add_usage(call, fact.input_tokens, fact.output_tokens, fact.served, fact.cached_tokens)
     return _leave(state, call, Over(call.id, fact.attempt, fact.outcome, fact.input_tokens, fact.output_tokens))
 
 
-def _fold_held(state: State, fact: Held) -> None:
+def _fold_hold(state: State, fact: Held) -> None:
     _hold_by(state, state.calls[fact.id], fact.process)
 
 
@@ -164,7 +164,7 @@ def _fold_cancelling(state: State, fact: Cancelling) -> None:
     state.set_call(state.calls[fact.id], "cancelling", True)
 
 
-def _fold_usage_saved(state: State, fact: UsageSaved) -> None:
+def _fold_saved_usage(state: State, fact: UsageSaved) -> None:
     if fact.position > state.position:
         raise ValueError("usage of later entries cannot be saved already")
     state.assign("usage_saved", max(state.usage_saved, fact.position))
@@ -233,18 +233,18 @@ def _hold_by(state: State, call: Call, name: str) -> None:
 FOLDS: dict[type[Any], Callable[[State, Any], list[News] | None]] = {
     OrderSet: _fold_order_set,
     WorkerSet: _fold_worker_set,
-    ModelOrdered: _fold_model_ordered,
-    Planned: _fold_planned,
-    WorkerLost: _fold_worker_lost,
+    ModelOrdered: _fold_model_order,
+    Planned: _fold_plan,
+    WorkerLost: _fold_worker_loss,
     ProcessSet: _fold_process_set,
-    ProcessLost: _fold_process_lost,
+    ProcessLost: _fold_process_loss,
     TenantSet: _fold_tenant_set,
-    Accepted: accepted,
-    Dispatched: dispatched,
-    Returned: _fold_returned,
-    Ended: ended,
-    Dropped: _fold_dropped,
-    Held: _fold_held,
+    Accepted: fold_accept,
+    Dispatched: fold_dispatch,
+    Returned: _fold_return,
+    Ended: fold_end,
+    Dropped: _fold_drop,
+    Held: _fold_hold,
     Cancelling: _fold_cancelling,
-    UsageSaved: _fold_usage_saved,
+    UsageSaved: _fold_saved_usage,
 }

@@ -55,7 +55,7 @@ def _drop_with_answer(decision: Decision, command: End) -> Outcome:
     return _known_end(state, command.id, command.attempt)
 
 
-def returned(decision: Decision, command: Return) -> Outcome:
+def return_attempt(decision: Decision, command: Return) -> Outcome:
     """Put an attempt's call back into its queue and refund it, or end the call if it may not be tried again.
 
     If several processes held the call, none of them can promise that the attempt does not begin. Only its worker can.
@@ -108,7 +108,7 @@ def _return(decision: Decision, call: Call, reason: str) -> None:
         return _end(decision, call, "cancelled")
     if counted and call.counted + 1 >= ATTEMPTS_MAX:
         return _end(decision, call, "failed")
-    clocks = state.order.settled(call.tenant, call, 0.0)
+    clocks = state.order.settle(call.tenant, call, 0.0)
     decision.add(Returned(call.id, call.attempt, reason, counted, clocks))
     return None
 
@@ -132,7 +132,7 @@ def _end(
     served = state.settings.charge(input_tokens, output_tokens, cached_tokens)
     if not 0.0 <= served <= COST_MAX:
         served = clamp_cost(served)
-    clocks = state.order.settled(call.tenant, call, served)
+    clocks = state.order.settle(call.tenant, call, served)
     virtual_time = state.virtual_time
     if not state.waiting and _leaves_a_slot_free(state, call):
         virtual_time = state.order.ended_idle(clocks, virtual_time)

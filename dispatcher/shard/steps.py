@@ -25,7 +25,7 @@ News = tuple[str, Offer | Over]
 MASK = (1 << RECENT) - 1
 
 
-def accepted(state: State, fact: Accepted) -> None:
+def fold_accept(state: State, fact: Accepted) -> None:
     call_id, floor, holder_name, terms, priority, clocks = fact
     tenant = state.tenants[terms.tenant]
     state.arrivals += 1
@@ -36,7 +36,7 @@ def accepted(state: State, fact: Accepted) -> None:
     holder = process if holder_name == name else state.process(holder_name)
     if state.undo is not None:
         before = (process.floor, process.seen_at)
-        state.undo.append((_undo_accepted, (state, call, holder, process, sequence, before, tenant.clocks)))
+        state.undo.append((_undo_accept, (state, call, holder, process, sequence, before, tenant.clocks)))
     _note_sequence(state, name, process, sequence, floor)
     state.calls[call_id] = call
     holder.calls[call_id] = call
@@ -53,7 +53,7 @@ def accepted(state: State, fact: Accepted) -> None:
     state.refresh(tenant)
 
 
-def _undo_accepted(
+def _undo_accept(
     state: State,
     call: Call,
     holder: Process,
@@ -83,7 +83,7 @@ def _note_sequence(state: State, name: str, process: Process, sequence: int, flo
     process.seen_at = state.at
 
 
-def dispatched(state: State, fact: Dispatched) -> list[News]:
+def fold_dispatch(state: State, fact: Dispatched) -> list[News]:
     call_id, worker_name, attempt, in_profile, rate_per_s, weight, clocks, virtual_time = fact
     call, worker = state.calls[call_id], state.workers[worker_name]
     if not call.queued:
@@ -94,7 +94,7 @@ def dispatched(state: State, fact: Dispatched) -> list[News]:
             call.charge_in_profile, call.charge_rate_per_s, call.charge_weight, call.attempt, call.worker,
             call.dispatched_at, tenant.clocks, state.virtual_time, state.behind,
         )  # fmt: skip
-        state.undo.append((_undo_dispatched, (state, call, worker, before)))
+        state.undo.append((_undo_dispatch, (state, call, worker, before)))
     state.leave_queue(call)
     call.charge_in_profile, call.charge_rate_per_s, call.charge_weight = in_profile, rate_per_s, weight
     call.attempt, call.worker, call.dispatched_at = attempt, worker_name, state.at
@@ -109,7 +109,7 @@ def dispatched(state: State, fact: Dispatched) -> list[News]:
     return [(call.process, made(Offer, (call_id, attempt, worker_name, worker.url, state.position)))]
 
 
-def _undo_dispatched(state: State, call: Call, worker: Worker, before: tuple[Any, ...]) -> None:
+def _undo_dispatch(state: State, call: Call, worker: Worker, before: tuple[Any, ...]) -> None:
     _free_slot(state, call, worker)
     (
         call.charge_in_profile, call.charge_rate_per_s, call.charge_weight, call.attempt, call.worker,
@@ -119,7 +119,7 @@ def _undo_dispatched(state: State, call: Call, worker: Worker, before: tuple[Any
     state.touch(call.tenant)
 
 
-def ended(state: State, fact: Ended) -> list[News]:
+def fold_end(state: State, fact: Ended) -> list[News]:
     call_id, attempt, outcome, input_tokens, output_tokens, served, clocks, virtual_time, _, cached_tokens = fact
     call = state.calls[call_id]
     if call.attempt != attempt:
@@ -129,7 +129,7 @@ def ended(state: State, fact: Ended) -> list[News]:
     usage = state.usage.get(key, NO_USAGE)
     if state.undo is not None:
         before = (call.worker, tenant.clocks, tenant.spent, state.virtual_time)
-        state.undo.append((_undo_ended, (state, call, worker, key, usage, before)))
+        state.undo.append((_undo_end, (state, call, worker, key, usage, before)))
     _free_slot(state, call, worker)
     call.worker = ""
     if worker.failures:
@@ -159,7 +159,7 @@ def ended(state: State, fact: Ended) -> list[News]:
     return news_of(call, over)
 
 
-def _undo_ended(
+def _undo_end(
     state: State, call: Call, worker: Worker, key: tuple[str, str, int], usage: Usage, before: tuple[Any, ...]
 ) -> None:
     del state.ends[call.id]
@@ -185,10 +185,10 @@ def news_of(call: Call, over: Over) -> list[News]:
 def _take_slot(state: State, call: Call, worker: Worker) -> None:
     worker.running[call.id] = call
     call.tenant.running += 1
-    state.slots.changed(worker)
+    state.slots.update(worker)
 
 
 def _free_slot(state: State, call: Call, worker: Worker) -> None:
     del worker.running[call.id]
     call.tenant.running -= 1
-    state.slots.changed(worker)
+    state.slots.update(worker)

@@ -97,7 +97,7 @@ class _Driver:
         if request.rejected is not None:
             self._note_rejection(request)
         else:
-            self._collector.served(request)
+            self._collector.on_served(request)
             self._release_next_stage(request)
 
     def _release_next_stage(self, request: SimRequest) -> None:
@@ -111,7 +111,7 @@ class _Driver:
             del self._open[key]
 
     def _note_rejection(self, request: SimRequest) -> None:
-        self._collector.rejected(request)
+        self._collector.on_rejected(request)
         if request.arrival.interaction is not None:
             key = (request.tenant, request.arrival.interaction)
             self._cut.add(key)
@@ -119,4 +119,4 @@ class _Driver:
                 self._unsent(arrival)
 
     def _unsent(self, arrival: Arrival) -> None:
-        self._collector.rejected(SimRequest("", arrival, arrival.arrival_s, rejected="unsent"))
+        self._collector.on_rejected(SimRequest("", arrival, arrival.arrival_s, rejected="unsent"))

@@ -120,11 +120,11 @@ def test_a_prompt_counted_later_costs_as_much_as_one_counted_at_admission(name: 
         put(policy, "b1", "b")
         admit_next(policy)
         admit_next(policy)
-        policy.generated("a1", 3)
-        policy.decoded(2)
-        policy.prompt_counted("a1", counted)
-        policy.decoded(4)
-        policy.generated("a1", 12)
+        policy.on_generated("a1", 3)
+        policy.on_decoded(2)
+        policy.on_prompt_counted("a1", counted)
+        policy.on_decoded(4)
+        policy.on_generated("a1", 12)
         return policy
 
     late, known = policy_after(10), policy_after(counted)
@@ -142,14 +142,14 @@ def test_a_preempted_request_resumes_before_later_ones_and_pays_once(name: str) 
     put(policy, "r0")
     put(policy, "r1")
     admit_next(policy)
-    policy.generated("r0", 4)
+    policy.on_generated("r0", 4)
     before = policy.received["a"].service
     policy.preempt("r0")
     assert policy.record("r0").preemptions == 1
     assert admit_next(policy) == "r0"
-    policy.generated("r0", 3)
+    policy.on_generated("r0", 3)
     assert policy.received["a"].service == before
-    policy.generated("r0", 5)
+    policy.on_generated("r0", 5)
     assert policy.received["a"].service == before + 2
     assert policy.received["a"].output_tokens == 5
 
@@ -249,11 +249,11 @@ def test_charges_add_up_to_h_of_the_final_lengths(name: str, calls: list[Call]) 
             request_id = running[tokens % len(running)]
             owner, inputs, outputs = true[request_id]
             if call == "tokens":
-                policy.generated(request_id, tokens)
+                policy.on_generated(request_id, tokens)
                 true[request_id] = (owner, inputs, max(outputs, tokens))
                 continue
             if call == "count":
-                policy.prompt_counted(request_id, tokens)
+                policy.on_prompt_counted(request_id, tokens)
                 true[request_id] = (owner, tokens, outputs)
                 continue
             if call == "admit":

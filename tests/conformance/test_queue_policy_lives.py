@@ -98,7 +98,7 @@ def test_an_undone_admission_leaves_no_charge(name: str, service: str, story: li
     if head is None or head.request_id in run.admitted:
         return  # a preempted request keeps its charges
     policy.admit(head.request_id)
-    policy.generated(head.request_id, tokens)
+    policy.on_generated(head.request_id, tokens)
     policy.undo_admit(head.request_id)
     assert counters(policy, TENANTS) == about(before[0])
     assert {tenant: got.service for tenant, got in policy.received.items()} == about(before[1])
@@ -114,7 +114,7 @@ def test_a_resumed_request_keeps_its_charges_when_the_admission_is_undone(name: 
     policy = make_policy(name)
     policy.enqueue(QueueRequest("r", "t0", 10))
     policy.admit("r")
-    policy.decoded(5)
+    policy.on_decoded(5)
     policy.preempt("r")
     before = counters(policy, ["t0"]), policy.received["t0"].service
     policy.admit("r")
@@ -137,7 +137,7 @@ def test_preempted_or_not_a_request_costs_the_same(name: str, service: str, know
             if step in cut_at:
                 policy.preempt("r")
                 policy.admit("r")
-            policy.decoded(1)
+            policy.on_decoded(1)
         running = counters(policy, ["t0"])
         policy.finish("r")
         costs.append((running, counters(policy, ["t0"]), policy.received["t0"].service))
@@ -157,7 +157,7 @@ def test_counters_end_at_the_true_cost(name: str, service: str) -> None:
     for number, output_tokens in enumerate([3, 40, 1, 0, 17, 60, 2, 9]):
         policy.enqueue(QueueRequest(f"r{number}", "t0", 10, 4.0, output_tokens))
         policy.admit(f"r{number}")
-        policy.decoded(output_tokens)
+        policy.on_decoded(output_tokens)
         policy.finish(f"r{number}")
     if counters(policy, ["t0"]) and "wsc" not in name:
         total = sum(h(10, output_tokens) for output_tokens in [3, 40, 1, 0, 17, 60, 2, 9])

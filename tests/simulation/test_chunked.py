@@ -97,13 +97,13 @@ def step_by_step(arrivals: list[Arrival], policy: QueuePolicy, profile: EnginePr
         now_s += seconds
         for one in decoding:
             one.tokens += 1
-            policy.generated(one.id, one.tokens)
+            policy.on_generated(one.id, one.tokens)
         for one, tokens in parts:
             one.prompt_left -= tokens
             if not one.prompt_left:
                 one.tokens = 1
                 if one.arrival.output_tokens:
-                    policy.generated(one.id, 1)
+                    policy.on_generated(one.id, 1)
         for one in [one for one in running if not one.prompt_left and one.tokens >= one.most]:
             running.remove(one)
             policy.finish(one.id)

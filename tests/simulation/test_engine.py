@@ -31,11 +31,11 @@ class Recorder(Observer):
         self.steps = 0
         self.requests: dict[str, SimRequest] = {}
 
-    def admitted(self, request: SimRequest, now_s: float) -> None:
+    def on_admitted(self, request: SimRequest, now_s: float) -> None:
         self.order.append(request.request_id)
         self.requests[request.request_id] = request
 
-    def decoded(self, steps: int, now_s: float) -> None:
+    def on_decoded(self, steps: int, now_s: float) -> None:
         self.steps += steps
 
 

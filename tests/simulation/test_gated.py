@@ -94,11 +94,11 @@ class Most(Observer):
     def __init__(self) -> None:
         self.here = self.most = 0
 
-    def enqueued(self, request: SimRequest, now_s: float) -> None:
+    def on_enqueued(self, request: SimRequest, now_s: float) -> None:
         self.here += 1
         self.most = max(self.most, self.here)
 
-    def finished(self, request: SimRequest, now_s: float) -> None:
+    def on_finished(self, request: SimRequest, now_s: float) -> None:
         self.here -= 1
 
 

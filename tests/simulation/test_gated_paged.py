@@ -69,7 +69,7 @@ def test_with_fewer_slots_than_batch_places_the_engine_has_nothing_to_preempt() 
 
 def test_a_request_takes_its_own_tier_then_the_gates_then_the_workloads() -> None:
     class Seen(TierCollector):
-        def served(self, request: SimRequest) -> None:
+        def on_served(self, request: SimRequest) -> None:
             seen[request.tenant, request.arrival.arrival_s] = request.tier
 
     arrivals = [Arrival(0.0, "a", 10, 10), Arrival(1.0, "a", 10, 10, tier="premium"), Arrival(0.0, "b", 10, 10)]

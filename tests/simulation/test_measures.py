@@ -39,9 +39,9 @@ def test_percentiles_of_a_run() -> None:
 def test_a_tenant_that_gets_nothing_differs_by_what_it_requests() -> None:
     rates = MeasuredRates(600.0)
     for second in range(600):
-        rates.requested("starved", second, 10.0)
-        rates.requested("served", second, 100.0)
-        rates.served("served", second, second + 1.0, 100.0)
+        rates.on_requested("starved", second, 10.0)
+        rates.on_requested("served", second, 100.0)
+        rates.on_served("served", second, second + 1.0, 100.0)
     found = rates.difference()
     # At the ends of the run a window is only partly within it, nowhere else.
     assert found.max == pytest.approx(10.0)
@@ -52,15 +52,15 @@ def test_a_tenant_that_gets_all_it_requests_does_not_differ() -> None:
     rates = MeasuredRates(600.0)
     for second in range(600):
         for tenant, service in (("modest", 10.0), ("greedy", 100.0)):
-            rates.requested(tenant, second, service)
-            rates.served(tenant, second, second + 1.0, service)
+            rates.on_requested(tenant, second, service)
+            rates.on_served(tenant, second, second + 1.0, service)
     assert rates.difference().max < 1.0
 
 
 def test_a_request_counts_by_the_part_of_it_within_the_window() -> None:
     rates = MeasuredRates(600.0)
-    rates.served("a", 0.0, 600.0, 6000.0)
-    rates.requested("b", 58.5, 600.0)
+    rates.on_served("a", 0.0, 600.0, 6000.0)
+    rates.on_requested("b", 58.5, 600.0)
     # a is served 10 a second everywhere; b asked 600 within the first window and by the second's edge, and got none.
     found = rates.difference()
     assert found.max == pytest.approx(10.0)
@@ -74,7 +74,7 @@ def test_a_request_counts_by_the_part_of_it_within_the_window() -> None:
 def test_points_touched_are_those_of_the_definition(horizon_s: float, served: list[tuple[float, float, float]]) -> None:
     rates, expected = MeasuredRates(horizon_s), [0.0] * POINTS
     for first_s, lasts_s, service in served:
-        rates.served("a", first_s, first_s + lasts_s, service)
+        rates.on_served("a", first_s, first_s + lasts_s, service)
         for point in range(POINTS):
             middle_s = 30 + (horizon_s - 30) / 20 * (point + 1)
             low_s, high_s = max(first_s, middle_s - 30), min(first_s + lasts_s, middle_s + 30)

@@ -42,32 +42,32 @@ class AllMoments(TheoremMonitor):
     def note(self) -> None:
         self.moments.append((dict(self.received), frozenset(name for name, count in self.waiting.items() if count)))
 
-    def enqueued(self, request: SimRequest, now_s: float) -> None:
-        super().enqueued(request, now_s)
+    def on_enqueued(self, request: SimRequest, now_s: float) -> None:
+        super().on_enqueued(request, now_s)
         self.waiting[request.tenant] += 1
         self.note()
 
-    def admitted(self, request: SimRequest, now_s: float) -> None:
-        super().admitted(request, now_s)
+    def on_admitted(self, request: SimRequest, now_s: float) -> None:
+        super().on_admitted(request, now_s)
         self.waiting[request.tenant] -= 1
         self.running.append(request)
         self.received[request.tenant] += request.arrival.input_tokens / request.weight
         self.note()
 
-    def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
-        super().prefilled(requests, now_s)
+    def on_prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
+        super().on_prefilled(requests, now_s)
         for request in requests:
             self.received[request.tenant] += 2 * bool(request.arrival.output_tokens) / request.weight
             self.note()
 
-    def decoded(self, steps: int, now_s: float) -> None:
-        super().decoded(steps, now_s)
+    def on_decoded(self, steps: int, now_s: float) -> None:
+        super().on_decoded(steps, now_s)
         for request in self.running:
             self.received[request.tenant] += 2 * steps / request.weight
         self.note()
 
-    def finished(self, request: SimRequest, now_s: float) -> None:
-        super().finished(request, now_s)
+    def on_finished(self, request: SimRequest, now_s: float) -> None:
+        super().on_finished(request, now_s)
         self.running.remove(request)
 
 
@@ -127,8 +127,8 @@ class Ledger(TheoremMonitor):
         self.at_attempt = self.gap = self.dispatch = self.share = self.input_max = self.resident_max = 0.0
         self.intervals = 0
 
-    def enqueued(self, request: SimRequest, now_s: float) -> None:
-        super().enqueued(request, now_s)
+    def on_enqueued(self, request: SimRequest, now_s: float) -> None:
+        super().on_enqueued(request, now_s)
         tenant = request.tenant
         self.weight[tenant] = request.weight
         self.got.setdefault(tenant, 0.0)
@@ -138,13 +138,13 @@ class Ledger(TheoremMonitor):
                 self.came[request.request_id] = self._others(tenant)
         self.waits[tenant] = self.waits.get(tenant, 0) + 1
 
-    def attempted(self, now_s: float) -> None:
-        super().attempted(now_s)
+    def on_attempted(self, now_s: float) -> None:
+        super().on_attempted(now_s)
         total = sum(self.got.values())
         self.gap, self.at_attempt = max(self.gap, total - self.at_attempt), total
 
-    def admitted(self, request: SimRequest, now_s: float) -> None:
-        super().admitted(request, now_s)
+    def on_admitted(self, request: SimRequest, now_s: float) -> None:
+        super().on_admitted(request, now_s)
         tenant, arrival = request.tenant, request.arrival
         if request.request_id in self.came:
             self.dispatch = max(self.dispatch, self._others(tenant) - self.came.pop(request.request_id))
@@ -157,18 +157,18 @@ class Ledger(TheoremMonitor):
         resident = sum(2 * (one.arrival.input_tokens + one.arrival.output_tokens) / one.weight for one in self.batch)
         self.resident_max = max(self.resident_max, resident)
 
-    def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
-        super().prefilled(requests, now_s)
+    def on_prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
+        super().on_prefilled(requests, now_s)
         for request in requests:
             self.got[request.tenant] += 2 * bool(request.arrival.output_tokens) / request.weight
 
-    def decoded(self, steps: int, now_s: float) -> None:
-        super().decoded(steps, now_s)
+    def on_decoded(self, steps: int, now_s: float) -> None:
+        super().on_decoded(steps, now_s)
         for request in self.batch:
             self.got[request.tenant] += 2 * steps / request.weight
 
-    def finished(self, request: SimRequest, now_s: float) -> None:
-        super().finished(request, now_s)
+    def on_finished(self, request: SimRequest, now_s: float) -> None:
+        super().on_finished(request, now_s)
         self.batch.remove(request)
 
     def _others(self, tenant: str) -> float:

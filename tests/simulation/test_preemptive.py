@@ -51,13 +51,13 @@ class Ends(TierCollector):
         self.ends: Counter[str] = Counter()
         self.ended: list[SimRequest] = []
 
-    def served(self, request: SimRequest) -> None:
-        super().served(request)
+    def on_served(self, request: SimRequest) -> None:
+        super().on_served(request)
         self.ends[request.request_id] += 1
         self.ended.append(request)
 
-    def rejected(self, request: SimRequest) -> None:
-        super().rejected(request)
+    def on_rejected(self, request: SimRequest) -> None:
+        super().on_rejected(request)
         self.ends[request.request_id] += 1
         self.ended.append(request)
 

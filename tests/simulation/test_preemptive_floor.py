@@ -37,10 +37,10 @@ class Last(Observer):
         self._from = 0.0
         self.given = 0.0
 
-    def enqueued(self, request: SimRequest, now_s: float) -> None:
+    def on_enqueued(self, request: SimRequest, now_s: float) -> None:
         if request.tier is Tier.BACKGROUND:
             self._from = self._shares.total
 
-    def finished(self, request: SimRequest, now_s: float) -> None:
+    def on_finished(self, request: SimRequest, now_s: float) -> None:
         if request.tier is Tier.BACKGROUND:
             self.given = self._shares.total - self._from

@@ -22,7 +22,7 @@ def request(times_s: tuple[float, ...], tenant: str = "a", tokens: tuple[int, in
 def timeline(horizon_s: float, *requests: SimRequest) -> Timeline:
     collector = TimelineCollector(horizon_s)
     for one in requests:
-        collector.served(one, 200.0)
+        collector.on_served(one, 200.0)
     return collector.timeline()
 
 

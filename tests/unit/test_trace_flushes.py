@@ -114,13 +114,13 @@ def test_pauses_double_up_to_a_bound(failures: int) -> None:
     pauses, now_s = FlushPauses(), 0.0
     for number in range(failures):
         assert pauses.allow(now_s)
-        pauses.failed(now_s)
-        pauses.failed(now_s)  # a second wait that began before the first one failed
+        pauses.on_failure(now_s)
+        pauses.on_failure(now_s)  # a second wait that began before the first one failed
         pause_s = min(PAUSE_FIRST_S * 2**number, PAUSE_MAX_S)
         assert not pauses.allow(now_s + pause_s - 1)
         now_s += pause_s
-    pauses.failed(now_s)
+    pauses.on_failure(now_s)
     pauses.sent()
     assert pauses.allow(now_s)
-    pauses.failed(now_s)
+    pauses.on_failure(now_s)
     assert pauses.allow(now_s + PAUSE_FIRST_S)

@@ -28,15 +28,13 @@ class FirstComeFirstServed:
     def make_index(self) -> Index:
         return KeyedIndex(lambda head: head.priority)
 
-    def joined(
-        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
-    ) -> tuple[Clocks, float]:
+    def join(self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False) -> tuple[Clocks, float]:
         return tenant.clocks, 0.0
 
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
         return True
 
-    def charged(
+    def charge(
         self,
         tenant: Tenant,
         cost: float,
@@ -48,7 +46,7 @@ class FirstComeFirstServed:
     ) -> Charge:
         return False, 0.0, tenant.clocks, virtual_time
 
-    def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
         return tenant.clocks
 
     def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:

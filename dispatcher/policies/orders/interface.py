@@ -41,7 +41,7 @@ class Index(Protocol):
         """Return the queue that is due first among the queues of calls that are not deferred, or None."""
         ...
 
-    def guaranteed(self, now: float) -> TenantQueue | None:
+    def first_in_profile(self, now: float) -> TenantQueue | None:
         """Return the first queue with a guarantee that covers a dispatch now, or None."""
         ...
 
@@ -66,9 +66,7 @@ class Order(Protocol):
 
     def make_index(self) -> Index: ...
 
-    def joined(
-        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
-    ) -> tuple[Clocks, float]:
+    def join(self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False) -> tuple[Clocks, float]:
         """Return the tenant's clocks after a call's arrival, and the call's priority in its queue, lowest first.
 
         `deferred`: the call is of a deferred SLO class.
@@ -79,7 +77,7 @@ class Order(Protocol):
         """Return whether an arriving call takes a free slot before all waiting calls. Unused by conserving orders."""
         ...
 
-    def charged(
+    def charge(
         self,
         tenant: Tenant,
         cost: float,
@@ -96,7 +94,7 @@ class Order(Protocol):
         """
         ...
 
-    def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
         """Return the tenant's clocks after `served` has replaced the estimate of a running call. 0 is a refund."""
         ...
 

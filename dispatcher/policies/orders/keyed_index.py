@@ -28,7 +28,7 @@ class KeyedIndex:
     def direct(self, now: float, virtual_time: float) -> TenantQueue | None:
         return self._entries.first[2] if self._entries.first else None
 
-    def guaranteed(self, now: float) -> TenantQueue | None:
+    def first_in_profile(self, now: float) -> TenantQueue | None:
         return None
 
     def lowest_vft(self) -> float:

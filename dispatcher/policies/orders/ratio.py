@@ -50,9 +50,7 @@ class Ratio:
     def make_index(self) -> Index:
         return KeyedIndex(lambda head: head.priority)
 
-    def joined(
-        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
-    ) -> tuple[Clocks, float]:
+    def join(self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False) -> tuple[Clocks, float]:
         earned, spent, _ = clocks = _clocks_at(tenant, now)
         return clocks, spent / max(earned, 1.0)
 
@@ -61,7 +59,7 @@ class Ratio:
         earned, spent, _ = _clocks_at(tenant, now)
         return earned - spent > 0
 
-    def charged(
+    def charge(
         self,
         tenant: Tenant,
         cost: float,
@@ -74,7 +72,7 @@ class Ratio:
         earned, spent, at = _clocks_at(tenant, now)
         return False, 0.0, (earned, spent + 1.0, at), virtual_time
 
-    def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
         return tenant.clocks
 
     def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:

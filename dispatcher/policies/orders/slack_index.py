@@ -83,12 +83,12 @@ class SlackIndex:
         return queue, self.lowest_vft()
 
     def direct(self, now: float, virtual_time: float) -> TenantQueue | None:
-        if (queue := self.guaranteed(now)) is not None:
+        if (queue := self.first_in_profile(now)) is not None:
             return queue
         self._move_window(virtual_time + self._slack.window)
         return _first(self._window) or _first(self._beyond)
 
-    def guaranteed(self, now: float) -> TenantQueue | None:
+    def first_in_profile(self, now: float) -> TenantQueue | None:
         self._bring_up_to_date(now)
         return _first(self._ready)
 

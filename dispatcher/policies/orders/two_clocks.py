@@ -72,9 +72,7 @@ class TwoClocks:
             return SlackIndex(self.slack)
         return TwoClocksIndex(guarantees=self._guarantees)
 
-    def joined(
-        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
-    ) -> tuple[Clocks, float]:
+    def join(self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False) -> tuple[Clocks, float]:
         """Lift the tenant to V if no call of it waits. If none runs either, cut its bucket to full: its share may have
         changed.
 
@@ -97,7 +95,7 @@ class TwoClocks:
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
         return True
 
-    def charged(
+    def charge(
         self,
         tenant: Tenant,
         cost: float,
@@ -137,7 +135,7 @@ class TwoClocks:
         full = now - burst / rate
         return True, effective, ((tat if tat > full else full) + cost / effective, finish), moved
 
-    def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
         error = served - call.cost
         if not error:
             return tenant.clocks
@@ -202,7 +200,7 @@ class TwoClocksIndex:
     def direct(self, now: float, virtual_time: float) -> TenantQueue | None:
         return self.due(now, virtual_time)[0]
 
-    def guaranteed(self, now: float) -> TenantQueue | None:
+    def first_in_profile(self, now: float) -> TenantQueue | None:
         self._fill_buckets(now)
         return self._ready.first[2] if self._ready.first else None
 

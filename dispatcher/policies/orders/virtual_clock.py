@@ -53,15 +53,13 @@ class VirtualClock:
     def make_index(self) -> Index:
         return KeyedIndex(_tat)
 
-    def joined(
-        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
-    ) -> tuple[Clocks, float]:
+    def join(self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False) -> tuple[Clocks, float]:
         return tenant.clocks, 0.0
 
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
         return True
 
-    def charged(
+    def charge(
         self,
         tenant: Tenant,
         cost: float,
@@ -77,7 +75,7 @@ class VirtualClock:
         moved = min(max(tat, now - tenant.config.burst / rate) + cost / rate, now + self._debt_max_s)
         return tat <= now, rate, (moved,), virtual_time
 
-    def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
         if not call.charge_rate_per_s or not tenant.config.rate_per_s:
             return tenant.clocks
         return (tenant.clocks[0] + (served - call.cost) / max(call.charge_rate_per_s, RATE_MIN),)

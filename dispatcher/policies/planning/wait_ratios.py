@@ -76,13 +76,13 @@ class WaitRatios:
 
         A wait that is not positive or not finite has no ratio and is not followed.
         """
-        self.left(request_id)
+        self.on_left(request_id)
         if not 0 < predicted_s < inf:
             return
         waiting = self._waiting[request_id] = _Waiting(now, predicted_s)
         heappush(self._moves, (waiting.next_move_s, request_id))
 
-    def dispatched(self, request_id: str, now: float) -> None:
+    def on_dispatched(self, request_id: str, now: float) -> None:
         """The request's wait is over: its ratio replaces the oldest of the last 200."""
         waiting = self._remove(request_id)
         if waiting is None:
@@ -93,7 +93,7 @@ class WaitRatios:
         self._dispatched.append(min(bisect_left(_ENDS, ratio), len(_ENDS) - 1))
         self._counts[self._dispatched[-1]] += 1
 
-    def left(self, request_id: str) -> None:
+    def on_left(self, request_id: str) -> None:
         """Forget a request that left the queue without a dispatch."""
         self._remove(request_id)
 

@@ -113,7 +113,7 @@ class Leader:
 
     # Clients
 
-    def joined(self, session: Session) -> None:
+    def on_joined(self, session: Session) -> None:
         if session not in self._sessions and session.reads > OLDEST:
             session.post(ReadsFormat(NEWEST))
         self._sessions[session] = None
@@ -124,9 +124,9 @@ class Leader:
         self._courier.sessions[session.process] = session
         if session.role == "executor":
             self._executes(session)
-        self.presence.joined(session)
+        self.presence.on_joined(session)
 
-    def left(self, session: Session) -> None:
+    def on_left(self, session: Session) -> None:
         self._sessions.pop(session, None)
         if session in self.heirs:
             self.heirs.remove(session)
@@ -137,15 +137,15 @@ class Leader:
         if self._courier.sessions.get(session.process) is session:
             del self._courier.sessions[session.process]
             if (other := self._other_session(session.process)) is not None:
-                self.joined(other)
-        self.presence.left(session)
+                self.on_joined(other)
+        self.presence.on_left(session)
 
     def _other_session(self, process: str) -> Session | None:
         """Return another open session of the process, or None. There may be one: the greeting of an older connection
         may arrive after that of a newer one."""
         return next((each for each in self._sessions if each.process == process and not each.closed), None)
 
-    def received(self, session: Session, messages: Sequence[Message]) -> None:
+    def on_received(self, session: Session, messages: Sequence[Message]) -> None:
         """Handle a frame. Send its receipt at once, even while the log does not answer (rule 7)."""
         session.frames += 1
         session.post(Receipt(session.frames))
@@ -174,7 +174,7 @@ class Leader:
             session.post(Result(message.number, refused))
             return
         if isinstance(command, Report):
-            self.presence.reported(command.worker, session)
+            self.presence.on_reported(command.worker, session)
         reply = partial(_reply, session, message.number)
         self.commits.add(command, reply, urgent=not isinstance(command, Report))
 

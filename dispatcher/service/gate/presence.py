@@ -69,7 +69,7 @@ class Presence:
 
     # Signs of life
 
-    def joined(self, session: Session) -> None:
+    def on_joined(self, session: Session) -> None:
         self._sessions[session.process] = session
         self._broken_at.pop(session.process, None)
         self.heard(session)
@@ -82,13 +82,13 @@ class Presence:
             self._asked.pop(silent, None)
             self._ask(Present(session.process))
 
-    def reported(self, worker: str, session: Session) -> None:
+    def on_reported(self, worker: str, session: Session) -> None:
         self._heard_at[worker] = self._clock.monotonic()
         self._silent_since.pop(Silent(worker, True), None)
         self._asked.pop(Silent(worker, True), None)
         self._worker_sessions[worker] = session
 
-    def left(self, session: Session) -> None:
+    def on_left(self, session: Session) -> None:
         """Record a broken connection, and submit that its process and its workers are silent."""
         if self._sessions.get(session.process) is session:
             del self._sessions[session.process]

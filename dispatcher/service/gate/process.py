@@ -365,13 +365,13 @@ class Reception:
         if leader is None:
             session.post(self._not_leader())
             return
-        leader.joined(session)
+        leader.on_joined(session)
         try:
-            leader.received(session, messages)
+            leader.on_received(session, messages)
             while not session.closed:
-                leader.received(session, decode_frame(await connection.receive()))
+                leader.on_received(session, decode_frame(await connection.receive()))
         finally:
-            leader.left(session)
+            leader.on_left(session)
 
 
 def turn_s(name: str, rank: int) -> float:

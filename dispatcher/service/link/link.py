@@ -121,7 +121,7 @@ class Link:
         finally:
             self._pending.drop(message.number)
         if isinstance(outcome, Offer):
-            self._waiters.seen(outcome)
+            self._waiters.on_seen(outcome)
         return outcome
 
     async def news(self, call_id: str, timeout_s: float) -> Offer | Over | None:

@@ -49,7 +49,7 @@ class Waiters:
         if name not in self._calls:
             self._calls[name] = _WaitingCall()
 
-    def seen(self, offer: Offer) -> None:
+    def on_seen(self, offer: Offer) -> None:
         """Record an offer that arrived as the outcome of a command, so that `wait` does not return it again."""
         call = self._calls.get(offer.id)
         if call is not None:

@@ -26,7 +26,7 @@ class Slots:
         self._swapping = 0
         self._capacity_per_s: dict[str, float] | None = None
 
-    def changed(self, worker: Worker) -> None:
+    def update(self, worker: Worker) -> None:
         """Update the entry of a worker, after a change of the worker or of its running calls."""
         model, name = worker.model, worker.name
         workers = self._workers.get(model)
@@ -45,7 +45,7 @@ class Slots:
                 heap[:] = [(_load(each), name) for name, each in workers.items() if each.free > 0]
                 heapify(heap)
 
-    def left(self, worker: Worker) -> None:
+    def remove(self, worker: Worker) -> None:
         """Remove the worker, because it leaves or its configuration is about to change."""
         workers = self._workers[worker.model]
         if workers.pop(worker.name, None) is not None:

@@ -172,14 +172,14 @@ class State(UndoJournal):
     def hold(self, call: Call, worker: Worker) -> None:
         """Give the call a slot of the worker."""
         worker.running[call.id] = call
-        self.slots.changed(worker)
+        self.slots.update(worker)
         call.tenant.running += 1
         self._dirty[call.tenant.name] = call.tenant
         self._note(self.release, call, worker)
 
     def release(self, call: Call, worker: Worker) -> None:
         del worker.running[call.id]
-        self.slots.changed(worker)
+        self.slots.update(worker)
         call.tenant.running -= 1
         self._dirty[call.tenant.name] = call.tenant
         self._note(self.hold, call, worker)
@@ -230,18 +230,18 @@ class State(UndoJournal):
         old = self.workers.pop(worker_id, None)
         self._note(self.set_worker, worker_id, old)
         if old is not None:
-            self.slots.left(old)
+            self.slots.remove(old)
         if worker is None:
             self.kv_use.pop(worker_id, None)
         else:
             self.workers[worker_id] = worker
-            self.slots.changed(worker)
+            self.slots.update(worker)
 
     def set_config(self, worker: Worker, config: WorkerSet) -> None:
         self._note(self.set_config, worker, worker.config)
-        self.slots.left(worker)
+        self.slots.remove(worker)
         worker.configure(config)
-        self.slots.changed(worker)
+        self.slots.update(worker)
 
     def set_failures(self, worker: Worker, failures: int, causes: tuple[str, ...]) -> None:
         self._note(self.set_failures, worker, worker.failures, worker.causes)
@@ -250,9 +250,9 @@ class State(UndoJournal):
     def set_load(self, worker: Worker, model: str, at: float) -> None:
         """Order the worker to load a model, or withdraw the order (""). `at`: the time of the last order."""
         self._note(self.set_load, worker, worker.load, worker.ordered_at)
-        self.slots.left(worker)
+        self.slots.remove(worker)
         worker.order(model, at)
-        self.slots.changed(worker)
+        self.slots.update(worker)
 
     def note_admission(self, tenant: str, app: str) -> None:
         if self.throttle is not None:

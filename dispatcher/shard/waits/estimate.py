@@ -104,12 +104,12 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
         record.saturate([model for model in state.waiting_models if state.slots.is_loaded(model)])
     for fact in facts:
         if isinstance(fact, Dispatched):
-            record.dispatched(fact.id, at)
+            record.on_dispatched(fact.id, at)
         elif isinstance(fact, Dropped):
-            record.left(fact.id)
+            record.on_left(fact.id)
         elif at >= record.arrivals_from and isinstance(fact, Accepted):
             record.arrivals_from = at + SAMPLE_EVERY_S
-            record.arrived(fact.terms.tenant, fact.terms.model, state.arrivals, at)
+            record.on_arrived(fact.terms.tenant, fact.terms.model, state.arrivals, at)
             if at >= record.follow_from:
                 _follow(state, fact.id)
     record.fade_oldest(at)

@@ -113,7 +113,7 @@ class Costs:
         if self.recent < RECENT_LEAST:
             self.recent = 0.0
 
-    def ended(self, served: float) -> None:
+    def on_ended(self, served: float) -> None:
         self.ends = min(self.ends + 1, MEMORY)
         error = served - self.mean
         self.mean += error / self.ends
@@ -158,11 +158,11 @@ class WaitRecord:
                 pace.ends += 1.0
         if is_sampled:
             call, served = self.ended[-1]
-            self._costs(call.tenant.name, call.model).ended(served)
+            self._costs(call.tenant.name, call.model).on_ended(served)
             self.changed.add(call.tenant.name)
         self.ended.clear()
 
-    def arrived(self, tenant: str, model: str, arrivals: int, now: float) -> None:
+    def on_arrived(self, tenant: str, model: str, arrivals: int, now: float) -> None:
         """Count all arrivals since the last sampled one for the tenant. `arrivals`: their number since the start.
         `now`: Unix seconds."""
         costs = self.costs.get((tenant, model))
@@ -201,14 +201,14 @@ class WaitRecord:
         for each in ratios:
             each.observed.predicted(call.id, predicted_s, since)
 
-    def dispatched(self, call_id: str, now: float) -> None:
+    def on_dispatched(self, call_id: str, now: float) -> None:
         for each in self.followed.pop(call_id, ()):
-            each.observed.dispatched(call_id, now)
+            each.observed.on_dispatched(call_id, now)
 
-    def left(self, call_id: str) -> None:
+    def on_left(self, call_id: str) -> None:
         """Forget a call that left its queue without a dispatch."""
         for each in self.followed.pop(call_id, ()):
-            each.observed.left(call_id)
+            each.observed.on_left(call_id)
 
     def quantile(self, costs: Costs | None, pace: Pace, now: float) -> float:
         """Return the 0.9 quantile of actual over predicted waits of the tenant, or of its model."""

@@ -88,9 +88,9 @@ class ServerAdmission:
     def progressed(self, request_id: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> None:
         """Charge the tokens of a request in the server: of its prompt, as counted by now, and of its output so far.
         `cached_tokens`: of the prompt; the server reports them with its last piece."""
-        self._policy.prompt_counted(request_id, input_tokens)
-        self._policy.generated(request_id, output_tokens)
-        self._policy.cached(request_id, cached_tokens)
+        self._policy.on_prompt_counted(request_id, input_tokens)
+        self._policy.on_generated(request_id, output_tokens)
+        self._policy.on_cached(request_id, cached_tokens)
 
     def leave(self, request_id: str) -> None:
         """Remove a request that has ended, in the server or while it waited."""

@@ -106,7 +106,7 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
         new = output.generated_tokens[sequence.output_tokens :]
         if new:
             with self.lock:
-                self.policy.generated(output.request_id, len(output.generated_tokens))
+                self.policy.on_generated(output.request_id, len(output.generated_tokens))
         for token in new:
             self._token(sequence, token, last=output.is_finished() and token is new[-1])
             if sequence.stops.stopped:

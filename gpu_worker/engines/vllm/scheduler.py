@@ -246,7 +246,7 @@ class TieredSchedulingMixin:
             stalled = [request.request_id for request in vllm.running if request.request_id not in generated]
         if lengths - {1}:
             stalled += self._running_with(generated, sampled, lambda count: count == 0)
-        self.queue_policy.decoded(1, stalled)
+        self.queue_policy.on_decoded(1, stalled)
         if max(lengths, default=0) > 1:
             self._charge_several(self._running_with(generated, sampled, lambda count: count > 1))
 
@@ -263,7 +263,7 @@ class TieredSchedulingMixin:
         """Charge all tokens so far of requests that got several (speculative decoding)."""
         vllm: Any = self
         for request_id in request_ids:
-            self.queue_policy.generated(request_id, vllm.requests[request_id].num_output_tokens)
+            self.queue_policy.on_generated(request_id, vllm.requests[request_id].num_output_tokens)
 
     def _charge_final(self, request: Request) -> None:
         """Charge a request's last tokens, also those that were in flight when it was preempted and arrived later."""
@@ -271,7 +271,7 @@ class TieredSchedulingMixin:
         if not self.queue_policy.is_running(request_id) and tokens > self.queue_policy.record(request_id).output_tokens:
             self.queue_policy.admit(request_id)
         if self.queue_policy.is_running(request_id):
-            self.queue_policy.generated(request_id, tokens)
+            self.queue_policy.on_generated(request_id, tokens)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """Remove an ended request from the policy. vLLM calls this at every end."""

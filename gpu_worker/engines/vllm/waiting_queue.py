@@ -81,9 +81,9 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         del self._requests[request.request_id]
         self._head = None
         if request.num_preemptions:
-            self.policy.generated(request.request_id, request.num_output_tokens)  # one may have come meanwhile
+            self.policy.on_generated(request.request_id, request.num_output_tokens)  # one may have come meanwhile
         elif (stats := request.prefill_stats) is not None:
-            self.policy.cached(request.request_id, stats.num_local_cached_tokens + stats.num_external_cached_tokens)
+            self.policy.on_cached(request.request_id, stats.num_local_cached_tokens + stats.num_external_cached_tokens)
         return request
 
     def prepend_request(self, request: Request) -> None:

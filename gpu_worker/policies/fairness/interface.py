@@ -91,25 +91,25 @@ class QueuePolicy(ABC):
         """Return a request that ran to its old place in the queue. It keeps its charges."""
 
     @abstractmethod
-    def cached(self, request_id: str, input_tokens: int) -> None:
+    def on_cached(self, request_id: str, input_tokens: int) -> None:
         """Report how many prompt tokens of a running request came from the prefix cache.
 
         The first report refunds the discount on these tokens; later reports change nothing.
         """
 
     @abstractmethod
-    def prompt_counted(self, request_id: str, input_tokens: int) -> None:
+    def on_prompt_counted(self, request_id: str, input_tokens: int) -> None:
         """Report the true prompt length of a running request that was admitted with an estimate.
 
         The difference is charged or refunded, as if the length had been known at admission.
         """
 
     @abstractmethod
-    def generated(self, request_id: str, output_tokens: int) -> None:
+    def on_generated(self, request_id: str, output_tokens: int) -> None:
         """Report the total output length of a running request; tokens beyond the largest report so far are charged."""
 
     @abstractmethod
-    def decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
+    def on_decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
         """Report that every running request, except those in `excluding`, generated `steps` more tokens."""
 
     @abstractmethod

@@ -100,7 +100,7 @@ class TenantQueuePolicy(QueuePolicy):
         record.preemptions += 1
         self._add_to_queue(record, tenant_may_join=True)
 
-    def cached(self, request_id: str, input_tokens: int) -> None:
+    def on_cached(self, request_id: str, input_tokens: int) -> None:
         """See QueuePolicy. A resumed request gets no discount: the tokens that it finds in the cache are its own."""
         record = self._running[request_id]
         if record.cached_tokens or record.resumed or not input_tokens:
@@ -108,7 +108,7 @@ class TenantQueuePolicy(QueuePolicy):
         self._refund_cached_tokens(record, min(input_tokens, record.request.input_tokens))
         self._received.add(record.request.tenant, -self._cache_discount(record), 0, 0)
 
-    def prompt_counted(self, request_id: str, input_tokens: int) -> None:
+    def on_prompt_counted(self, request_id: str, input_tokens: int) -> None:
         estimate = self._running[request_id].request
         if input_tokens == estimate.input_tokens:
             return
@@ -120,7 +120,7 @@ class TenantQueuePolicy(QueuePolicy):
         self._correct_prompt_length(record, counted)
         self._return_to_batch(record)
 
-    def generated(self, request_id: str, output_tokens: int) -> None:
+    def on_generated(self, request_id: str, output_tokens: int) -> None:
         record = self._running[request_id]
         self._update_output(record)
         before = record.output_tokens
@@ -129,7 +129,7 @@ class TenantQueuePolicy(QueuePolicy):
             self._add_received_output(record, before)
             self._charge_output(record, before)
 
-    def decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
+    def on_decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
         excluded = {request_id: self._remove_from_batch(request_id) for request_id in excluding}
         self._steps += steps
         self._charge_steps(steps)

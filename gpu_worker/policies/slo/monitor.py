@@ -199,7 +199,7 @@ class SloMonitor:
             (tier, kind): _Awaited(settings.target(tier, kind)) for tier in Tier for kind in (Slo.TTFT, Slo.E2E)
         }
 
-    def arrived(self, request_id: str, tier: Tier, now_s: float) -> None:
+    def on_arrived(self, request_id: str, tier: Tier, now_s: float) -> None:
         self._open[request_id] = _Open(tier, now_s)
         for kind in (Slo.TTFT, Slo.E2E):
             self._awaited[tier, kind].add(request_id, now_s)
@@ -212,7 +212,7 @@ class SloMonitor:
             self._awaited[request.tier, Slo.TTFT].remove(request_id)
             self._sample(request, Slo.TTFT, now_s, now_s - request.arrived_s)
 
-    def ended(self, request_id: str, now_s: float, output_tokens: int) -> None:
+    def on_ended(self, request_id: str, now_s: float, output_tokens: int) -> None:
         """Record the end of a request that was served completely."""
         request = self._close(request_id)
         if request is None:
@@ -221,7 +221,7 @@ class SloMonitor:
         if request.first_s is not None and output_tokens > 1:
             self._sample(request, Slo.TPOT, now_s, (now_s - request.first_s) / (output_tokens - 1))
 
-    def abandoned(self, request_id: str, now_s: float) -> None:
+    def on_abandoned(self, request_id: str, now_s: float) -> None:
         """Record the end of a request that was aborted, refused or dropped."""
         request = self._close(request_id)
         if request is None:

@@ -87,7 +87,7 @@ class TierShares:
         self._given.stop(tier, WEIGHTED_TOKENS.output_weight)
         self._running -= 1
 
-    def decoded(self, steps: int) -> None:
+    def on_decoded(self, steps: int) -> None:
         """Count one output token for each step and running request."""
         self._given.step += steps
         self.total += WEIGHTED_TOKENS.output_weight * self._running * steps

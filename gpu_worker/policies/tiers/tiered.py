@@ -198,29 +198,29 @@ class TieredQueue(QueuePolicy):
             self._promoted[request_id] = state
         self._after_joining(state.tier)
 
-    def cached(self, request_id: str, input_tokens: int) -> None:
-        self._tiers[self._states[request_id].tier].cached(request_id, input_tokens)
+    def on_cached(self, request_id: str, input_tokens: int) -> None:
+        self._tiers[self._states[request_id].tier].on_cached(request_id, input_tokens)
 
-    def prompt_counted(self, request_id: str, input_tokens: int) -> None:
+    def on_prompt_counted(self, request_id: str, input_tokens: int) -> None:
         state = self._states[request_id]
         before = state.request.input_tokens
-        self._tiers[state.tier].prompt_counted(request_id, input_tokens)
+        self._tiers[state.tier].on_prompt_counted(request_id, input_tokens)
         self.shares.charge_prompt(state.tier, state.request.input_tokens - before)
 
-    def generated(self, request_id: str, output_tokens: int) -> None:
+    def on_generated(self, request_id: str, output_tokens: int) -> None:
         tier = self._states[request_id].tier
         policy = self._tiers[tier]
         before = policy.record(request_id).output_tokens
-        policy.generated(request_id, output_tokens)
+        policy.on_generated(request_id, output_tokens)
         self.shares.charge_output(tier, max(0, output_tokens - before))
 
-    def decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
+    def on_decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
         excluded = [self._states[request_id] for request_id in excluding]
         for state in excluded:
             self.shares.stop_running(state.tier)
-        self.shares.decoded(steps)
+        self.shares.on_decoded(steps)
         for tier, policy in self._tiers.items():
-            policy.decoded(steps, [state.request.request_id for state in excluded if state.tier is tier])
+            policy.on_decoded(steps, [state.request.request_id for state in excluded if state.tier is tier])
         for state in excluded:
             self.shares.start_running(state.tier)
 

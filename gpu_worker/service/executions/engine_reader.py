@@ -101,7 +101,7 @@ class EngineReader:
 
     def _record_error(self, execution: Execution, error: BaseException) -> None:
         """Record an error of any kind as the result, so that the slot is freed and the end is reported."""
-        self.watch.left(execution.name)
+        self.watch.on_left(execution.name)
         if isinstance(error, EngineError):
             execution.result = error
             return

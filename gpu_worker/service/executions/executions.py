@@ -195,7 +195,7 @@ class Executions:
     def _begin(self, order: WorkOrder) -> AsyncGenerator[bytes, None]:
         execution = self._reader.begin(order, ExecutionSpans(self.tracing, order, self.worker))
         self._live[execution.name] = execution
-        self.watch.arrived(execution.name, order.tier, order.likely_tokens * order.choices)
+        self.watch.on_arrived(execution.name, order.tier, order.likely_tokens * order.choices)
         return self._lines(execution)
 
     def fence(self, name: str, *, is_old: bool) -> None:
@@ -315,7 +315,7 @@ class Executions:
     def _end(self, execution: Execution) -> _LastEvent | None:
         """Free the slot and begin to deliver the report. Return the last event for the caller, or None."""
         del self._live[execution.name]
-        self.watch.left(execution.name)
+        self.watch.on_left(execution.name)
         if execution.abort is None and not execution.caller_left:
             self.health.note(execution.order, execution.result)
         retry_after_s = self.watch.retry_after_s(execution.order.tier)

@@ -141,7 +141,7 @@ class EngineHealth:
         if isinstance(result, EngineError):
             self._note_error(order, result)
         else:
-            self._tenants.served(order.terms.tenant)
+            self._tenants.on_answer(order.terms.tenant)
 
     def _note_error(self, order: WorkOrder, error: EngineError) -> None:
         kind, now_s = kind_of(error), self._clock.monotonic()
@@ -149,7 +149,7 @@ class EngineHealth:
         if kind in (FailureKind.REQUEST, FailureKind.REPLACED):
             self._failed.forget(order.invocation)
             return
-        self._tenants.failed(order.terms.tenant, now_s)
+        self._tenants.on_failure(order.terms.tenant, now_s)
         is_recent = now_s - self._verdict_s < EVERY_S
         if kind is FailureKind.OVERLOAD and self._verdict is ProbeVerdict.OVERLOADED and is_recent:
             self._limit.shrink(self._running(), now_s)

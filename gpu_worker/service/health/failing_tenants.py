@@ -26,7 +26,7 @@ class FailingTenants:
         """Maps a tenant to the number of its failures in a row and the time of the last failure. The oldest failure is
         first."""
 
-    def failed(self, tenant: str, now_s: float) -> None:
+    def on_failure(self, tenant: str, now_s: float) -> None:
         count, at_s = self._rows.pop(tenant, (0, now_s))
         self._rows[tenant] = (1 if now_s - at_s >= FORGET_S else count + 1), now_s
         if len(self._rows) > TENANTS_MAX:
@@ -39,7 +39,7 @@ class FailingTenants:
         """Return whether more than FREE requests of the tenant have failed in a row."""
         return self._rows.get(tenant, (0, 0.0))[0] > FREE
 
-    def served(self, tenant: str) -> None:
+    def on_answer(self, tenant: str) -> None:
         self._rows.pop(tenant, None)
 
     def hold_s(self, tenant: str, now_s: float) -> float:

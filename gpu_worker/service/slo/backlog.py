@@ -40,20 +40,20 @@ class Backlog:
     """Pairs of a second and the service units that were served in it."""
     _ends: int = 0
 
-    def arrived(self, name: str, tier: Tier, output_tokens_max: int) -> None:
+    def on_arrived(self, name: str, tier: Tier, output_tokens_max: int) -> None:
         self._open[name] = _Request(tier, output_tokens_max)
 
-    def started(self, name: str, input_tokens: int) -> None:
+    def on_started(self, name: str, input_tokens: int) -> None:
         self._open[name].input_tokens = input_tokens
 
-    def generated(self, name: str, output_tokens: int, now_s: float) -> None:
+    def on_generated(self, name: str, output_tokens: int, now_s: float) -> None:
         """Record that the request has `output_tokens` in total. The prompt counts as served with the first token."""
         request = self._open[name]
         before = self.service(request.input_tokens, request.output_tokens) if request.begun else 0.0
         request.begun, request.output_tokens = True, max(output_tokens, request.output_tokens)
         self._add(now_s, self.service(request.input_tokens, request.output_tokens) - before)
 
-    def left(self, name: str, *, whole: bool) -> None:
+    def on_left(self, name: str, *, whole: bool) -> None:
         """Close a request. `whole`: it was not cut off, so its length counts for `used`."""
         request = self._open.pop(name)
         if whole and request.output_tokens_max:  # embeddings have no output

@@ -57,10 +57,10 @@ class SloWatch:
         now_s = self.now_s()
         return self.shedder.retry_after_s(tier, self.backlog.waiting(), self.backlog.service_per_s(now_s), now_s)
 
-    def arrived(self, name: str, tier: Tier, output_tokens_max: int) -> None:
+    def on_arrived(self, name: str, tier: Tier, output_tokens_max: int) -> None:
         self._reader_delay_s[name] = 0.0
-        self.monitor.arrived(name, tier, self.now_s())
-        self.backlog.arrived(name, tier, output_tokens_max)
+        self.monitor.on_arrived(name, tier, self.now_s())
+        self.backlog.on_arrived(name, tier, output_tokens_max)
 
     def reader_delayed(self, name: str, seconds: float) -> None:
         """Subtract the seconds that the request's reader needed to read a line."""
@@ -74,24 +74,24 @@ class SloWatch:
         now_s = self.now_s()
         at_s = now_s - self._reader_delay_s[name]
         if isinstance(event, Started):
-            self.backlog.started(name, event.input_tokens)
+            self.backlog.on_started(name, event.input_tokens)
         elif isinstance(event, Finished):
             self._record_finish(name, event, at_s)
         else:
             self.monitor.first_token(name, at_s)
-            self.backlog.generated(name, event.output_tokens, now_s)
+            self.backlog.on_generated(name, event.output_tokens, now_s)
         self.shedder.observe(now_s)
 
-    def left(self, name: str) -> None:
+    def on_left(self, name: str) -> None:
         """Close a request that ended without `Finished`. Do nothing if it is closed already."""
         if name in self._reader_delay_s:
-            self.monitor.abandoned(name, self.now_s() - self._reader_delay_s.pop(name))
-            self.backlog.left(name, whole=False)
+            self.monitor.on_abandoned(name, self.now_s() - self._reader_delay_s.pop(name))
+            self.backlog.on_left(name, whole=False)
 
     def _record_finish(self, name: str, finished: Finished, at_s: float) -> None:
         if finished.reason == "aborted":
-            self.left(name)
+            self.on_left(name)
             return
         del self._reader_delay_s[name]
-        self.monitor.ended(name, at_s, finished.output_tokens)
-        self.backlog.left(name, whole=True)
+        self.monitor.on_ended(name, at_s, finished.output_tokens)
+        self.backlog.on_left(name, whole=True)

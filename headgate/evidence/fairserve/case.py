@@ -54,10 +54,10 @@ class _Ended(Collector):
         self.answered: list[SimRequest] = []
         self.refused: list[SimRequest] = []
 
-    def served(self, request: SimRequest) -> None:
+    def on_served(self, request: SimRequest) -> None:
         (self.answered if request.finish_s <= TIMEOUT_S else self.refused).append(request)
 
-    def rejected(self, request: SimRequest) -> None:
+    def on_rejected(self, request: SimRequest) -> None:
         self.refused.append(request)
 
 

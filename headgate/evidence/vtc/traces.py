@@ -41,7 +41,7 @@ def measured_run(
     collector = Collector(service, HORIZON_S, timeline=timeline)
     served = list(_read_served(path))
     for request in served:
-        collector.served(request)
+        collector.on_served(request)
     spec = RunSpec(workload_of(traces, workload, policy), policy, load_profile(), horizon_s=HORIZON_S)
     return run_of(spec, collector, decisions=len(served))
 

@@ -113,7 +113,7 @@ class ChunkedPrefillEngine(SimulatedEngine):
         self._prefilling.append(running)
         self.decisions += 1
         request.admitted_s = self.now_s
-        self._observer.admitted(request, self.now_s)
+        self._observer.on_admitted(request, self.now_s)
         return running
 
     def _step_s(self, steps: int, parts: list[tuple[_Running, int]]) -> float:
@@ -149,9 +149,9 @@ class ChunkedPrefillEngine(SimulatedEngine):
         self.kv_tokens += step.steps * len(self._decoding)
         for running in self._decoding:
             running.tokens += step.steps
-            self.policy.generated(running.request.request_id, running.tokens)
+            self.policy.on_generated(running.request.request_id, running.tokens)
         if self._decoding:
-            self._observer.decoded(step.steps, self.now_s)
+            self._observer.on_decoded(step.steps, self.now_s)
 
     def _prefill_parts(self, step: _Step) -> None:
         done = []
@@ -164,13 +164,13 @@ class ChunkedPrefillEngine(SimulatedEngine):
                 self._first_token(running)
                 done.append(running.request)
         if done:
-            self._observer.prefilled(done, self.now_s)
+            self._observer.on_prefilled(done, self.now_s)
 
     def _first_token(self, running: _Running) -> None:
         running.request.first_token_s = self.now_s
         running.tokens = 1
         if running.request.arrival.output_tokens:
-            self.policy.generated(running.request.request_id, 1)
+            self.policy.on_generated(running.request.request_id, 1)
             self.kv_tokens += 1
 
     def _end_requests(self) -> list[SimRequest]:
@@ -181,7 +181,7 @@ class ChunkedPrefillEngine(SimulatedEngine):
             self.kv_tokens -= running.prompt + running.request.arrival.output_tokens
             running.request.finish_s = self.now_s
             self.policy.finish(running.request.request_id)
-            self._observer.finished(running.request, self.now_s)
+            self._observer.on_finished(running.request, self.now_s)
         return [running.request for running in ended]
 
 

@@ -16,22 +16,22 @@ from headgate.simulator.requests import SimRequest
 class Observer:
     """Called at an engine's events. `decoded` is called before the ends and admissions that follow those steps."""
 
-    def enqueued(self, request: SimRequest, now_s: float) -> None: ...
+    def on_enqueued(self, request: SimRequest, now_s: float) -> None: ...
 
-    def rejected(self, request: SimRequest, now_s: float) -> None: ...
+    def on_rejected(self, request: SimRequest, now_s: float) -> None: ...
 
-    def attempted(self, now_s: float) -> None:
+    def on_attempted(self, now_s: float) -> None:
         """The engine begins an attempt to admit requests."""
 
-    def admitted(self, request: SimRequest, now_s: float) -> None: ...
+    def on_admitted(self, request: SimRequest, now_s: float) -> None: ...
 
-    def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
+    def on_prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
         """Each of the requests has its first token."""
 
-    def decoded(self, steps: int, now_s: float) -> None:
+    def on_decoded(self, steps: int, now_s: float) -> None:
         """Every running request generated one token in each of these steps."""
 
-    def finished(self, request: SimRequest, now_s: float) -> None: ...
+    def on_finished(self, request: SimRequest, now_s: float) -> None: ...
 
 
 @dataclass(slots=True)
@@ -113,9 +113,9 @@ class SimulatedEngine(ABC):
         elif not self._enqueue(request, at_s):
             request.rejected = "rate"
         if request.rejected is not None:
-            self._observer.rejected(request, at_s)
+            self._observer.on_rejected(request, at_s)
             return False
-        self._observer.enqueued(request, at_s)
+        self._observer.on_enqueued(request, at_s)
         return True
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:

@@ -85,7 +85,7 @@ class PagedEngine(SimulatedEngine):
             if not sequence.preemptions:
                 request = self._requests[sequence.request.request_id]
                 request.admitted_s = self.now_s
-                self._observer.admitted(request, self.now_s)
+                self._observer.on_admitted(request, self.now_s)
 
     def _drop(self, sequence: PagedSequence) -> SimRequest:
         request = self._requests.pop(sequence.request.request_id)
@@ -100,12 +100,12 @@ class PagedEngine(SimulatedEngine):
         self.now_s = self._step_end_s
         computed = self.model.compute(step)
         if step.decoding:
-            self._observer.decoded(1, self.now_s)
+            self._observer.on_decoded(1, self.now_s)
         for sequence in computed[len(step.decoding) :]:
             if sequence.tokens == 1:
                 request = self._requests[sequence.request.request_id]
                 request.first_token_s = self.now_s
-                self._observer.prefilled([request], self.now_s)
+                self._observer.on_prefilled([request], self.now_s)
         finished = [self._finish(sequence) for sequence in computed if sequence.ended]
         self.kv_tokens = self.model.batch.kv_tokens
         return finished
@@ -114,7 +114,7 @@ class PagedEngine(SimulatedEngine):
         self.model.batch.end(sequence)
         request = self._requests.pop(sequence.request.request_id)
         request.finish_s = self.now_s
-        self._observer.finished(request, self.now_s)
+        self._observer.on_finished(request, self.now_s)
         return request
 
 

@@ -94,7 +94,7 @@ class SeparatePrefillEngine(SimulatedEngine):
         """Admit requests in the policy's order until one does not fit."""
         self._since_attempt = 0
         self._stretch = None
-        self._observer.attempted(self.now_s)
+        self._observer.on_attempted(self.now_s)
         admitted: list[SimRequest] = []
         tokens = 0
         while (head := self._peek()) is not None:
@@ -126,7 +126,7 @@ class SeparatePrefillEngine(SimulatedEngine):
         self.kv_tokens += prompt
         self.decisions += 1
         request.admitted_s = self.now_s
-        self._observer.admitted(request, self.now_s)
+        self._observer.on_admitted(request, self.now_s)
 
     def _end_prefill(self, prefill: _Prefill) -> list[SimRequest]:
         self._prefill = None
@@ -134,9 +134,9 @@ class SeparatePrefillEngine(SimulatedEngine):
         for request in prefill.requests:
             request.first_token_s = self.now_s
             if request.arrival.output_tokens:
-                self.policy.generated(request.request_id, 1)
+                self.policy.on_generated(request.request_id, 1)
                 self.kv_tokens += 1
-        self._observer.prefilled(prefill.requests, self.now_s)
+        self._observer.on_prefilled(prefill.requests, self.now_s)
         return self._end_requests()
 
     def _next_stretch(self) -> _Stretch:
@@ -160,8 +160,8 @@ class SeparatePrefillEngine(SimulatedEngine):
         self.kv_tokens += steps * self._kv.size
         self._since_attempt += steps
         self._kv.step += steps
-        self.policy.decoded(steps)
-        self._observer.decoded(steps, self.now_s)
+        self.policy.on_decoded(steps)
+        self._observer.on_decoded(steps, self.now_s)
         return True
 
     def _decode_s(self, steps: int) -> float:
@@ -183,7 +183,7 @@ class SeparatePrefillEngine(SimulatedEngine):
             request.finish_s = self.now_s
             self.kv_tokens -= prompt + request.arrival.output_tokens
             self.policy.finish(request.request_id)
-            self._observer.finished(request, self.now_s)
+            self._observer.on_finished(request, self.now_s)
         if ended:
             self._stretch = None
         return [request for request, _ in ended]

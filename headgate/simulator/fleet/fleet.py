@@ -44,7 +44,7 @@ class SimulatedFleet:
         self._place(request)
         self._numbered += 1
         self._open += 1
-        self._planner.arrived(request, at_s)
+        self._planner.on_arrived(request, at_s)
         if request.rejected is None:
             self._act()
             return True
@@ -111,7 +111,7 @@ class SimulatedFleet:
     def _return(self, requests: Sequence[SimRequest]) -> None:
         for request in requests:
             if request.rejected is None:
-                self._planner.returned(request, self.now_s)
+                self._planner.on_returned(request, self.now_s)
             else:
                 self._finish([request])
 
@@ -125,6 +125,6 @@ class SimulatedFleet:
         for request in ended:
             if request.rejected is None:
                 request.end()
-            self._planner.ended(request, self.now_s)
+            self._planner.on_ended(request, self.now_s)
             self._open -= 1
             self._ended.append(request)

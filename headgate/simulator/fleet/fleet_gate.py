@@ -65,12 +65,12 @@ class FleetGate:
             request.rejected = decided.outcome.code
             self._forget(request)
 
-    def returned(self, request: SimRequest, now_s: float) -> None:
+    def on_returned(self, request: SimRequest, now_s: float) -> None:
         name = self._names[request.request_id]
         attempt = self._gate.shard.state.calls[name].attempt
         self._follow(self._gate.decide(Return(name, attempt, NOT_COUNTED), now=EPOCH + now_s))
 
-    def ended(self, request: SimRequest, now_s: float) -> None:
+    def on_ended(self, request: SimRequest, now_s: float) -> None:
         name = self._names[request.request_id]
         outcome = "done" if request.rejected is None else "failed"
         self._follow(self._gate.finish(name, *request.charged_tokens, EPOCH + now_s, outcome=outcome))

@@ -24,17 +24,17 @@ class _TokenCounter(Observer):
         self._steps = 0
         self._first_at: dict[str, int] = {}
 
-    def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
+    def on_prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
         for request in requests:
             self._first_at[request.request_id] = self._steps
 
-    def decoded(self, steps: int, now_s: float) -> None:
+    def on_decoded(self, steps: int, now_s: float) -> None:
         self._steps += steps
 
-    def finished(self, request: SimRequest, now_s: float) -> None:
+    def on_finished(self, request: SimRequest, now_s: float) -> None:
         self._first_at.pop(request.request_id, None)
 
-    def generated(self, request_id: str) -> int:
+    def count_tokens(self, request_id: str) -> int:
         first_at = self._first_at.get(request_id)
         return 0 if first_at is None else 1 + self._steps - first_at
 
@@ -128,7 +128,7 @@ class SimulatedWorker:
     def _unload(self) -> list[SimRequest]:
         returned = list(self.running.values())
         for request in returned:
-            request.give_back(self._tokens.generated(request.request_id))
+            request.give_back(self._tokens.count_tokens(request.request_id))
         self.running.clear()
         self.model, self._engine, self.due_s = None, None, inf
         return returned

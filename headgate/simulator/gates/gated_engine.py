@@ -78,7 +78,7 @@ class GatedEngine:
             due_s = min(self._gate.next_s(), until_s)
             if ended := self._engine.advance(due_s):
                 for request in ended:
-                    self._gate.ended(request, self._engine.now_s)
+                    self._gate.on_ended(request, self._engine.now_s)
                 return self._close(ended)
             if due_s >= until_s:
                 return []

@@ -17,12 +17,12 @@ class SloObserver(Observer):
     def __init__(self) -> None:
         self.monitor = SloMonitor()
 
-    def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
+    def on_prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
         for request in requests:
             self.monitor.first_token(request.request_id, now_s)
 
-    def finished(self, request: SimRequest, now_s: float) -> None:
-        self.monitor.ended(request.request_id, now_s, request.arrival.output_tokens)
+    def on_finished(self, request: SimRequest, now_s: float) -> None:
+        self.monitor.on_ended(request.request_id, now_s, request.arrival.output_tokens)
 
 
 class SheddingEngine:
@@ -42,14 +42,14 @@ class SheddingEngine:
         if self._shedder.sheds(request.tier):
             request.rejected = "shed"
             return False
-        self._monitor.arrived(request.request_id, request.tier, at_s)
+        self._monitor.on_arrived(request.request_id, request.tier, at_s)
         accepted = self._engine.submit(request, at_s)
         if not accepted:
-            self._monitor.abandoned(request.request_id, at_s)
+            self._monitor.on_abandoned(request.request_id, at_s)
         return accepted
 
     def advance(self, until_s: float) -> list[SimRequest]:
         ended = self._engine.advance(until_s)
         for request in ended:  # changes nothing for a request that was served to its end
-            self._monitor.abandoned(request.request_id, self.now_s)
+            self._monitor.on_abandoned(request.request_id, self.now_s)
         return ended

@@ -71,7 +71,7 @@ class SimulatedGate:
         else:
             self._follow(decided, now_s)
 
-    def ended(self, request: SimRequest, now_s: float) -> None:
+    def on_ended(self, request: SimRequest, now_s: float) -> None:
         """Settle a dispatched request, served or dropped by the engine, and give its slot to the next."""
         name = self._names.pop(request.request_id)
         del self._held[name]

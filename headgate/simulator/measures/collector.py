@@ -72,12 +72,12 @@ class Collector:
         self._sums: dict[tuple[str, str], _Sums] = {}
         """The keys are tenant and SLO class; a request that no fleet serves has none."""
 
-    def rejected(self, request: SimRequest) -> None:
+    def on_rejected(self, request: SimRequest) -> None:
         self._sums_of(request).rejected += 1
         reason = request.rejected or "unknown"
         self.rejections[reason] = self.rejections.get(reason, 0) + 1
 
-    def served(self, request: SimRequest) -> None:
+    def on_served(self, request: SimRequest) -> None:
         arrival = request.arrival
         service = self.service(arrival.input_tokens, arrival.output_tokens)
         sums = self._sums_of(request)
@@ -87,10 +87,10 @@ class Collector:
         self.tokens += arrival.input_tokens + arrival.output_tokens
         self.total_time_s = max(self.total_time_s, request.finish_s)
         if self._rates is not None:
-            self._rates.requested(arrival.tenant, request.release_s, service)
-            self._rates.served(arrival.tenant, request.first_token_s, request.finish_s, service)
+            self._rates.on_requested(arrival.tenant, request.release_s, service)
+            self._rates.on_served(arrival.tenant, request.first_token_s, request.finish_s, service)
         if self._timeline is not None:
-            self._timeline.served(request, service)
+            self._timeline.on_served(request, service)
 
     def _sums_of(self, request: SimRequest) -> _Sums:
         key = (request.arrival.tenant, request.slo_class)

@@ -43,13 +43,13 @@ class MeasuredRates:
         self._service: dict[str, array[float]] = {}
         self._requested: dict[str, array[float]] = {}
 
-    def requested(self, tenant: str, at_s: float, service: float) -> None:
+    def on_requested(self, tenant: str, at_s: float, service: float) -> None:
         row = self._requested.setdefault(tenant, array("d", bytes(8 * POINTS)))
         for point in self._points(at_s, at_s):
             if at_s < self._middle_s(point) + HALF_WINDOW_S:
                 row[point] += service / (2 * HALF_WINDOW_S)
 
-    def served(self, tenant: str, first_s: float, last_s: float, service: float) -> None:
+    def on_served(self, tenant: str, first_s: float, last_s: float, service: float) -> None:
         row = self._service.setdefault(tenant, array("d", bytes(8 * POINTS)))
         for point in self._points(first_s, last_s):
             middle_s = self._middle_s(point)

@@ -216,7 +216,7 @@ class TheoremMonitor(Observer):
 
     # ── Events of the engine ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def enqueued(self, request: SimRequest, now_s: float) -> None:
+    def on_enqueued(self, request: SimRequest, now_s: float) -> None:
         if self._gave_up:
             return
         account, is_new = self._accounts.of(request.tenant, request.weight)
@@ -234,7 +234,7 @@ class TheoremMonitor(Observer):
         account.waiting += 1
         self._check_counters()
 
-    def attempted(self, now_s: float) -> None:
+    def on_attempted(self, now_s: float) -> None:
         """Note the service since the last attempt: a request may have waited so long for this one."""
         if self._gave_up:
             return
@@ -242,7 +242,7 @@ class TheoremMonitor(Observer):
         self._gap_max = max(self._gap_max, received - self._gap_began)
         self._gap_began = received
 
-    def admitted(self, request: SimRequest, now_s: float) -> None:
+    def on_admitted(self, request: SimRequest, now_s: float) -> None:
         if self._gave_up:
             return
         weight = request.weight
@@ -261,7 +261,7 @@ class TheoremMonitor(Observer):
         self._compare_pairs(account)
         self._check_counters()
 
-    def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
+    def on_prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
         if self._gave_up:
             return
         for request in requests:
@@ -271,13 +271,13 @@ class TheoremMonitor(Observer):
                 self._compare_pairs(account)
         self._check_counters()
 
-    def decoded(self, steps: int, now_s: float) -> None:
+    def on_decoded(self, steps: int, now_s: float) -> None:
         if self._gave_up:
             return
         self._accounts.step += steps
         self._check_counters()
 
-    def finished(self, request: SimRequest, now_s: float) -> None:
+    def on_finished(self, request: SimRequest, now_s: float) -> None:
         if self._gave_up:
             return
         self._resident -= self._largest(request)

@@ -69,12 +69,12 @@ class TierCollector(Collector):
         super().__init__(service, horizon_s, timeline=timeline)
         self._tiers: dict[Tier, _OneTier] = {}
 
-    def rejected(self, request: SimRequest) -> None:
-        super().rejected(request)
+    def on_rejected(self, request: SimRequest) -> None:
+        super().on_rejected(request)
         self._of(request.tier).requests += 1
 
-    def served(self, request: SimRequest) -> None:
-        super().served(request)
+    def on_served(self, request: SimRequest) -> None:
+        super().on_served(request)
         arrival, tier = request.arrival, request.tier
         measured = self._of(tier)
         measured.requests += 1

@@ -66,7 +66,7 @@ class TimelineCollector:
         self._kv_s = _bins()
         self._last = 0
 
-    def served(self, request: SimRequest, service: float) -> None:
+    def on_served(self, request: SimRequest, service: float) -> None:
         """Add a request that has all its tokens."""
         self._widen_to(request.finish_s)
         tenant = self._tenants[request.tenant]

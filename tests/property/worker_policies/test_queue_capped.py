@@ -43,7 +43,7 @@ def test_with_known_outputs_no_tenant_exceeds_the_cap() -> None:
         admitted.append(policy.admit(head.request_id).tenant)
     assert sorted(admitted) == ["a", "a", "a", "b"], "three of 30, and one that is above the cap"
     assert (policy.batch_tokens("a"), policy.batch_tokens("b")) == (90, 160)
-    policy.decoded(10)
+    policy.on_decoded(10)
     assert policy.batch_tokens("a") == 90
     policy.finish("a0")
     head = policy.peek()
@@ -57,7 +57,7 @@ def test_with_unknown_outputs_the_generated_tokens_count() -> None:
         policy.enqueue(QueueRequest(f"a{number}", "a", 20))
     policy.admit("a0")
     assert policy.peek() is not None
-    policy.decoded(11)
+    policy.on_decoded(11)
     assert policy.peek() is None
     policy.finish("a0")
     assert policy.peek() is not None

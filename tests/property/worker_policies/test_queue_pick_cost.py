@@ -34,7 +34,7 @@ def counters_read(policy: QueuePolicy, tenants: int, picks: int) -> float:
         head = policy.peek()
         assert head is not None
         policy.admit(head.request_id)
-        policy.decoded(3)
+        policy.on_decoded(3)
         policy.finish(head.request_id)
         policy.enqueue(QueueRequest(f"n{number}", head.tenant, 1 + number % 89))
     return Reads.total / picks

@@ -88,7 +88,7 @@ def oracle(output_tokens: int, weight: float = 1.0) -> PredictedTokenCounter:
 def test_the_prediction_is_charged_at_admission_and_not_again() -> None:
     policy = oracle(5)
     assert policy.counter("a") == 20
-    policy.decoded(5)
+    policy.on_decoded(5)
     assert policy.counter("a") == 20
 
 
@@ -96,7 +96,7 @@ def test_the_prediction_is_charged_at_admission_and_not_again() -> None:
 def test_output_beyond_the_prediction_is_charged_whatever_steps_are_reported_together(stretch: list[int]) -> None:
     policy = oracle(5)
     for steps in stretch:
-        policy.decoded(steps)
+        policy.on_decoded(steps)
     assert policy.counter("a") == 20 + 2 * 4
 
 
@@ -104,38 +104,38 @@ def test_two_requests_that_pass_their_predictions_within_one_report() -> None:
     policy = oracle(5)
     policy.enqueue(QueueRequest("s", "a", 0, 1.0, 2))
     policy.admit("s")
-    policy.decoded(10)
+    policy.on_decoded(10)
     assert policy.counter("a") == (10 + 10) + 4 + 2 * 5 + 2 * 8
 
 
 def test_a_prediction_that_was_too_high_is_refunded_at_the_end() -> None:
     policy = oracle(100, weight=2.0)
     assert policy.counter("a") == (10 + 200) / 2
-    policy.decoded(3)
+    policy.on_decoded(3)
     policy.finish("r")
     assert policy.counter("a") == (10 + 6) / 2
 
 
 def test_an_output_length_reported_beyond_the_prediction() -> None:
     policy = oracle(5)
-    policy.decoded(2)
-    policy.generated("r", 4)
+    policy.on_decoded(2)
+    policy.on_generated("r", 4)
     assert policy.counter("a") == 20
-    policy.generated("r", 7)
+    policy.on_generated("r", 7)
     assert policy.counter("a") == 24
-    policy.decoded(1)
+    policy.on_decoded(1)
     assert policy.counter("a") == 26
 
 
 def test_a_prediction_of_0_is_plain_vtc() -> None:
     policy = oracle(0)
-    policy.decoded(3)
+    policy.on_decoded(3)
     assert policy.counter("a") == 16
 
 
 def test_a_request_preempted_below_its_prediction_and_cancelled_pays_its_output() -> None:
     policy = oracle(50)
-    policy.decoded(3)
+    policy.on_decoded(3)
     policy.preempt("r")
     assert policy.counter("a") == 110
     policy.cancel("r")
@@ -144,11 +144,11 @@ def test_a_request_preempted_below_its_prediction_and_cancelled_pays_its_output(
 
 def test_a_resumed_request_passes_its_prediction_at_the_same_length() -> None:
     policy = oracle(5)
-    policy.decoded(3)
+    policy.on_decoded(3)
     policy.preempt("r")
-    policy.decoded(40)
+    policy.on_decoded(40)
     policy.admit("r")
-    policy.decoded(4)
+    policy.on_decoded(4)
     assert policy.counter("a") == 20 + 2 * 2
 
 
@@ -157,7 +157,7 @@ def test_a_curved_h_is_charged_for_the_prediction_too() -> None:
     policy.enqueue(QueueRequest("r", "a", 10, 1.0, 5))
     policy.admit("r")
     assert policy.counter("a") == pytest.approx(Profiled()(10, 5))
-    policy.decoded(8)
+    policy.on_decoded(8)
     assert policy.counter("a") == pytest.approx(Profiled()(10, 8))
 
 

@@ -25,7 +25,7 @@ def serve(policy: WeightedServiceCounter, output_tokens: int = 0) -> str:
     head = policy.peek()
     assert head is not None
     policy.admit(head.request_id)
-    policy.decoded(output_tokens)
+    policy.on_decoded(output_tokens)
     policy.finish(head.request_id)
     return head.request_id
 
@@ -36,12 +36,12 @@ def test_the_cost_of_a_request_is_relative_to_its_application() -> None:
     policy.enqueue(QueueRequest("r", "a", 100, 2.0, app="x", system_tokens=60))
     policy.admit("r")
     assert policy.counter("a") == pytest.approx((40 + 2 * 60) / 512 / 2)
-    policy.decoded(30)
+    policy.on_decoded(30)
     assert policy.counter("a") == pytest.approx((40 + 2 * 60 + 30) / 512 / 2)
     policy.finish("r")
     policy.enqueue(QueueRequest("s", "b", 100, 1.0, app="x", system_tokens=60))
     policy.admit("s")
-    policy.decoded(30)
+    policy.on_decoded(30)
     lifted = policy.counter("b") - policy.counter("a")
     assert lifted == pytest.approx(1.0), "a request of exactly the usual size costs 1"
 
@@ -62,7 +62,7 @@ def test_the_weights_of_its_name() -> None:
         put(policy, "a")
         policy.admit("a")
         before = policy.counter("a")
-        policy.decoded(1)
+        policy.on_decoded(1)
         input_weight = 0.5 if name.startswith("wsc:0.5") else 1.0
         assert policy.counter("a") - before == pytest.approx(output_weight / (256 * (input_weight + output_weight)))
 

@@ -108,7 +108,7 @@ class InProcessGate:
         if call is not None:
             self.decide(Return(call_id, call.attempt, "lost", call.worker))
 
-    async def settled(self) -> None:
+    async def settle(self) -> None:
         while self.tasks:
             await asyncio.gather(*self.tasks)
 

@@ -129,7 +129,7 @@ class Gate:
                 await context.finish()
                 await asyncio.gather(*context.lasting)
             await self.workers.wound_up()
-            await self.shard.settled()
+            await self.shard.settle()
             await asyncio.sleep(0)
 
     async def at_rest(self) -> None:

@@ -67,7 +67,7 @@ class TwoPools:
         gate.contexts.append(made)
         return made
 
-    async def settled(self) -> None:
+    async def settle(self) -> None:
         """Wait for all background tasks of the fronts and the workers."""
         for _ in range(3):
             for context in self.gate.contexts:
@@ -76,11 +76,11 @@ class TwoPools:
             for workers in (self.gate.workers, self.code_workers):
                 await workers.wound_up()
             for shard in (self.chat, self.code):
-                await shard.settled()
+                await shard.settle()
 
     async def at_rest(self) -> None:
         """Check that no call is left in either shard or in a front."""
-        await self.settled()
+        await self.settle()
         assert self.chat.shard.state.calls == self.code.shard.state.calls == {}
         for context in self.gate.contexts:
             assert held(context.limits) == [0] * 5

@@ -13,7 +13,7 @@ class Favourite(FirstComeFirstServed):
 
     name = "favourite"
 
-    def joined(
+    def on_joined(
         self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
     ) -> tuple[Clocks, float]:
         return tenant.clocks, 0.0 if tenant.name == FAVOURITE else 1.0

@@ -115,7 +115,7 @@ class ScriptedWorkers:
                 yield event
         except (GeneratorExit, asyncio.CancelledError):
             self.closed.append(order.execution)
-            self._spawn(run.left())
+            self._spawn(run.on_left())
             raise
         finally:
             if not order.terms.durable or run.is_over:
@@ -176,7 +176,7 @@ class ScriptedWorkers:
             else:
                 return
 
-    async def reported(self, command: Command) -> Outcome:
+    async def on_reported(self, command: Command) -> Outcome:
         """Give the gate a report. A caller that leaves meanwhile does not stop it."""
         reporting = asyncio.ensure_future(self.gate.do(command))
         self._tasks.add(reporting)
@@ -228,7 +228,7 @@ class _Execution:
             yield self._next()
         self.last = await self._ended("done", None)
 
-    async def left(self) -> None:
+    async def on_left(self) -> None:
         """The front closed the stream: a durable call runs to its end, any other is cancelled."""
         if self.is_over:
             return
@@ -258,7 +258,7 @@ class _Execution:
         self._sent.note(Finished(act.reason, read, self._done))
         answer = json.dumps({"choices": self._sent.choices()})
         end = _end(self._order, outcome, read, self._done, refusal, answer)
-        over = await self._workers.reported(end)
+        over = await self._workers.on_reported(end)
         if not isinstance(over, Over) or over.outcome != outcome or act.cut_at_end:
             raise WorkerFailed()
         return refusal or Finished(act.reason, act.input_tokens, self._done)

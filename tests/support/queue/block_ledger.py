@@ -47,7 +47,7 @@ class Ledger:
         self._fresh.add(request.request_id)
         self._give(request, request.input_tokens, 0)
 
-    def generated(self, request: QueueRequest, output_tokens: int) -> None:
+    def on_generated(self, request: QueueRequest, output_tokens: int) -> None:
         new = output_tokens - self._got[request.request_id]
         assert new == 1, "an evicted request keeps its output"
         self._got[request.request_id] = output_tokens

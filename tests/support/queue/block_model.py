@@ -141,12 +141,12 @@ class BlockModel:
             if live.request.request_id in self.running:
                 self._grow(live)
         if at_once:
-            self.policy.decoded(1)
+            self.policy.on_decoded(1)
         for request_id, live in list(self.running.items()):
-            self.ledger.generated(live.request, live.generated + 1)
+            self.ledger.on_generated(live.request, live.generated + 1)
             live.generated += 1
             if not at_once:
-                self.policy.generated(request_id, live.generated)
+                self.policy.on_generated(request_id, live.generated)
             if live.generated >= live.output_tokens:
                 self.remove(request_id, "finished")
 

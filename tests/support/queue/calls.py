@@ -93,12 +93,12 @@ class Story:
         self._fresh.add(head.request_id)
 
     def steps(self, steps: int, excluding: Sequence[str] = ()) -> None:
-        self.policies[0].decoded(steps, excluding)
+        self.policies[0].on_decoded(steps, excluding)
         generating = [request_id for request_id in self.running if request_id not in excluding]
         for request_id in [request_id for _ in range(steps) for request_id in generating]:
             self._tokens[request_id] = self._tokens.get(request_id, 0) + 1
             for policy in self.policies[1:]:
-                policy.generated(request_id, self._tokens[request_id])
+                policy.on_generated(request_id, self._tokens[request_id])
         if steps:
             self._fresh.clear()
 

@@ -57,7 +57,7 @@ class BatchModel:
     def decode(self) -> None:
         for request_id in list(self.running):
             self.running[request_id] += 1
-            self.policy.generated(request_id, self.running[request_id])
+            self.policy.on_generated(request_id, self.running[request_id])
             if self.running[request_id] >= self.jobs[request_id].output_tokens:
                 self.policy.finish(request_id)
                 del self.running[request_id]

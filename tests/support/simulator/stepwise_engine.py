@@ -95,7 +95,7 @@ class StepwiseEngine:
                 one.first_token_s = self.now_s
                 if one.arrival.output_tokens:
                     one.tokens = 1
-                    self.policy.generated(one.request_id, 1)
+                    self.policy.on_generated(one.request_id, 1)
             self.end()
 
     def peak(self, batch: Sequence[Served]) -> int:
@@ -114,7 +114,7 @@ class StepwiseEngine:
         self.now_s += seconds
         for one in self.batch:
             one.tokens += 1
-            self.policy.generated(one.request_id, one.tokens)
+            self.policy.on_generated(one.request_id, one.tokens)
         self.end()
 
     def end(self) -> None:

@@ -52,7 +52,7 @@ def charged(share: Share, cost: float, now: float, virtual_time: float, scale: f
     tenant = Tenant("a", (now - share.burst / share.rate_per_s, virtual_time))
     tenant.config = TenantConfig(1, share.weight, share.rate_per_s, share.burst, "standard", 1)
     call = Call("p-1", tenant, CallTerms("a", "m", cost, inf, False, "", ""), 1, 0.0)
-    found = order.charged(tenant, cost, now, virtual_time, scale, inf)
+    found = order.charge(tenant, cost, now, virtual_time, scale, inf)
     call.charge_in_profile, call.charge_rate_per_s, tenant.clocks, _ = found
     call.charge_weight = share.weight
     return tenant, call
@@ -80,7 +80,7 @@ def test_within_a_year_every_charge_moves_both_clocks_and_stays_finite(
     assert vft > before
     assert isfinite(tat)
     assert isfinite(vft)
-    assert all(map(isfinite, TwoClocks().settled(tenant, call, 0.0)))
+    assert all(map(isfinite, TwoClocks().settle(tenant, call, 0.0)))
 
 
 def test_the_bounds_are_not_wider_than_the_arithmetic_allows() -> None:

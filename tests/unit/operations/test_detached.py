@@ -24,7 +24,7 @@ async def launched(gate: Gate, key: str = "k") -> str:
     waiting.leave()
     await asyncio.gather(*busy)
     await asyncio.sleep(0)
-    await gate.shard.settled()
+    await gate.shard.settle()
     assert gate.launcher.launched[-1] == (waiting.call.id, 1)
     return waiting.call.id
 
@@ -93,7 +93,7 @@ async def test_a_process_that_was_given_up_executes_its_call_when_it_is_launched
     gate.shard.decide(Silent(gate.pool.link.process, False))
     gate.shard.decide(Gone(gate.pool.link.process, False))
     await asyncio.gather(*busy)
-    await gate.shard.settled()
+    await gate.shard.settle()
     ((call_id, _),) = gate.launcher.launched
     assert not await execute_detached(gate.context, call_id)
     await waiting
@@ -131,7 +131,7 @@ async def test_it_is_let_go_again_if_no_offer_comes(gate: Gate) -> None:
     assert gate.clock.now() - started == pytest.approx(HOLD_S, abs=0.1)
     await gate.quiet()
     gate.shard.report("w")
-    await gate.shard.settled()
+    await gate.shard.settle()
     assert gate.launcher.launched[-1] == (call_id, 2)
     assert await execute_detached(gate.context, call_id)
 

@@ -120,7 +120,7 @@ async def test_a_stored_call_stays_in_the_pool_that_has_it(pools: TwoPools) -> N
     again.leave()
     waiting.leave()
     await asyncio.gather(*busy)
-    await pools.settled()
+    await pools.settle()
     assert await execute_detached(moved, waiting.call.id)
     await pools.gate.ended("a", "k", "done")
     assert models_of(pools.chat) == set()

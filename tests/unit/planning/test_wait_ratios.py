@@ -12,7 +12,7 @@ def after(ratios: list[float]) -> WaitRatios:
     sample = WaitRatios()
     for number, ratio in enumerate(ratios):
         sample.predicted(str(number), 10.0, 0.0)
-        sample.dispatched(str(number), 10.0 * ratio)
+        sample.on_dispatched(str(number), 10.0 * ratio)
     return sample
 
 
@@ -51,7 +51,7 @@ def test_a_censored_observation_becomes_a_final_one() -> None:
     sample = WaitRatios()
     sample.predicted("a", 10.0, 0.0)
     sample.quantile(25.0)
-    sample.dispatched("a", 30.0)
+    sample.on_dispatched("a", 30.0)
     assert (len(sample), sample.waiting) == (1, 0)
     assert 3.0 <= sample.quantile(1e9) <= 3.15
 
@@ -60,9 +60,9 @@ def test_a_request_that_left_is_forgotten() -> None:
     sample = WaitRatios()
     sample.predicted("a", 10.0, 0.0)
     sample.quantile(25.0)
-    sample.left("a")
-    sample.left("unknown")
-    sample.dispatched("unknown", 1.0)
+    sample.on_left("a")
+    sample.on_left("unknown")
+    sample.on_dispatched("unknown", 1.0)
     assert len(sample) == 0
     assert sample.quantile(1e9) == PRIOR_RATIO
 
@@ -78,5 +78,5 @@ def test_memory_is_bounded_by_what_waits() -> None:
     sample = WaitRatios()
     for number in range(20_000):
         sample.predicted(str(number), 1e6, float(number))
-        sample.left(str(number))
+        sample.on_left(str(number))
     assert len(sample._moves) <= DISPATCHES + 1

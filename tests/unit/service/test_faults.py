@@ -165,7 +165,7 @@ async def test_a_fact_that_fails_after_it_was_folded_in_part_leaves_nothing(
 ) -> None:
     world = World()
     one, now = await ready(world), world.clock.now()
-    accepted = steps.accepted
+    accepted = steps.fold_accept
 
     def half(state: Any, fact: Accepted) -> None:
         accepted(state, fact)
@@ -198,7 +198,7 @@ async def test_a_rollback_that_raises_loads_the_state_again(monkeypatch: pytest.
     one, now = await ready(world), world.clock.now()
     await one.commit([good(1, now)])
     before = one.shard
-    monkeypatch.setattr(steps, "_undo_accepted", raising(steps._undo_accepted, lambda *_: True, 1))
+    monkeypatch.setattr(steps, "_undo_accept", raising(steps._undo_accept, lambda *_: True, 1))
     outcomes = (await one.commit([good(2, now), evil(20, now, deadline_at=inf)])).outcomes
     assert [is_internal(outcome) for outcome in outcomes] == [False, True]
     assert one.shard is not before
@@ -238,7 +238,7 @@ async def test_a_waiting_call_at_fault_ends_and_not_the_command_that_freed_its_s
     await one.commit([report("w1", 1)])
     outcomes = (await one.commit([good(1, now), evil(20, now), good(2, now)])).outcomes
     assert [type(outcome) for outcome in outcomes] == [Offer, Waiting, Waiting]
-    monkeypatch.setattr(TwoClocks, "charged", raising(TwoClocks.charged, lambda _, tenant, *__: tenant.name == "evil"))
+    monkeypatch.setattr(TwoClocks, "charge", raising(TwoClocks.charge, lambda _, tenant, *__: tenant.name == "evil"))
     committed = await one.commit([end("one-1", 1)])
     assert [type(outcome) for outcome in committed.outcomes] == [Over]
     news = {each.news.id: type(each.news) for each in committed.deliveries}

@@ -163,7 +163,7 @@ async def test_an_end_is_decided_anew_if_the_state_is_loaded_again_after_its_ans
     """Else the entry has the time of the decision before, which is earlier than that of the entry before it."""
     world = World()
     replica, other = await accepted(world, slots=1), world.replica("two")
-    keep, undo = keep_answers, steps._undo_ended
+    keep, undo = keep_answers, steps._undo_end
     with pytest.MonkeyPatch.context() as patch:
 
         async def keep_late(*arguments: Any) -> list[Command]:
@@ -172,11 +172,11 @@ async def test_an_end_is_decided_anew_if_the_state_is_loaded_again_after_its_ans
             return await keep(*arguments)
 
         def fail_once(*_: Any) -> None:
-            patch.setattr(steps, "_undo_ended", undo)
+            patch.setattr(steps, "_undo_end", undo)
             raise RuntimeError("an error of the code")
 
         patch.setattr("dispatcher.service.gate.replica.keep_answers", keep_late)
-        patch.setattr(steps, "_undo_ended", fail_once)
+        patch.setattr(steps, "_undo_end", fail_once)
         (outcome,) = (await replica.commit([End("one-1", 1, "done", 7, 9, "acme", '{"text":"hello"}')])).outcomes
     assert outcome == Over("one-1", 1, "done", 7, 9)
     entries = world.data.logs[SHARD].entries.values()

@@ -62,7 +62,7 @@ class Watched:
 
     def session(self, process: str) -> Session:
         session = Session(Closed(), self.clock, Hello(NEWEST, process, "client", ""))
-        self.presence.joined(session)
+        self.presence.on_joined(session)
         return session
 
     async def run(
@@ -75,7 +75,7 @@ class Watched:
             for session in heard:
                 self.presence.heard(session)
             for name, session in workers:
-                self.presence.reported(name, session)
+                self.presence.on_reported(name, session)
             self.presence.sweep()
             asked += await self.written()
         return asked
@@ -167,7 +167,7 @@ async def test_a_message_of_a_silent_process_resumes_its_calls() -> None:
 async def test_a_broken_connection() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
-    watch.presence.left(front)
+    watch.presence.on_left(front)
     assert await watch.written() == [Silent("front", False)]
     assert await watch.run(GONE_BROKEN_S, workers=[("w1", worker)]) == []
     assert await watch.run(1, workers=[("w1", worker)]) == [Gone("front", False)]
@@ -177,7 +177,7 @@ async def test_a_broken_connection() -> None:
 async def test_a_process_that_returns_in_time() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
-    watch.presence.left(front)
+    watch.presence.on_left(front)
     await watch.run(GONE_BROKEN_S - 0.5, workers=[("w1", worker)])
     again = watch.session("front")
     assert await watch.run(60, [again], [("w1", worker)]) == [Present("front")]
@@ -186,7 +186,7 @@ async def test_a_process_that_returns_in_time() -> None:
 @in_virtual_time()
 async def test_a_process_that_returns_before_its_silence_is_written() -> None:
     watch = await watched()
-    watch.presence.left(watch.session("front"))
+    watch.presence.on_left(watch.session("front"))
     watch.session("front")
     assert await watch.written() == [Silent("front", False), Present("front")]
     assert not watch.replica.shard.state.processes["front"].silent
@@ -197,13 +197,13 @@ async def test_each_of_several_broken_connections_counts() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
     for _ in range(3):
-        watch.presence.reported("w1", worker)
+        watch.presence.on_reported("w1", worker)
         await watch.replica.commit([report("w1", 1)])
-        watch.presence.left(front)
-        watch.presence.left(worker)
+        watch.presence.on_left(front)
+        watch.presence.on_left(worker)
         assert await watch.written() == [Silent("front", False), Silent("w1", True)]
         front, worker = watch.session("front"), watch.session("worker")
-        watch.presence.left(front)
+        watch.presence.on_left(front)
         assert await watch.written() == [Present("front"), Silent("front", False)]
         front = watch.session("front")
         assert await watch.written() == [Present("front")]
@@ -213,7 +213,7 @@ async def test_each_of_several_broken_connections_counts() -> None:
 async def test_a_process_is_present_again_also_while_the_clock_is_doubtful() -> None:
     watch = await watched()
     watch.replica.guard.stay_calm()
-    watch.presence.left(watch.session("front"))
+    watch.presence.on_left(watch.session("front"))
     front = watch.session("front")
     await watch.written()
     await watch.run(AGAIN_S, [front])
@@ -226,7 +226,7 @@ async def test_a_process_is_present_again_also_while_the_clock_is_doubtful() -> 
 async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
-    watch.presence.reported("w1", worker)
+    watch.presence.on_reported("w1", worker)
     assert await watch.run(SILENT_S + 0.5, [front]) == [Silent("w1", True)]
     assert await watch.run(LEASE_S, [front]) == []
     assert await watch.run(LEASE_MARGIN_S + 1, [front]) == [Gone("w1", True)]
@@ -257,7 +257,7 @@ async def test_a_new_worker_is_not_silent_while_its_first_report_waits_for_its_e
     watch = await watched()
     front, worker, new = watch.session("front"), watch.session("worker"), watch.session("new worker")
     await watch.run(60, [front], [("w1", worker)])
-    watch.presence.reported("w2", new)
+    watch.presence.on_reported("w2", new)
     assert await watch.run(SWEEP_S, [front], [("w1", worker)]) == []
     await watch.replica.commit([report("w2", 1)])
     assert await watch.run(SILENT_S - SWEEP_S, [front], [("w1", worker)]) == []
@@ -269,7 +269,7 @@ async def test_a_draining_worker_is_lost_too() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
     await watch.replica.commit([report("w1", 1)._replace(draining=True)])
-    watch.presence.reported("w1", worker)
+    watch.presence.on_reported("w1", worker)
     assert Gone("w1", True) in await watch.run(SILENT_S + LEASE_S + LEASE_MARGIN_S + 1, [front])
 
 

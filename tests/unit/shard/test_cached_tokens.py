@@ -43,8 +43,8 @@ class Pool:
         self.write(End(name, offer.attempt, "done", read, generated, tenant, cached_tokens=cached))
         self.engine.enqueue(QueueRequest(name, tenant, read, generated))
         self.engine.admit(name)
-        self.engine.cached(name, cached)
-        self.engine.generated(name, generated)
+        self.engine.on_cached(name, cached)
+        self.engine.on_generated(name, generated)
         self.engine.finish(name)
         return expected
 

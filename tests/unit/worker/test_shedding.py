@@ -196,9 +196,9 @@ def test_a_clock_that_is_set_back_does_no_harm() -> None:
 
     clock = Clock()
     watch = SloWatch(clock)
-    watch.arrived("r", P, 10)
+    watch.on_arrived("r", P, 10)
     clock.at = 50.0
     assert watch.now_s() == 100.0
-    watch.left("r")
-    watch.left("r")
+    watch.on_left("r")
+    watch.on_left("r")
     watch.reader_delayed("r", 1.0)

@@ -292,7 +292,7 @@ def test_standard_does_not_pass_background_that_is_owed_because_of_the_reserve()
     world.run("sz1", 60)
     world.wait("ba1", 20)
     world.wait("sa1", 5)
-    world.policy.decoded(10)
+    world.policy.on_decoded(10)
     assert [head.request_id for head in world.policy.heads()] == ["ba1", "sa1"]
     assert world.pass_() == []
 

@@ -37,9 +37,9 @@ class World:
                 self.requests += 1
                 is_late = tier in late and self.requests % 100 < 100 * share(self.now_s)
                 taken_s = LATE[tier] if is_late else 0.01
-                self.shedder.monitor.arrived(str(self.requests), tier, self.now_s - taken_s)
+                self.shedder.monitor.on_arrived(str(self.requests), tier, self.now_s - taken_s)
                 self.shedder.monitor.first_token(str(self.requests), self.now_s)
-                self.shedder.monitor.abandoned(str(self.requests), self.now_s)
+                self.shedder.monitor.on_abandoned(str(self.requests), self.now_s)
             self.shedder.observe(self.now_s)
             if self.levels[-1] != self.shedder.level:
                 self.levels.append(self.shedder.level)

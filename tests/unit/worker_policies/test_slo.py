@@ -26,10 +26,10 @@ def served(
     tpot_s: float = 0.01,
 ) -> float:
     """Serve one request, and return the time of its end."""
-    monitor.arrived(name, tier, at_s)
+    monitor.on_arrived(name, tier, at_s)
     monitor.first_token(name, at_s + ttft_s)
     end_s = at_s + ttft_s + (tokens - 1) * tpot_s
-    monitor.ended(name, end_s, tokens)
+    monitor.on_ended(name, end_s, tokens)
     return end_s
 
 
@@ -64,7 +64,7 @@ def test_a_single_token_has_no_time_per_token() -> None:
 
 def test_a_repeated_first_token_counts_once() -> None:
     monitor = SloMonitor()
-    monitor.arrived("r", P, 0.0)
+    monitor.on_arrived("r", P, 0.0)
     monitor.first_token("r", 0.1)
     monitor.first_token("r", 9.0)
     assert monitor.attainment(P, Slo.TTFT, 9.0) == Attainment(1, 1)
@@ -73,7 +73,7 @@ def test_a_repeated_first_token_counts_once() -> None:
 def test_a_request_without_first_token_is_a_miss_once_it_is_overdue() -> None:
     monitor = SloMonitor()
     for number in range(30):
-        monitor.arrived(f"r{number}", P, number * 0.01)
+        monitor.on_arrived(f"r{number}", P, number * 0.01)
     assert monitor.attainment(P, Slo.TTFT, 0.2) == Attainment(0, 0)
     assert monitor.attainment(P, Slo.TTFT, 0.305) == Attainment(0, 11)
     assert not monitor.at_risk(P, 0.305)
@@ -85,7 +85,7 @@ def test_a_request_without_first_token_is_a_miss_once_it_is_overdue() -> None:
 
 def test_a_running_request_is_a_miss_once_its_end_is_overdue() -> None:
     monitor = SloMonitor()
-    monitor.arrived("r", P, 0.0)
+    monitor.on_arrived("r", P, 0.0)
     monitor.first_token("r", 0.1)
     assert monitor.attainment(P, Slo.E2E, 4.0) == Attainment(0, 0)
     assert monitor.attainment(P, Slo.E2E, 6.0) == Attainment(0, 1)
@@ -94,15 +94,15 @@ def test_a_running_request_is_a_miss_once_its_end_is_overdue() -> None:
 def test_an_abandoned_request_misses_only_the_targets_that_its_wait_exceeded() -> None:
     monitor = SloMonitor()
     for name in ("patient", "hasty", "begun"):
-        monitor.arrived(name, P, 0.0)
+        monitor.on_arrived(name, P, 0.0)
     monitor.first_token("begun", 0.1)
-    monitor.abandoned("hasty", 0.15)
-    monitor.abandoned("patient", 0.3)
-    monitor.abandoned("begun", 0.4)
+    monitor.on_abandoned("hasty", 0.15)
+    monitor.on_abandoned("patient", 0.3)
+    monitor.on_abandoned("begun", 0.4)
     assert monitor.attainment(P, Slo.TTFT, 0.4) == Attainment(1, 2)
     assert monitor.attainment(P, Slo.E2E, 0.4) == Attainment(0, 0)
-    monitor.abandoned("unknown", 1.0)
-    monitor.ended("unknown", 1.0, 5)
+    monitor.on_abandoned("unknown", 1.0)
+    monitor.on_ended("unknown", 1.0, 5)
     monitor.first_token("unknown", 1.0)
     assert monitor.attainment(P, Slo.TTFT, 1.0) == Attainment(1, 2)
 
@@ -144,7 +144,7 @@ def test_slow_tokens_are_a_risk_and_long_answers_are_none() -> None:
 def test_a_tier_without_targets_is_never_at_risk() -> None:
     monitor = SloMonitor()
     for number in range(50):
-        monitor.arrived(f"w{number}", B, 0.0)
+        monitor.on_arrived(f"w{number}", B, 0.0)
         served(monitor, f"r{number}", 0.0, tier=Tier.SYSTEM, ttft_s=100.0)
     assert not monitor.at_risk(B, 1000.0)
     assert not monitor.at_risk(Tier.SYSTEM, 100.0)
@@ -154,7 +154,7 @@ def test_a_tier_without_targets_is_never_at_risk() -> None:
 def test_percentiles_are_of_the_samples(seconds: list[float], fraction: float) -> None:
     monitor = SloMonitor()
     for number, each in enumerate(seconds):
-        monitor.arrived(str(number), P, 0.0)
+        monitor.on_arrived(str(number), P, 0.0)
         monitor.first_token(str(number), each)
     found = monitor.percentile_s(P, Slo.TTFT, 0.0, fraction)
     assert found == percentile(seconds, fraction)
@@ -169,13 +169,13 @@ def test_never_more_misses_and_samples_than_requests(calls: list[tuple[int, str,
     for number, call, pause_s in calls:
         name, now_s = str(number), now_s + pause_s
         if call == "arrived" and name not in here:
-            monitor.arrived(name, P, now_s)
+            monitor.on_arrived(name, P, now_s)
             here.add(name)
             arrivals += 1
         elif call == "first":
             monitor.first_token(name, now_s)
         elif call in ("ended", "abandoned") and name in here:
-            monitor.ended(name, now_s, 3) if call == "ended" else monitor.abandoned(name, now_s)
+            monitor.on_ended(name, now_s, 3) if call == "ended" else monitor.on_abandoned(name, now_s)
             here.discard(name)
         for kind in Slo:
             found = monitor.attainment(P, kind, now_s)

@@ -44,7 +44,7 @@ def test_waiting_time_is_not_service() -> None:
     shares = shares_of()
     shares.start_waiting(BACKGROUND)
     shares.start_running(PREMIUM)
-    shares.decoded(1_000)
+    shares.on_decoded(1_000)
     assert shares.given(BACKGROUND) == 0
     assert shares.behind(BACKGROUND) == pytest.approx(300)
 
@@ -92,7 +92,7 @@ def test_a_lead_by_decoded_tokens_is_forgotten_too() -> None:
     shares = shares_of(slack=30.0)
     shares.start_waiting(BACKGROUND)
     shares.start_running(BACKGROUND)
-    shares.decoded(5_000)
+    shares.on_decoded(5_000)
     assert shares.behind(BACKGROUND) == -30
 
 
@@ -139,9 +139,9 @@ def test_the_total_is_the_service_of_all_tiers() -> None:
     shares.start_running(PREMIUM)
     shares.start_running(PREMIUM)
     shares.start_running(STANDARD)
-    shares.decoded(10)
+    shares.on_decoded(10)
     shares.charge_prompt(Tier.SYSTEM, 7)
     shares.stop_running(PREMIUM)
-    shares.decoded(5)
+    shares.on_decoded(5)
     assert [shares.given(tier) for tier in (PREMIUM, STANDARD, BACKGROUND, Tier.SYSTEM)] == [50, 30, 0, 7]
     assert shares.total == 87

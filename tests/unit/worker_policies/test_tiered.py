@@ -85,7 +85,7 @@ def test_the_sources_example_stays_behind_premium_and_the_share_serves_it() -> N
     queue = Queue(share_slack=100.0)
     queue.put("ba1", "pa1", "pb1")
     queue.admit("pa1")
-    queue.decoded(200)
+    queue.on_decoded(200)
     queue.advance_to(3_600.0)
     queue.put("pc1", now_s=3_600.0)
     queue.remove("pb1")
@@ -93,7 +93,7 @@ def test_the_sources_example_stays_behind_premium_and_the_share_serves_it() -> N
     assert queue.rank_of("pc1") == 0.0
     assert not queue.shares.is_owed(BACKGROUND)
     assert queue.peek().request_id == "pc1"  # type: ignore[union-attr]
-    queue.decoded(200)
+    queue.on_decoded(200)
     assert queue.rank_of("ba1") == pytest.approx(0.2)
     assert queue.shares.is_owed(BACKGROUND), "0.15 x (10 + 2 x 400) > 100"
     assert queue.peek().request_id == "ba1"  # type: ignore[union-attr]
@@ -204,7 +204,7 @@ def test_within_a_tier_a_lead_above_the_threshold_allows_an_eviction() -> None:
         queue = Queue(lead_max=lead_max)
         queue.put("pa1", "pb1")
         queue.admit("pa1")
-        queue.decoded(20)
+        queue.on_decoded(20)
         assert queue.may_evict("pb1", "pa1") == found
 
 
@@ -287,11 +287,11 @@ def test_output_reported_within_an_undone_admission_is_refunded() -> None:
     queue = Queue()
     queue.put("ba1")
     queue.admit("ba1")
-    queue.generated("ba1", 3)
+    queue.on_generated("ba1", 3)
     queue.undo_admit("ba1")
     assert (queue.shares.given(BACKGROUND), queue.shares.total) == (0, 0)
     queue.admit("ba1")
-    queue.generated("ba1", 3)
+    queue.on_generated("ba1", 3)
     queue.preempt("ba1")
     queue.admit("ba1")
     queue.undo_admit("ba1")
@@ -317,12 +317,12 @@ def test_service_counts_for_its_tier_once() -> None:
     queue = Queue()
     queue.put("sa1")
     queue.admit("sa1")
-    queue.decoded(3)
+    queue.on_decoded(3)
     queue.preempt("sa1")
     queue.admit("sa1")
-    queue.generated("sa1", 2)
+    queue.on_generated("sa1", 2)
     assert queue.shares.given(STANDARD) == 10 + 2 * 3
-    queue.generated("sa1", 5)
+    queue.on_generated("sa1", 5)
     queue.finish("sa1")
     assert queue.shares.given(STANDARD) == 10 + 2 * 5
     assert queue.received["a"].service == 20.0
@@ -333,9 +333,9 @@ def test_a_step_does_not_charge_excluded_requests() -> None:
     queue.put("sa1", "pb1")
     for request_id in ("sa1", "pb1"):
         queue.admit(request_id)
-    queue.decoded(3, ["sa1"])
+    queue.on_decoded(3, ["sa1"])
     assert (queue.shares.given(STANDARD), queue.shares.given(PREMIUM), queue.shares.total) == (10, 16, 26)
-    queue.decoded(1)
+    queue.on_decoded(1)
     assert (queue.shares.given(STANDARD), queue.shares.given(PREMIUM), queue.shares.total) == (12, 18, 30)
 
 
@@ -344,7 +344,7 @@ def test_a_tenant_that_changed_its_tier_has_the_sum_of_both() -> None:
     queue.put("sa1", "pa1")
     for request_id in ("sa1", "pa1"):
         queue.admit(request_id)
-    queue.decoded(5)
+    queue.on_decoded(5)
     assert queue.received["a"].service == 40.0
     assert queue.counter("a") == 20.0, "the highest counter of its tiers"
     assert queue.waiting_of("a") == 0

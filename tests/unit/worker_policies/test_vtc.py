@@ -33,9 +33,9 @@ def test_each_output_token_is_charged_when_it_is_generated() -> None:
     policy = VirtualTokenCounter()
     enqueue(policy, "a1", 10)
     admit_next(policy)
-    policy.generated("a1", 1)
+    policy.on_generated("a1", 1)
     assert policy.counter("a") == 12
-    policy.generated("a1", 3)
+    policy.on_generated("a1", 3)
     assert policy.counter("a") == 16
     policy.finish("a1")
     assert policy.counter("a") == 16
@@ -46,8 +46,8 @@ def test_a_charge_is_the_difference_of_h() -> None:
     enqueue(policy, "a1", 10)
     admit_next(policy)
     assert policy.counter("a") == 10
-    policy.generated("a1", 1)
-    policy.generated("a1", 2)
+    policy.on_generated("a1", 1)
+    policy.on_generated("a1", 2)
     assert policy.counter("a") == 14
 
 
@@ -55,7 +55,7 @@ def test_a_charge_is_divided_by_the_weight() -> None:
     policy = VirtualTokenCounter()
     enqueue(policy, "a1", 10, weight=4.0)
     admit_next(policy)
-    policy.generated("a1", 1)
+    policy.on_generated("a1", 1)
     assert policy.counter("a") == 3.0
     assert policy.received["a"].service == 12
 
@@ -86,7 +86,7 @@ def test_the_lift_into_an_empty_queue_is_to_the_tenant_that_left_last() -> None:
     enqueue(policy, "b1", 3)
     assert policy.counter("b") == 10
     admit_next(policy)
-    policy.generated("b1", 2)
+    policy.on_generated("b1", 2)
     enqueue(policy, "c1")
     assert policy.counter("c") == 17, "b left last and has 10 + 3 + 4 now"
 
@@ -103,7 +103,7 @@ def test_a_lift_never_lowers_a_counter() -> None:
     enqueue(policy, "b2", 1)
     assert policy.counter("b") == 51
     admit_next(policy)
-    policy.generated("a2", 100)
+    policy.on_generated("a2", 100)
     enqueue(policy, "a3")
     assert policy.counter("a") == 252
 
@@ -113,7 +113,7 @@ def test_a_tenant_that_already_waits_is_not_lifted() -> None:
     for request_id in ("a1", "b1", "b2"):
         enqueue(policy, request_id)
     admit_next(policy)
-    policy.generated("a1", 100)
+    policy.on_generated("a1", 100)
     enqueue(policy, "b3")
     assert policy.counter("b") == 0
 
@@ -155,13 +155,13 @@ def test_after_a_preemption_nothing_is_charged_twice() -> None:
     policy = VirtualTokenCounter()
     enqueue(policy, "a1", 10)
     admit_next(policy)
-    policy.generated("a1", 5)
+    policy.on_generated("a1", 5)
     policy.preempt("a1")
     assert policy.counter("a") == 20
     assert admit_next(policy) == "a1"
-    policy.generated("a1", 5)
+    policy.on_generated("a1", 5)
     assert policy.counter("a") == 20
-    policy.generated("a1", 6)
+    policy.on_generated("a1", 6)
     assert policy.counter("a") == 22
 
 
@@ -186,7 +186,7 @@ def test_tenants_that_come_and_go_leave_no_heap_entries() -> None:
     enqueue(policy, "a2")
     for number in range(1_000):
         enqueue(policy, f"c{number}")
-        policy.generated("a1", number + 1)
+        policy.on_generated("a1", number + 1)
         policy.cancel(f"c{number}")
     assert policy._by_counter.entries() < 100
 
@@ -198,7 +198,7 @@ def test_a_forged_weight_harms_no_other_tenant(policy: str, forged: float) -> No
     queue = make_queue(policy)
     queue.enqueue(QueueRequest("forged", "evil", 8, forged), 0.0)
     queue.admit("forged")
-    queue.generated("forged", 1)
+    queue.on_generated("forged", 1)
     queue.finish("forged")
     for number in range(100):
         queue.enqueue(QueueRequest(f"heavy{number}", "a-heavy", 1000), 0.0)
@@ -209,7 +209,7 @@ def test_a_forged_weight_harms_no_other_tenant(policy: str, forged: float) -> No
         assert head is not None
         queue.admit(head.request_id)
         served[head.tenant] += 1
-        queue.generated(head.request_id, 10)
+        queue.on_generated(head.request_id, 10)
         queue.finish(head.request_id)
     assert served["b-light"] > 3 * served["a-heavy"]
 

@@ -106,13 +106,13 @@ class PagedModel:
         for sequence in decoding:
             sequence.tokens += 1
             if not all_decode:
-                self._policy.generated(sequence.request.request_id, sequence.tokens)
+                self._policy.on_generated(sequence.request.request_id, sequence.tokens)
         if decoding and all_decode:
-            self._policy.decoded(1)
+            self._policy.on_decoded(1)
 
     def _generate_first(self, sequence: PagedSequence) -> None:
         """Count the token that a prefill gives; a request for no output is not charged for it."""
         sequence.tokens += 1
         self.batch.kv_tokens += 1
         if sequence.request.output_tokens != 0:
-            self._policy.generated(sequence.request.request_id, sequence.tokens)
+            self._policy.on_generated(sequence.request.request_id, sequence.tokens)

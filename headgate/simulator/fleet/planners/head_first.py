@@ -33,11 +33,11 @@ class HeadFirstPlanner(Planner):
     def key(self, request: SimRequest) -> float:
         """Return the place of the request in the queue. At equal keys, the first arrival is first."""
 
-    def arrived(self, request: SimRequest, now_s: float) -> None:
+    def on_arrived(self, request: SimRequest, now_s: float) -> None:
         heappush(self._queue, (self.key(request), request.number, request))
 
-    def returned(self, request: SimRequest, now_s: float) -> None:
-        self.arrived(request, now_s)
+    def on_returned(self, request: SimRequest, now_s: float) -> None:
+        self.on_arrived(request, now_s)
 
     def actions(self, now_s: float) -> Iterator[Action]:
         for worker in self.workers:

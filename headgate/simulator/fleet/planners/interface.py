@@ -74,18 +74,18 @@ class Planner(ABC):
         """The moves of the annealing so far: what planning costs, in a unit that no machine changes."""
 
     @abstractmethod
-    def arrived(self, request: SimRequest, now_s: float) -> None:
+    def on_arrived(self, request: SimRequest, now_s: float) -> None:
         """Queue a request."""
 
     @abstractmethod
-    def returned(self, request: SimRequest, now_s: float) -> None:
+    def on_returned(self, request: SimRequest, now_s: float) -> None:
         """Queue a request again, which a swap gave up."""
 
     @abstractmethod
     def actions(self, now_s: float) -> Iterator[Action]:
         """Yield what to do now. Each action is carried out before the next one is requested."""
 
-    def ended(self, request: SimRequest, now_s: float) -> None:
+    def on_ended(self, request: SimRequest, now_s: float) -> None:
         """Learn that a dispatched request has ended, served or refused by its engine."""
 
     def next_s(self) -> float:

@@ -51,7 +51,7 @@ class ProductionPlanner(Planner):
         self._last: Plan | None = None
         self._planned_s = -inf
 
-    def arrived(self, request: SimRequest, now_s: float) -> None:
+    def on_arrived(self, request: SimRequest, now_s: float) -> None:
         arrival, deferred = request.arrival, self.around.classes.named(request.slo_class).is_deferred
         self._wait(request)
         if not deferred:
@@ -63,15 +63,15 @@ class ProductionPlanner(Planner):
         if request.rejected is not None:
             self._leave(request)
 
-    def returned(self, request: SimRequest, now_s: float) -> None:
+    def on_returned(self, request: SimRequest, now_s: float) -> None:
         self._wait(request)
-        self._gate.returned(request, now_s)
+        self._gate.on_returned(request, now_s)
 
-    def ended(self, request: SimRequest, now_s: float) -> None:
+    def on_ended(self, request: SimRequest, now_s: float) -> None:
         key = self._keys.pop(request.request_id)
         if request.rejected is None:
             self._history.observe(key, request.arrival.output_tokens)
-        self._gate.ended(request, now_s)
+        self._gate.on_ended(request, now_s)
 
     def next_s(self) -> float:
         return self._planned_s + PLAN_S if self._grouped else inf

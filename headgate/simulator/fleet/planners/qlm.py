@@ -54,14 +54,14 @@ class QlmPlanner(Planner):
         self._planned_s = -PLAN_S
         self._size_max = {model: _batch(around, model) * around.delta for model in around.profiles}
 
-    def arrived(self, request: SimRequest, now_s: float) -> None:
+    def on_arrived(self, request: SimRequest, now_s: float) -> None:
         group = self._last.get((request.model, request.slo_class))
         if group is not None and 0 < len(group.waiting) < self._size_max[request.model]:
             group.waiting.append(request)
         else:
             self._unplanned.append(request)
 
-    def returned(self, request: SimRequest, now_s: float) -> None:
+    def on_returned(self, request: SimRequest, now_s: float) -> None:
         self._unplanned.append(request)
 
     def next_s(self) -> float:

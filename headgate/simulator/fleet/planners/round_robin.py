@@ -22,17 +22,17 @@ class RoundRobinPlanner(Planner):
         """The worker of each request that has not ended."""
         self._turn = 0
 
-    def arrived(self, request: SimRequest, now_s: float) -> None:
+    def on_arrived(self, request: SimRequest, now_s: float) -> None:
         able = [worker for worker in self.workers if request.model in worker.models]
         name = able[self._turn % len(able)].name
         self._turn += 1
         self._worker_of[request.request_id] = name
         self._queues[name].append(request)
 
-    def returned(self, request: SimRequest, now_s: float) -> None:
+    def on_returned(self, request: SimRequest, now_s: float) -> None:
         self._queues[self._worker_of[request.request_id]].append(request)
 
-    def ended(self, request: SimRequest, now_s: float) -> None:
+    def on_ended(self, request: SimRequest, now_s: float) -> None:
         del self._worker_of[request.request_id]
 
     def actions(self, now_s: float) -> Iterator[Action]:

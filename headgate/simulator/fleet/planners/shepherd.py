@@ -68,11 +68,11 @@ class ShepherdPlanner(Planner):
             if model in around.profiles
         }
 
-    def arrived(self, request: SimRequest, now_s: float) -> None:
+    def on_arrived(self, request: SimRequest, now_s: float) -> None:
         self._stocks[request.model].add(request)
 
-    def returned(self, request: SimRequest, now_s: float) -> None:
-        self.arrived(request, now_s)
+    def on_returned(self, request: SimRequest, now_s: float) -> None:
+        self.on_arrived(request, now_s)
 
     def actions(self, now_s: float) -> Iterator[Action]:
         for worker in self.workers:

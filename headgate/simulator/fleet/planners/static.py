@@ -25,13 +25,13 @@ class StaticPlanner(Planner):
         self._queues = ModelQueues()
         self._model_of = _partition(around)
 
-    def arrived(self, request: SimRequest, now_s: float) -> None:
+    def on_arrived(self, request: SimRequest, now_s: float) -> None:
         if request.model in self._model_of.values():
             self._queues.add(request)
         else:
             request.rejected = "no_worker"
 
-    def returned(self, request: SimRequest, now_s: float) -> None:
+    def on_returned(self, request: SimRequest, now_s: float) -> None:
         self._queues.add(request)
 
     def actions(self, now_s: float) -> Iterator[Action]:

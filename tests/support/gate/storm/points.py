@@ -32,14 +32,14 @@ HOOK = "__storm_point__"
 NUMBER = 987_654_321
 OF_A_CALL: list[tuple[Any, str]] = [
     (accept, "accept"), (accept, "_configure_tenant"), (accept, "_queue_full"), (accept, "_out_of_reach"),
-    (accept, "_app"), (decide, "_accept"), (steps, "accepted"), (steps, "_note_sequence"), (dispatching, "dispatch"),
-    (steps, "dispatched"), (state.State, "join_queue"), (codec, "encode_entry"),
+    (accept, "_app"), (decide, "_accept"), (steps, "fold_accept"), (steps, "_note_sequence"), (dispatching, "dispatch"),
+    (steps, "fold_dispatch"), (state.State, "join_queue"), (codec, "encode_entry"),
 ]  # fmt: skip
 """Functions that get a call, or its command or fact, until it is dispatched."""
 REPORTS: list[tuple[Any, str]] = [
-    (running, "end"), (running, "returned"), (running, "_return"), (running, "_end"), (steps, "ended"),
-    (steps, "news_of"), (fold, "_fold_returned"), (fold, "_release"), (fold, "_fold_dropped"), (fold, "_leave"),
-    (fold, "_fold_held"), (fold, "_hold_by"), (accept, "_hold"), (decide, "_cancel"), (fold, "_fold_cancelling"),
+    (running, "end"), (running, "return_attempt"), (running, "_return"), (running, "_end"), (steps, "fold_end"),
+    (steps, "news_of"), (fold, "_fold_return"), (fold, "_release"), (fold, "_fold_drop"), (fold, "_leave"),
+    (fold, "_fold_hold"), (fold, "_hold_by"), (accept, "_hold"), (decide, "_cancel"), (fold, "_fold_cancelling"),
     (codec, "encode_entry"), (failure_causes, "cause_of"), (kept_answers, "_keep_answer"),
 ]  # fmt: skip
 """The same, from its dispatch on."""
@@ -47,7 +47,7 @@ ANYWHERE: list[tuple[Any, str]] = [
     (decide, "decide"), (decide, "_decide"), (decide, "_tick"), (decide, "_set_process"), (decide, "_give_slots"),
     (decide, "_decide_again"), (decide, "status"), (decide, "_lost_process"), (decide, "_note_saved_usage"),
     (dispatching, "due_queue"), (dispatching, "dispatch_next"), (deadlines.Deadlines, "take_due"), (fold, "fold"),
-    (fold, "_fold_worker_set"), (fold, "_fold_process_set"), (fold, "_fold_process_lost"), (fold, "_fold_tenant_set"),
+    (fold, "_fold_worker_set"), (fold, "_fold_process_set"), (fold, "_fold_process_loss"), (fold, "_fold_tenant_set"),
     (fold, "_note_reached"), (fold, "_move"), (forgetting, "forget"), (forgetting, "_forget_idle"),
     (forgetting, "_forget_old"), (lanes.Lanes, "update"), (running, "leave"), (running, "_rest_if_failing"),
     (slots.Slots, "changed"), (slots.Slots, "first"), (state.State, "flush"), (state.State, "refresh"),
@@ -55,10 +55,10 @@ ANYWHERE: list[tuple[Any, str]] = [
     (state.State, "note_interaction"), (state.State, "set_clocks"), (swapping, "order_loads"), (waits, "observe"),
     (waits, "expected_wait"), (waits, "sum_changed"), (wait_record.WaitRecord, "count_ends"),
     (wait_record.WaitRecord, "saturate"), (workers, "report"), (workers, "rested"), (workers, "silent_worker"),
-    (two_clocks.TwoClocks, "joined"), (two_clocks.TwoClocks, "charged"), (two_clocks.TwoClocks, "settled"),
+    (two_clocks.TwoClocks, "join"), (two_clocks.TwoClocks, "charge"), (two_clocks.TwoClocks, "settle"),
     (two_clocks.TwoClocksIndex, "place"), (keyed_index.KeyedIndex, "place"), (queues.TenantQueue, "head"),
     (queues.TenantQueue, "move"),
-    (activity.IdleTenants, "update"), (steps, "_undo_accepted"), (steps, "_undo_dispatched"), (steps, "_undo_ended"),
+    (activity.IdleTenants, "update"), (steps, "_undo_accept"), (steps, "_undo_dispatch"), (steps, "_undo_end"),
     (codec, "encode_entry"), (kept_answers, "keep_answers"), (kept_answers, "kept_ends"),
     (kept_answers, "keep_outcomes"),
 ]  # fmt: skip

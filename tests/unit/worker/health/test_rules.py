@@ -62,7 +62,7 @@ def test_only_so_many_failed_calls_are_remembered() -> None:
 def test_the_first_errors_of_a_tenant_are_not_held() -> None:
     tenants = FailingTenants()
     for _ in range(FREE):
-        tenants.failed("a", 0.0)
+        tenants.on_failure("a", 0.0)
         assert tenants.hold_s("a", 0.0) == 0.0
 
 
@@ -70,7 +70,7 @@ def test_errors_in_a_row_are_held_longer_up_to_a_bound_and_only_for_their_tenant
     tenants = FailingTenants()
     held = []
     for _ in range(100):
-        tenants.failed("a", 0.0)
+        tenants.on_failure("a", 0.0)
         held.append(tenants.hold_s("a", 0.0))
     assert held == sorted(held)
     assert held[-1] == HOLD_MAX_S
@@ -80,13 +80,13 @@ def test_errors_in_a_row_are_held_longer_up_to_a_bound_and_only_for_their_tenant
 def test_a_success_or_some_time_ends_the_row() -> None:
     tenants = FailingTenants()
     for _ in range(2 * FREE):
-        tenants.failed("a", 0.0)
+        tenants.on_failure("a", 0.0)
     assert tenants.hold_s("a", FORGET_S) == 0.0
-    tenants.failed("a", FORGET_S)
+    tenants.on_failure("a", FORGET_S)
     assert tenants.hold_s("a", FORGET_S) == 0.0
     for _ in range(2 * FREE):
-        tenants.failed("a", FORGET_S)
-    tenants.served("a")
+        tenants.on_failure("a", FORGET_S)
+    tenants.on_answer("a")
     assert tenants.hold_s("a", FORGET_S) == 0.0
 
 
@@ -94,7 +94,7 @@ def test_only_so_many_failing_tenants_are_remembered() -> None:
     tenants = FailingTenants()
     for number in range(2 * TENANTS_MAX):
         for _ in range(2 * FREE):
-            tenants.failed(f"t{number}", 0.0)
+            tenants.on_failure(f"t{number}", 0.0)
     assert tenants.hold_s("t0", 0.0) == 0.0
     assert tenants.hold_s(f"t{2 * TENANTS_MAX - 1}", 0.0) > 0.0
 

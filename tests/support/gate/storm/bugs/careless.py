@@ -58,24 +58,24 @@ bug(
 bug(
     "floor_not_kept",
     "The undo of an acceptance leaves the floor of its process raised.",
-    Edit(steps, "_undo_accepted", "process.floor, process.seen_at = before", "pass"),
+    Edit(steps, "_undo_accept", "process.floor, process.seen_at = before", "pass"),
 )
 bug(
     "arrival_not_undone",
     "The undo of an acceptance leaves the number of arrivals raised.",
-    Edit(steps, "_undo_accepted", "state.arrivals -= 1", "pass"),
+    Edit(steps, "_undo_accept", "state.arrivals -= 1", "pass"),
 )
 bug(
     "end_not_undone",
     "The undo of an end leaves the call among the ends.",
-    Edit(steps, "_undo_ended", "del state.ends[call.id]", "pass"),
+    Edit(steps, "_undo_end", "del state.ends[call.id]", "pass"),
 )
 bug(
     "virtual_time_not_undone",
     "The undo of a dispatch leaves the virtual time.",
     Edit(
         steps,
-        "_undo_dispatched",
+        "_undo_dispatch",
         "call.dispatched_at, call.tenant.clocks, state.virtual_time, state.behind,",
         "call.dispatched_at, call.tenant.clocks, _, state.behind,",
     ),
@@ -144,7 +144,7 @@ bug(
 bug(
     "spent_not_undone",
     "The undo of an end leaves its charge in the tenant's total.",
-    Edit(steps, "_undo_ended", "call.tenant.spent, state.virtual_time = before", "_, state.virtual_time = before"),
+    Edit(steps, "_undo_end", "call.tenant.spent, state.virtual_time = before", "_, state.virtual_time = before"),
 )
 
 # Bounds
@@ -160,17 +160,17 @@ bug(
 bug(
     "no_refund",
     "A settlement does not correct the tenant's clocks.",
-    Edit(two_clocks.TwoClocks, "settled", "if not error:", "if True:"),
+    Edit(two_clocks.TwoClocks, "settle", "if not error:", "if True:"),
 )
 bug(
     "settled_by_the_new_share",
     "A settlement uses the share of now and not that of the dispatch.",
-    Edit(two_clocks.TwoClocks, "settled", "weight = call.charge_weight", "weight = tenant.config.weight"),
+    Edit(two_clocks.TwoClocks, "settle", "weight = call.charge_weight", "weight = tenant.config.weight"),
 )
 bug(
     "bucket_never_full",
     "A tenant that was idle keeps the credit of all the time.",
-    Edit(two_clocks.TwoClocks, "charged", "(tat if tat > full else full)", "tat"),
+    Edit(two_clocks.TwoClocks, "charge", "(tat if tat > full else full)", "tat"),
 )
 bug(
     "profile_ignored",

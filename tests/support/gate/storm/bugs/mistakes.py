@@ -53,7 +53,7 @@ bug(
 bug(
     "ends_remembered_wrongly",
     "A repeated end gets the answer of a call that never ran.",
-    Edit(steps, "ended", "state.ends[call_id] = over", 'state.ends[call_id] = Over(call_id, 0, "cancelled")'),
+    Edit(steps, "fold_end", "state.ends[call_id] = over", 'state.ends[call_id] = Over(call_id, 0, "cancelled")'),
 )
 bug(
     "deadlines_not_decided",

@@ -34,7 +34,7 @@ bug(
     "A call that comes back loses its place (vllm-project/vllm#23347).",
     Edit(
         fold,
-        "_fold_returned",
+        "_fold_return",
         "        state.enqueue(call)",
         "        call.arrival += 1000\n        state.enqueue(call)",
     ),
@@ -43,12 +43,12 @@ bug(
     "counter_is_not_lifted",
     "A tenant that was idle comes back with its old counter, and takes all slots until it has caught up (the lift of "
     "VTC, section 4.1, left out in several schedulers).",
-    Edit(two_clocks.TwoClocks, "joined", "vft = virtual_time\n", "pass\n"),
+    Edit(two_clocks.TwoClocks, "join", "vft = virtual_time\n", "pass\n"),
 )
 bug(
     "charged_again_on_retry",
     "A call that comes back is charged for its first attempt too (BerriAI/litellm#15740).",
-    Edit(running, "_return", "state.order.settled(call.tenant, call, 0.0)", "call.tenant.clocks"),
+    Edit(running, "_return", "state.order.settle(call.tenant, call, 0.0)", "call.tenant.clocks"),
 )
 bug(
     "refused_charge_is_dropped",

@@ -115,7 +115,7 @@ bug(
 bug(
     "not_begun_does_not_suspend",
     "An offer that is not begun leaves its process as it is.",
-    Edit(running, "returned", 'if command.reason == "not_begun"', 'if command.reason == "never"'),
+    Edit(running, "return_attempt", 'if command.reason == "not_begun"', 'if command.reason == "never"'),
     rule=6,
 )
 bug(
@@ -128,7 +128,7 @@ bug(
     "suspended_for_ever",
     "A message from a suspended process does not resume its calls.",
     Edit(presence.Presence, "heard", "if process is not None and (", "if False and ("),
-    Edit(presence.Presence, "reported", "self._silent_since.pop(Silent(worker, True), None)", "pass"),
+    Edit(presence.Presence, "on_reported", "self._silent_since.pop(Silent(worker, True), None)", "pass"),
     rule=6,
 )
 bug(
@@ -189,16 +189,16 @@ bug(
     "no_undo_of_clocks",
     "A decision that was not written leaves a tenant's clocks changed.",
     Edit(state.State, "set_clocks", "self._note(self.set_clocks, tenant, tenant.clocks)", "pass"),
-    Edit(steps, "_undo_accepted", "call.tenant.clocks = clocks", "pass"),
-    Edit(steps, "_undo_dispatched", "call.tenant.clocks, state.virtual_time", "_, state.virtual_time"),
-    Edit(steps, "_undo_ended", "call.tenant.clocks, call.tenant.spent", "_, call.tenant.spent"),
+    Edit(steps, "_undo_accept", "call.tenant.clocks = clocks", "pass"),
+    Edit(steps, "_undo_dispatch", "call.tenant.clocks, state.virtual_time", "_, state.virtual_time"),
+    Edit(steps, "_undo_end", "call.tenant.clocks, call.tenant.spent", "_, call.tenant.spent"),
     rule=11,
 )
 bug(
     "no_undo_of_queues",
     "A decision that was not written leaves a call in its queue.",
     Edit(state.State, "enqueue", "self._note(self.dequeue, call)", "pass"),
-    Edit(steps, "_undo_accepted", "state.leave_queue(call)", "pass"),
+    Edit(steps, "_undo_accept", "state.leave_queue(call)", "pass"),
     rule=11,
 )
 bug(
@@ -235,7 +235,7 @@ bug(
 bug(
     "durable_call_leaves_with_its_process",
     "A durable call is cancelled when the process that holds it is gone.",
-    Edit(fold, "_fold_process_lost", "if call.terms.durable:", "if False:"),
+    Edit(fold, "_fold_process_loss", "if call.terms.durable:", "if False:"),
     rule=15,
 )
 bug(
