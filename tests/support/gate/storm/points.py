@@ -50,7 +50,7 @@ ANYWHERE: list[tuple[Any, str]] = [
     (fold, "_fold_worker_set"), (fold, "_fold_process_set"), (fold, "_fold_process_loss"), (fold, "_fold_tenant_set"),
     (fold, "_note_reached"), (fold, "_move"), (forgetting, "forget"), (forgetting, "_forget_idle"),
     (forgetting, "_forget_old"), (lanes.Lanes, "update"), (running, "leave"), (running, "_rest_if_failing"),
-    (slots.Slots, "changed"), (slots.Slots, "first"), (state.State, "flush"), (state.State, "refresh"),
+    (slots.Slots, "update"), (slots.Slots, "first"), (state.State, "flush"), (state.State, "refresh"),
     (state.State, "leave_queue"), (state.State, "enqueue"), (state.State, "set_call"), (state.State, "set_worker"),
     (state.State, "note_interaction"), (state.State, "set_clocks"), (swapping, "order_loads"), (waits, "observe"),
     (waits, "expected_wait"), (waits, "sum_changed"), (wait_record.WaitRecord, "count_ends"),
