@@ -10,6 +10,7 @@ import pytest
 
 from dispatcher.model.commands import Accept, Leave, Waiting
 from dispatcher.model.errors import InvalidRequest, NoWorker, StoreUnavailable, UnknownModel
+from dispatcher.model.records.usage import HOUR_S
 from dispatcher.operations.calls.answer import progress_of
 from dispatcher.operations.calls.detached import execute_detached, serve_launched
 from dispatcher.operations.calls.submit import Known
@@ -148,10 +149,11 @@ async def test_executors_serve_the_leader_of_each_pool(pools: TwoPools) -> None:
 async def test_usage_is_summed_over_pools(pools: TwoPools) -> None:
     for model in ("m", "n", "n"):
         await begun(pools.gate, "a", model=model)
-    (row,) = await usage_of(pools.context, "a", 0, 2**40)
+    hour = int(pools.gate.clock.now() // HOUR_S)
+    (row,) = await usage_of(pools.context, "a", hour, hour + 1)
     assert (row.requests, row.output_tokens) == (3, 9)
     await pools.gate.store.put_usage("code", pools.code.shard.usage_rows())
-    (row,) = await usage_of(pools.context, "a", 0, 2**40)
+    (row,) = await usage_of(pools.context, "a", hour, hour + 1)
     assert (row.requests, row.output_tokens) == (3, 9), "what is projected already is not counted again"
 
 
