@@ -1,7 +1,10 @@
-"""The local DynamoDB, SQS and CloudWatch, served by a thread of the test's process."""
+"""The local DynamoDB, SQS and CloudWatch, served by a thread of the test's process or by a process of its own."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,3 +24,15 @@ def moto_server() -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def moto_process() -> Iterator[str]:
+    """Serve in another process, for a test that is busy itself, until the block ends; yield the URL."""
+    command = (sys.executable, "-m", "headgate.local.moto.server", "--port", "0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["url"]
+        finally:
+            process.terminate()
