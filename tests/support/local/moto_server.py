@@ -1,10 +1,7 @@
-"""The local DynamoDB, SQS and CloudWatch, served by a thread of the test's process or by a process of its own."""
+"""The local DynamoDB, SQS and CloudWatch, served by a thread of the test's process."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,15 +21,3 @@ def moto_server() -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-@contextmanager
-def moto_process() -> Iterator[str]:
-    """Serve in another process, for a test that is busy itself, until the block ends; yield the URL."""
-    command = (sys.executable, "-m", "headgate.local.moto.server", "--port", "0")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["url"]
-        finally:
-            process.terminate()

@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[3]
 EARLIER = (Path(__file__).parent / "earlier_commit.txt").read_text("utf-8").strip()
 """The commit of the earlier version: one that was released, with the format before this one's."""
 TOKENS = 40
+PAUSE_S = 0.2
+"""Between two requests of a client."""
 
 
 def unpack_earlier(folder: Path) -> Path:
@@ -105,7 +107,7 @@ class MixedServer(Server):
 
 @dataclass
 class Load:
-    """Clients that send requests without a pause: streamed, whole, and under an idempotency key."""
+    """Clients that send one request after another: streamed, whole, and under an idempotency key."""
 
     server: MixedServer
     keys: Mapping[str, str]
@@ -137,6 +139,7 @@ class Load:
 
     async def _repeat(self, tenant: str, kind: object) -> None:
         while not self._is_over:
+            await asyncio.sleep(PAUSE_S)
             number = next(self._numbers)
             urls = self.server.front_urls()
             url = urls[number % len(urls)]
