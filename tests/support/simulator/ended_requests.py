@@ -15,8 +15,8 @@ class EndedRequests(Collector):
         self.done: list[SimRequest] = []
         self.refused: list[SimRequest] = []
 
-    def served(self, request: SimRequest) -> None:
+    def on_served(self, request: SimRequest) -> None:
         self.done.append(request)
 
-    def rejected(self, request: SimRequest) -> None:
+    def on_rejected(self, request: SimRequest) -> None:
         self.refused.append(request)

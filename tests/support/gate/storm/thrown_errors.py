@@ -168,5 +168,5 @@ def _calls_in(arguments: Iterable[Any]) -> Iterator[tuple[str, str]]:
             yield from ((call_id, accepted.get(call_id, "")) for call_id in ids if call_id)
         elif isinstance(call_id := getattr(each, "id", None), str):
             known = calls.get(call_id)
-            tenant = known.tenant if known is not None else getattr(each, "tenant", "")
+            tenant = known.tenant if known is not None else getattr(getattr(each, "terms", each), "tenant", "")
             yield call_id, tenant.name if isinstance(tenant, Tenant) else str(tenant)
