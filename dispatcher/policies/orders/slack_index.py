@@ -63,8 +63,11 @@ class SlackIndex:
         self._calm = SortedEntries()
         self._by_vft = SortedEntries()
         self._window_end = -inf
+        self._placed_at = -inf
+        """The latest time at which a queue was placed. The time falls only if a decision is undone."""
 
     def place(self, queue: TenantQueue, now: float) -> None:
+        self._placed_at = max(self._placed_at, now)
         head, (tat, vft) = queue.head(), queue.tenant.clocks
         by_vft = (vft, head.arrival, queue)
         if self._slack.is_calm(head, now):
@@ -107,10 +110,18 @@ class SlackIndex:
             _exchange(queue, self._beyond, self._window, (queue.head().terms.due_at or inf, vft, arrival, queue))
 
     def _bring_up_to_date(self, now: float) -> None:
-        """Place the queues anew that are in profile again, or have an urgent head now."""
+        """Place the queues anew that are in profile again, or have an urgent head now; and those that are not yet."""
+        if now < self._placed_at:
+            self._placed_at = now
+            for queue in [each[-1] for each in self._by_vft if self._is_early(each[-1], now)]:
+                self.place(queue, now)
         for entries in (self._later, self._calm):
             while (first := entries.first) is not None and first[0] <= now:
                 self.place(first[-1], now)
+
+    def _is_early(self, queue: TenantQueue, now: float) -> bool:
+        """Return whether the queue may have been placed as in profile or urgent before it is."""
+        return queue.tenant.clocks[0] > now or self._slack.is_calm(queue.head(), now)
 
 
 def _exchange(queue: TenantQueue, old: SortedEntries, new: SortedEntries, entry: Entry) -> None:

@@ -176,6 +176,8 @@ class TwoClocksIndex:
         self._ready = SortedEntries()
         self._surplus = SortedEntries()
         self._later = SortedEntries()
+        self._ready_at = -inf
+        """The latest time for which `_ready` is right. The time falls only if a decision is undone."""
 
     def place(self, queue: TenantQueue, now: float) -> None:
         tenant, arrival = queue.tenant, queue.head().arrival
@@ -184,13 +186,14 @@ class TwoClocksIndex:
         if not tenant.config.rate_per_s or not self._guarantees:
             queue.move((self._surplus, entry))
         elif tat <= now:
+            self._ready_at = max(self._ready_at, now)
             queue.move((self._ready, entry))
         else:
             queue.move((self._surplus, entry), (self._later, (tat, arrival, queue)))
 
     def due(self, now: float, virtual_time: float) -> tuple[TenantQueue | None, float]:
         later = self._later.first
-        if later is not None and later[0] <= now:
+        if now < self._ready_at or (later is not None and later[0] <= now):
             self._fill_buckets(now)
         ready, surplus = self._ready.first, self._surplus.first
         if ready is None:
@@ -208,7 +211,11 @@ class TwoClocksIndex:
         return min(entries.first[0] if entries.first else inf for entries in (self._ready, self._surplus))
 
     def _fill_buckets(self, now: float) -> None:
-        """Move the queues of tenants that are in profile again to `_ready`."""
+        """Move the queues of tenants that are in profile again to `_ready`, and back if they are not yet at `now`."""
+        if now < self._ready_at:
+            self._ready_at = now
+            for _, _, queue in [each for each in self._ready if each[2].tenant.clocks[0] > now]:
+                self.place(queue, now)
         while (later := self._later.first) is not None and later[0] <= now:
             self.place(later[2], now)
 

@@ -66,7 +66,7 @@ class ResponseRecords:
             await self._table.transact([DeleteItem(key) for key in keys], await self._table.nonce())
 
     async def _count(self, response: KeptResponse, size: int) -> None:
-        hour = _counted_until(response)
+        hour = _expiry_hour(response)
         key = response_bytes_key(response.tenant, hour)
         await self._table.update(key, {EXPIRY: hour * HOUR_S}, added={"bytes": size}, synced=False)
 
@@ -99,7 +99,7 @@ def _join_parts(tenant: str, response_id: str, parts: Sequence[Item]) -> KeptRes
     return KeptResponse(tenant, response_id, content, float(first["expires_at"]))
 
 
-def _counted_until(response: KeptResponse) -> int:
+def _expiry_hour(response: KeptResponse) -> int:
     """Return the hour, in hours since 1970, before which the bytes of a kept response count towards its tenant's limit.
 
     It is the end of the hour in which the response expires. So a tenant's bytes are the sum of few hours, however many
