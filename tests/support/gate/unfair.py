@@ -13,7 +13,5 @@ class Favourite(FirstComeFirstServed):
 
     name = "favourite"
 
-    def on_joined(
-        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
-    ) -> tuple[Clocks, float]:
+    def join(self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False) -> tuple[Clocks, float]:
         return tenant.clocks, 0.0 if tenant.name == FAVOURITE else 1.0
