@@ -19,8 +19,7 @@ from dispatcher.policies.planning.plan import Plan, make_plan
 from dispatcher.ports import Clock
 from dispatcher.service.gate.follower import Offload
 from dispatcher.service.gate.replica import Replica
-from dispatcher.shard.plan.command import plan_command
-from dispatcher.shard.plan.input import PlanInput, plan_input, predicts_miss
+from dispatcher.shard.proposals import PlanInput, plan_command, plan_input, predicts_miss
 
 logger = logging.getLogger("headgate.planning")
 

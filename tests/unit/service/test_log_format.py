@@ -44,7 +44,7 @@ CACHED = 80
 @pytest.fixture
 def older_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let logs begin in the older format, as a log of an earlier version did."""
-    monkeypatch.setattr("dispatcher.shard.decision.NEWEST", OLDEST)
+    monkeypatch.setattr("dispatcher.shard.fold.NEWEST", OLDEST)
 
 
 async def running(world: World) -> tuple[Link, Link]:

@@ -13,10 +13,10 @@ from dispatcher.model.fleet_plan import WorkerPlan
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.planning.residency import DRAIN_S, RESIDENCY_S
 from dispatcher.shard.codec import decode_entry, encode_entry
-from dispatcher.shard.plan.swapping import DRAIN_MIN_S
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.state.records import ORDER_MARGIN_S, SLOW_SWAPS
+from dispatcher.shard.swapping import DRAIN_MIN_S
 from tests.support.gate.lone_shard import T0, LoneShard
 from tests.support.gate.swapping import HEARTBEAT_S, SwappingWorker, heartbeats, swap_report
 

@@ -29,7 +29,7 @@ ELSEWHERE = {
     "dispatcher.service.link.link.Link.rest": "a frozen Lambda function",
     "dispatcher.service.gate.deciding.Decider._commit": "has no body",
     "dispatcher.service.codec.frames._refuse_constant": "a frame that no process of ours sends",
-    "dispatcher.shard.running._clamp_tokens": "an engine that reports numbers that cannot be",
+    "dispatcher.shard.attempts._clamp_tokens": "an engine that reports numbers that cannot be",
     "dispatcher.policies.orders.interface.registered": "at import",
     "dispatcher.policies.orders.fcfs.FirstComeFirstServed.goes_at_once": "never asked of a conserving order",
     "dispatcher.policies.orders.two_clocks.TwoClocks.goes_at_once": "the same",

@@ -13,8 +13,7 @@ from dispatcher.service import snapshots
 from dispatcher.service.gate import clock_guard, follower, planning, presence, replica
 from dispatcher.service.gate import process as gate_process
 from dispatcher.service.link import alone, patience
-from dispatcher.shard import accept, fold, running, snapshot, steps
-from dispatcher.shard.plan import swapping
+from dispatcher.shard import accept, attempts, fold, snapshot, steps, swapping
 from dispatcher.shard.state import records, state
 from dispatcher.stores import hedged_log, snapshot_parts
 from gpu_worker.service import agent
@@ -115,7 +114,7 @@ bug(
 bug(
     "not_begun_does_not_suspend",
     "An offer that is not begun leaves its process as it is.",
-    Edit(running, "return_attempt", 'if command.reason == "not_begun"', 'if command.reason == "never"'),
+    Edit(attempts, "return_attempt", 'if command.reason == "not_begun"', 'if command.reason == "never"'),
     rule=6,
 )
 bug(
@@ -135,7 +134,7 @@ bug(
     "not_begun_counts",
     "An offer that is not begun counts as an attempt.",
     Value(fold, "NOT_COUNTED", frozenset()),
-    Value(running, "NOT_COUNTED", frozenset()),
+    Value(attempts, "NOT_COUNTED", frozenset()),
     rule=6,
 )
 bug(
