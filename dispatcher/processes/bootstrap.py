@@ -101,7 +101,7 @@ class SqsLauncher:
 
 class NoLauncher:
     """Launches nothing, for a gate without a queue. The worker then returns the attempt, and the call waits until the
-    gate launches it on a connected executor (service/gate/launches.py)."""
+    gate launches it on a connected executor (service/gate/courier.py)."""
 
     async def launch(self, invocation_id: str, attempt: int) -> None:
         return None
@@ -209,8 +209,8 @@ def make_gate_process(config: Config) -> GateProcess:
 
     While it leads, no garbage collection visits its whole state (service/garbage.py).
     """
-    from dispatcher.processes.planner_process import PlannerProcess
     from dispatcher.service.garbage import Garbage
+    from dispatcher.service.gate.planning import PlannerProcess
     from dispatcher.service.gate.process import GateProcess, GateStores
 
     store, clock = make_store(config), RealClock()

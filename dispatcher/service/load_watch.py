@@ -16,8 +16,8 @@ from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.ports import Clock, Log
+from dispatcher.service.gate.courier import suspended_calls
 from dispatcher.service.gate.follower import Delivery, Follower
-from dispatcher.service.gate.launches import suspended_calls
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.state.records import NO_PROCESS, Worker

@@ -184,12 +184,13 @@ leader for longer. The next tick takes the others, 50 ms later."""
 
 
 class Deadlines:
-    """The deadlines of waiting calls, in a heap. The entry of a call that no longer waits is dead, and is dropped later.
+    """The deadlines of waiting calls, in a heap. The entry of a call that no longer waits is dead, and is dropped
+    later.
 
-    `calls`: the shard's calls by id. An entry is dead if its call is not in `calls`, or runs. With too many dead entries
-    a sweep begins. It stops nothing, however long the heap is: the heap is put aside, and with each call that begins to
-    wait, SWEPT entries move from its end to a new heap, without the dead ones. (A heap without its last entry is a
-    heap.)
+    `calls`: the shard's calls by id. An entry is dead if its call is not in `calls`, or runs. With too many dead
+    entries a sweep begins. It stops nothing, however long the heap is: the heap is put aside, and with each call that
+    begins to wait, SWEPT entries move from its end to a new heap, without the dead ones. (A heap without its last entry
+    is a heap.)
     """
 
     def __init__(self, calls: Mapping[str, Call]) -> None:

@@ -38,7 +38,7 @@ executor starts, and holds the call. If an attempt is not begun, perhaps no exec
 silent like a process, and its waiting calls are suspended. Otherwise each of them in turn would take a slot for the
 time of an offer, for nothing, while the calls of other tenants wait. When an executor holds one of the calls, all of
 them get offers again (accept.py). Until then the leader starts an executor for one of them from time to time, without a
-slot (service/gate/launches.py)."""
+slot (service/gate/courier.py)."""
 
 
 class Worker:

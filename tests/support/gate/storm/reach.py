@@ -28,7 +28,7 @@ ELSEWHERE = {
     "dispatcher.service.link.link.Link.close": "the end of a process in order",
     "dispatcher.service.link.link.Link.rest": "a frozen Lambda function",
     "dispatcher.service.gate.deciding.Decider._commit": "has no body",
-    "dispatcher.service.codec.frames._refuse_constant": "a frame that no process of ours sends",
+    "dispatcher.service.frames._refuse_constant": "a frame that no process of ours sends",
     "dispatcher.shard.attempts._clamp_tokens": "an engine that reports numbers that cannot be",
     "dispatcher.policies.orders.interface.registered": "at import",
     "dispatcher.policies.orders.fcfs.FirstComeFirstServed.goes_at_once": "never asked of a conserving order",

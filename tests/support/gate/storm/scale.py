@@ -15,8 +15,7 @@ from unittest.mock import patch
 from dispatcher.model.records import usage
 from dispatcher.policies.orders import queues, sorted_entries
 from dispatcher.policies.planning import residency
-from dispatcher.service import kept_answers, snapshots
-from dispatcher.service.codec import frames
+from dispatcher.service import frames, kept_answers, snapshots
 from dispatcher.service.gate import courier, faults, follower, group_commit, leader, planning, replica
 from dispatcher.service.gate import process as gate_process
 from dispatcher.shard import accept, codec, snapshot, steps, workers

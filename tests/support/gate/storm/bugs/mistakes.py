@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dispatcher.operations.calls import following
-from dispatcher.service.gate import courier, launches, presence, replica
-from dispatcher.service.link import route, waiters
+from dispatcher.service.gate import courier, presence, replica
+from dispatcher.service.link import pending, route
 from dispatcher.shard import attempts, decide, fold, steps
 from dispatcher.shard.state import indexes
 from gpu_worker.service import agent
@@ -80,7 +80,7 @@ bug(
     "stale_offers_taken",
     "A process takes offers of attempts that it has seen.",
     Edit(following.Following, "_on_offer", "if offer.attempt <= attempts.highest:", "if False:"),
-    Edit(waiters.Waiters, "put", "elif news.attempt <= call.highest:", "elif False:"),
+    Edit(pending.Waiters, "put", "elif news.attempt <= call.highest:", "elif False:"),
 )
 bug(
     "charged_by_estimate",
@@ -125,7 +125,7 @@ bug(
 bug(
     "suspended_call_is_not_launched",
     "No executor is started for the calls that are suspended because no process holds them.",
-    Edit(launches.Launches, "sweep", "if waiting:", "if False:"),
+    Edit(courier.Launches, "sweep", "if waiting:", "if False:"),
 )
 bug(
     "end_sent_once",
