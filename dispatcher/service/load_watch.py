@@ -13,7 +13,7 @@ from math import ceil
 from dispatcher.model.facts import Accepted, Entry
 from dispatcher.model.scaling import FleetLoad, PoolDelays, WorkerLoad
 from dispatcher.policies.orders.queues import Call
-from dispatcher.policies.planning.forecast import ArrivalForecast
+from dispatcher.policies.planning.history import ArrivalForecast
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.ports import Clock, Log
 from dispatcher.service.gate.courier import suspended_calls

@@ -19,8 +19,8 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.policies.planning.claims import TenantBacklog
 from dispatcher.policies.planning.fleet import FleetWorker
-from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.policies.planning.groups import LENGTH_BOUNDS, GroupFigures, GroupKey
+from dispatcher.policies.planning.history import ArrivalForecast
 from dispatcher.policies.planning.plan import Plan, PlannedGroup
 from dispatcher.policies.planning.slo import BATCH, INTERACTIVE, NORMAL
 from dispatcher.shard.state.state import State

@@ -27,7 +27,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from dispatcher.model.commands import Command
-from dispatcher.policies.planning.forecast import ArrivalForecast
+from dispatcher.policies.planning.history import ArrivalForecast
 from dispatcher.policies.planning.plan import Plan, make_plan
 from dispatcher.ports import Clock
 from dispatcher.service.gate.follower import Offload

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dispatcher.model.call import made
 from dispatcher.model.facts import WorkerSet
 from dispatcher.policies.orders.queues import Call
-from dispatcher.policies.planning.residency import DRAIN_S
+from dispatcher.policies.planning.fleet import DRAIN_S
 
 RECENT = 8
 """The number of a worker's last attempts for which the state remembers whether they failed."""

@@ -41,7 +41,7 @@ from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact
 from dispatcher.policies.orders.queues import Tenant
-from dispatcher.policies.planning.residency import DRAIN_S, residency_s
+from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State

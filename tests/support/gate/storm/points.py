@@ -19,7 +19,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from dispatcher.operations.calls import answer, submit
-from dispatcher.policies.orders import keyed_index, queues, two_clocks
+from dispatcher.policies.orders import baselines, queues, two_clocks
 from dispatcher.service import kept_answers
 from dispatcher.shard import accept, attempts, codec, decide, fold, steps, swapping, workers
 from dispatcher.shard.state import forgetting, indexes, records, state
@@ -55,7 +55,7 @@ ANYWHERE: list[tuple[Any, str]] = [
     (waits, "expected_wait"), (waits, "sum_changed"), (wait_record.WaitRecord, "count_ends"),
     (wait_record.WaitRecord, "saturate"), (workers, "report"), (workers, "rested"), (workers, "silent_worker"),
     (two_clocks.TwoClocks, "join"), (two_clocks.TwoClocks, "charge"), (two_clocks.TwoClocks, "settle"),
-    (two_clocks.TwoClocksIndex, "place"), (keyed_index.KeyedIndex, "place"), (queues.TenantQueue, "head"),
+    (two_clocks.TwoClocksIndex, "place"), (baselines.KeyedIndex, "place"), (queues.TenantQueue, "head"),
     (queues.TenantQueue, "move"),
     (indexes.IdleTenants, "update"), (steps, "_undo_accept"), (steps, "_undo_dispatch"), (steps, "_undo_end"),
     (codec, "encode_entry"), (kept_answers, "keep_answers"), (kept_answers, "kept_ends"),

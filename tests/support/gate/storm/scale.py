@@ -13,8 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from dispatcher.model.records import usage
-from dispatcher.policies.orders import queues, sorted_entries
-from dispatcher.policies.planning import residency
+from dispatcher.policies.orders import queues
+from dispatcher.policies.planning import fleet
 from dispatcher.service import frames, kept_answers, snapshots
 from dispatcher.service.gate import courier, faults, follower, group_commit, leader, planning, replica
 from dispatcher.service.gate import process as gate_process
@@ -35,7 +35,7 @@ SCALED = [
     (replica, "POSITION_MAX_AGE_S", 3.0),
     (follower, "POSITION_MAX_AGE_S", 3.0),
     (memory_log, "CUT_AFTER_S", 10.0),
-    (residency, "RESIDENCY_S", 1.0),
+    (fleet, "RESIDENCY_S", 1.0),
     (planning, "SWEEP_S", 3.0),
     (workers, "RETIRE_S", 5.0),
 ]
@@ -66,7 +66,7 @@ SMALL: list[tuple[Any, str, float]] = [
     (indexes, "DEADLINES_SLACK", 1),
     (indexes, "SLOTS_SLACK", 1),
     (queues, "SLACK", 1),
-    (sorted_entries, "BLOCK_MOST", 2),
+    (queues, "BLOCK_MOST", 2),
     (snapshot, "ROWS_A_LINE", 2),
     (codec, "COMPRESSED_FROM_BYTES", 64),
     (frames, "FRAME_FULL", 300),
