@@ -9,7 +9,7 @@ executor is started for one of them every AGAIN_S, the first one at once. This t
 its call, all these calls get offers again. So an outage of the executors costs only the slots of the offers that were
 open when it began. Each start is for another call, because the executor of one call may fail each time. A leader calls
 `Launches.sweep`. In a pool without a gate process, the sweep of each minute does the same
-(dispatcher/processes/sandbox.py).
+(dispatcher/processes/pool_sweep.py).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dispatcher.service.gate import replica as replica_module
 from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.snapshot import dump
 from dispatcher.shard.state import indexes
-from dispatcher.stores.limits import ENTRY_BYTES_MAX
+from dispatcher.stores.layout import ENTRY_BYTES_MAX
 from tests.support.gate.lone_shard import LoneShard
 from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
 

@@ -22,7 +22,7 @@ from dispatcher.shard import accept, codec, snapshot, steps, workers
 from dispatcher.shard import proposals as plan_command
 from dispatcher.shard.state import forgetting, indexes, records, remembered, state
 from dispatcher.shard.waits import record as wait_record
-from dispatcher.stores.memory import log as memory_log
+from dispatcher.stores import memory as memory_log
 from tests.support.gate.storm.oracles import ends
 from tests.support.gate.storm.weather import Weather
 
