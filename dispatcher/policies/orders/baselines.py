@@ -43,8 +43,30 @@ class KeyedIndex:
         return inf
 
 
+class _Baseline:
+    """What an order does that has no virtual time and no SLO classes. All its methods are those of `Order`."""
+
+    slack: Slack | None = None
+    is_conserving = True
+
+    def join(self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False) -> tuple[Clocks, float]:
+        return tenant.clocks, 0.0
+
+    def goes_at_once(self, tenant: Tenant, now: float) -> bool:
+        return True
+
+    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+        return tenant.clocks
+
+    def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
+        return virtual_time
+
+    def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:
+        return False
+
+
 @registered("fcfs")
-class FirstComeFirstServed:
+class FirstComeFirstServed(_Baseline):
     """First come, first served. It is fair between calls, not between tenants.
 
     Source: the baseline of BWFQ (2025), section 4.1. A call is dispatched at once if a slot is free (then no call
@@ -52,21 +74,13 @@ class FirstComeFirstServed:
     """
 
     name = "fcfs"
-    slack: Slack | None = None
     new_clocks: Clocks = ()
-    is_conserving = True
 
     def __init__(self, *, lead_max: float = LEAD_MAX, slack: Slack | None = None) -> None:
         pass
 
     def make_index(self) -> Index:
         return KeyedIndex(lambda head: head.priority)
-
-    def join(self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False) -> tuple[Clocks, float]:
-        return tenant.clocks, 0.0
-
-    def goes_at_once(self, tenant: Tenant, now: float) -> bool:
-        return True
 
     def charge(
         self,
@@ -80,12 +94,6 @@ class FirstComeFirstServed:
     ) -> Charge:
         return False, 0.0, tenant.clocks, virtual_time
 
-    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
-        return tenant.clocks
-
-    def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
-        return virtual_time
-
     def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:
         return True
 
@@ -94,7 +102,7 @@ DEBT_MAX_S = 5.0
 """The most that a tenant's tat may be ahead of now in the capped variant."""
 
 
-class VirtualClock:
+class VirtualClock(_Baseline):
     """A tenant's theoretical arrival time (tat) alone decides, for its guarantee and for the surplus.
 
     Source: Zhang, Virtual Clock (SIGCOMM 1990), with the bucket of the generic cell rate algorithm (ITU-T I.371). So it
@@ -118,9 +126,7 @@ class VirtualClock:
     `debt_max_s` in seconds, above 0. Raises ValueError.
     """
 
-    slack: Slack | None = None
     new_clocks: Clocks = (0.0,)
-    is_conserving = True
 
     def __init__(self, *, lead_max: float = LEAD_MAX, slack: Slack | None = None, debt_max_s: float = inf) -> None:
         if not debt_max_s > 0:
@@ -130,12 +136,6 @@ class VirtualClock:
 
     def make_index(self) -> Index:
         return KeyedIndex(_tat)
-
-    def join(self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False) -> tuple[Clocks, float]:
-        return tenant.clocks, 0.0
-
-    def goes_at_once(self, tenant: Tenant, now: float) -> bool:
-        return True
 
     def charge(
         self,
@@ -158,12 +158,6 @@ class VirtualClock:
             return tenant.clocks
         return (tenant.clocks[0] + (served - call.cost) / max(call.charge_rate_per_s, RATE_MIN),)
 
-    def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
-        return virtual_time
-
-    def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:
-        return False
-
 
 def _tat(head: Call) -> float:
     return head.tenant.clocks[0] if head.tenant.config.rate_per_s else inf
@@ -173,7 +167,7 @@ registered("virtual-clock")(VirtualClock)
 registered("virtual-clock+cap")(partial(VirtualClock, debt_max_s=DEBT_MAX_S))
 
 
-class Ratio:
+class Ratio(_Baseline):
     """BWFQ exactly as published, for reproduction: credits earned, credits spent, and a heap ordered by their ratio.
 
     Source: BWFQ (2025), sections 3.1 and 3.2, equations 1 to 3, Algorithms 1 and 2. A tenant i with base rate r_i:
@@ -200,7 +194,6 @@ class Ratio:
     `wake`: dispatch also on arrival (work conserving).
     """
 
-    slack: Slack | None = None
     new_clocks: Clocks = ()
     """No numbers yet. A tenant's credits begin to grow at its first call."""
 
@@ -232,15 +225,6 @@ class Ratio:
     ) -> Charge:
         earned, spent, at = _clocks_at(tenant, now)
         return False, 0.0, (earned, spent + 1.0, at), virtual_time
-
-    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
-        return tenant.clocks
-
-    def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
-        return virtual_time
-
-    def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:
-        return False
 
 
 def _clocks_at(tenant: Tenant, now: float) -> tuple[float, float, float]:
