@@ -3,7 +3,7 @@
 Microseconds of CPU a command, in entries of 1, 5, 20 and 100 commands (ends and arrivals in turn, 20 tenants, calls
 that begin at once):
 
-    receive   a frame of the commands decoded (service/codec/frames.py); its signature and the socket are not in it
+    receive   a frame of the commands decoded (service/frames.py); its signature and the socket are not in it
     decide    Shard.decide: facts, applied to the state with their inverses
     objects   of that: making the facts and outcomes, which are named tuples
     confirm   what follows when the entry is written
@@ -36,7 +36,7 @@ from rich.table import Table
 from benchmarks.shard_traffic import Traffic, loaded_shard
 from dispatcher.model.commands import Command, Offer
 from dispatcher.model.facts import Entry
-from dispatcher.service.codec.frames import Do, decode_frame, encode_frames, encode_message
+from dispatcher.service.frames import Do, decode_frame, encode_frames, encode_message
 from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard

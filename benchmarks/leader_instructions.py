@@ -29,7 +29,7 @@ def write_entries(batch: int, commands: int) -> None:
     from benchmarks.shard_traffic import Traffic
     from dispatcher.model.commands import Command, Offer
     from dispatcher.model.facts import Entry
-    from dispatcher.service.codec.frames import Do, decode_frame, encode_frames, encode_message
+    from dispatcher.service.frames import Do, decode_frame, encode_frames, encode_message
     from dispatcher.shard.codec import encode_entry
 
     options = {"checked": True} if "checked" in inspect.signature(encode_entry).parameters else {}

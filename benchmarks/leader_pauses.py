@@ -33,16 +33,15 @@ from rich.table import Table
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Report, Saved, call_id
 from dispatcher.processes.bootstrap import NoLauncher, RealClock
-from dispatcher.service.codec.frames import Do, Hello
-from dispatcher.service.gate.courier import Courier
+from dispatcher.service.frames import Do, Hello
+from dispatcher.service.gate.courier import Courier, Session
 from dispatcher.service.gate.leader import Leader
 from dispatcher.service.gate.replica import Replica
-from dispatcher.service.gate.sessions import Session
 from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.memory import MemoryStore
 
 STEP_S = 0.01
 EACH_STEP = 5

@@ -18,10 +18,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from dispatcher.policies.planning.problem import Problem
-from dispatcher.policies.planning.search.annealing import anneal
-from dispatcher.policies.planning.search.costs import Queue, late_requests, plan_cost, queue_cost
-from dispatcher.policies.planning.search.insertion import insert_by_due_time
+from dispatcher.policies.planning.problem import Problem, Queue, late_requests, plan_cost, queue_cost
+from dispatcher.policies.planning.search import anneal, insert_by_due_time
 from headgate.evidence.qlm.problems import feasible, mixed, small
 from tests.support.planning.baselines import edf_in_turn, list_edf
 from tests.support.planning.exact import cheapest_cost

@@ -27,9 +27,8 @@ from rich.table import Table
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.entitlement import HORIZON_S, GroupDemand, TenantDemand, entitle
-from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.policies.planning.groups import GroupedRequest, TenantGroups
-from dispatcher.policies.planning.lengths import OutputHistory
+from dispatcher.policies.planning.history import ArrivalForecast, OutputHistory
 from dispatcher.policies.planning.slo import SloClasses
 
 SIZES = (10, 1_000, 10_000)

@@ -19,13 +19,11 @@ from botocore.exceptions import ReadTimeoutError
 
 from dispatcher.ports import Clock, Log
 from dispatcher.stores.dynamodb.log import DynamoLog
-from dispatcher.stores.dynamodb.reads import Reads
-from dispatcher.stores.dynamodb.requests import Requests
+from dispatcher.stores.dynamodb.requests import Reads, Requests
 from dispatcher.stores.dynamodb.store import READ_TIMEOUT_S
 from dispatcher.stores.dynamodb.table import DynamoTable
 from dispatcher.stores.hedged_log import HedgedLog
-from dispatcher.stores.records.invocations import InvocationRecords
-from dispatcher.stores.records.mailboxes import MailboxRecords
+from dispatcher.stores.records.invocations import InvocationRecords, MailboxRecords
 from dispatcher.stores.records.usage import UsageRecords
 from tests.support.server_time import IgnoredServerTime
 

@@ -22,7 +22,7 @@ from dispatcher.model.worker_protocol import Finished, Started, Token
 from dispatcher.ports import GateLink
 from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link
 from dispatcher.settings.config import load_config
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.memory import MemoryStore
 from dispatcher.workers.wire import encode_event
 from gpu_worker.__main__ import bound
 

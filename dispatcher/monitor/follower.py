@@ -17,7 +17,7 @@ from dispatcher.ports import Clock, Log, Store
 from dispatcher.service.gate.follower import Follower
 from dispatcher.service.gate.questions import usage
 from dispatcher.settings.config import Config
-from dispatcher.shard.plan.input import plan_input
+from dispatcher.shard.proposals import plan_input
 from dispatcher.shard.settings import ShardSettings
 
 WORKERS_MAX = 64

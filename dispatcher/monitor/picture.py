@@ -13,10 +13,10 @@ from dispatcher.model.fleet_plan import GroupPlan
 from dispatcher.model.records.usage import TenantRow
 from dispatcher.monitor.recent import IDLE, WINDOW_S, TenantRecent
 from dispatcher.policies.tiers import TENANT_TIERS
-from dispatcher.shard.plan.apply import ORDER_S
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State
+from dispatcher.shard.swapping import ORDER_S
 
 LATE_S = 10.0
 """A call that its tenant's guarantee covers may wait this long: until a running call ends and frees a slot."""

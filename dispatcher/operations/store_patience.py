@@ -1,4 +1,4 @@
-"""Bounds how long a caller waits for the store. (The link bounds its wait for the log: service/link/log_watch.py.)
+"""Bounds how long a caller waits for the store. (The link bounds its wait for the log: service/link/pending.py.)
 
 The stores repeat a request for several seconds, which is right for the gate's own work. A caller learns sooner that the
 store is away. A write that is cut off may still be applied, as after any other StoreUnavailable.

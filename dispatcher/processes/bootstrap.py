@@ -101,7 +101,7 @@ class SqsLauncher:
 
 class NoLauncher:
     """Launches nothing, for a gate without a queue. The worker then returns the attempt, and the call waits until the
-    gate launches it on a connected executor (service/gate/launches.py)."""
+    gate launches it on a connected executor (service/gate/courier.py)."""
 
     async def launch(self, invocation_id: str, attempt: int) -> None:
         return None
@@ -172,7 +172,7 @@ def make_scaler(config: Config) -> FleetScaler | None:
     import boto3
     from botocore.config import Config as ClientConfig
 
-    from dispatcher.scalers.ecs import EcsService
+    from dispatcher.ecs import EcsService
 
     limits = ClientConfig(
         connect_timeout=ECS_CONNECT_S,
@@ -209,8 +209,8 @@ def make_gate_process(config: Config) -> GateProcess:
 
     While it leads, no garbage collection visits its whole state (service/garbage.py).
     """
-    from dispatcher.processes.planner_process import PlannerProcess
     from dispatcher.service.garbage import Garbage
+    from dispatcher.service.gate.planning import PlannerProcess
     from dispatcher.service.gate.process import GateProcess, GateStores
 
     store, clock = make_store(config), RealClock()
@@ -237,8 +237,7 @@ def make_tracing(role: str) -> Tracing:
     endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     if not endpoint:
         return NO_TRACING
-    from dispatcher.otlp.exporter import make_exporter  # here: the SDK takes long to load
-    from dispatcher.otlp.tracing import OtlpTracing, ratio_of
+    from dispatcher.otlp import OtlpTracing, make_exporter, ratio_of  # here: the SDK takes long to load
 
     ratio = ratio_of(os.environ.get("OTEL_TRACES_SAMPLER_ARG", "1"))
     name = os.environ.get("OTEL_SERVICE_NAME", f"headgate-{role}")

@@ -14,7 +14,7 @@ from dispatcher.operations.pools import Pool
 from dispatcher.operations.scaling.service import Scaling
 from dispatcher.processes.bootstrap import make_log_keeper, make_scaler
 from dispatcher.service.load_watch import LoadWatch
-from dispatcher.service.log_format import use_format
+from dispatcher.service.log_keeper import use_format
 from dispatcher.settings.config import Config
 
 TENANTS_AT_ONCE, CALLS_AT_ONCE = 100, 500
@@ -37,7 +37,7 @@ class PoolSweep:
         await self._pool.link.do(Tick())
 
     async def use_format(self, wanted: int) -> None:
-        """Change the format of the pool's log (service/log_format.py). Raises ConfigurationError too."""
+        """Change the format of the pool's log (service/log_keeper.py). Raises ConfigurationError too."""
         await use_format(self._pool.link, self._keeper, wanted)
 
     async def load(self) -> FleetLoad:
@@ -53,7 +53,7 @@ class PoolSweep:
     async def start_executor(self) -> bool:
         """Start an executor for one suspended call that no process holds. Return whether there was one.
 
-        A leader does this every AGAIN_S (service/gate/launches.py). Without a gate process nothing else would: the
+        A leader does this every AGAIN_S (service/gate/courier.py). Without a gate process nothing else would: the
         executor of each call was started once, with its offer. When an executor holds its call, all these calls get
         offers again. Each sweep takes another call, because the executor of one call may fail each time.
         """

@@ -2,8 +2,8 @@
 
 replica        a copy of the shard's state that can append to the log
 leader         decides for the connected processes; one log entry holds many commands
-sessions       the leader's connections to its clients
+courier        the leader's connections to its clients, and the news that it sends
 presence       finds the processes and workers that send no messages to the leader any more
 link           how a front, worker or function sends commands: to the leader, or by its own append
-gate_process   a process that listens on a port, and leads or follows
+process        a process that listens on a port, and leads or follows
 """

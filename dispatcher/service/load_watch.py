@@ -1,20 +1,28 @@
 """Reads a pool's log from time to time, for its load, its delays and its suspended calls.
 
-It writes nothing, and needs no running process.
+It writes nothing, and needs no running process. The load and the delays follow from the state of the pool's shard; each
+takes about a microsecond for a call.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil
+
 from dispatcher.model.facts import Accepted, Entry
-from dispatcher.model.scaling import FleetLoad, PoolDelays
+from dispatcher.model.scaling import FleetLoad, PoolDelays, WorkerLoad
 from dispatcher.policies.orders.queues import Call
-from dispatcher.policies.planning.forecast import ArrivalForecast
+from dispatcher.policies.planning.history import ArrivalForecast
+from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.ports import Clock, Log
+from dispatcher.service.gate.courier import suspended_calls
 from dispatcher.service.gate.follower import Delivery, Follower
-from dispatcher.service.gate.launches import suspended_calls
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.state.fleet_load import fleet_load, pool_delays
-from dispatcher.shard.state.records import NO_PROCESS
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.state.records import NO_PROCESS, Worker
+from dispatcher.shard.state.state import State
+from dispatcher.shard.workers import USABLE
 
 ALL_TENANTS = ""
 
@@ -55,3 +63,56 @@ class LoadWatch:
         service = sum(fact.terms.cost for fact in entry.facts if isinstance(fact, Accepted) and not fact.terms.deferred)
         if service:
             self._arrivals.record(ALL_TENANTS, service, entry.at)
+
+
+READY = USABLE | {"retiring"}
+SLACK_S = 900.0
+"""A deferred call may wait until it is due within this time: the longest start-up that counts
+(operations/scaling/scale.py). The lines of a batch become due one after another, so their work comes in over time."""
+
+
+def fleet_load(state: State, arriving_per_s: float, now: float) -> FleetLoad:
+    """Return the load. `arriving_per_s`: service that arrives in a second, which the state does not show. `now`: Unix
+    seconds, for the slack of deferred calls."""
+    running = sum(len(worker.running) for worker in state.workers.values())
+    waiting = [call for call in state.calls.values() if call.queued]
+    ready = [worker for worker in state.workers.values() if worker.config.state in READY]
+    tiers = Counter({str(tier): 0 for tier in TENANT_TIERS})
+    tiers.update(call.tenant.config.tier for call in waiting)
+    return FleetLoad(
+        ready=len(ready),
+        leaving=len(state.workers) - len(ready),
+        holding=min(len(ready), ceil(running / max(1, min((worker.slots for worker in ready), default=1)))),
+        waiting=dict(tiers),
+        waiting_service=sum(call.cost for call in waiting if not _has_slack(call, now)),
+        arriving_per_s=arriving_per_s,
+        service_per_s=_mean_per_s(ready),
+        workers=_loads(ready),
+    )
+
+
+def pool_delays(shard: Shard, now: float) -> PoolDelays:
+    """Return how late the pool is at `now`, in Unix seconds."""
+    waits = {str(tier): 0.0 for tier in TENANT_TIERS}
+    for call in shard.state.calls.values():
+        if call.queued and not call.deferred:
+            tier = call.tenant.config.tier
+            waits[tier] = max(waits.get(tier, 0.0), now - call.arrived_at)
+    return PoolDelays(waits, max(0.0, now - shard.next_tick()))
+
+
+def _loads(ready: Sequence[Worker]) -> tuple[WorkerLoad, ...]:
+    models = Counter(worker.model for worker in ready)
+    return tuple(
+        WorkerLoad(each.name, len(each.running), each.config.state == "retiring", models[each.model] == 1)
+        for each in ready
+    )
+
+
+def _has_slack(call: Call, now: float) -> bool:
+    return call.deferred and call.terms.due_at - now > SLACK_S
+
+
+def _mean_per_s(workers: Sequence[Worker]) -> float:
+    measured = [worker.config.service_per_s for worker in workers if worker.config.service_per_s > 0]
+    return sum(measured) / len(measured) if measured else 0.0

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from dispatcher.model.errors import BadFrame, ConfigurationError, ConnectionLost
 from dispatcher.ports import Connection
-from dispatcher.service.codec.frames import FRAME_MAX
+from dispatcher.service.frames import FRAME_MAX
 
 LENGTH_BYTES = 4
 UNSENT_MAX = 8_000_000

@@ -11,7 +11,7 @@ from dispatcher.model.records.usage import HOUR_S
 from dispatcher.policies.orders.queues import Clocks, Tenant
 from dispatcher.policies.service import cache_discount
 from dispatcher.policies.share_bounds import COST_MAX, clamp_burst, clamp_rate, clamp_weight, is_share_sound
-from dispatcher.shard.decision import Decision
+from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import NO_PROCESS, NO_USAGE, Usage
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.estimate import expected_wait
@@ -134,7 +134,7 @@ def _queue_full(state: State, tenant: Tenant, command: Accept) -> Refused | None
 def _out_of_reach(state: State, tenant: Tenant, command: Accept) -> Refused | None:
     """Refuse a call that would still wait when its deadline passes, even if the wait is half of the expected one.
 
-    Only a measured and observed wait refuses (waits.py), and a call that finds a free slot is never refused.
+    Only a measured and observed wait refuses (waits/estimate.py), and a call that finds a free slot is never refused.
     """
     reach, model, deferred = state.settings.reach, command.terms.model, command.terms.deferred
     remaining_s = command.terms.deadline_at - state.at

@@ -102,7 +102,7 @@ def encode_entry(entry: Entry, of_format: int = NEWEST, *, checked: bool = False
     half of a surrogate pair), and for one that the format does not have.
 
     `checked`: raise ValueError unless the bytes decode to this entry, with fields of the right types. The facts of a
-    decision were folded when they were decided (decision.py). So every copy of the shard can fold an entry that decodes
+    decision were folded when they were decided (fold.py). So every copy of the shard can fold an entry that decodes
     to the same facts. A fact of plain fields is decoded only if no fact with fields of the same types was decoded
     before: JSON keeps every text, integer, finite float, truth value and null as it is, so the types alone decide
     whether a fact decodes to itself.

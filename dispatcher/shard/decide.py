@@ -38,13 +38,11 @@ from dispatcher.model.commands import (
 from dispatcher.model.facts import Cancelling, Dropped, OrderSet, ProcessLost, ProcessSet, UsageSaved
 from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.shard.accept import accept
-from dispatcher.shard.decision import Decision
-from dispatcher.shard.dispatching import dispatch, dispatch_next
-from dispatcher.shard.plan.apply import planned
-from dispatcher.shard.plan.swapping import answered_with_loads, order_loads
-from dispatcher.shard.running import end, leave, lost_worker, return_attempt
+from dispatcher.shard.attempts import dispatch, dispatch_next, end, leave, lost_worker, return_attempt
+from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import NO_PROCESS
 from dispatcher.shard.state.state import State
+from dispatcher.shard.swapping import answered_with_loads, keep_plan, order_loads
 from dispatcher.shard.waits.estimate import expected_wait
 from dispatcher.shard.workers import report, rested, retire, silent_worker
 
@@ -124,7 +122,7 @@ def _decide(decision: Decision, command: Command) -> Outcome:
         case Present():
             _set_process(decision, command.process, silent=False)
         case Plan():
-            planned(decision, command)
+            keep_plan(decision, command)
         case Saved():
             _note_saved_usage(decision, command)
         case UseFormat(wanted):

@@ -1,6 +1,7 @@
 """The fold applies facts to the state. It assigns the values that a fact contains, and decides nothing.
 
-steps.py folds the three facts that every call has, this file folds the rare ones.
+steps.py folds the three facts that every call has, this file folds the rare ones. A `Decision` collects the facts of
+one entry while they are decided, and has each folded at once.
 
 The fold raises LogCorrupt, which names the fact, if a fact does not fit the state. The fact may then be applied in
 part, so this state must not be used again: a replica loads its snapshot (service/gate/replica.py).
@@ -32,9 +33,9 @@ from dispatcher.model.facts import (
     WorkerLost,
     WorkerSet,
 )
+from dispatcher.model.formats import NEWEST
 from dispatcher.policies.orders.queues import Call
-from dispatcher.shard.state.failure_causes import cause_of, next_causes
-from dispatcher.shard.state.records import UNREACHED_KEPT, Process, Worker
+from dispatcher.shard.state.records import UNREACHED_KEPT, Process, Worker, cause_of, next_causes
 from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import MASK, News, fold_accept, fold_dispatch, fold_end, news_of
 
@@ -248,3 +249,27 @@ FOLDS: dict[type[Any], Callable[[State, Any], list[News] | None]] = {
     Cancelling: _fold_cancelling,
     UsageSaved: _fold_saved_usage,
 }
+
+
+class Decision:
+    """The facts of one entry while they are decided. Each is applied to the state at once."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.facts: list[Fact] = []
+        self.news: list[News] = []
+        self.dispatching = ""
+        """The id of the waiting call that is being dispatched. If that raises, the call is at fault, not a command."""
+        self.is_folding = False
+        """Whether a fact is being applied. If that raises, the fact has no inverse, and the state is of no use."""
+
+    def add(self, fact: Fact) -> None:
+        state = self.state
+        facts: tuple[Fact, ...] = (fact,)
+        if not state.log_order:  # nothing older has ever read this log
+            facts = (OrderSet(state.order.name, NEWEST), fact)
+        for each in facts:
+            self.facts.append(each)
+            self.is_folding = True
+            self.news += fold(state, each)
+            self.is_folding = False

@@ -23,7 +23,7 @@ REACH = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TierFloors(BoundedSettings):
-    """Tiers at the gate: premium before standard before background, each with a floor (tier_floors.py).
+    """Tiers at the gate: premium before standard before background, each with a floor (policies/tiers.py).
 
     `shares`: the fraction of all dispatched service that a tier receives at least while it has waiting calls; 0
     guarantees nothing. `slack`: service units that a tier may be behind its share before it goes first.

@@ -5,23 +5,25 @@
     fold(entry)          another's entry
 
 A process that writes entry n has folded all entries before n. So every decision is made on the exact state, whichever
-process makes it.
+process makes it. The read models, a shard's tenants and their usage, are made from its state.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from operator import itemgetter
 
 from dispatcher.model.commands import Command, Outcome, Over
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Entry, Fact, Returned, WorkerSet
 from dispatcher.model.records.usage import TenantRow, UsageRow
+from dispatcher.policies.orders.queues import Tenant
 from dispatcher.shard.decide import decide
-from dispatcher.shard.decision import Decision
-from dispatcher.shard.fold import fold
+from dispatcher.shard.fold import Decision, fold
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.forgetting import forget
-from dispatcher.shard.state.rows import tenant_rows, unsaved_usage, usage_rows
+from dispatcher.shard.state.records import Usage
 from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
 from dispatcher.shard.waits.estimate import CHANGED_MOST, observe, sum_changed
@@ -131,14 +133,26 @@ class Shard:
 
     def usage_rows(self) -> list[UsageRow]:
         """Return the totals of usage that the shard holds."""
-        return usage_rows(self.state)
+        return [_usage_row(self.state, key, usage) for key, usage in self.state.usage.items()]
 
     def unsaved_usage(self) -> list[tuple[int, UsageRow]]:
         """Return (position of its last change, row) for each total that may not be projected yet, by position."""
-        return unsaved_usage(self.state)
+        state = self.state
+        return sorted(
+            (
+                (usage.position, _usage_row(state, key, usage))
+                for key, usage in state.usage.items()
+                if usage.position >= state.usage_saved
+            ),
+            key=itemgetter(0),
+        )
 
     def tenant_rows(self) -> list[TenantRow]:
-        return tenant_rows(self.state)
+        reserved: defaultdict[str, float] = defaultdict(float)
+        for worker in self.state.workers.values():
+            for call in worker.running.values():
+                reserved[call.tenant.name] += call.cost
+        return [_tenant_row(self.state, tenant, reserved[tenant.name]) for tenant in self.state.tenants.values()]
 
     def _advance(self, entry: Entry) -> None:
         self.leader, self.epoch = entry.leader, entry.epoch
@@ -160,3 +174,34 @@ class Shard:
                 inverse(*arguments)
             state.flush()
         return decision
+
+
+def _usage_row(state: State, key: tuple[str, str, int], usage: Usage) -> UsageRow:
+    requests, read, generated, service, _, cached = usage
+    return UsageRow(*key, requests, read, generated, service, state.position, cached)
+
+
+def _tenant_row(state: State, tenant: Tenant, reserved: float) -> TenantRow:
+    return TenantRow(
+        tenant=tenant.name,
+        version=tenant.config.version,
+        tier=tenant.config.tier,
+        weight=tenant.config.weight,
+        rate_per_s=tenant.config.rate_per_s,
+        burst=tenant.config.burst,
+        waiting=tenant.waiting + tenant.suspended,
+        running=tenant.running,
+        reserved=reserved,
+        spent=tenant.spent,
+        clocks=tenant.clocks,
+        credit=_credit(state, tenant),
+        at=state.at,
+        position=state.position,
+    )
+
+
+def _credit(state: State, tenant: Tenant) -> float | None:
+    """Return the service units left in the bucket, (now - tat) x rate, at most burst (clocks.py)."""
+    if not tenant.config.rate_per_s or len(tenant.clocks) != 2:
+        return None
+    return min(tenant.config.burst, (state.at - tenant.clocks[0]) * tenant.config.rate_per_s)

@@ -14,10 +14,9 @@ from dispatcher.model.commands import Offer, Over, parse_call_id
 from dispatcher.model.facts import Accepted, Dispatched, Ended
 from dispatcher.model.records.usage import HOUR_S
 from dispatcher.policies.orders.queues import Call, Clocks
-from dispatcher.shard.state.failure_causes import next_causes
-from dispatcher.shard.state.records import NO_USAGE, RECENT, Process, Usage, Worker
+from dispatcher.policies.tiers import after_dispatch
+from dispatcher.shard.state.records import NO_USAGE, RECENT, Process, Usage, Worker, next_causes
 from dispatcher.shard.state.state import State
-from dispatcher.shard.state.tier_floors import after_dispatch
 
 News = tuple[str, Offer | Over]
 """A process, and the offer or the end of a call that it holds. The name is empty if no process holds the call."""

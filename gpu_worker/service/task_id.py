@@ -1,5 +1,5 @@
 """The id of this worker's task in ECS, which is the worker's name there: so the sweep can tell ECS which tasks to keep
-(dispatcher/scalers/ecs.py), and an operator finds a worker's task and log stream by its name.
+(dispatcher/ecs.py), and an operator finds a worker's task and log stream by its name.
 
 Source: ECS's developer guide, "task metadata endpoint version 4".
 """

@@ -16,7 +16,7 @@ from dispatcher.model.formats import NEWEST, OLDEST, Reader
 from dispatcher.monitor.follower import open_follower
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import NoLauncher, RealClock, RealIds, make_link, make_log_keeper
-from dispatcher.service.log_format import use_format
+from dispatcher.service.log_keeper import use_format
 from dispatcher.settings.config import Config
 from headgate.cli.terminal.gate_store import Data, PoolName, with_store
 from headgate.serve.folder import DataFolder

@@ -21,7 +21,7 @@ from dispatcher.monitor.usage import usage_rows
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config
-from dispatcher.stores.limits import USAGE_KEEP_S
+from dispatcher.stores.layout import USAGE_KEEP_S
 from headgate.cli.terminal.gate_store import Data, with_store
 
 COLUMNS = (

@@ -24,7 +24,7 @@ from botocore.config import Config
 
 from dispatcher.ports import Clock, Store
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.memory import MemoryStore
 from dispatcher.stores.sqlite.store import SqliteStore
 from headgate.local import dynamodb_local
 from headgate.local.moto.server import make_server

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dispatcher.stores.layout import MANIFEST_PREFIX, PART_PREFIX, entry_key, position_text, snapshot_partition
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.memory import MemoryStore
 from dispatcher.stores.table import PARTITION, SORT
 
 

@@ -14,8 +14,7 @@ from dispatcher.model.records.tenants import Tenant
 from dispatcher.ports import Log
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.stores.dynamodb.log import DAY_S, DynamoLog
-from dispatcher.stores.dynamodb.reads import Reads
-from dispatcher.stores.dynamodb.requests import THROTTLED_S, TRIES_MAX, Requests
+from dispatcher.stores.dynamodb.requests import THROTTLED_S, TRIES_MAX, Reads, Requests
 from dispatcher.stores.dynamodb.server_time import ServerTime
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config
 from tests.conformance.store_backends import TablePlace

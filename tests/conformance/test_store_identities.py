@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dispatcher.model.records.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
-from dispatcher.stores.dynamodb.attributes import encode_item
+from dispatcher.stores.dynamodb.requests import encode_item
 from dispatcher.stores.layout import listing_key, tenant_key
 from dispatcher.stores.records.tenants import tenant_record, to_tenant
 from tests.conformance.store_backends import Place, TablePlace

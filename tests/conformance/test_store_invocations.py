@@ -11,7 +11,7 @@ import pytest
 from dispatcher.model.errors import RequestTooLarge
 from dispatcher.model.requests import Endpoint
 from dispatcher.ports import Store
-from dispatcher.stores.limits import INVOCATION_KEEP_S, TEXT_BYTES_MAX
+from dispatcher.stores.layout import INVOCATION_KEEP_S, TEXT_BYTES_MAX
 from tests.conformance.store_backends import Place
 from tests.conformance.store_world import FakeClock, answer, invocation
 

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.model.errors import EntryTooLarge, LogGap
 from dispatcher.ports import Log, Store
-from dispatcher.stores.limits import CUT_AFTER_S, ENTRY_BYTES_MAX
+from dispatcher.stores.layout import CUT_AFTER_S, ENTRY_BYTES_MAX
 from tests.conformance.store_backends import Place
 from tests.conformance.store_world import SHARD, FakeClock
 

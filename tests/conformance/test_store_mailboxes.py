@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.ports import Store
-from dispatcher.stores.limits import MAILBOX_KEEP_S
+from dispatcher.stores.layout import MAILBOX_KEEP_S
 from tests.conformance.store_world import FakeClock
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dispatcher.model.records.usage import UsageRow
 from dispatcher.ports import Store
-from dispatcher.stores.limits import TENANT_ROW_KEEP_S
+from dispatcher.stores.layout import TENANT_ROW_KEEP_S
 from tests.conformance.store_world import SHARD, FakeClock, tenant_row, usage_row
 
 HOURS = [276, 277, 278, 311, 312, 360]

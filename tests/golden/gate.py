@@ -38,7 +38,7 @@ from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.formats import NEWEST
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.service.codec.frames import (
+from dispatcher.service.frames import (
     Ask,
     Do,
     Heartbeat,

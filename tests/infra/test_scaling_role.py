@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.scalers.ecs import EcsService
+from dispatcher.ecs import EcsService
 from tests.infra.conftest import IMAGE, Synthesise
 from tests.infra.templates import Template, functions, listed, role_of, statements, template_in
 from tests.support.iam.names import Names, policies

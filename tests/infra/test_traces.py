@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.otlp.exporter import XRAY
-from dispatcher.otlp.tracing import ratio_of
+from dispatcher.otlp import XRAY, ratio_of
 from gpu_worker.service.options import parse_options
 from tests.infra.conftest import POOLS, Synthesise
 from tests.infra.templates import Template, actions, functions, of_type, role_of, statements, template_in

@@ -16,9 +16,8 @@ from dispatcher.model.commands import Accept, End, Tick, call_id
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, load
-from dispatcher.shard.waits.backlogs import DEFERRED_RANK
+from dispatcher.shard.waits.backlogs import CLASSES, DEFERRED_RANK, SCALE, Levels, class_of, scaled
 from dispatcher.shard.waits.estimate import sum_changed
-from dispatcher.shard.waits.levels import CLASSES, SCALE, Levels, class_of, scaled
 from dispatcher.shard.waits.record import COSTS_MIN
 from tests.property.test_shard_machine import TENANTS, ShardMachine
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.policies.planning.groups import GROUPS_MAX, GroupedRequest, GroupFigures, GroupKey, TenantGroups, split
-from dispatcher.policies.planning.lengths import OutputHistory
+from dispatcher.policies.planning.history import OutputHistory
 from dispatcher.policies.planning.slo import SloClasses
 
 MODELS = tuple(f"m{number}" for number in range(12))

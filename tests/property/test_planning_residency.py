@@ -9,9 +9,8 @@ from random import Random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.policies.planning.fleet import FleetWorker
+from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, held_s, residency_s
 from dispatcher.policies.planning.plan import make_plan
-from dispatcher.policies.planning.residency import DRAIN_S, fallback_models, held_s, residency_s
 from tests.support.planning.fleets import NOW, backlog, group
 
 TICK_S = 0.5

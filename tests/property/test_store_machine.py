@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from dispatcher.model.errors import LogGap
 from dispatcher.model.records.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.memory import MemoryStore
 from dispatcher.stores.sqlite.store import SqliteStore
 from tests.conformance.store_world import START, FakeClock, answer, invocation, kept_response, tenant_row, usage_row
 from tests.support.depth import at_depth

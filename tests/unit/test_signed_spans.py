@@ -13,8 +13,7 @@ from botocore.credentials import Credentials
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.otlp.exporter import make_exporter, signed_session
-from dispatcher.otlp.tracing import OtlpTracing
+from dispatcher.otlp import OtlpTracing, make_exporter, signed_session
 from dispatcher.processes.bootstrap import RealClock, make_tracing
 from tests.support.otlp_collector import Collector, Received, otlp_collector
 
@@ -84,7 +83,7 @@ def test_the_secret_does_not_leave_the_process() -> None:
 )
 def test_only_requests_to_xray_are_signed(endpoint: str, is_signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("dispatcher.otlp.exporter.signed_session", lambda region, _: asked.append(region))
+    monkeypatch.setattr("dispatcher.otlp.signed_session", lambda region, _: asked.append(region))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     make_exporter(endpoint)

@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from dispatcher.otlp.tracing import PAUSE_FIRST_S, PAUSE_MAX_S, FlushPauses, OtlpTracing
+from dispatcher.otlp import PAUSE_FIRST_S, PAUSE_MAX_S, FlushPauses, OtlpTracing
 from tests.support.hang_guard import HANG_S
 
 

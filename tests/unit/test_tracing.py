@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tracing import NO_SPAN, parse_traceparent, trace_id_of
-from dispatcher.otlp.tracing import OtlpTracing
+from dispatcher.otlp import OtlpTracing
 from dispatcher.processes.bootstrap import RealClock, make_tracing
 from tests.support.hang_guard import HANG_S
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dispatcher.policies.clocks import LEAD_MAX
-from dispatcher.policies.orders import fcfs, ratio, two_clocks, virtual_clock
+from dispatcher.policies.orders import baselines, two_clocks
 from dispatcher.policies.orders.interface import DEFAULT_ORDER, ORDERS, Order
 from dispatcher.policies.orders.slack_index import Slack
 
-__all__ = ["DEFAULT_ORDER", "ORDERS", "fcfs", "new_order", "ratio", "two_clocks", "virtual_clock"]
+__all__ = ["DEFAULT_ORDER", "ORDERS", "baselines", "new_order", "two_clocks"]
 
 
 def new_order(name: str = DEFAULT_ORDER, *, lead_max: float = LEAD_MAX, slack: Slack | None = None) -> Order:

@@ -29,8 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from dispatcher.policies.orders.queues import Call, TenantQueue
-from dispatcher.policies.orders.sorted_entries import Entry, SortedEntries
+from dispatcher.policies.orders.queues import Call, Entry, SortedEntries, TenantQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the units 
     overbooked    effective rate = rate x rate_scale(sum of the rates of tenants that wait or run, capacity)
 
 Invariants: no more calls run than there are slots (except after a reduction of the slots). A slot is free only while no
-call waits that may use it. A decision compares O(log waiting tenants) entries (sorted_entries.py).
+call waits that may use it. A decision compares O(log waiting tenants) entries (`SortedEntries`).
 
 The second rule for V, at a settlement, raises V at once to where the settled tenant's next dispatch would raise it.
 This harms no other tenant: while a slot is free, a lead delays none. Start-time fair queueing has this rule for the end
@@ -41,9 +41,8 @@ from math import inf
 
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import Charge, Index, registered
-from dispatcher.policies.orders.queues import Call, Clocks, Tenant, TenantQueue
+from dispatcher.policies.orders.queues import Call, Clocks, SortedEntries, Tenant, TenantQueue
 from dispatcher.policies.orders.slack_index import Slack, SlackIndex
-from dispatcher.policies.orders.sorted_entries import SortedEntries
 from dispatcher.policies.share_bounds import RATE_MIN, SCALE_MIN, WEIGHT_MIN
 
 EFFECTIVE_RATE_MIN = RATE_MIN * SCALE_MIN

@@ -22,9 +22,8 @@ from typing import NamedTuple
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.entitlement import Entitlement, GroupDemand, TenantDemand, entitle
-from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
+from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, ServiceRates, residency_s
 from dispatcher.policies.planning.groups import DELTA, GroupFigures, GroupKey, split
-from dispatcher.policies.planning.residency import DRAIN_S, residency_s
 from dispatcher.policies.planning.slo import SloClasses
 
 P90_FACTOR = 1.3
@@ -41,7 +40,7 @@ ROUNDING = 1e-9
 @dataclass(frozen=True, slots=True)
 class TenantBacklog:
     """What waits for a tenant. `forecast_service`: service units that are expected to arrive within the horizon of
-    60 s, by model, without deferred classes (forecast.py).
+    60 s, by model, without deferred classes (history.py).
 
     Raises ValueError if a forecast is negative or not finite.
     """

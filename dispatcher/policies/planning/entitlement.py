@@ -69,7 +69,7 @@ class GroupDemand:
 
 @dataclass(frozen=True, slots=True)
 class TenantDemand:
-    """What a tenant could use within the horizon. `forecast_service`: of arrivals to come (forecast.py).
+    """What a tenant could use within the horizon. `forecast_service`: of arrivals to come (history.py).
 
     Raises ValueError if the forecast is negative or not finite, or two groups have the same name.
     """

@@ -1,10 +1,27 @@
-"""The workers as the planner sees them, and how fast each kind serves each model. Pure."""
+"""The workers as the planner sees them: how fast each kind serves each model, and how long each keeps its model. Pure.
+
+QLM (SoCC 2024, section 7) plans on the backlog alone: it swaps a model out when its queue is empty and soon back in.
+Here a worker swaps to a model only when its own model has been loaded for
+
+    max(10 s, 5 s_m)    while requests wait for the loaded model
+    5 s_m               otherwise
+
+where s_m is the swap time of the new model. So a swap of s seconds follows at least 5 s seconds without a swap, and
+swaps take at most a sixth of a worker's time, whatever arrives. An idle worker therefore waits too, but not the 10 s:
+they keep a batch of requests together, and it has none. With swaps of 0.1 s it swaps after half a second.
+
+A worker without a model may load one at once.
+
+If no plan helps a model that waits, `fallback_models` says what workers load.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from heapq import heapify, heapreplace
+from math import ceil, inf, isfinite
 from typing import TypeVar
 
 
@@ -85,3 +102,134 @@ def _means(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
     for key, rate in pairs:
         found.setdefault(key, []).append(rate)
     return {key: sum(rates) / len(rates) for key, rates in found.items()}
+
+
+RESIDENCY_S = 10.0
+SWAP_TIMES = 5.0
+DRAIN_S = 30.0
+"""A swap waits at most this long for running streams."""
+PATIENCE_S = 4.0
+"""Without a plan a missing model waits so long for one. A plan is made every 2 s while a model is missing."""
+FUTURE_MAX_S = 3600.0
+"""A swap under way ends earlier. A model that is loaded since a later time has a wrong one, and is not kept for it."""
+
+
+def held_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> float:
+    """Return the seconds until the worker may start the swap to a model that fits it.
+
+    `is_waited_for`: whether requests wait for the worker's loaded model.
+    """
+    if worker.loaded in ("", model) or worker.loaded_at > now + FUTURE_MAX_S:
+        return 0.0
+    return max(0.0, worker.loaded_at + residency_s(worker.swap_to_s(model), is_waited_for) - now)
+
+
+def residency_s(swap_s: float, is_waited_for: bool) -> float:
+    """Return how long a model stays loaded before a swap to another one that takes `swap_s`."""
+    return max(RESIDENCY_S if is_waited_for else 0.0, SWAP_TIMES * swap_s)
+
+
+def fallback_models(
+    waiting_by_model: Mapping[str, float],
+    workers: Sequence[FleetWorker],
+    now: float,
+    drain_s: float = DRAIN_S,
+    *,
+    expected_drain_s: float | None = None,
+) -> dict[str, str]:
+    """Return the model that each of some workers must have now, whatever a plan says. It needs no plan.
+
+    A worker with another model starts to load it. A worker that has it already keeps it: it is needed next for a model
+    that has waited long, and may not swap yet.
+
+    `waiting_by_model`: for each model with waiting requests, the Unix time since which requests wait for it while no
+    worker has it loaded: the arrival of the first one, or the time at which the last worker began to swap it out. For
+    a loaded model the time is not used. Leave out requests of a deferred class with slack (entitlement.py).
+
+    Invariant, for M models that wait and W workers that fit them all, if every result is carried out, and other swaps
+    keep held_s: a model is loaded at most ceil(M / W) P after it began to wait. P is
+    the residency, the drain and the swap for the longest swap time, and the time between two calls. Swaps under way
+    at the beginning to models that no request waits for, or that two workers load, come on top; and one
+    P, if a worker begins to swap for another reason (a plan) before the fallback serves this order.
+
+    The model that has waited longest is the first. Each worker swaps at least once in P, so the i-th model is loaded
+    ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then.
+
+    `expected_drain_s`: None without a plan: then they begin after PATIENCE_S, in which a planner that lives makes one.
+    With a plan it is the time that a drain probably takes. Then they begin as late as the invariant allows, and the
+    plan decides until then: when the i-th model would be later than ceil(M / W) P if from now on each worker that may
+    swap took the next model of this order. If drains take longer than expected, a model is later by that.
+    """
+    loaded = {worker.loaded for worker in workers}
+    fitting = {model for model in waiting_by_model if any(worker.fits(model) for worker in workers)}
+    absent = sorted(fitting - loaded, key=lambda model: (waiting_by_model[model], model))
+    if not absent:
+        return {}
+    if expected_drain_s is None:
+        absent = [model for model in absent if now - waiting_by_model[model] >= PATIENCE_S]
+    else:
+        absent = absent[: _overdue(absent, waiting_by_model, len(fitting), workers, now, drain_s, expected_drain_s)]
+    return assign(absent, workers, now, waiting_by_model)
+
+
+def _overdue(
+    absent: Sequence[str],
+    waiting_by_model: Mapping[str, float],
+    models: int,
+    workers: Sequence[FleetWorker],
+    now: float,
+    drain_s: float,
+    expected_drain_s: float,
+) -> int:
+    """Return how many of the absent models must be loaded from now on, so that none is later than the bound."""
+    swap_s = max(worker.swap_to_s(model) for worker in workers for model in absent if worker.fits(model))
+    bound_s = ceil(models / len(workers)) * (residency_s(swap_s, True) + drain_s + swap_s)
+    loaded_in_s = _turns_s(len(absent), workers, now, swap_s, expected_drain_s + swap_s)
+    overdue = 0
+    for number, (model, in_s) in enumerate(zip(absent, loaded_in_s, strict=True), 1):
+        overdue = number if now + in_s - waiting_by_model[model] >= bound_s else overdue
+    return overdue
+
+
+def _turns_s(count: int, workers: Sequence[FleetWorker], now: float, swap_s: float, turn_s: float) -> list[float]:
+    """Return in how many seconds each of `count` models is loaded if each worker takes the next one when it may swap.
+
+    `turn_s`: of a drain and a swap of `swap_s`. A worker may swap when its residency is over.
+    """
+    free_s = [
+        0.0 if worker.loaded == "" else max(0.0, worker.loaded_at + residency_s(swap_s, True) - now)
+        for worker in workers
+    ]
+    heapify(free_s)
+    loaded_s = []
+    for _ in range(count):
+        loaded_s.append(free_s[0] + turn_s)
+        heapreplace(free_s, loaded_s[-1] + residency_s(swap_s, True))
+    return loaded_s
+
+
+def assign(
+    models: Sequence[str], workers: Sequence[FleetWorker], now: float, waited_for: Collection[str]
+) -> dict[str, str]:
+    """Give each model a worker, in their order, and return the model that these workers must have now.
+
+    A worker that may not swap yet keeps its model until then. First workers that may swap soonest, then those with a
+    model that no request waits for, then with one that another worker has too, then those that have theirs longest.
+    """
+    assigned: dict[str, str] = {}
+    copies = Counter(worker.loaded for worker in workers)
+
+    def reluctance(worker: FleetWorker, model: str) -> tuple[float, bool, bool, float, float, str]:
+        is_waited_for = worker.loaded in waited_for
+        held = held_s(worker, model, now, is_waited_for)
+        is_last = copies[worker.loaded] <= 1
+        return held, is_waited_for, is_last, worker.loaded_at, worker.swap_to_s(model), worker.name
+
+    for model in models:
+        able = [worker for worker in workers if worker.name not in assigned and worker.fits(model)]
+        if able:
+            chosen = min(able, key=lambda each: reluctance(each, model))
+            may_swap = held_s(chosen, model, now, chosen.loaded in waited_for) == 0.0
+            assigned[chosen.name] = model if may_swap else chosen.loaded
+            copies[chosen.loaded] -= 1
+    return assigned

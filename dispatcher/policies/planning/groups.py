@@ -27,7 +27,7 @@ from math import ceil, isfinite
 from operator import attrgetter
 from typing import NamedTuple
 
-from dispatcher.policies.planning.lengths import OutputHistory, lengths_without_history
+from dispatcher.policies.planning.history import OutputHistory, lengths_without_history
 from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS, WeightedTokens
 

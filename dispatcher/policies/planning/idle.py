@@ -1,7 +1,7 @@
 """What workers without planned work load: a model below its floor, else deferred work. Pure.
 
 A worker is idle if nothing runs on it, it has no order, nothing waits for its model, and no floor keeps it. Only such a
-worker swaps for deferred work with slack; it uses what entitled demand leaves. The rules of residency.py hold for it
+worker swaps for deferred work with slack; it uses what entitled demand leaves. The rules of fleet.py hold for it
 too. A piece of deferred work goes where it ends first: to the end of an order whose last model is its own, or to an
 idle worker, with the time of its swap.
 """
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from dispatcher.policies.planning.claims import Piece
-from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
-from dispatcher.policies.planning.residency import held_s
+from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, held_s
 
 
 @dataclass(slots=True)

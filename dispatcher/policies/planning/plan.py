@@ -1,14 +1,14 @@
 """The plan of a fleet: the model of each worker, and the order of request groups. Pure; gate and simulator call it.
 
 1. claims.py: pieces of the tenants' groups, entitled or surplus.
-2. Floors, and residency.py: workers that keep their model, and the earliest start of swaps.
+2. Floors, and fleet.py: workers that keep their model, and the earliest start of swaps.
 3. A start: the last plan with new pieces inserted by due time, or insertion alone if that costs less.
-4. annealing.py, then hysteresis: better orders, without swaps that do not pay. The result never costs more than the
+4. search.py, then hysteresis: better orders, without swaps that do not pay. The result never costs more than the
    start without such swaps.
 5. Idle workers: load a model that is below its floor, else a deferred one (idle.py).
 
 Source: QLM (SoCC 2024), sections 4 and 7; the deviations stand here and in the modules named. A plan is advice:
-dispatch works without it, and residency.py, `fallback_models`, loads what no plan loads.
+dispatch works without it, and fleet.py, `fallback_models`, loads what no plan loads.
 
 It is the same for the same arguments. Unknown names in the last plan are ignored, and all of it if it is older than a
 minute or from the future. If no throughput is measured, no time can be planned: then each worker keeps its model, and
@@ -42,14 +42,20 @@ from math import ceil, floor, inf
 
 from dispatcher.policies.planning.claims import Claims, Piece, TenantBacklog, claims
 from dispatcher.policies.planning.entitlement import HORIZON_S
-from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
+from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, held_s
 from dispatcher.policies.planning.groups import GroupKey
 from dispatcher.policies.planning.idle import Tail, load_floors, place_deferred
-from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
-from dispatcher.policies.planning.residency import held_s
-from dispatcher.policies.planning.search.annealing import anneal
-from dispatcher.policies.planning.search.costs import Queue, ends_s, late_requests, plan_cost, queue_cost
-from dispatcher.policies.planning.search.insertion import insert_by_due_time
+from dispatcher.policies.planning.problem import (
+    PlannedWorker,
+    Problem,
+    Queue,
+    WaitingGroup,
+    ends_s,
+    late_requests,
+    plan_cost,
+    queue_cost,
+)
+from dispatcher.policies.planning.search import anneal, insert_by_due_time
 from dispatcher.policies.planning.slo import SloClasses
 
 MOVES = 20_000

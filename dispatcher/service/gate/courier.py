@@ -1,7 +1,15 @@
 """Sends offers and ends (the news) to the process that holds the call, after their entry is written (rule 3).
 
-A connected process gets its news over the connection, any other process through its mailbox. If no process holds a
-durable call, its offer is launched: on a connected executor if there is one, otherwise by the Launcher.
+A connected process gets its news over the connection (its `Session`), any other process through its mailbox. If no
+process holds a durable call, its offer is launched: on a connected executor if there is one, otherwise by the Launcher.
+
+`Launches` starts executors for calls that no process holds while they are suspended (shard/state/records.py,
+NO_PROCESS). The shard suspends these calls after one of their attempts was not begun. While they are suspended, an
+executor is started for one of them every AGAIN_S, the first one at once. This takes no slot. When the executor holds
+its call, all these calls get offers again. So an outage of the executors costs only the slots of the offers that were
+open when it began. Each start is for another call, because the executor of one call may fail each time. A leader calls
+`Launches.sweep`. In a pool without a gate process, the sweep of each minute does the same
+(dispatcher/processes/pool_sweep.py).
 """
 
 from __future__ import annotations
@@ -9,14 +17,79 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from math import inf
 from typing import Any
 
 from dispatcher.model.commands import Offer
-from dispatcher.model.errors import StoreUnavailable
-from dispatcher.ports import Clock, Launcher, MailboxStore
-from dispatcher.service.codec.frames import Launch, News, encode_news
+from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.model.formats import OLDEST
+from dispatcher.policies.orders.queues import Call
+from dispatcher.ports import Clock, Connection, Launcher, MailboxStore
+from dispatcher.service.frames import Hello, Launch, Message, News, encode_frames, encode_message, encode_news
 from dispatcher.service.gate.follower import Delivery
-from dispatcher.service.gate.sessions import Session
+from dispatcher.service.gate.replica import Replica
+from dispatcher.shard.state.records import NO_PROCESS
+from dispatcher.shard.state.state import State
+
+UNSENT_MAX = 100_000
+"""The most messages that may wait for one client. With more, the client is disconnected."""
+
+
+class Session:
+    """A client that has sent its greeting. `heard_at`: the time of its last frame, by the monotonic clock."""
+
+    def __init__(self, connection: Connection, clock: Clock, hello: Hello) -> None:
+        self._connection, self._clock = connection, clock
+        self.process, self.role = hello.process, hello.role
+        self.reads = max(hello.reads, OLDEST)
+        """The highest format that the client reads."""
+        self.heard_at = clock.monotonic()
+        self.frames = 0
+        """The number of frames that were received."""
+        self.closed = False
+        self._unsent: list[bytes] = []
+        self._wakeup = asyncio.Event()
+        self._closing = False
+
+    def post(self, message: Message) -> None:
+        """Queue the message to be sent."""
+        if self.closed or self._closing:
+            return
+        if len(self._unsent) >= UNSENT_MAX:
+            self.close()
+            return
+        self._unsent.append(encode_message(message))
+        self._wakeup.set()
+
+    def heard(self) -> None:
+        self.heard_at = self._clock.monotonic()
+
+    def close(self) -> None:
+        self.closed = True
+        self._connection.close()
+        self._wakeup.set()
+
+    def close_soon(self) -> None:
+        """Close the connection after all messages that were posted so far are sent."""
+        self._closing = True
+        self._wakeup.set()
+
+    async def write(self) -> None:
+        """Send the posted messages until the session is closed."""
+        with suppress(ConnectionLost):
+            while not self.closed:
+                if not self._unsent:
+                    if self._closing:
+                        break
+                    self._wakeup.clear()
+                    await self._wakeup.wait()
+                    continue
+                unsent, self._unsent = self._unsent, []
+                for frame in encode_frames(unsent):
+                    await self._connection.send(frame)
+        self.close()
+
 
 TRIES = 5
 RETRY_S = 0.2
@@ -88,3 +161,36 @@ class Courier:
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+
+AGAIN_S = 2.0
+"""The time between two starts."""
+
+
+def suspended_calls(state: State) -> list[Call]:
+    """Return the waiting calls that no process holds, while they are suspended."""
+    unheld = state.processes.get(NO_PROCESS)
+    if unheld is None or not unheld.silent:
+        return []
+    return [call for call in unheld.calls.values() if not call.worker]
+
+
+class Launches:
+    """Starts the executors. Call `sweep` regularly."""
+
+    def __init__(self, replica: Replica, clock: Clock, courier: Courier) -> None:
+        self._replica, self._clock, self._courier = replica, clock, courier
+        self._started_at = -inf
+        self._starts = 0
+
+    def sweep(self) -> None:
+        """Start an executor if calls without a holder are suspended and the last start was AGAIN_S ago."""
+        now = self._clock.monotonic()
+        if now - self._started_at < AGAIN_S:
+            return
+        waiting = suspended_calls(self._replica.shard.state)
+        if waiting:
+            call = waiting[self._starts % len(waiting)]
+            self._started_at = now
+            self._starts += 1
+            self._courier.launch(call.id, call.attempt)

@@ -16,9 +16,8 @@ from typing import NamedTuple
 from dispatcher.model.commands import Command, Outcome
 from dispatcher.model.facts import Dispatched, Entry, Fact
 from dispatcher.ports import Clock, Log
-from dispatcher.service.gate.clock_guard import ClockGuard
 from dispatcher.service.gate.faults import RELOAD_COST, DecisionFailed, Failure, Faults, owner_of
-from dispatcher.service.gate.follower import Delivery, Follower, Offload
+from dispatcher.service.gate.follower import ClockGuard, Delivery, Follower, Offload
 from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.steps import News

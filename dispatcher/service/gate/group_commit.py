@@ -25,7 +25,7 @@ RETRY_S = 0.05
 MOMENT_S = 0.001
 STALLED_S = 1.0
 """If an entry is not written within this time, the log counts as unavailable. It is longer than any entry takes of a
-log that answers, and shorter than the time within which callers learn of an outage (link/log_watch.py)."""
+log that answers, and shorter than the time within which callers learn of an outage (link/pending.py)."""
 WATCH_MAX_S = 0.5
 """One step of `watch` counts at most so many seconds: a pause of this process is no silence of the log."""
 

@@ -18,29 +18,16 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Entry
 from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.ports import Clock
-from dispatcher.service.codec.frames import (
-    Ask,
-    Do,
-    Heir,
-    Hello,
-    Message,
-    NotLeader,
-    ReadsFormat,
-    Receipt,
-    Reply,
-    Result,
-)
+from dispatcher.service.frames import Ask, Do, Heir, Hello, Message, NotLeader, ReadsFormat, Receipt, Reply, Result
 from dispatcher.service.garbage import Garbage
-from dispatcher.service.gate.courier import Courier
+from dispatcher.service.gate.courier import Courier, Launches, Session
 from dispatcher.service.gate.follower import Delivery, Offload, at_once, ignore_entry, ignore_load
 from dispatcher.service.gate.group_commit import GroupCommit, no_reply, unwritten
 from dispatcher.service.gate.group_commit import Reply as CommitReply
-from dispatcher.service.gate.launches import Launches
 from dispatcher.service.gate.planning import Planning
 from dispatcher.service.gate.presence import GONE_SILENT_S, SWEEP_S, Presence
 from dispatcher.service.gate.questions import answer
 from dispatcher.service.gate.replica import Deposed, Replica
-from dispatcher.service.gate.sessions import Session
 
 BACKLOG_MAX_S = 1.0
 BACKLOG_MAX = 20_000

@@ -25,9 +25,9 @@ from dispatcher.model.commands import Command, Done, Gone, Outcome, Present, Sil
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Entry, ProcessSet, WorkerSet
 from dispatcher.ports import Clock
+from dispatcher.service.gate.courier import Session
 from dispatcher.service.gate.group_commit import Reply, no_reply
 from dispatcher.service.gate.replica import Replica
-from dispatcher.service.gate.sessions import Session
 from dispatcher.shard.state.records import NO_PROCESS
 
 SWEEP_S = 0.25

@@ -26,16 +26,14 @@ from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.model.formats import NEWEST
 from dispatcher.ports import Connection, InvocationStore, Launcher, Listener, MailboxStore, UsageStore
 from dispatcher.service.authentication import HANDSHAKE_S, sign_as_server
-from dispatcher.service.codec.frames import Do, Heir, Hello, Message, NotLeader, decode_frame
+from dispatcher.service.frames import Do, Heir, Hello, Message, NotLeader, decode_frame
 from dispatcher.service.garbage import Garbage
-from dispatcher.service.gate.courier import Courier
+from dispatcher.service.gate.courier import Courier, Session
 from dispatcher.service.gate.follower import Offload, at_once
 from dispatcher.service.gate.leader import Leader
 from dispatcher.service.gate.replica import Replica
-from dispatcher.service.gate.sessions import Session
-from dispatcher.service.link.channel import Channel
+from dispatcher.service.link.channel import PATIENCE_S, Channel, LinkPatience
 from dispatcher.service.link.finder import Fleet, Leadership, connect, read_leadership
-from dispatcher.service.link.patience import PATIENCE_S, LinkPatience
 from dispatcher.service.snapshots import Snapshots
 from dispatcher.shard.settings import ShardSettings
 

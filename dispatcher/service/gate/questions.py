@@ -13,7 +13,7 @@ from dispatcher.model.errors import BadFrame
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import OLDEST
 from dispatcher.model.records.usage import UsageRow
-from dispatcher.service.codec.frames import WORKERS
+from dispatcher.service.frames import WORKERS
 from dispatcher.shard.shard import Shard
 
 _ROW, _ROW_BEFORE = len(fields(UsageRow)), 8

@@ -16,11 +16,19 @@ from dispatcher.model.commands import Command, End, Outcome, Over, Refused
 from dispatcher.model.errors import EntryTooLarge, HeadgateError, NotAccepted, StoreUnavailable, WrongClock
 from dispatcher.model.facts import Fact
 from dispatcher.ports import Clock, InvocationStore, Log
-from dispatcher.service.gate.clock_guard import POSITION_MAX_AGE_S, ClockGuard, Moment
 from dispatcher.service.gate.deciding import Committed as Committed
 from dispatcher.service.gate.deciding import Decider, More, no_more
 from dispatcher.service.gate.faults import REASON_CHARS_MAX, DecisionFailed, Failure
-from dispatcher.service.gate.follower import Delivery, Offload, StateLost, at_once, deliveries_of
+from dispatcher.service.gate.follower import (
+    POSITION_MAX_AGE_S,
+    ClockGuard,
+    Delivery,
+    Moment,
+    Offload,
+    StateLost,
+    at_once,
+    deliveries_of,
+)
 from dispatcher.service.kept_answers import ends_with_answer, keep_answers, keep_outcomes, kept_ends
 from dispatcher.shard.settings import ShardSettings
 

@@ -9,7 +9,7 @@ from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.ports import Clock, Connection, Ids, Log, Transport
 from dispatcher.service.authentication import sign_as_client
-from dispatcher.service.link.log_watch import READ_LATE_S
+from dispatcher.service.link.pending import READ_LATE_S
 from dispatcher.shard.codec import decode_entry_at
 
 CONNECT_S = 0.5

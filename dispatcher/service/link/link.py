@@ -2,7 +2,7 @@
 
 Commands go to the leader that the last entry of the log names. Each command is kept until its outcome arrives. If the
 connection breaks or a receipt is overdue, the command is repeated to the next leader. Without a leader, the process
-appends to the log itself (alone.py).
+appends to the log itself (route.py).
 
 The leader answers questions about the shard's state. Without a leader, this process's own replica answers them.
 """
@@ -21,16 +21,14 @@ from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import NEWEST, Reader
 from dispatcher.model.records.usage import UsageRow
 from dispatcher.ports import InvocationStore, Launcher, MailboxStore
-from dispatcher.service.codec.frames import Ask, Hello, Launch, Message, News, Reply
+from dispatcher.service.frames import Ask, Hello, Launch, Message, News, Reply
 from dispatcher.service.gate.courier import Courier
 from dispatcher.service.gate.questions import read_fleet, read_usage, usage
 from dispatcher.service.gate.replica import Replica
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Fleet
-from dispatcher.service.link.log_watch import STEP_S
-from dispatcher.service.link.pending import Pending
+from dispatcher.service.link.pending import STEP_S, Pending, Waiters
 from dispatcher.service.link.route import Route
-from dispatcher.service.link.waiters import Waiters
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 
@@ -190,7 +188,7 @@ class Link:
         self._route.wake_up()
 
     def _watch_log(self) -> None:
-        """Watch whether the log answers, while commands have no outcome (log_watch.py)."""
+        """Watch whether the log answers, while commands have no outcome (`LogWatch`)."""
         if self._watching is None or self._watching.done():
             watch = self._pending.watch
             self._watching = asyncio.create_task(watch.run(self._route.blames_log, self._pending.fail_overdue))

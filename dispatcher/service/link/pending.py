@@ -1,23 +1,80 @@
-"""The commands of a process that have no outcome yet, in the order in which they were sent.
+"""What a process waits for: the outcomes of its commands (`Pending`), and the news of its calls (`Waiters`).
 
 A command is sent again after the loss of a connection, and each copy may be decided. A refusal leaves nothing in the
 log. So after the refusal of one copy, another copy may still be accepted. A refusal is the command's outcome only if
 the command was sent once.
 
-A command of a caller fails if the log cannot be used (log_watch.py). The error is NotAccepted if the log certainly does
-not contain the command: it was never sent, or its only copy was refused for this reason.
+A command of a caller fails if the log cannot be used. The error is NotAccepted if the log certainly does not contain
+the command: it was never sent, or its only copy was refused for this reason.
+
+`LogWatch` finds out when the log cannot be used, as opposed to a change of the leader, so that callers learn of it in
+time. A command without an outcome has one of two reasons. The leader is changing: then another one takes over within
+half a second, and decides the command. Or the log cannot be written: then nobody can decide. The time of a command
+counts against the log only in these states:
+
+    connected    the leader sends receipts, so it lives, and yet no command gets an outcome
+    alone        this process has the state and decides itself, so only the log is missing
+    searching    the log does not answer the search for a leader; or the last connection has ended after SUSPECT_S
+                 without outcomes; or a leader has stepped down, and none has followed within VACANT_S
+
+Each outcome shows that the log answers, and the count begins anew. A command of a caller fails once LOG_PATIENCE_S
+have counted against the log. The time is counted in steps, and a late step counts as two: a pause of this process is
+no silence of the log.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 
-from dispatcher.model.commands import Accept, Command, Outcome, Refused, Status
+from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, Refused, Status, call_id, parse_call_id
 from dispatcher.model.errors import STORE_UNAVAILABLE, NotAccepted, StoreUnavailable
 from dispatcher.ports import Clock
-from dispatcher.service.codec.frames import Do
-from dispatcher.service.link.log_watch import LOG_PATIENCE_S, LogWatch
+from dispatcher.service.frames import Do
+
+LOG_PATIENCE_S = 1.6
+"""Longer than a leader that the log does not answer leads on (group_commit.STALLED_S) and its successor takes over."""
+SUSPECT_S = 0.7
+VACANT_S = 0.25
+READ_LATE_S = 0.25
+"""A read of the log's end that takes longer counts as unanswered."""
+STEP_S = 0.1
+
+
+class LogWatch:
+    """Counts the time of one process against the log."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.counted_s = 0.0
+        """The seconds that have counted against the log since the process began."""
+        self.is_suspected = False
+        """True from the end of a connection without outcomes to the next outcome."""
+        self._answered_s = 0.0
+        """The value of `counted_s` at the last outcome."""
+
+    def answered(self) -> None:
+        """Note that a command got an outcome, so the log answers."""
+        self._answered_s, self.is_suspected = self.counted_s, False
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether commands have had no outcome for SUSPECT_S, and this counts against the log."""
+        return self.counted_s - self._answered_s >= SUSPECT_S
+
+    def since(self, began_s: float) -> float:
+        """Return the seconds that count against the log for a command that began when `counted_s` was `began_s`."""
+        return self.counted_s - max(began_s, self._answered_s)
+
+    async def run(self, blames_log: Callable[[], bool], has_commands: Callable[[], bool]) -> None:
+        """Count until `has_commands`, which is called after each step, returns false."""
+        at_s = self._clock.monotonic()
+        while has_commands():
+            await self._clock.sleep(STEP_S)
+            step_s, at_s = self._clock.monotonic() - at_s, self._clock.monotonic()
+            if blames_log():
+                self.counted_s += min(step_s, 2 * STEP_S)
 
 
 class Pending:
@@ -88,3 +145,85 @@ class Pending:
         """Forget the command, because its caller does not wait any more."""
         for each in (self._commands, self.outcomes, self._copies, self._began_s):
             each.pop(number, None)
+
+
+class _WaitingCall:
+    __slots__ = ("highest", "is_over", "news", "wakeup")
+
+    def __init__(self) -> None:
+        self.news: deque[Offer | Over] = deque()
+        self.highest = 0
+        """The highest attempt that was offered."""
+        self.is_over = False
+        self.wakeup = asyncio.Event()
+
+
+class Waiters:
+    """The calls of one process, by id, and the sequence numbers of its own ids."""
+
+    def __init__(self, process: str) -> None:
+        self._process = process
+        self._calls: dict[str, _WaitingCall] = {}
+        self._open: dict[int, None] = {}
+        """The sequence numbers of this process's calls that are not forgotten yet, lowest first."""
+        self._next = 1
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The calls that are not over, as far as this process knows."""
+        return [name for name, call in self._calls.items() if not call.is_over]
+
+    @property
+    def floor(self) -> int:
+        """This process's lowest sequence number that is not forgotten."""
+        return next(iter(self._open), self._next)
+
+    def new_id(self) -> str:
+        number, self._next = self._next, self._next + 1
+        self._open[number] = None
+        return call_id(self._process, number)
+
+    def expect(self, name: str) -> None:
+        """Keep news of the call from now on."""
+        if name not in self._calls:
+            self._calls[name] = _WaitingCall()
+
+    def on_seen(self, offer: Offer) -> None:
+        """Record an offer that arrived as the outcome of a command, so that `wait` does not return it again."""
+        call = self._calls.get(offer.id)
+        if call is not None:
+            call.highest = max(call.highest, offer.attempt)
+            call.news = deque(news for news in call.news if isinstance(news, Over) or news.attempt > offer.attempt)
+
+    def put(self, news: Offer | Over) -> None:
+        """Keep the news. Ignore an offer whose attempt is not above the highest one seen: it is stale (rule 4)."""
+        call = self._calls.get(news.id)
+        if call is None or call.is_over:
+            return
+        if isinstance(news, Over):
+            call.is_over = True
+        elif news.attempt <= call.highest:
+            return
+        else:
+            call.highest = news.attempt
+        call.news.append(news)
+        call.wakeup.set()
+
+    async def wait(self, name: str, timeout_s: float) -> Offer | Over | None:
+        """Return the next news of the call, or None after `timeout_s` seconds. An end is returned again each time."""
+        self.expect(name)
+        call = self._calls[name]
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not call.news:
+                    call.wakeup.clear()
+                    await call.wakeup.wait()
+        except TimeoutError:
+            return None
+        return call.news[0] if isinstance(call.news[0], Over) else call.news.popleft()
+
+    def forget(self, name: str) -> None:
+        self._calls.pop(name, None)
+        process, number = parse_call_id(name)
+        if process == self._process:
+            self._open.pop(number, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dispatcher.model.records.usage import HOUR_S
-from dispatcher.shard.state.kept_ends import drop_old, mark_second
+from dispatcher.shard.state.remembered import drop_old, mark_second
 from dispatcher.shard.state.state import State
 
 CLEANED_EVERY_S = 60.0
@@ -17,7 +17,7 @@ def forget(state: State, before: float) -> None:
     """Drop the parts of the state that no decision depends on. All facts of the state must be written.
 
     `before` is the time of the entry before. The entries alone decide what is dropped, so that all copies of a shard
-    drop the same. Some of the interactions, of the usage (grouped.py) and of the idle tenants are checked with each
+    drop the same. Some of the interactions, of the usage (remembered.py) and of the idle tenants are checked with each
     entry, and some of the old ends; everything else every minute. In a log of format 5 some of the idle tenants are
     checked every second, because the version that wrote it did so.
     """

@@ -1,4 +1,16 @@
-"""The records of a shard besides tenants and calls: workers, processes and usage."""
+"""The records of a shard besides tenants and calls: workers with the causes of their failures, processes and usage.
+
+A worker rests only if its failed attempts have several causes. The requests of one tenant may all fail by their own
+fault, so all failures of one tenant are one cause. The next word is the worker's: it probes its engine after a failure,
+and reports itself as draining while the engine is sick (gpu_worker/service/health). The gate's rule is for what a
+worker cannot see, and for workers that do not probe.
+
+| reason of the return | cause |
+| --- | --- |
+| failed | the tenant of the call |
+| unreachable, lost, and any other | the call: no request causes this, so each counts |
+| refused | none: a worker that refuses is alive, and knows why |
+"""
 
 from __future__ import annotations
 
@@ -7,12 +19,12 @@ from typing import NamedTuple
 from dispatcher.model.call import made
 from dispatcher.model.facts import WorkerSet
 from dispatcher.policies.orders.queues import Call
-from dispatcher.policies.planning.residency import DRAIN_S
+from dispatcher.policies.planning.fleet import DRAIN_S
 
 RECENT = 8
 """The number of a worker's last attempts for which the state remembers whether they failed."""
 FAILED_MOST = 4
-"""A worker rests if so many of its last RECENT attempts failed, each for another cause (failure_causes.py)."""
+"""A worker rests if so many of its last RECENT attempts failed, each for another cause."""
 SLOW_SWAPS = 3.0
 ORDER_MARGIN_S = 30.0
 """A worker has the time of a drain, of so many swaps, and this margin to load a model."""
@@ -26,7 +38,7 @@ executor starts, and holds the call. If an attempt is not begun, perhaps no exec
 silent like a process, and its waiting calls are suspended. Otherwise each of them in turn would take a slot for the
 time of an offer, for nothing, while the calls of other tenants wait. When an executor holds one of the calls, all of
 them get offers again (accept.py). Until then the leader starts an executor for one of them from time to time, without a
-slot (service/gate/launches.py)."""
+slot (service/gate/courier.py)."""
 
 
 class Worker:
@@ -150,3 +162,24 @@ class Usage(NamedTuple):
 
 
 NO_USAGE = Usage(0, 0, 0, 0.0, 0, 0)
+
+
+BY_THE_REQUEST = frozenset({"failed"})
+NO_FAULT = frozenset({"refused"})
+
+
+def cause_of(call: Call, reason: str) -> str:
+    """Return the cause of an attempt that was returned for `reason`; empty if it shows no fault of the worker."""
+    if reason in NO_FAULT:
+        return ""
+    return f"tenant {call.tenant.name}" if reason in BY_THE_REQUEST else f"call {call.id}#{call.attempt}"
+
+
+def next_causes(causes: tuple[str, ...], cause: str) -> tuple[str, ...]:
+    """Return the causes with that of one more attempt. Attempts before the oldest cause are dropped."""
+    if not cause and not causes:
+        return ()
+    kept = (cause, *causes)[:RECENT]
+    while kept and not kept[-1]:
+        kept = kept[:-1]
+    return kept

@@ -24,14 +24,9 @@ from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.state.activity import IdleTenants, Promises
-from dispatcher.shard.state.deadlines import Deadlines
-from dispatcher.shard.state.grouped import GroupedDict
-from dispatcher.shard.state.interactions import Interactions
-from dispatcher.shard.state.kept_ends import Ends
-from dispatcher.shard.state.lanes import Lanes
+from dispatcher.shard.state.indexes import Deadlines, IdleTenants, Lanes, Promises, Slots
 from dispatcher.shard.state.records import NO_USAGE, Process, Usage, Worker
-from dispatcher.shard.state.slots import Slots
+from dispatcher.shard.state.remembered import Ends, GroupedDict, Interactions
 from dispatcher.shard.waits.record import WaitRecord
 
 Undo = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -81,10 +76,10 @@ class State(UndoJournal):
         of their last change."""
         self.interactions = Interactions()
         self.ends = Ends()
-        """The ends of the last calls by id, for repeated commands, with marks of time between them (kept_ends.py)."""
+        """The ends of the last calls by id, for repeated commands, with marks of time between them (remembered.py)."""
         self.throttle = Throttle(settings.throttling) if settings.throttling else None
         self.behind: dict[str, float] = {}
-        """Service units that each waiting tier is behind its floor (tier_floors.py)."""
+        """Service units that each waiting tier is behind its floor (policies/tiers.py)."""
         self.waiting = 0
         self.waiting_tiers: Counter[str] = Counter()
         """Waiting calls of each tier that are not deferred."""

@@ -41,12 +41,11 @@ from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact
 from dispatcher.policies.orders.queues import Tenant
-from dispatcher.policies.planning.residency import DRAIN_S, residency_s
+from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State
-from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName
-from dispatcher.shard.waits.levels import scaled
+from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
 from dispatcher.shard.waits.record import COSTS_MIN, FORECAST_S
 
 NORMAL_P90 = 1.28
@@ -175,7 +174,7 @@ def _load_s(state: State, worker: Worker, model: str) -> float:
 
 def _present_backlogs(state: State) -> Backlogs:
     """Return the sums. They are brought up to date at the first call for an entry, because a change of the sums makes
-    the next reading expensive (levels.py)."""
+    the next reading expensive (`Levels`)."""
     record = state.waits
     if not record.is_summed:
         sum_changed(state)

@@ -1,4 +1,4 @@
-"""What a shard remembers of service and waiting times, to announce waiting times (waits.py).
+"""What a shard remembers of service and waiting times, to announce waiting times (estimate.py).
 
 It follows from the facts in the order in which they are confirmed or folded, but it is not in the log: a copy that
 began with a snapshot knows less than others, and no fact depends on it. All of it is bounded.

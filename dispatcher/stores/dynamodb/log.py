@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dispatcher.stores.dynamodb.attributes import encode_item
-from dispatcher.stores.dynamodb.reads import Reads
-from dispatcher.stores.dynamodb.requests import Requests
+from dispatcher.stores.dynamodb.requests import Reads, Requests, encode_item
 from dispatcher.stores.dynamodb.server_time import times
 from dispatcher.stores.layout import (
     MANIFEST_PREFIX,
+    checked_entry,
+    checked_shard,
     entry_key,
+    gap_at,
     log_partition,
     manifest_key,
     part_key,
@@ -29,7 +30,6 @@ from dispatcher.stores.layout import (
     position_text,
     snapshot_partition,
 )
-from dispatcher.stores.limits import checked_entry, checked_shard, gap_at
 from dispatcher.stores.snapshot_parts import Manifest, join, split
 from dispatcher.stores.table import EXPIRY, SORT, ConditionFailed, Item
 

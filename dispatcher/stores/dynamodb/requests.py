@@ -6,6 +6,9 @@ A write has one of three results:
 - It fails otherwise (throttled, a conflict of transactions, a timeout, a broken connection, a 5xx). Then it is tried
   again after a jittered pause. The first try may have been applied. If so, the condition of the second try fails, and
   the caller finds its own bytes or its own nonce in the present item. After the budget, StoreUnavailable is raised.
+
+`Reads` reads with strong consistency, and leaves expired items out: DynamoDB deletes them up to days late. Values are
+encoded for DynamoDB's low-level API. Numbers are sent as decimals and keep their exact values.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from functools import partial
+from math import isfinite
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +28,12 @@ from botocore.exceptions import ConnectionError as NotConnected
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock
-from dispatcher.stores.dynamodb.attributes import decode_item
 from dispatcher.stores.dynamodb.server_time import ServerTime, times
-from dispatcher.stores.table import ConditionFailed, Item
+from dispatcher.stores.table import PARTITION, SORT, ConditionFailed, Item, Key, is_live
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
+
 
 TRIES_MAX = 10
 PAUSE_FIRST_S = 0.02
@@ -181,3 +186,107 @@ def _cancellation(response: Any) -> Exception:
 
 def _old(answer: Mapping[str, Any]) -> Item | None:
     return decode_item(answer["Item"]) if answer.get("Item") else None
+
+
+class Reads:
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    async def item(self, key: Key) -> Item | None:
+        reply = await self._requests.send("get_item", Key=encode_item(key), ConsistentRead=True)
+        item = decode_item(reply.get("Item", {}))
+        return item if item and not self.is_expired(item) else None
+
+    async def partition(self, partition: str, sort_prefix: str = "") -> list[Item]:
+        """Return the items of a partition whose sort keys begin with the prefix, in order of the sort keys."""
+        if not sort_prefix:
+            found = await self.query(partition)
+        else:
+            found = await self.query(partition, "begins_with(#sk, :prefix)", {":prefix": sort_prefix})
+        return [item for item in found if not self.is_expired(item)]
+
+    async def query(
+        self,
+        partition: str,
+        condition: str = "",
+        values: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        **more: Any,
+    ) -> list[Item]:
+        """Return the items that a condition on `#sk` selects, at most `limit`, also expired ones.
+
+        One request returns at most 1 MB, so this may send several.
+        """
+        request = {**_condition(partition, condition, values or {}), "ConsistentRead": True, **more}
+        found: list[Item] = []
+        while limit is None or len(found) < limit:
+            if limit is not None:
+                request["Limit"] = limit - len(found)
+            reply = await self._requests.send("query", **request)
+            found += map(decode_item, reply["Items"])
+            if "LastEvaluatedKey" not in reply:
+                break
+            request["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
+        return found
+
+    def is_expired(self, item: Item) -> bool:
+        return not is_live(item, self._requests.clock.now())
+
+
+def _condition(partition: str, condition: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"#pk": PARTITION, **({"#sk": SORT} if condition else {})}
+    return {
+        "KeyConditionExpression": "#pk = :pk" + (f" AND {condition}" if condition else ""),
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": {":pk": encode(partition), **encode_item(values)},
+    }
+
+
+Encoded = dict[str, dict[str, Any]]
+"""Attribute name -> AttributeValue."""
+
+
+def encode(value: Any) -> dict[str, Any]:
+    """Return an AttributeValue. Raises TypeError, and ValueError for a number that is not finite."""
+    if isinstance(value, str):
+        return {"S": value}
+    if isinstance(value, bytes):
+        return {"B": value}
+    if isinstance(value, bool):
+        return {"BOOL": value}
+    if isinstance(value, int | float | Decimal):
+        return {"N": _number(value)}
+    if isinstance(value, Mapping):
+        return {"M": encode_item(value)}
+    if isinstance(value, list | tuple):
+        return {"L": [encode(element) for element in value]}
+    raise TypeError(f"cannot store a {type(value).__name__}")
+
+
+def encode_item(item: Mapping[str, Any]) -> Encoded:
+    """Return the encoded item, without the attributes that are None."""
+    return {name: encode(value) for name, value in item.items() if value is not None}
+
+
+def decode(value: Mapping[str, Any]) -> Any:
+    ((kind, content),) = value.items()
+    if kind == "N":
+        return Decimal(content)
+    if kind == "M":
+        return decode_item(content)
+    if kind == "L":
+        return [decode(element) for element in content]
+    return content
+
+
+def decode_item(item: Mapping[str, Mapping[str, Any]]) -> Item:
+    return {name: decode(value) for name, value in item.items()}
+
+
+def _number(value: int | float | Decimal) -> str:
+    """Return the number as text. A float becomes the shortest decimal that gives the same float (at most 17 digits)."""
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise ValueError(f"only finite numbers can be stored, not {value!r}")
+        value = Decimal(repr(value))
+    return format(value, "f")

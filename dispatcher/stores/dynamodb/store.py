@@ -13,8 +13,7 @@ from botocore.config import Config
 
 from dispatcher.ports import Clock, Log
 from dispatcher.stores.dynamodb.log import DynamoLog
-from dispatcher.stores.dynamodb.reads import Reads
-from dispatcher.stores.dynamodb.requests import Requests
+from dispatcher.stores.dynamodb.requests import Reads, Requests
 from dispatcher.stores.dynamodb.server_time import ServerTime
 from dispatcher.stores.dynamodb.table import DynamoTable
 from dispatcher.stores.hedged_log import HedgedLog

@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dispatcher.ports import Clock
-from dispatcher.stores.dynamodb.attributes import decode_item, encode_item
-from dispatcher.stores.dynamodb.reads import Reads
-from dispatcher.stores.dynamodb.requests import Requests
+from dispatcher.stores.dynamodb.requests import Reads, Requests, decode_item, encode_item
 from dispatcher.stores.table import (
     EXPIRY,
     PARTITION,

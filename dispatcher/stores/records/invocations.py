@@ -1,15 +1,19 @@
-"""Durable invocations: an item for each, and an item that maps the caller's key to the invocation's id.
+"""Durable invocations, and the mailboxes with the news of calls.
 
-An invocation is created by two puts, because a transaction would cost twice as much in DynamoDB. The first writes the
-key's item, under the condition that there is none. The second writes the invocation's item. If the process dies between
-the puts, the key leads to an id without an item. The next call with the key then writes its own request under that id.
-The first write of an item wins.
+There is an item for each invocation, and an item that maps the caller's key to the invocation's id. An invocation is
+created by two puts, because a transaction would cost twice as much in DynamoDB. The first writes the key's item, under
+the condition that there is none. The second writes the invocation's item. If the process dies between the puts, the key
+leads to an id without an item. The next call with the key then writes its own request under that id. The first write of
+an item wins.
+
+A mailbox has an item for each put. A poll is one query. With little news it takes one read unit in DynamoDB.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import ceil
 from typing import Any
@@ -17,9 +21,30 @@ from typing import Any
 from dispatcher.model.errors import RequestTooLarge
 from dispatcher.model.records.invocation import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
-from dispatcher.stores.layout import caller_key, caller_partition, invocation_key
-from dispatcher.stores.limits import INVOCATION_KEEP_S, TEXT_BYTES_MAX
-from dispatcher.stores.table import EXPIRY, ConditionFailed, DeleteItem, IfAbsent, IfPresent, Item, ItemTable
+from dispatcher.stores.layout import (
+    ENTRY_BYTES_MAX,
+    INVOCATION_KEEP_S,
+    MAILBOX_KEEP_S,
+    POSITION_DIGITS,
+    TEXT_BYTES_MAX,
+    caller_key,
+    caller_partition,
+    invocation_key,
+    mailbox_partition,
+    news_key,
+    position_text,
+)
+from dispatcher.stores.table import (
+    EXPIRY,
+    SORT,
+    ConditionFailed,
+    DeleteItem,
+    IfAbsent,
+    IfPresent,
+    Item,
+    ItemTable,
+    PutItem,
+)
 
 _UNANSWERED = IfPresent(lacks=("answer",))
 _UNANSWERED_AND_UNSHARED = IfPresent(lacks=("answer", "shared"))
@@ -165,3 +190,39 @@ def _fitting_answer(answer: StoredAnswer) -> StoredAnswer:
 def _expires_at(invocation: Invocation) -> float:
     """Return when the invocation and its key are forgotten, in Unix seconds. An answer does not change this time."""
     return invocation.deadline_at + INVOCATION_KEEP_S
+
+
+class MailboxRecords:
+    """dispatcher.ports.MailboxStore."""
+
+    def __init__(self, table: ItemTable) -> None:
+        self._table = table
+
+    async def put(self, process: str, position: int, news: Sequence[bytes]) -> None:
+        expiry = int(self._table.clock.now() + MAILBOX_KEEP_S)
+        puts = [PutItem(news_item(process, position, batch, expiry)) for batch in _batches(news)]
+        await self._table.put_each(puts, synced=False)
+
+    async def read(self, process: str, after: int) -> Sequence[tuple[int, bytes]]:
+        items = await self._table.range(mailbox_partition(process), position_text(after + 1))
+        return [(int(item[SORT][:POSITION_DIGITS]), bytes(each)) for item in items for each in item["news"]]
+
+
+def news_item(process: str, position: int, news: Sequence[bytes], expiry: int) -> Item:
+    """Return the item of news that fits into one. Repeated news replaces itself."""
+    digest = hashlib.sha256(b"\0".join(news)).hexdigest()[:12]
+    return {**news_key(process, position, digest), "news": list(news), EXPIRY: expiry}
+
+
+def _batches(news: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Yield the news in batches that fit into one item each."""
+    batch: list[bytes] = []
+    size = 0
+    for each in news:
+        if batch and size + len(each) > ENTRY_BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+        batch.append(each)
+        size += len(each) + 8
+    if batch:
+        yield batch

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.stores.records.batches import BatchRecords
-from dispatcher.stores.records.invocations import InvocationRecords
-from dispatcher.stores.records.mailboxes import MailboxRecords
-from dispatcher.stores.records.responses import ResponseRecords
+from dispatcher.stores.records.invocations import InvocationRecords, MailboxRecords
+from dispatcher.stores.records.kept_objects import BatchRecords, ResponseRecords
 from dispatcher.stores.records.tenants import TenantRecords
 from dispatcher.stores.records.usage import UsageRecords
 from dispatcher.stores.table import ItemTable

@@ -9,13 +9,15 @@ from typing import Any
 from dispatcher.model.records.usage import TenantRow, UsageRow
 from dispatcher.stores.layout import (
     DAY_HOURS,
+    TENANT_ROW_KEEP_S,
+    USAGE_KEEP_S,
+    checked_shard,
     state_partition,
     tenant_row_key,
     usage_key,
     usage_partition,
     usage_prefix,
 )
-from dispatcher.stores.limits import TENANT_ROW_KEEP_S, USAGE_KEEP_S, checked_shard
 from dispatcher.stores.table import EXPIRY, IfLower, Item, ItemTable, PutItem
 
 _IF_NEWER = IfLower("position")

@@ -12,13 +12,19 @@ last tenth of a second. All this is not true on a disk that acknowledges a sync 
 on a network file system.
 
 A read returns every write that was acknowledged before the read began, also the writes of other processes.
+
+`user_version` is the number of the file's layout. A file with a newer layout is refused, and a file with an older one
+is migrated before it is opened (migration.py). Entries of the log are opaque. `items` is the table of
+dispatcher/stores/table.py, and `nonces` counts the processes that named a write. Times are Unix seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +32,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
-from dispatcher.stores.sqlite.schema import prepare
-from dispatcher.stores.sqlite.sync import LateSync
 
 BUSY_S = 5.0
 """A write waits this long for the writes of other processes."""
@@ -160,3 +164,84 @@ def _transact(connection: sqlite3.Connection, apply: Apply[T]) -> T:
 def _unavailable(error: Exception) -> StoreUnavailable:
     logging.getLogger("headgate.store").error("the store's file: %s", error)
     return StoreUnavailable(f"The store's file cannot be used: {type(error).__name__}.")
+
+
+SYNC_AFTER_S = 0.1
+
+
+class LateSync:
+    """Syncs a file within about SYNC_AFTER_S of each request. Its thread runs only while there is something to sync."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def request(self) -> None:
+        """Sync all writes so far within about SYNC_AFTER_S."""
+        with self._lock:
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._run, name="headgate-sync", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Finish the requested syncs."""
+        self._closing.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        self._closing.wait(SYNC_AFTER_S)
+        with self._lock:
+            self._thread = None  # later writes request another sync
+        try:
+            sync(self._path)
+        except OSError as error:
+            logging.getLogger("headgate.store").error("the store's file is not synced: %s", error)
+
+
+def sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+LAYOUT = 5
+ITEMS = """
+CREATE TABLE items (
+    pk TEXT NOT NULL, sk TEXT NOT NULL, expires_at INTEGER, attributes TEXT NOT NULL, PRIMARY KEY (pk, sk));
+CREATE INDEX items_by_expiry ON items (expires_at);
+CREATE TABLE nonces (taken INTEGER NOT NULL);
+INSERT INTO nonces VALUES (0);
+"""
+_LOG = """
+CREATE TABLE log (
+    shard TEXT NOT NULL, position INTEGER NOT NULL, entry BLOB NOT NULL, written_at REAL NOT NULL,
+    PRIMARY KEY (shard, position)) WITHOUT ROWID;
+CREATE TABLE snapshots (
+    shard TEXT NOT NULL, position INTEGER NOT NULL, nonce TEXT NOT NULL, state BLOB NOT NULL, checksum TEXT NOT NULL,
+    written_at REAL NOT NULL, PRIMARY KEY (shard, position, nonce));
+"""
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Create the tables of a new file, within the caller's transaction. Raises ConfigurationError for a newer file."""
+    (layout,) = connection.execute("PRAGMA user_version").fetchone()
+    if layout > LAYOUT:
+        raise ConfigurationError(
+            f"the store's file has layout {layout}, this version knows {LAYOUT}: use the newer headgate that wrote it"
+        )
+    if layout == 0:
+        create(connection, _LOG + ITEMS)
+
+
+def create(connection: sqlite3.Connection, tables: str) -> None:
+    """Create the tables, and give the file the number of this layout."""
+    for statement in filter(str.strip, tables.split(";")):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {LAYOUT}")

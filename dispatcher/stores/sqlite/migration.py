@@ -29,6 +29,8 @@ from dispatcher.model.records.kept_response import KeptResponse
 from dispatcher.model.records.tenants import has_id
 from dispatcher.model.records.usage import HOUR_S
 from dispatcher.stores.layout import (
+    TENANT_ROW_KEEP_S,
+    USAGE_KEEP_S,
     audit_key,
     caller_key,
     invocation_key,
@@ -36,13 +38,10 @@ from dispatcher.stores.layout import (
     tenant_row_key,
     usage_key,
 )
-from dispatcher.stores.limits import TENANT_ROW_KEEP_S, USAGE_KEEP_S
-from dispatcher.stores.records.batches import batch_item, file_item, open_item
-from dispatcher.stores.records.mailboxes import news_item
-from dispatcher.stores.records.responses import response_items
+from dispatcher.stores.records.invocations import news_item
+from dispatcher.stores.records.kept_objects import batch_item, file_item, open_item, response_items
 from dispatcher.stores.records.tenants import claim_item, key_items, tenant_items, to_key, to_tenant
-from dispatcher.stores.sqlite.database import BUSY_S
-from dispatcher.stores.sqlite.schema import ITEMS, LAYOUT, create
+from dispatcher.stores.sqlite.database import BUSY_S, ITEMS, LAYOUT, create
 from dispatcher.stores.sqlite.table import insert
 from dispatcher.stores.table import EXPIRY, Item
 

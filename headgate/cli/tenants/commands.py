@@ -26,7 +26,7 @@ from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config
-from dispatcher.stores.limits import INVOCATION_KEEP_S, USAGE_KEEP_S
+from dispatcher.stores.layout import INVOCATION_KEEP_S, USAGE_KEEP_S
 from headgate.cli.tenants.admins import admin_function, with_admin
 from headgate.cli.tenants.apply import apply
 from headgate.cli.tenants.keys import Json, Name, SloClassName, check_class, keys, revoke_key, rotate_key, shown_as

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
-from dispatcher.policies.planning.lengths import LengthHistory, Lengths, lengths_without_history
+from dispatcher.policies.planning.history import LengthHistory, Lengths, lengths_without_history
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.engines.profile import load_profile

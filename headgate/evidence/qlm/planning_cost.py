@@ -9,9 +9,8 @@ from __future__ import annotations
 from statistics import fmean
 
 from dispatcher.policies.planning.groups import DELTA
-from dispatcher.policies.planning.search.annealing import anneal
-from dispatcher.policies.planning.search.costs import late_requests
-from dispatcher.policies.planning.search.insertion import insert_by_due_time
+from dispatcher.policies.planning.problem import late_requests
+from dispatcher.policies.planning.search import anneal, insert_by_due_time
 from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
 from headgate.evidence.qlm.played import fleet_spec, percent
 from headgate.evidence.qlm.problems import mixed

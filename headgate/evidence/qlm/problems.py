@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
-from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
-from dispatcher.policies.planning.search.costs import ends_s
+from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup, ends_s
 
 KIND = "gpu"
 

@@ -33,7 +33,7 @@ from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.fleet.spec import DRAIN_S, DRAIN_S_MIN, FleetSpec, Loadable, WorkerSpec, default_slots
 
 SWAP_S_MAX = 600.0
-"""A gate orders no longer swap (dispatcher/shard/plan/swapping.py)."""
+"""A gate orders no longer swap (dispatcher/shard/swapping.py)."""
 WORKERS_MAX = 1000
 
 Label = Annotated[str, Field(min_length=1, max_length=200)]

@@ -16,7 +16,7 @@ from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.planning.plan import Plan
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.shard.alone import EPOCH, Decided, LoneGate, report
-from dispatcher.shard.plan.command import plan_command
+from dispatcher.shard.proposals import plan_command
 from dispatcher.shard.settings import ShardSettings
 from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.requests import SimRequest

@@ -16,7 +16,7 @@ from dispatcher.operations.pools import Pool, Pools, PoolSettings
 from dispatcher.operations.tenants.directory import new_key
 from dispatcher.policies.clocks import Share
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.memory import MemoryStore
 from functions.http_api.app import make_app
 from tests.support.asgi import Caller
 from tests.support.gate.in_process import InProcessGate, InProcessLink

@@ -18,7 +18,7 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools
 from dispatcher.operations.tenants.directory import new_key
 from dispatcher.shard.codec import decode_entry
-from dispatcher.stores.memory.requests import WRITES
+from dispatcher.stores.memory import WRITES
 from functions.http_api.app import make_app
 from functions.invoke.handler import invoke
 from functions.result.handler import result

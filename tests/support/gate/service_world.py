@@ -19,7 +19,7 @@ from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
 from dispatcher.shard.alone import with_fields
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.stores.memory.store import MemoryData, MemoryStore
+from dispatcher.stores.memory import MemoryData, MemoryStore
 from tests.support.gate.hosts import Host, install_hosts
 from tests.support.gate.network import Network
 from tests.support.virtual_time import LoopClock, run

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from math import hypot
 from pathlib import Path
 
-from dispatcher.shard.transitions import TRANSITIONS, CallState
+from tests.support.gate.transitions import TRANSITIONS, CallState
 
 FOLDER = Path(__file__).parents[3] / "dispatcher" / "shard"
 PAGE, PICTURE = FOLDER / "README.md", FOLDER / "transitions.svg"

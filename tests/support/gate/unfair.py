@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.policies.orders.fcfs import FirstComeFirstServed
+from dispatcher.policies.orders.baselines import FirstComeFirstServed
 from dispatcher.policies.orders.queues import Clocks, Tenant
 
 FAVOURITE = "a"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from dispatcher.policies.planning.problem import Problem
-from dispatcher.policies.planning.search.costs import Queue, ends_s
+from dispatcher.policies.planning.problem import Problem, Queue, ends_s
 
 
 def _by_due_time(problem: Problem) -> list[int]:

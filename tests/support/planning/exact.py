@@ -15,7 +15,7 @@ Front = list[tuple[float, float]]
 
 
 def cheapest_cost(problem: Problem) -> float:
-    """Return the weighted cost of the best plan (costs.py, `queue_cost`)."""
+    """Return the weighted cost of the best plan (problem.py, `queue_cost`)."""
     full = (1 << len(problem.servable)) - 1
     best = [0.0 if not groups else inf for groups in range(full + 1)]
     for worker in range(len(problem.workers)):

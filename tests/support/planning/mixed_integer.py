@@ -13,7 +13,7 @@ x[g, i, j] is 1 if group i is at position j of worker g's queue. What is restate
 - Equation 11 is a reward for groups that are early, which pays for others that are late. Here p[i] >= 0, and p[i] >=
   end - due where x[g, i, j] is 1, by big M; a second of p[i] costs the weight of the group.
 - Equation 12 allows no late group: under overload the program has no solution. Here it is left out.
-- Equation 13 lacks the swaps. They cost SWAP a second, as in costs.py.
+- Equation 13 lacks the swaps. They cost SWAP a second, as in problem.py.
 """
 
 from __future__ import annotations

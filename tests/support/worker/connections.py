@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from dispatcher.workers.connections import BrokenConnection, WorkerAnswer
+from dispatcher.workers.client import BrokenConnection, WorkerAnswer
 from tests.support.asgi import App, Call
 
 

@@ -21,7 +21,7 @@ from dispatcher.model.records.usage import HOUR_S
 from dispatcher.monitor.follower import LogFollower
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.memory import MemoryStore
 from headgate.cli.top import _stream
 from headgate.cli.usage import _hours
 from headgate.serve.folder import DataFolder

@@ -22,7 +22,7 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools
 from dispatcher.operations.tenants.directory import new_key
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.memory import MemoryStore
 from dispatcher.workers.client import HttpWorkerClient
 from functions.http_api.app import make_app
 from gpu_worker.engines.interface import EngineEvent, Token, WorkOrder

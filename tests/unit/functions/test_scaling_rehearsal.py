@@ -16,7 +16,7 @@ from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.scaling.scale import ScaleSettings
 from dispatcher.operations.scaling.service import Scaling
 from dispatcher.operations.scaling.waking import Waking
-from dispatcher.shard.state.fleet_load import fleet_load
+from dispatcher.service.load_watch import fleet_load
 from tests.support.gate.memory_gate import COMPLETION, Gate
 
 SWEEP_S = 60.0

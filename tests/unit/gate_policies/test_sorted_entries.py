@@ -9,16 +9,15 @@ from random import Random
 import pytest
 
 from dispatcher.model.call import CallTerms
-from dispatcher.policies.orders import sorted_entries
-from dispatcher.policies.orders.queues import Call, Tenant, TenantQueue
-from dispatcher.policies.orders.sorted_entries import BLOCK_MOST, SortedEntries
+from dispatcher.policies.orders import queues as queues_module
+from dispatcher.policies.orders.queues import BLOCK_MOST, Call, SortedEntries, Tenant, TenantQueue
 from dispatcher.policies.orders.two_clocks import TwoClocksIndex
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("most", [2, 3, 8, 64])
 def test_a_walk_beside_a_sorted_list(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorted_entries, "BLOCK_MOST", most)
+    monkeypatch.setattr(queues_module, "BLOCK_MOST", most)
     random, entries, expected = Random(seed), SortedEntries(), list[tuple[float, int]]()
     for number in range(3_000):
         grows = random.random() < (0.7 if number % 1_000 < 500 else 0.3)
@@ -87,7 +86,7 @@ def expected(queues: list[TenantQueue], now: float) -> tuple[TenantQueue | None,
 def test_the_index_of_two_clocks_beside_sorted_lists(
     seed: int, rates: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sorted_entries, "BLOCK_MOST", 4)
+    monkeypatch.setattr(queues_module, "BLOCK_MOST", 4)
     random, index, now = Random(seed), TwoClocksIndex(), 0.0
     queues = [queue_of(number, random.choice(rates)) for number in range(40)]
     for queue in queues:

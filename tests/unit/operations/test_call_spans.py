@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from dispatcher.model.errors import IdempotencyConflict
 from dispatcher.model.tracing import NO_SPAN, Span
 from dispatcher.operations.calls.detached import execute_detached
-from dispatcher.otlp.tracing import OtlpTracing
+from dispatcher.otlp import OtlpTracing
 from dispatcher.processes.bootstrap import RealClock
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import accepted, begun, queued, read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.policies.planning.forecast import ArrivalForecast
+from dispatcher.policies.planning.history import ArrivalForecast
 
 
 def test_without_history_nothing_is_expected() -> None:

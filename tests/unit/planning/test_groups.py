@@ -15,7 +15,7 @@ from dispatcher.policies.planning.groups import (
     TenantGroups,
     split,
 )
-from dispatcher.policies.planning.lengths import OutputHistory
+from dispatcher.policies.planning.history import OutputHistory
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 
 ARRIVALS = count()

@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from dispatcher.policies.planning.lengths import LengthHistory, Lengths, OutputHistory, lengths_without_history
+from dispatcher.policies.planning.history import LengthHistory, Lengths, OutputHistory, lengths_without_history
 
 PRIOR = lengths_without_history(512)
 

@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
-from dispatcher.policies.planning.search.annealing import anneal
-from dispatcher.policies.planning.search.costs import PlanCost, Queue, ends_s, late_requests, plan_cost, queue_cost
-from dispatcher.policies.planning.search.insertion import insert_by_due_time
+from dispatcher.policies.planning.problem import (
+    PlanCost,
+    PlannedWorker,
+    Problem,
+    Queue,
+    WaitingGroup,
+    ends_s,
+    late_requests,
+    plan_cost,
+    queue_cost,
+)
+from dispatcher.policies.planning.search import anneal, insert_by_due_time
 from headgate.evidence.qlm.problems import KIND, feasible, mixed, small
 from tests.support.planning.baselines import list_edf
 from tests.support.planning.exact import cheapest_cost

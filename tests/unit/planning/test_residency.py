@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.policies.planning.residency import PATIENCE_S, fallback_models, held_s
+from dispatcher.policies.planning.fleet import PATIENCE_S, fallback_models, held_s
 from tests.support.planning.fleets import NOW, worker
 
 LATER = NOW + PATIENCE_S

@@ -13,8 +13,8 @@ from dispatcher.service.gate import deciding
 from dispatcher.service.gate import replica as replica_module
 from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.snapshot import dump
-from dispatcher.shard.state import deadlines
-from dispatcher.stores.limits import ENTRY_BYTES_MAX
+from dispatcher.shard.state import indexes
+from dispatcher.stores.layout import ENTRY_BYTES_MAX
 from tests.support.gate.lone_shard import LoneShard
 from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
 
@@ -82,7 +82,7 @@ async def test_an_error_in_the_second_entry_of_a_split_ends_no_command_of_the_fi
 
 
 def test_many_deadlines_in_one_moment_expire_in_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "DUE_MAX", 4)
+    monkeypatch.setattr(indexes, "DUE_MAX", 4)
     shard = LoneShard()
     shard.call("blocker")
     names = [shard.call("a", wait_s=10.0) for _ in range(10)]

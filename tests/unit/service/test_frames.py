@@ -13,8 +13,8 @@ from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.errors import BadFrame
 from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.loadable import LoadableModel
-from dispatcher.service.codec import frames
-from dispatcher.service.codec.frames import decode_frame, encode_frames, encode_message
+from dispatcher.service import frames
+from dispatcher.service.frames import decode_frame, encode_frames, encode_message
 from gpu_worker.service.executions.execution import ANSWER_BYTES_MAX
 
 TEXT = st.text(max_size=20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dispatcher.model.commands import Return
-from dispatcher.service.gate.launches import AGAIN_S
+from dispatcher.service.gate.courier import AGAIN_S
 from dispatcher.service.gate.presence import GONE_SILENT_S
 from dispatcher.service.link.link import Link
 from dispatcher.shard.state.records import NO_PROCESS

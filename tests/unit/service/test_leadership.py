@@ -9,7 +9,7 @@ from dispatcher.model.errors import NotAccepted, StoreUnavailable
 from dispatcher.model.formats import NEWEST
 from dispatcher.service import snapshots
 from dispatcher.service.authentication import GREETING, HANDSHAKE_S
-from dispatcher.service.codec.frames import Hello, encode_frames, encode_message
+from dispatcher.service.frames import Hello, encode_frames, encode_message
 from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
 from dispatcher.shard.snapshot import dump

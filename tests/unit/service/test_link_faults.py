@@ -8,7 +8,7 @@ from dispatcher.model.commands import Offer, Over, Return, Status, Waiting
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Connection
 from dispatcher.service.authentication import sign_as_server
-from dispatcher.service.codec.frames import NotLeader, encode_frames, encode_message
+from dispatcher.service.frames import NotLeader, encode_frames, encode_message
 from dispatcher.service.link.link import READ_S
 from dispatcher.service.link.route import ALONE_AFTER_S, SEARCH_S
 from gpu_worker.service.agent import Agent

@@ -12,20 +12,11 @@ from dispatcher.model.commands import Accept, End, Offer, Over, Refused, UseForm
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import Ended
 from dispatcher.model.formats import NEWEST, OLDEST
-from dispatcher.service.codec.frames import (
-    COMMANDS,
-    Do,
-    Hello,
-    ReadsFormat,
-    decode_frame,
-    encode_frames,
-    encode_message,
-)
+from dispatcher.service.frames import COMMANDS, Do, Hello, ReadsFormat, decode_frame, encode_frames, encode_message
 from dispatcher.service.gate.questions import answer, read_usage
 from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
-from dispatcher.service.log_format import use_format
-from dispatcher.service.log_keeper import LogKeeper
+from dispatcher.service.log_keeper import LogKeeper, use_format
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.snapshot import dump, fields_of, load
 from tests.support.gate.lone_shard import LoneShard
@@ -44,7 +35,7 @@ CACHED = 80
 @pytest.fixture
 def older_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let logs begin in the older format, as a log of an earlier version did."""
-    monkeypatch.setattr("dispatcher.shard.decision.NEWEST", OLDEST)
+    monkeypatch.setattr("dispatcher.shard.fold.NEWEST", OLDEST)
 
 
 async def running(world: World) -> tuple[Link, Link]:

@@ -11,7 +11,7 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.service.gate.replica import KEEP_OUTCOMES_S, Replica
 from dispatcher.stores.dynamodb.requests import PENDING_PER_THREAD_MAX
 from dispatcher.stores.dynamodb.store import THREADS
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.memory import MemoryStore
 from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
 
 PENDING_MAX = THREADS * PENDING_PER_THREAD_MAX

@@ -8,9 +8,8 @@ import time
 
 import pytest
 
-from dispatcher.processes.planner_process import PlannerProcess
-from dispatcher.service.gate.planning import plan_of
-from dispatcher.shard.plan.input import plan_input
+from dispatcher.service.gate.planning import PlannerProcess, plan_of
+from dispatcher.shard.proposals import plan_input
 from tests.support.gate.lone_shard import T0, LoneShard
 from tests.support.gate.swapping import swap_report
 

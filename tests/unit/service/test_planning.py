@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.model.commands import Attempts
 from dispatcher.model.facts import ModelOrdered, Planned
-from dispatcher.policies.planning.residency import DRAIN_S
+from dispatcher.policies.planning.fleet import DRAIN_S
 from dispatcher.service.gate.follower import Offload, at_once
 from dispatcher.service.gate.planning import REPLAN_S, SWEEP_S
 from dispatcher.shard.codec import decode_entry

@@ -6,9 +6,8 @@ import asyncio
 
 from dispatcher.model.commands import Tick
 from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.service.load_watch import LoadWatch
+from dispatcher.service.load_watch import LoadWatch, pool_delays
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.state.fleet_load import pool_delays
 from tests.support.gate.lone_shard import LoneShard, report
 from tests.support.gate.service_world import SHARD, World, in_virtual_time, new_call, start_gates, start_worker
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from dispatcher.model.commands import Command, Gone, Present, Return, Silent
 from dispatcher.model.formats import NEWEST
-from dispatcher.service.codec.frames import Hello
-from dispatcher.service.gate.clock_guard import CALM_S, ClockGuard
+from dispatcher.service.frames import Hello
+from dispatcher.service.gate.courier import Session
+from dispatcher.service.gate.follower import CALM_S, ClockGuard
 from dispatcher.service.gate.group_commit import Reply
 from dispatcher.service.gate.presence import (
     AGAIN_S,
@@ -18,7 +19,6 @@ from dispatcher.service.gate.presence import (
     Presence,
 )
 from dispatcher.service.gate.replica import Replica
-from dispatcher.service.gate.sessions import Session
 from tests.support.gate.service_world import World, accept, in_virtual_time, report
 
 

@@ -8,7 +8,7 @@ from dispatcher.model.commands import Accept, Offer, Outcome, Over, Refused, Sta
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.records.invocation import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
-from dispatcher.service.gate.clock_guard import POSITION_MAX_AGE_S
+from dispatcher.service.gate.follower import POSITION_MAX_AGE_S
 from dispatcher.service.gate.replica import COMMANDS_MAX, Deposed, Replica
 from dispatcher.shard.snapshot import dump
 from tests.support.gate.service_world import World, accept, end, in_virtual_time, report

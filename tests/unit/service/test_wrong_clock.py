@@ -10,7 +10,7 @@ import pytest
 from dispatcher.model.commands import Status, Tick, Waiting
 from dispatcher.model.errors import StoreUnavailable, WrongClock
 from dispatcher.service.gate.replica import Replica
-from dispatcher.stores.memory.log import MemoryLog
+from dispatcher.stores.memory import MemoryLog
 from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
 from tests.support.virtual_time import LoopClock
 

@@ -12,9 +12,9 @@ from dispatcher.shard import accept
 from dispatcher.shard.settings import SATURATED, ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, load
-from dispatcher.shard.state import interactions, kept_ends
+from dispatcher.shard.state import remembered
 from dispatcher.shard.state.forgetting import forget
-from dispatcher.shard.state.kept_ends import ENDS_KEPT_S
+from dispatcher.shard.state.remembered import ENDS_KEPT_S
 from tests.support.gate.lone_shard import LoneShard, report
 from tests.support.gate.service_world import accept as accept_command
 
@@ -23,8 +23,8 @@ THROTTLED = ShardSettings(throttling=ThrottleLimits(user=2, app=100))
 
 @pytest.fixture
 def few_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_ends, "ENDS_LEAST", 3)
-    monkeypatch.setattr(kept_ends, "ENDS_MOST", 100)
+    monkeypatch.setattr(remembered, "ENDS_LEAST", 3)
+    monkeypatch.setattr(remembered, "ENDS_MOST", 100)
 
 
 def ended(shard: LoneShard, calls: int, step_s: float = 0.1) -> list[str]:
@@ -113,7 +113,7 @@ def test_interactions_are_kept_only_for_throttling() -> None:
 
 
 def test_a_tenant_has_a_bound_of_interactions_and_others_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interactions, "INTERACTIONS_MOST", 3)
+    monkeypatch.setattr(remembered, "INTERACTIONS_MOST", 3)
     shard = LoneShard(THROTTLED, report("w", 100, kv_use=0.1))
     for number in range(10):
         shard.call("a", interaction=f"i{number}")
@@ -142,7 +142,7 @@ def test_applications_beyond_the_rows_of_usage_are_counted_together(monkeypatch:
 @pytest.mark.parametrize("number", range(4))
 def test_a_decision_that_is_undone_leaves_no_trace_at_the_bounds(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(throttling, "KEPT_MAX", 2)
-    monkeypatch.setattr(interactions, "INTERACTIONS_MOST", 2)
+    monkeypatch.setattr(remembered, "INTERACTIONS_MOST", 2)
     shard = LoneShard(THROTTLED, report("w", 100))
     for name in ("a", "b"):
         shard.now += 0.4
@@ -155,12 +155,12 @@ def test_a_decision_that_is_undone_leaves_no_trace_at_the_bounds(monkeypatch: py
 
 
 def test_an_entry_drops_few_of_many_old_ends() -> None:
-    ends = kept_ends.Ends((f"p-{number}", Over(f"p-{number}", 1, "done")) for number in range(10_000))
-    kept_ends.mark_second(ends, 100.0)
-    kept_ends.drop_old(ends, 131.0)
+    ends = remembered.Ends((f"p-{number}", Over(f"p-{number}", 1, "done")) for number in range(10_000))
+    remembered.mark_second(ends, 100.0)
+    remembered.drop_old(ends, 131.0)
     assert len(ends) == 10_001
     for _ in range(20):
         before = len(ends)
-        kept_ends.drop_old(ends, 132.0)
-        assert before - len(ends) <= kept_ends.DROPPED_MOST
-    assert len(ends) == kept_ends.ENDS_LEAST
+        remembered.drop_old(ends, 132.0)
+        assert before - len(ends) <= remembered.DROPPED_MOST
+    assert len(ends) == remembered.ENDS_LEAST

@@ -7,8 +7,7 @@ import pytest
 from dispatcher.model.commands import Return, Tick
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
-from dispatcher.shard.state.failure_causes import next_causes
-from dispatcher.shard.state.records import FAILED_MOST, RECENT
+from dispatcher.shard.state.records import FAILED_MOST, RECENT, next_causes
 from tests.support.gate.lone_shard import LoneShard, report
 
 

@@ -6,12 +6,11 @@ from math import inf
 
 from dispatcher.model.fleet_plan import GROUPS_MAX, ORDER_MAX
 from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.policies.planning.forecast import ArrivalForecast
+from dispatcher.policies.planning.fleet import DRAIN_S
 from dispatcher.policies.planning.groups import GroupKey
+from dispatcher.policies.planning.history import ArrivalForecast
 from dispatcher.policies.planning.plan import Plan, PlannedGroup, make_plan
-from dispatcher.policies.planning.residency import DRAIN_S
-from dispatcher.shard.plan.command import plan_command
-from dispatcher.shard.plan.input import plan_input, predicts_miss
+from dispatcher.shard.proposals import plan_command, plan_input, predicts_miss
 from dispatcher.shard.settings import ShardSettings
 from tests.support.gate.lone_shard import T0, LoneShard
 from tests.support.gate.swapping import swap_report

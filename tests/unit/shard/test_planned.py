@@ -10,9 +10,9 @@ from dispatcher.model.commands import Done, Plan
 from dispatcher.model.facts import Entry, ModelOrdered, Planned
 from dispatcher.model.fleet_plan import GROUPS_MAX, ORDER_MAX, GroupPlan, WorkerPlan
 from dispatcher.shard.codec import decode_entry, encode_entry
-from dispatcher.shard.plan.apply import MODELS_S, SKEW_S
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
+from dispatcher.shard.swapping import MODELS_S, SKEW_S
 from tests.support.gate.lone_shard import T0, LoneShard
 from tests.support.gate.swapping import swap_report
 

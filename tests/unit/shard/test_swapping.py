@@ -11,12 +11,12 @@ from dispatcher.model.commands import Attempts, End, Offer, Plan, Tick
 from dispatcher.model.facts import Dispatched, Entry, ModelOrdered, WorkerSet
 from dispatcher.model.fleet_plan import WorkerPlan
 from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.policies.planning.residency import DRAIN_S, RESIDENCY_S
+from dispatcher.policies.planning.fleet import DRAIN_S, RESIDENCY_S
 from dispatcher.shard.codec import decode_entry, encode_entry
-from dispatcher.shard.plan.swapping import DRAIN_MIN_S
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.state.records import ORDER_MARGIN_S, SLOW_SWAPS
+from dispatcher.shard.swapping import DRAIN_MIN_S
 from tests.support.gate.lone_shard import T0, LoneShard
 from tests.support.gate.swapping import HEARTBEAT_S, SwappingWorker, heartbeats, swap_report
 
@@ -145,7 +145,7 @@ names = st.sampled_from("abcdef")
 def test_each_model_is_loaded_within_the_bound(
     count: int, swap_s: float, drain_s: float, calls: list[tuple[int, str]], plans: list[tuple[str, str, str]]
 ) -> None:
-    """residency.py: ceil(models / workers) x (residency + drain + swap). And at most a sixth of the time is swaps.
+    """fleet.py: ceil(models / workers) x (residency + drain + swap). And at most a sixth of the time is swaps.
 
     Whatever the plan says: `plans` are the models of the workers, a new plan each second, again and again. The swap
     that a plan has begun when a model becomes missing adds one turn. With a plan the bound counts DRAIN_S for a drain.

@@ -9,8 +9,8 @@ import pytest
 
 from dispatcher.model.call import CallTerms
 from dispatcher.policies.orders.queues import Call, Tenant
-from dispatcher.shard.state import deadlines
-from dispatcher.shard.state.deadlines import DUE_MAX, Deadlines
+from dispatcher.shard.state import indexes
+from dispatcher.shard.state.indexes import DUE_MAX, Deadlines
 
 
 def waiting_calls(number: int, deadline_s: float) -> dict[str, Call]:
@@ -21,7 +21,7 @@ def waiting_calls(number: int, deadline_s: float) -> dict[str, Call]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_next_deadline_is_right_during_a_sweep(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "SWEPT", 1)
+    monkeypatch.setattr(indexes, "SWEPT", 1)
     random = Random(seed)
     calls: dict[str, Call] = {}
     heap, tenant, sweeping = Deadlines(calls), Tenant("a", (0.0, 0.0)), 0
@@ -39,7 +39,7 @@ def test_the_next_deadline_is_right_during_a_sweep(seed: int, monkeypatch: pytes
         sweeping += bool(heap._old)
         waiting = [each.terms.deadline_at for each in calls.values()]
         assert heap.next() == min(waiting, default=inf)
-        assert len(heap) <= 3 * len(calls) + 2 * deadlines.SLACK
+        assert len(heap) <= 3 * len(calls) + 2 * indexes.DEADLINES_SLACK
         if number % 100 == 0:
             now = random.uniform(0, 100)
             due = heap.take_due(now)

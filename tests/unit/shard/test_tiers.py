@@ -94,7 +94,7 @@ sends = st.lists(st.tuples(st.sampled_from(ORDER), st.sampled_from(COSTS)), min_
 def test_a_call_is_dispatched_within_the_stated_bound(
     first: list[tuple[str, float]], later: list[tuple[str, float]]
 ) -> None:
-    """tier_floors.py: with B service before it in its tier, before (B + 2 slack) / s_t more service in all."""
+    """tiers.py: with B service before it in its tier, before (B + 2 slack) / s_t more service in all."""
     shard = gate(FLOORS, SLACK)
     queues: dict[str, deque[str]] = {tier: deque() for tier in ORDER}
     cost: dict[str, float] = {}

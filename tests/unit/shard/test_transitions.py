@@ -13,9 +13,9 @@ from dispatcher.shard.fold import fold
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
-from dispatcher.shard.transitions import TRANSITIONS, CallState, find_state
 from tests.support.gate import transition_page
 from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.gate.transitions import TRANSITIONS, CallState, find_state
 
 Seen = set[tuple[CallState, type[Fact], CallState]]
 PROCESSES = ("p", "q", "r")
@@ -37,7 +37,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Seen:
                 seen.add(change)
         return news
 
-    monkeypatch.setattr("dispatcher.shard.decision.fold", watched)
+    monkeypatch.setattr("dispatcher.shard.fold.fold", watched)
     return seen
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.stores.hedged_log import HEDGE_AFTER_S, HEDGED_SHARE_MAX, HEDGES_SAVED_MAX, HedgedLog
-from dispatcher.stores.memory.log import MemoryLog
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.memory import MemoryLog, MemoryStore
 from tests.support.gate.service_world import in_virtual_time
 from tests.support.virtual_time import LoopClock
 

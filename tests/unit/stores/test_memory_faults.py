@@ -10,8 +10,7 @@ import pytest
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.records.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
-from dispatcher.stores.memory.requests import READS, WRITES
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.memory import READS, WRITES, MemoryStore
 from tests.conformance.store_world import (
     SHARD,
     FakeClock,

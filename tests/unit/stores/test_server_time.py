@@ -13,8 +13,7 @@ import pytest
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.stores.dynamodb.log import DynamoLog
-from dispatcher.stores.dynamodb.reads import Reads
-from dispatcher.stores.dynamodb.requests import Requests
+from dispatcher.stores.dynamodb.requests import Reads, Requests
 from dispatcher.stores.dynamodb.server_time import OBSERVED_EVERY_S, ServerTime
 
 HOUR_S = 3600.0

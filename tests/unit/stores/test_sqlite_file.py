@@ -13,8 +13,8 @@ from dispatcher.model.errors import ConfigurationError, LogGap, StoreUnavailable
 from dispatcher.model.records.tenants import KeyRecord, Tenant
 from dispatcher.processes.bootstrap import RealClock, make_store
 from dispatcher.settings.config import load_config
-from dispatcher.stores.limits import USAGE_KEEP_S
-from dispatcher.stores.sqlite import database, sync
+from dispatcher.stores.layout import USAGE_KEEP_S
+from dispatcher.stores.sqlite import database
 from dispatcher.stores.sqlite.store import SqliteStore
 from tests.conformance.store_world import FakeClock, answer, invocation, usage_row
 from tests.support.hang_guard import HANG_S
@@ -61,14 +61,14 @@ class Sync:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.synced = threading.Event()
-        monkeypatch.setattr(sync, "sync", lambda path: self.synced.set())
+        monkeypatch.setattr(database, "sync", lambda path: self.synced.set())
 
 
 async def test_a_log_entry_is_synced_soon_and_without_its_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Sync(monkeypatch)
-    monkeypatch.setattr(sync, "SYNC_AFTER_S", 0.0)
+    monkeypatch.setattr(database, "SYNC_AFTER_S", 0.0)
     store = SqliteStore(tmp_path / "store.db", RealClock())
     for position in range(3):
         seen.synced.clear()
@@ -79,7 +79,7 @@ async def test_a_log_entry_is_synced_soon_and_without_its_writer(
 
 async def test_closing_syncs_what_is_not_synced_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Sync(monkeypatch)
-    monkeypatch.setattr(sync, "SYNC_AFTER_S", HANG_S)
+    monkeypatch.setattr(database, "SYNC_AFTER_S", HANG_S)
     store = SqliteStore(tmp_path / "store.db", RealClock())
     await store.log("s").append(0, b"x")
     assert not seen.synced.is_set()

@@ -16,7 +16,7 @@ import pytest
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.stores.sqlite import migration
-from dispatcher.stores.sqlite.schema import LAYOUT
+from dispatcher.stores.sqlite.database import LAYOUT
 from dispatcher.stores.sqlite.store import SqliteStore
 from tests.conformance.store_world import SHARD, FakeClock
 from tests.golden import written

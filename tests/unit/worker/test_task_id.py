@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from dispatcher.scalers.ecs import TASK_ID
+from dispatcher.ecs import TASK_ID
 from gpu_worker.service.task_id import METADATA, TRIES, task_id
 
 ID = "158d1c8083dd49d6b527399fd6414f5c"

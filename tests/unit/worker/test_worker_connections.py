@@ -18,7 +18,7 @@ from dispatcher.operations.calls.attempt import Broken, LastEvent, OwnAttempts
 from dispatcher.operations.calls.call import Call
 from dispatcher.operations.calls.output_limits import OutputLimit
 from dispatcher.operations.limits import LimitSettings
-from dispatcher.workers import connections as worker_connections
+from dispatcher.workers import client as worker_connections
 from dispatcher.workers.client import HttpWorkerClient
 from dispatcher.workers.wire import encode_event
 from tests.support.virtual_time import LoopClock

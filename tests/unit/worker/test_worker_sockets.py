@@ -15,9 +15,8 @@ import pytest
 from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder, WorkRefused
-from dispatcher.workers import connections as worker_connections
-from dispatcher.workers.client import LINE_BYTES_MAX, HttpWorkerClient
-from dispatcher.workers.connections import AiohttpConnections
+from dispatcher.workers import client as worker_connections
+from dispatcher.workers.client import LINE_BYTES_MAX, AiohttpConnections, HttpWorkerClient
 from gpu_worker.__main__ import bound
 from tests.support.virtual_time import LoopClock
 from tests.support.worker.harness import SECRETS, order

@@ -17,9 +17,8 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.claims import TenantBacklog
 from dispatcher.policies.planning.entitlement import HORIZON_S
 from dispatcher.policies.planning.fleet import FleetWorker
-from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.policies.planning.groups import GroupedRequest, GroupKey, TenantGroups
-from dispatcher.policies.planning.lengths import OutputHistory
+from dispatcher.policies.planning.history import ArrivalForecast, OutputHistory
 from dispatcher.policies.planning.plan import Plan, PlanSettings, make_plan
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.shard.alone import EPOCH

@@ -5,7 +5,7 @@ and at most δ x batch of them. Each worker pulls from the head group of its vir
 needs another model. Deviations, which make it no weaker:
 
 - The mixed-integer program is solved by insertion and annealing (policies/planning), which is as good where both end.
-  Only lateness costs (planning/costs.py gives the reason).
+  Only lateness costs (planning/problem.py gives the reason).
 - It plans again when requests belong to no planned group, at most every PLAN_S seconds or when a worker is idle, and
   not only when a miss is predicted.
 - A worker with an empty queue serves requests of its loaded model from the other queues.
@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
-from dispatcher.policies.planning.search.annealing import anneal
-from dispatcher.policies.planning.search.insertion import insert_by_due_time
+from dispatcher.policies.planning.search import anneal, insert_by_due_time
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
 from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.requests import SimRequest

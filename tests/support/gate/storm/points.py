@@ -19,11 +19,10 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from dispatcher.operations.calls import answer, submit
-from dispatcher.policies.orders import keyed_index, queues, two_clocks
+from dispatcher.policies.orders import baselines, queues, two_clocks
 from dispatcher.service import kept_answers
-from dispatcher.shard import accept, codec, decide, dispatching, fold, running, steps, workers
-from dispatcher.shard.plan import swapping
-from dispatcher.shard.state import activity, deadlines, failure_causes, forgetting, lanes, slots, state
+from dispatcher.shard import accept, attempts, codec, decide, fold, steps, swapping, workers
+from dispatcher.shard.state import forgetting, indexes, records, state
 from dispatcher.shard.waits import estimate as waits
 from dispatcher.shard.waits import record as wait_record
 
@@ -32,33 +31,33 @@ HOOK = "__storm_point__"
 NUMBER = 987_654_321
 OF_A_CALL: list[tuple[Any, str]] = [
     (accept, "accept"), (accept, "_configure_tenant"), (accept, "_queue_full"), (accept, "_out_of_reach"),
-    (accept, "_app"), (decide, "_accept"), (steps, "fold_accept"), (steps, "_note_sequence"), (dispatching, "dispatch"),
+    (accept, "_app"), (decide, "_accept"), (steps, "fold_accept"), (steps, "_note_sequence"), (attempts, "dispatch"),
     (steps, "fold_dispatch"), (state.State, "join_queue"), (codec, "encode_entry"),
 ]  # fmt: skip
 """Functions that get a call, or its command or fact, until it is dispatched."""
 REPORTS: list[tuple[Any, str]] = [
-    (running, "end"), (running, "return_attempt"), (running, "_return"), (running, "_end"), (steps, "fold_end"),
+    (attempts, "end"), (attempts, "return_attempt"), (attempts, "_return"), (attempts, "_end"), (steps, "fold_end"),
     (steps, "news_of"), (fold, "_fold_return"), (fold, "_release"), (fold, "_fold_drop"), (fold, "_leave"),
     (fold, "_fold_hold"), (fold, "_hold_by"), (accept, "_hold"), (decide, "_cancel"), (fold, "_fold_cancelling"),
-    (codec, "encode_entry"), (failure_causes, "cause_of"), (kept_answers, "_keep_answer"),
+    (codec, "encode_entry"), (records, "cause_of"), (kept_answers, "_keep_answer"),
 ]  # fmt: skip
 """The same, from its dispatch on."""
 ANYWHERE: list[tuple[Any, str]] = [
     (decide, "decide"), (decide, "_decide"), (decide, "_tick"), (decide, "_set_process"), (decide, "_give_slots"),
     (decide, "_decide_again"), (decide, "status"), (decide, "_lost_process"), (decide, "_note_saved_usage"),
-    (dispatching, "due_queue"), (dispatching, "dispatch_next"), (deadlines.Deadlines, "take_due"), (fold, "fold"),
+    (attempts, "due_queue"), (attempts, "dispatch_next"), (indexes.Deadlines, "take_due"), (fold, "fold"),
     (fold, "_fold_worker_set"), (fold, "_fold_process_set"), (fold, "_fold_process_loss"), (fold, "_fold_tenant_set"),
     (fold, "_note_reached"), (fold, "_move"), (forgetting, "forget"), (forgetting, "_forget_idle"),
-    (forgetting, "_forget_old"), (lanes.Lanes, "update"), (running, "leave"), (running, "_rest_if_failing"),
-    (slots.Slots, "update"), (slots.Slots, "first"), (state.State, "flush"), (state.State, "refresh"),
+    (forgetting, "_forget_old"), (indexes.Lanes, "update"), (attempts, "leave"), (attempts, "_rest_if_failing"),
+    (indexes.Slots, "update"), (indexes.Slots, "first"), (state.State, "flush"), (state.State, "refresh"),
     (state.State, "leave_queue"), (state.State, "enqueue"), (state.State, "set_call"), (state.State, "set_worker"),
     (state.State, "note_interaction"), (state.State, "set_clocks"), (swapping, "order_loads"), (waits, "observe"),
     (waits, "expected_wait"), (waits, "sum_changed"), (wait_record.WaitRecord, "count_ends"),
     (wait_record.WaitRecord, "saturate"), (workers, "report"), (workers, "rested"), (workers, "silent_worker"),
     (two_clocks.TwoClocks, "join"), (two_clocks.TwoClocks, "charge"), (two_clocks.TwoClocks, "settle"),
-    (two_clocks.TwoClocksIndex, "place"), (keyed_index.KeyedIndex, "place"), (queues.TenantQueue, "head"),
+    (two_clocks.TwoClocksIndex, "place"), (baselines.KeyedIndex, "place"), (queues.TenantQueue, "head"),
     (queues.TenantQueue, "move"),
-    (activity.IdleTenants, "update"), (steps, "_undo_accept"), (steps, "_undo_dispatch"), (steps, "_undo_end"),
+    (indexes.IdleTenants, "update"), (steps, "_undo_accept"), (steps, "_undo_dispatch"), (steps, "_undo_end"),
     (codec, "encode_entry"), (kept_answers, "keep_answers"), (kept_answers, "kept_ends"),
     (kept_answers, "keep_outcomes"),
 ]  # fmt: skip

@@ -18,29 +18,32 @@ import dispatcher.policies.orders
 import dispatcher.service
 import dispatcher.shard
 from dispatcher.policies import clocks, service, share_bounds, throttling
-from dispatcher.policies.planning import residency, wait_ratios
+from dispatcher.policies.planning import fleet, wait_ratios
 
 FIRST_CALL = "__storm_first_call__"
 ELSEWHERE = {
     "dispatcher.service.tcp.": "the storm has a network of its own",
     "dispatcher.service.log_keeper.": "the sweep of a pool without a gate process",
     "dispatcher.service.gate.courier.Courier.finish": "the same",
+    "dispatcher.service.gate.planning.PlannerProcess.": "the planner of a storm runs in the storm's own process",
+    "dispatcher.service.gate.planning._begin": "the same",
+    "dispatcher.service.gate.planning._end_with": "the same",
     "dispatcher.service.link.link.Link.close": "the end of a process in order",
     "dispatcher.service.link.link.Link.rest": "a frozen Lambda function",
     "dispatcher.service.gate.deciding.Decider._commit": "has no body",
-    "dispatcher.service.codec.frames._refuse_constant": "a frame that no process of ours sends",
-    "dispatcher.shard.running._clamp_tokens": "an engine that reports numbers that cannot be",
+    "dispatcher.service.frames._refuse_constant": "a frame that no process of ours sends",
+    "dispatcher.shard.attempts._clamp_tokens": "an engine that reports numbers that cannot be",
     "dispatcher.policies.orders.interface.registered": "at import",
-    "dispatcher.policies.orders.fcfs.FirstComeFirstServed.goes_at_once": "never asked of a conserving order",
+    "dispatcher.policies.orders.baselines._Baseline.goes_at_once": "never asked of a conserving order",
     "dispatcher.policies.orders.two_clocks.TwoClocks.goes_at_once": "the same",
-    "dispatcher.policies.orders.keyed_index.KeyedIndex.direct": "only with tiers, which need another order",
-    "dispatcher.policies.orders.keyed_index.KeyedIndex.guaranteed": "the same",
+    "dispatcher.policies.orders.baselines.KeyedIndex.direct": "only with tiers, which need another order",
+    "dispatcher.policies.orders.baselines.KeyedIndex.guaranteed": "the same",
     "dispatcher.policies.service.service_": "the worker and the simulator",
     "dispatcher.policies.share_bounds.share_problem": "headgate doctor",
     "dispatcher.policies.throttling.Throttle.decide": "the simulator",
 }
 """Functions, by the beginning of their names, that no storm can reach, and what calls them."""
-POLICIES: list[ModuleType] = [clocks, service, share_bounds, throttling, residency, wait_ratios]
+POLICIES: list[ModuleType] = [clocks, service, share_bounds, throttling, fleet, wait_ratios]
 
 
 def functions() -> dict[str, FunctionType]:

@@ -14,7 +14,7 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
-from dispatcher.stores.memory.log import LogData
+from dispatcher.stores.memory import LogData
 
 End = Ended | Dropped
 

@@ -13,17 +13,16 @@ from typing import Any
 from unittest.mock import patch
 
 from dispatcher.model.records import usage
-from dispatcher.policies.orders import queues, sorted_entries
-from dispatcher.policies.planning import residency
-from dispatcher.service import kept_answers, snapshots
-from dispatcher.service.codec import frames
+from dispatcher.policies.orders import queues
+from dispatcher.policies.planning import fleet
+from dispatcher.service import frames, kept_answers, snapshots
 from dispatcher.service.gate import courier, faults, follower, group_commit, leader, planning, replica
 from dispatcher.service.gate import process as gate_process
 from dispatcher.shard import accept, codec, snapshot, steps, workers
-from dispatcher.shard.plan import command as plan_command
-from dispatcher.shard.state import deadlines, forgetting, grouped, interactions, kept_ends, records, slots, state
+from dispatcher.shard import proposals as plan_command
+from dispatcher.shard.state import forgetting, indexes, records, remembered, state
 from dispatcher.shard.waits import record as wait_record
-from dispatcher.stores.memory import log as memory_log
+from dispatcher.stores import memory as memory_log
 from tests.support.gate.storm.oracles import ends
 from tests.support.gate.storm.weather import Weather
 
@@ -36,7 +35,7 @@ SCALED = [
     (replica, "POSITION_MAX_AGE_S", 3.0),
     (follower, "POSITION_MAX_AGE_S", 3.0),
     (memory_log, "CUT_AFTER_S", 10.0),
-    (residency, "RESIDENCY_S", 1.0),
+    (fleet, "RESIDENCY_S", 1.0),
     (planning, "SWEEP_S", 3.0),
     (workers, "RETIRE_S", 5.0),
 ]
@@ -44,11 +43,11 @@ SCALED = [
 
 SMALL: list[tuple[Any, str, float]] = [
     (usage, "HOUR_S", 10.0),
-    (kept_ends, "ENDS_LEAST", 16),
-    (kept_ends, "ENDS_MOST", 24),
-    (kept_ends, "ENDS_KEPT_S", 2.0),
-    (interactions, "INTERACTIONS_MOST", 1),
-    (grouped, "FEW", 1),
+    (remembered, "ENDS_LEAST", 16),
+    (remembered, "ENDS_MOST", 24),
+    (remembered, "ENDS_KEPT_S", 2.0),
+    (remembered, "INTERACTIONS_MOST", 1),
+    (remembered, "FEW", 1),
     (forgetting, "CLEANED_EVERY_S", 3.0),
     (replica, "COMMANDS_MAX", 3),
     (replica, "ENTRY_FULL", 500),
@@ -64,10 +63,10 @@ SMALL: list[tuple[Any, str, float]] = [
     (snapshots, "ROWS_PER_S", 1),
     (snapshots, "ROWS_MAX", 2),
     (courier, "UNDER_WAY_MAX", 1),
-    (deadlines, "SLACK", 1),
-    (slots, "SLACK", 1),
+    (indexes, "DEADLINES_SLACK", 1),
+    (indexes, "SLOTS_SLACK", 1),
     (queues, "SLACK", 1),
-    (sorted_entries, "BLOCK_MOST", 2),
+    (queues, "BLOCK_MOST", 2),
     (snapshot, "ROWS_A_LINE", 2),
     (codec, "COMPRESSED_FROM_BYTES", 64),
     (frames, "FRAME_FULL", 300),

@@ -21,7 +21,7 @@ from zlib import crc32
 from dispatcher.model.facts import Accepted, Entry
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.service.gate import follower
-from dispatcher.shard.decision import Decision
+from dispatcher.shard.fold import Decision
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import load

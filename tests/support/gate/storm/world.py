@@ -13,7 +13,7 @@ from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.shard.settings import ShardSettings, TierFloors
-from dispatcher.stores.memory.store import MemoryData, MemoryStore
+from dispatcher.stores.memory import MemoryData, MemoryStore
 from tests.support.gate.hosts import Host
 from tests.support.gate.network import Network
 from tests.support.gate.store_faults import run_at_once

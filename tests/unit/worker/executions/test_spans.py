@@ -7,7 +7,7 @@ from random import Random
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dispatcher.otlp.tracing import OtlpTracing
+from dispatcher.otlp import OtlpTracing
 from dispatcher.processes.bootstrap import RealClock
 from gpu_worker.engines.interface import Evicted
 from tests.support.worker.harness import WorkerHarness, order

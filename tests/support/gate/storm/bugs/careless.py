@@ -7,7 +7,7 @@ from dispatcher.operations.calls import ends, following
 from dispatcher.policies.orders import two_clocks
 from dispatcher.service.gate import deciding, follower, replica
 from dispatcher.service.link import pending
-from dispatcher.shard import decide, fold, running, steps
+from dispatcher.shard import attempts, decide, fold, steps
 from tests.support.gate.storm.bugs.registry import Edit, bug
 
 # Errors in the code (I10)
@@ -86,7 +86,7 @@ bug(
 bug(
     "unbegun_end_of_shared",
     "The unbegun end of a call ends it, although another process may have begun the attempt.",
-    Edit(running, "end", "if command.unbegun and call.watchers and (call.process or not command.kept):", "if False:"),
+    Edit(attempts, "end", "if command.unbegun and call.watchers and (call.process or not command.kept):", "if False:"),
 )
 bug(
     "refusal_of_repeated",
@@ -127,7 +127,7 @@ bug(
     "cancelled_runs_again",
     "A call that was cancelled waits again when its attempt is returned.",
     Edit(
-        running,
+        attempts,
         "_return",
         "if call.cancelling or (not call.process and not call.terms.durable):",
         "if not call.process and not call.terms.durable:",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dispatcher.operations.calls import following
-from dispatcher.service.gate import courier, launches, presence, replica
-from dispatcher.service.link import route, waiters
-from dispatcher.shard import decide, fold, running, steps
-from dispatcher.shard.state import deadlines
+from dispatcher.service.gate import courier, presence, replica
+from dispatcher.service.link import pending, route
+from dispatcher.shard import attempts, decide, fold, steps
+from dispatcher.shard.state import indexes
 from gpu_worker.service import agent
 from gpu_worker.service.executions import executions
 from gpu_worker.service.executions import outbox as worker_outbox
@@ -38,7 +38,7 @@ bug(
 bug(
     "end_not_fenced",
     "An end of an earlier attempt ends the call.",
-    Edit(running, "_running", "and call.attempt == attempt", ""),
+    Edit(attempts, "_running", "and call.attempt == attempt", ""),
 )
 bug(
     "returned_attempt_keeps_its_slot",
@@ -48,7 +48,7 @@ bug(
 bug(
     "end_keeps_its_slot",
     "A call that was cancelled before it began keeps its slot.",
-    Edit(running, "_return", 'return _end(decision, call, "cancelled")', "return None"),
+    Edit(attempts, "_return", 'return _end(decision, call, "cancelled")', "return None"),
 )
 bug(
     "ends_remembered_wrongly",
@@ -58,7 +58,7 @@ bug(
 bug(
     "deadlines_not_decided",
     "Waiting calls stay beyond their deadline.",
-    Edit(deadlines.Deadlines, "take_due", "return list(due)", "return []"),
+    Edit(indexes.Deadlines, "take_due", "return list(due)", "return []"),
 )
 bug(
     "live_attempts_ignored",
@@ -80,13 +80,13 @@ bug(
     "stale_offers_taken",
     "A process takes offers of attempts that it has seen.",
     Edit(following.Following, "_on_offer", "if offer.attempt <= attempts.highest:", "if False:"),
-    Edit(waiters.Waiters, "put", "elif news.attempt <= call.highest:", "elif False:"),
+    Edit(pending.Waiters, "put", "elif news.attempt <= call.highest:", "elif False:"),
 )
 bug(
     "charged_by_estimate",
     "A call is charged its estimate and not its true service.",
     Edit(
-        running,
+        attempts,
         "_end",
         "served = state.settings.charge(input_tokens, output_tokens, cached_tokens)",
         "served = call.cost",
@@ -115,7 +115,7 @@ bug(
 bug(
     "shared_attempt_returned",
     "A process returns an attempt that another one may have begun.",
-    Value(running, "BY_ITS_PROCESS", frozenset()),
+    Value(attempts, "BY_ITS_PROCESS", frozenset()),
 )
 bug(
     "launch_forgotten",
@@ -125,7 +125,7 @@ bug(
 bug(
     "suspended_call_is_not_launched",
     "No executor is started for the calls that are suspended because no process holds them.",
-    Edit(launches.Launches, "sweep", "if waiting:", "if False:"),
+    Edit(courier.Launches, "sweep", "if waiting:", "if False:"),
 )
 bug(
     "end_sent_once",

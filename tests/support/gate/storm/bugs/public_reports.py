@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.policies.orders import two_clocks
-from dispatcher.shard import accept, fold, running
+from dispatcher.shard import accept, attempts, fold
 from gpu_worker.service.executions import executions
 from gpu_worker.service.executions import outbox as worker_outbox
 from tests.support.gate.storm.bugs.registry import Edit, bug
@@ -22,7 +22,7 @@ bug(
     "aborted_stream_is_free",
     "A stream that is aborted costs nothing (BerriAI/litellm#18730).",
     Edit(
-        running,
+        attempts,
         "_end",
         "    served = state.settings.charge(input_tokens, output_tokens, cached_tokens)",
         '    output_tokens = 0 if outcome == "cancelled" else output_tokens\n'
@@ -48,7 +48,7 @@ bug(
 bug(
     "charged_again_on_retry",
     "A call that comes back is charged for its first attempt too (BerriAI/litellm#15740).",
-    Edit(running, "_return", "state.order.settle(call.tenant, call, 0.0)", "call.tenant.clocks"),
+    Edit(attempts, "_return", "state.order.settle(call.tenant, call, 0.0)", "call.tenant.clocks"),
 )
 bug(
     "refused_charge_is_dropped",

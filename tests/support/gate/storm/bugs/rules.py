@@ -10,11 +10,10 @@ from math import inf
 
 from dispatcher.operations.calls import answer_events, following, submit
 from dispatcher.service import snapshots
-from dispatcher.service.gate import clock_guard, follower, planning, presence, replica
+from dispatcher.service.gate import follower, planning, presence, replica
 from dispatcher.service.gate import process as gate_process
-from dispatcher.service.link import alone, patience
-from dispatcher.shard import accept, fold, running, snapshot, steps
-from dispatcher.shard.plan import swapping
+from dispatcher.service.link import channel, route
+from dispatcher.shard import accept, attempts, fold, snapshot, steps, swapping
 from dispatcher.shard.state import records, state
 from dispatcher.stores import hedged_log, snapshot_parts
 from gpu_worker.service import agent
@@ -115,7 +114,7 @@ bug(
 bug(
     "not_begun_does_not_suspend",
     "An offer that is not begun leaves its process as it is.",
-    Edit(running, "return_attempt", 'if command.reason == "not_begun"', 'if command.reason == "never"'),
+    Edit(attempts, "return_attempt", 'if command.reason == "not_begun"', 'if command.reason == "never"'),
     rule=6,
 )
 bug(
@@ -135,13 +134,13 @@ bug(
     "not_begun_counts",
     "An offer that is not begun counts as an attempt.",
     Value(fold, "NOT_COUNTED", frozenset()),
-    Value(running, "NOT_COUNTED", frozenset()),
+    Value(attempts, "NOT_COUNTED", frozenset()),
     rule=6,
 )
 bug(
     "no_patience",
     "A late receipt is taken for a dead leader, and nothing holds a takeover off.",
-    Value(patience, "PATIENCE_MAX_S", 0.004),
+    Value(channel, "PATIENCE_MAX_S", 0.004),
     Value(gate_process, "HOLD_OFF_S", 0.0),
     Edit(gate_process.Succession, "may_succeed", "if not is_certain:", "if False:"),
     rule=7,
@@ -173,7 +172,7 @@ bug(
 bug(
     "time_goes_back",
     "An entry has its writer's time, also if that is before the last entry's.",
-    Edit(clock_guard.ClockGuard, "entry_time", "max(previous, self._clock.now())", "self._clock.now()"),
+    Edit(follower.ClockGuard, "entry_time", "max(previous, self._clock.now())", "self._clock.now()"),
     rule=10,
 )
 bug(
@@ -216,8 +215,8 @@ bug(
 bug(
     "mailbox_not_read",
     "A process without a leader does not read its mailbox.",
-    Edit(alone.Alone, "_read_mailbox", "for position, letter in letters:", "for position, letter in ():"),
-    Edit(alone.Alone, "_on_entry", "if delivery.process == self._replica.name:", "if False:"),
+    Edit(route.Alone, "_read_mailbox", "for position, letter in letters:", "for position, letter in ():"),
+    Edit(route.Alone, "_on_entry", "if delivery.process == self._replica.name:", "if False:"),
     rule=13,
 )
 bug(

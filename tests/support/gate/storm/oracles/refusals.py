@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dispatcher.model.facts import Accepted, Entry, Fact
-from dispatcher.shard.state import interactions
+from dispatcher.shard.state import remembered
 
 if TYPE_CHECKING:
     from dispatcher.shard.state.state import State
@@ -109,7 +109,7 @@ def _not_throttled(world: World, answered: Answered) -> str | None:
         for call_id, facts in world.log.accepted.items()
         if (facts[0].terms.tenant == answered.tenant if is_user else True)
     ]
-    is_remembered = interactions.INTERACTIONS_MOST >= TALKS  # not with a small bound (scale.py)
+    is_remembered = remembered.INTERACTIONS_MOST >= TALKS  # not with a small bound (scale.py)
     if (
         answered.interaction
         and is_remembered

@@ -1,24 +1,30 @@
-"""What the planner gets of a shard: an immutable picture of the groups that wait and of the workers.
+"""What the planner gets of a shard, and the command that proposes its plan to the shard.
 
-The groups are those of planning/groups.py: model, SLO class and length bucket of the prompt. A picture of n waiting
-calls takes about a microsecond for each. It is made while the gate decides nothing, so only when a plan is due.
+The planner gets an immutable picture of the groups that wait and of the workers. The groups are those of
+planning/groups.py: model, SLO class and length bucket of the prompt. A picture of n waiting calls takes about a
+microsecond for each. It is made while the gate decides nothing, so only when a plan is due.
+
+The command has the next groups of each worker, in the size that the log has room for.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from dispatcher.model import commands
+from dispatcher.model.fleet_plan import GROUPS_MAX, ORDER_MAX, GroupPlan, WorkerPlan
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.policies.planning.claims import TenantBacklog
 from dispatcher.policies.planning.fleet import FleetWorker
-from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.policies.planning.groups import LENGTH_BOUNDS, GroupFigures, GroupKey
+from dispatcher.policies.planning.history import ArrivalForecast
+from dispatcher.policies.planning.plan import Plan, PlannedGroup
 from dispatcher.policies.planning.slo import BATCH, INTERACTIVE, NORMAL
-from dispatcher.shard.plan.swapping import fleet_worker
 from dispatcher.shard.state.state import State
+from dispatcher.shard.swapping import fleet_worker
 from dispatcher.shard.workers import USABLE
 
 HORIZON_S = 60.0
@@ -99,3 +105,53 @@ def _figures(key: GroupKey, calls: list[Call]) -> GroupFigures:
     """Return the figures of a group. A call's cost is its expected service. The planner needs no lengths of outputs."""
     due = [_due_at(call) for call in calls]
     return GroupFigures(key, len(calls), sum(call.cost for call in calls), 0.0, 0.0, min(due), max(due))
+
+
+def plan_command(plan: Plan) -> commands.Plan:
+    """Return the command. The groups that come first in their orders stay as they are; the others are folded into one
+    group, which takes the class and the length bucket of the laxest of them."""
+    named = sorted(
+        (
+            (place, group.due_at, worker, group)
+            for worker, order in plan.groups.items()
+            for place, group in _first(order)
+        ),
+        key=lambda each: each[:3],
+    )
+    kept, folded = (named, []) if len(named) <= GROUPS_MAX else (named[: GROUPS_MAX - 1], named[GROUPS_MAX - 1 :])
+    orders: dict[str, list[tuple[int, int]]] = {worker: [] for worker in plan.models}
+    for number, (place, _, worker, _) in enumerate(kept):
+        orders[worker].append((place, number))
+    for place, _, worker, _ in folded:
+        orders[worker].append((place, GROUPS_MAX - 1))
+    groups = [_group(group) for *_, group in kept]
+    groups += [_fold_groups([group for *_, group in folded])] if folded else []
+    workers = (WorkerPlan(worker, model, _order(orders[worker])) for worker, model in plan.models.items())
+    return commands.Plan(plan.made_at, tuple(workers), tuple(groups))
+
+
+def _first(order: Sequence[PlannedGroup]) -> list[tuple[int, PlannedGroup]]:
+    return list(enumerate(order[:ORDER_MAX]))
+
+
+def _order(numbers: list[tuple[int, int]]) -> tuple[int, ...]:
+    """Return the numbers of the groups in the order of their places, each once."""
+    return tuple(dict.fromkeys(number for _, number in sorted(numbers)))
+
+
+def _group(group: PlannedGroup) -> GroupPlan:
+    return GroupPlan(group.tenant, *group.key, group.requests, group.due_at, group.ends_at, group.is_entitled)
+
+
+def _fold_groups(groups: Sequence[PlannedGroup]) -> GroupPlan:
+    laxest = max(groups, key=lambda group: group.due_at)
+    return GroupPlan(
+        "",
+        "",
+        laxest.key.slo_class,
+        laxest.key.length_bucket,
+        sum(group.requests for group in groups),
+        min(group.due_at for group in groups),
+        max(group.ends_at for group in groups),
+        all(group.is_entitled for group in groups),
+    )

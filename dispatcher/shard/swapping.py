@@ -1,11 +1,16 @@
-"""Decides which models workers load. A worker learns of it from its next heartbeat.
+"""Decides which models workers load, by the plan that the log holds. A worker learns of it from its next heartbeat.
 
-First come the models that must be loaded whatever a plan says (policies/planning/residency.py), then those of a fresh
-plan (planned.py). No worker swaps before its residency is over.
+First come the models that must be loaded whatever a plan says (policies/planning/fleet.py), then those of a fresh
+plan. No worker swaps before its residency is over.
 
 An ordered worker gets no new calls, and its heartbeats are answered with the model. The order ends when the worker
 reports the model. If it does not in time (Worker.order_ends_at), the order is withdrawn: a worker that cannot load a
 model serves its own again, and another worker gets the next order.
+
+A proposed plan is checked against the present state, and kept as a fact. A plan is advice: what is wrong in it is
+dropped. A plan is dropped as a whole if no worker can swap, if it is from the future, if it is not newer than the last
+one, or if it is older than MODELS_S. Of another plan these parts are dropped: absent workers, models that their workers
+cannot load, groups that it does not have, and what is more than the log has room for.
 
 Without a worker of several models, one test for each decision is all that this costs.
 """
@@ -13,14 +18,13 @@ Without a worker of several models, one test for each decision is all that this 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, isfinite
 
 from dispatcher.model.commands import Accept, Attempts, Command, Outcome, Plan, Report, Tick
-from dispatcher.model.facts import ModelOrdered
-from dispatcher.policies.planning.fleet import FleetWorker
-from dispatcher.policies.planning.residency import DRAIN_S, fallback_models, held_s
-from dispatcher.shard.decision import Decision
-from dispatcher.shard.plan.apply import planned_models
+from dispatcher.model.facts import ModelOrdered, Planned
+from dispatcher.model.fleet_plan import GROUPS_MAX, ORDER_MAX, WorkerPlan
+from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, held_s
+from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State
 from dispatcher.shard.workers import USABLE
@@ -123,3 +127,44 @@ def _waiting_since(state: State) -> dict[str, float]:
 def _swap_s(state: State, model: str) -> float:
     """Return the shortest time in which a worker can load the model."""
     return min((each.swap_s[model] for each in state.workers.values() if model in each.swap_s), default=0.0)
+
+
+MODELS_S = 10.0
+"""For so long a plan's models are used. After this each worker keeps its model."""
+ORDER_S = 30.0
+"""For so long a plan's order is used."""
+SKEW_S = 2.0
+"""The clocks of two processes may differ by so much (rule 10)."""
+
+
+def keep_plan(decision: Decision, command: Plan) -> None:
+    """Write the plan, unless it is useless."""
+    state = decision.state
+    if not state.slots.can_swap or not _is_new(state, command.made_at):
+        return
+    groups = command.groups[:GROUPS_MAX]
+    workers = (_fitting_part(state, each, len(groups)) for each in command.workers)
+    kept = {each.worker: each for each in workers if each is not None}
+    if kept:
+        decision.add(Planned(command.made_at, tuple(kept.values()), groups))
+
+
+def planned_models(state: State) -> dict[str, str]:
+    """Return the model of each worker in the plan, while the plan is fresh."""
+    plan = state.plan
+    if plan is None or state.at - plan.made_at > MODELS_S:
+        return {}
+    return {each.worker: each.model for each in plan.workers}
+
+
+def _is_new(state: State, made_at: float) -> bool:
+    last = state.plan.made_at if state.plan is not None else 0.0
+    return isfinite(made_at) and last < made_at <= state.at + SKEW_S and state.at - made_at <= MODELS_S
+
+
+def _fitting_part(state: State, plan: WorkerPlan, groups: int) -> WorkerPlan | None:
+    """Return the part of a worker's plan that fits the state; None if nothing does."""
+    worker = state.workers.get(plan.worker)
+    if worker is None or plan.model not in worker.swap_s:
+        return None
+    return plan._replace(order=tuple(number for number in plan.order if 0 <= number < groups)[:ORDER_MAX])

@@ -1,30 +1,87 @@
-"""The port for traces (dispatcher/model/tracing.py) by OpenTelemetry's SDK.
+"""The port for traces (dispatcher/model/tracing.py) by OpenTelemetry's SDK. Spans are sent as OTLP over HTTP.
 
-Spans are sent in batches by a thread of the SDK. If the receiver does not answer, spans are lost. Only a flush waits
-for it, which delays the answer of a function. After a failure the next flushes therefore do not wait for PAUSE_FIRST_S,
-and after each further failure for twice as long, at most PAUSE_MAX_S. So a dead receiver costs a process one wait, and
-then none for minutes. The spans stay in the queue of the SDK meanwhile, and its thread still tries to send them.
+Only a process that has an endpoint loads this module. Spans are sent in batches by a thread of the SDK. If the receiver
+does not answer, spans are lost. Only a flush waits for it, which delays the answer of a function. After a failure the
+next flushes therefore do not wait for PAUSE_FIRST_S, and after each further failure for twice as long, at most
+PAUSE_MAX_S. So a dead receiver costs a process one wait, and then none for minutes. The spans stay in the queue of the
+SDK meanwhile, and its thread still tries to send them.
+
+The endpoint of the SDK's own variables (OTEL_EXPORTER_OTLP_*) is a collector, or X-Ray. X-Ray takes OTLP at
+https://xray.REGION.amazonaws.com/v1/traces. It needs no collector beside the process; its requests are signed with the
+credentials of the process (SigV4, service `xray`). AWS describes this as traces without a collector:
+docs.aws.amazon.com, CloudWatch, "OTLP endpoints".
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from random import Random
 
+import botocore.session
+import requests
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.exceptions import BotoCoreError
 from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 from opentelemetry.trace import Span as SdkSpan
+from requests.auth import AuthBase
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tracing import NO_SPAN, Span, is_recorded, parse_traceparent, unrecorded
-from dispatcher.otlp.exporter import SEND_S
 from dispatcher.ports import Clock
+
+SEND_S = 2.0
+"""The longest time for the receiver to take a batch, tries included. The SDK's 10 s exceed what a function has left."""
+XRAY = re.compile(r"https://xray\.([a-z0-9-]+)\.amazonaws\.(com|com\.cn|eu)(/.*)?")
+
+
+def make_exporter(endpoint: str) -> SpanExporter:
+    """Return an exporter to `endpoint`, the value of OTEL_EXPORTER_OTLP_ENDPOINT. Raises ConfigurationError if it is
+    X-Ray's and the process has no AWS credentials."""
+    found = XRAY.fullmatch(endpoint)
+    return OTLPSpanExporter(timeout=SEND_S, session=signed_session(found[1], _credentials()) if found else None)
+
+
+def signed_session(region: str, credentials: Credentials) -> requests.Session:
+    """Return a session that signs each request for X-Ray in this region."""
+    session = requests.Session()
+    session.auth = _SigV4(region, credentials)
+    return session
+
+
+def _credentials() -> Credentials:
+    try:
+        found = botocore.session.get_session().get_credentials()
+    except BotoCoreError as error:
+        raise ConfigurationError(f"no AWS credentials for X-Ray: {error}") from None
+    if found is None:
+        advice = "give the process a role, or unset OTEL_EXPORTER_OTLP_ENDPOINT"
+        raise ConfigurationError(f"OTEL_EXPORTER_OTLP_ENDPOINT is X-Ray's, and there are no AWS credentials; {advice}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _SigV4(AuthBase):
+    region: str
+    credentials: Credentials
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        signed = AWSRequest(request.method, request.url, data=request.body)
+        SigV4Auth(self.credentials.get_frozen_credentials(), "xray", self.region).add_auth(signed)
+        request.headers.update(dict(signed.headers.items()))
+        return request
+
 
 PAUSE_FIRST_S = 120.0
 PAUSE_MAX_S = 1800.0

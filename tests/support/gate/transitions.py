@@ -37,7 +37,7 @@ class CallState(StrEnum):
     CANCELLING = "cancelling"
     """The call has a slot, and its caller has left. It is not tried again."""
     ENDED = "ended"
-    """The state does not hold the call any more. It remembers the end for a while (kept_ends.py)."""
+    """The state does not hold the call any more. It remembers the end for a while (remembered.py)."""
 
 
 class Transition(NamedTuple):

@@ -1,1 +1,0 @@
-"""Spans by OpenTelemetry, sent as OTLP over HTTP. Loaded only by a process that has an endpoint."""

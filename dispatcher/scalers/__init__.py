@@ -1,1 +1,0 @@
-"""The services that start and stop a pool's workers."""

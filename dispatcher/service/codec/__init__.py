@@ -1,1 +1,0 @@
-"""The messages between a gate process and its clients, as bytes."""
