@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.model.answers.collected import Collected
-from dispatcher.model.answers.form import AnswerHead
+from dispatcher.model.answers import AnswerHead, Collected
 from dispatcher.operations.calls.call import Call
 
 

@@ -8,7 +8,7 @@ from dispatcher.fields.kinds import Need
 from dispatcher.fields.objects import needs_of
 from dispatcher.fields.reading import unsupported
 from dispatcher.fields.tables import TABLES
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 from dispatcher.model.requests import Endpoint, Request
 
 _PATHS = {Endpoint.CHAT: "/v1/chat/completions", Endpoint.COMPLETION: "/v1/completions"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.records.usage import UsageRow
+from dispatcher.model.usage import UsageRow
 from dispatcher.monitor.picture import Picture, take_picture
 from dispatcher.monitor.recent import Recent
 from dispatcher.policies.planning.autoscaling import WorkersNeeded, workers_needed

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dispatcher.model.fleet_plan import GroupPlan
-from dispatcher.model.records.usage import TenantRow
+from dispatcher.model.fleet import GroupPlan
+from dispatcher.model.usage import TenantRow
 from dispatcher.monitor.recent import IDLE, WINDOW_S, TenantRecent
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.shard.plan.apply import ORDER_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dispatcher.model.records.usage import HOUR_S, UsageRow
+from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.monitor.follower import LogFollower
 from dispatcher.operations.usage import merged
 from dispatcher.ports import UsageStore

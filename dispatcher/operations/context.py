@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from dispatcher.model.records.files import FileStore
+from dispatcher.model.batches import FileStore
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.calls.followed import FollowedCall
 from dispatcher.operations.calls.frozen import FrozenFront

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from dispatcher.model.capabilities import common
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.fleet import common
+from dispatcher.model.tenants import Tenant
 from dispatcher.ports import Clock, GateLink
 
 FRESH_S = 2.0

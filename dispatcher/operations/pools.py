@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.records.invocation import Invocation
+from dispatcher.model.kept import Invocation
 from dispatcher.operations.fleet import LOOK_AGAIN_S, FleetView, with_each_model
 from dispatcher.operations.scaling.waking import Waking
 from dispatcher.policies.planning.slo import SloClasses

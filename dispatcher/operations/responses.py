@@ -8,7 +8,7 @@ from typing import Any
 
 from dispatcher.fields.parse import Parsed, parse
 from dispatcher.model.errors import InvalidRequest, StoreUnavailable
-from dispatcher.model.records.kept_response import CONTENT_BYTES_MAX, KeptResponse
+from dispatcher.model.kept import CONTENT_BYTES_MAX, KeptResponse
 from dispatcher.model.requests import Endpoint
 from dispatcher.operations.context import Context
 from dispatcher.operations.store_patience import in_time

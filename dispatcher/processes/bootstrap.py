@@ -14,9 +14,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from dispatcher.model.batches import FileStore
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
-from dispatcher.model.records.files import FileStore
-from dispatcher.model.scaling import FleetScaler
+from dispatcher.model.fleet import FleetScaler
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from dispatcher.model.commands import Cancel, Tick
-from dispatcher.model.scaling import FleetLoad, PoolDelays, ScaleReport
+from dispatcher.model.fleet import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool
 from dispatcher.operations.scaling.service import Scaling

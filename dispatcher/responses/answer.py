@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from dispatcher.model.answers.collected import Choices, tokens_of
+from dispatcher.model.answers import Choices, tokens_of
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.worker_protocol import Finished, Token
 from dispatcher.responses.output import Event, FunctionItem, MessageItem, OutputItem, ReasoningItem

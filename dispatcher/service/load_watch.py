@@ -6,7 +6,7 @@ It writes nothing, and needs no running process.
 from __future__ import annotations
 
 from dispatcher.model.facts import Accepted, Entry
-from dispatcher.model.scaling import FleetLoad, PoolDelays
+from dispatcher.model.fleet import FleetLoad, PoolDelays
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.ports import Clock, Log

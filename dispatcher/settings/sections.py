@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, RootModel, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from dispatcher.model.records.tenants import Tenant, check_model_name
+from dispatcher.model.tenants import Tenant, check_model_name
 from dispatcher.operations.tenants.settings import with_settings
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.share_bounds import share_problem
@@ -27,7 +27,7 @@ ModelName = Annotated[str, AfterValidator(check_model_name)]
 class TenantSection(Strict):
     """A tenant's settings (operations/tenants/settings.py), of which a file or an administrator gives some.
 
-    A missing field has the default of model/records/tenants.py. The bounds of the share are those of
+    A missing field has the default of model/tenants.py. The bounds of the share are those of
     policies/share_bounds.py.
     """
 

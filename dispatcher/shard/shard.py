@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dispatcher.model.commands import Command, Outcome, Over
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Entry, Fact, Returned, WorkerSet
-from dispatcher.model.records.usage import TenantRow, UsageRow
+from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.shard.decide import decide
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.fold import fold

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
-from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, cache_salt, digest, sign
-from dispatcher.model.fleet_secrets import FleetSecrets
+from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, ExecutionToken, FleetSecrets, cache_salt, digest, sign
 from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.ports import Clock
 from dispatcher.workers.connections import AiohttpConnections, BrokenConnection, Connections, NotSent, WorkerAnswer

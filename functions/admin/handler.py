@@ -15,7 +15,7 @@ from typing import Any
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
-from dispatcher.model.records.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.operations.tenants.administration import StoreAdmin
 from dispatcher.operations.tenants.settings import settings_of, with_settings
 from dispatcher.ports import Store

@@ -17,7 +17,7 @@ from typing import Any
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.fields.parse import parse_request
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Outcome, Waiting
 from dispatcher.model.errors import InvalidRequest, NoWorker, TenantError
 from dispatcher.operations.calls.answer import body_of, result_of

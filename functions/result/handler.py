@@ -10,7 +10,7 @@ from typing import Any
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.model.errors import InvalidRequest, TenantError, UnknownInvocation
-from dispatcher.model.records.invocation import Invocation
+from dispatcher.model.kept import Invocation
 from dispatcher.operations.calls.answer import body_of, progress_of
 from dispatcher.operations.calls.keys import latest
 from dispatcher.operations.calls.results import error_of

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.tenants.administration import TenantAdmin
 from dispatcher.ports import Ids
 from headgate.demo.measure import Sample

@@ -11,8 +11,7 @@ import boto3
 import botocore.session
 from botocore.config import Config
 
-from dispatcher.model.records.tenant_store import TenantStore
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant, TenantStore
 from dispatcher.operations.tenants.directory import new_key
 from dispatcher.policies.clocks import Share
 from dispatcher.processes.bootstrap import RealClock, RealIds, real_random

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatcher.model.records.tenants import Tenant, name_of
+from dispatcher.model.tenants import Tenant, name_of
 from dispatcher.operations.tenants.administration import StoreAdmin
 from dispatcher.operations.tenants.directory import CACHE_S
 from dispatcher.operations.tenants.erasing import TenantData

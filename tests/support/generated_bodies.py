@@ -20,7 +20,7 @@ import psutil
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 from functions.http_api.openapi.document import OPERATIONS, document
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import Gate, make_gate

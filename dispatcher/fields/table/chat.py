@@ -14,7 +14,7 @@ from dispatcher.fields.table.messages import MESSAGES
 from dispatcher.fields.table.ours import LABELS, OURS, REFUSED, SERVED_BY_OPENAI, label, refused
 from dispatcher.fields.table.sampling import COMMON, LOGPROBS, PROMPT_TOKENS, RESULTS, VLLM, VLLM_SAMPLING
 from dispatcher.fields.table.tools import TOOLS
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 REASONING = (Capability.REASONING,)

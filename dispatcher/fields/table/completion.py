@@ -12,7 +12,7 @@ from dispatcher.fields.shapes.token_ids import TokenIds
 from dispatcher.fields.table.formats import FORMATS
 from dispatcher.fields.table.ours import LABELS, OURS, REFUSED, SERVED_BY_OPENAI, refused
 from dispatcher.fields.table.sampling import COMMON, LOGPROBS, PROMPT_TOKENS, RESULTS, VLLM, VLLM_SAMPLING
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 
 TOKEN_IDS = (Capability.VLLM, Capability.TOKEN_IDS)
 _ONE_PROMPT = "send one request for each prompt"

@@ -13,7 +13,7 @@ from dispatcher.fields.shapes.schemas import Schema
 from dispatcher.fields.table.ours import refused
 from dispatcher.fields.table.sampling import VLLM
 from dispatcher.fields.table.tools import NAME, NO_FIELDS
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 
 STRUCTURED_NEED = (Capability.STRUCTURED,)
 

@@ -9,7 +9,7 @@ from dispatcher.fields.shapes.image_url import ImageUrl
 from dispatcher.fields.shapes.scalars import Text, Word
 from dispatcher.fields.table.ours import ANTHROPIC, label, refused
 from dispatcher.fields.table.tools import NO_FIELDS, TOOL_CALLS, TOOLS_NEED
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 
 _CACHE = label("It configures OpenAI's cache.")
 _SOURCES = label("Sources of an earlier answer; the model does not read them.")

@@ -22,7 +22,7 @@ from dispatcher.fields.shapes.containers import Either, Entries, Items, Record
 from dispatcher.fields.shapes.scalars import Anything, Flag, Number, Text, Whole, Word
 from dispatcher.fields.shapes.token_ids import TokenIds
 from dispatcher.fields.table.ours import label, refused
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 
 SAMPLING = (Capability.SAMPLING,)
 VLLM = (Capability.VLLM,)

@@ -11,7 +11,7 @@ from dispatcher.fields.shapes.scalars import Flag, Text, Word
 from dispatcher.fields.shapes.schemas import Schema
 from dispatcher.fields.table.ours import ANTHROPIC, LITELLM, label, refused
 from dispatcher.fields.table.sampling import VLLM
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 
 TOOLS_NEED = (Capability.TOOLS,)
 NAME = Field(Kind.PASSED, Text(NAME_CHARS_MAX, 1), required=True)

@@ -21,8 +21,8 @@ from typing import Any
 
 from dispatcher.fields.parse import parse
 from dispatcher.fields.table.batches import ENDPOINTS, RESPONSES
-from dispatcher.model.answers.collected import Choices
-from dispatcher.model.answers.form import AnswerHead
+from dispatcher.model.answers import AnswerHead, Choices
+from dispatcher.model.batches import Batch
 from dispatcher.model.errors import (
     AnsweredError,
     DeadlineExceeded,
@@ -31,9 +31,8 @@ from dispatcher.model.errors import (
     StoreUnavailable,
     TenantDeleted,
 )
-from dispatcher.model.records.batches import Batch
-from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished
 from dispatcher.operations.batches.deferred import deferred_class
 from dispatcher.operations.batches.lines import Line, custom_id_of, fields_of

@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+from dispatcher.model.batches import CANCELLING, IN_PROGRESS, Batch
 from dispatcher.model.errors import HeadgateError
-from dispatcher.model.records.batches import CANCELLING, IN_PROGRESS, Batch
 from dispatcher.operations.context import Context
 
 CLAIM_S = 15.0

@@ -9,10 +9,9 @@ from typing import Any
 from dispatcher.fields.objects import read_fields
 from dispatcher.fields.reading import Reading
 from dispatcher.fields.tables import BATCH_TABLE
+from dispatcher.model.batches import CANCELLED, CANCELLING, INPUT, VALIDATING, Batch, UnknownBatch, UnknownFile
 from dispatcher.model.errors import InvalidRequest, Refused
-from dispatcher.model.records.batches import CANCELLED, CANCELLING, VALIDATING, Batch, UnknownBatch
-from dispatcher.model.records.files import INPUT, UnknownFile
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.batches.deferred import check_deferred
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import file_store, new_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool
 from dispatcher.policies.planning.slo import SloClass

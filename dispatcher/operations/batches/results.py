@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from dispatcher.model.batches import OUTPUT, Batch, FileRecord
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.records.batches import Batch
-from dispatcher.model.records.files import OUTPUT, FileRecord
 from dispatcher.operations.batches.lines import Line
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import file_store, new_record

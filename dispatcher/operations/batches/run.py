@@ -13,8 +13,7 @@ from contextlib import aclosing, suppress
 from itertools import takewhile
 from typing import Any
 
-from dispatcher.model.errors import StoreUnavailable, TenantError
-from dispatcher.model.records.batches import (
+from dispatcher.model.batches import (
     CANCELLED,
     CANCELLING,
     COMPLETED,
@@ -24,7 +23,8 @@ from dispatcher.model.records.batches import (
     IN_PROGRESS,
     VALIDATING,
 )
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.errors import StoreUnavailable, TenantError
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.batches.answer_line import LineCall
 from dispatcher.operations.batches.claim import Claim
 from dispatcher.operations.batches.deferred import check_deferred

@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dispatcher.model.answers.form import AnswerHead
+from dispatcher.model.answers import AnswerHead
 from dispatcher.model.commands import Offer, Over, Status, Unknown
 from dispatcher.model.errors import TenantDeleted, UnknownInvocation
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
+from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.operations.calls.results import answer_without, choices_of, error_of, last_event
 from dispatcher.operations.calls.submit import Known
 from dispatcher.operations.context import Context

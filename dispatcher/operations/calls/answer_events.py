@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from enum import Enum
 
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.worker_protocol import Token, WorkEvent
 

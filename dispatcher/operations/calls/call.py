@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Offer, parse_call_id
-from dispatcher.model.records.invocation import Invocation
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.kept import Invocation
 from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.operations.calls.output_limits import OutputLimit
 from dispatcher.operations.calls.slo import due_at

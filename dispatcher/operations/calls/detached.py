@@ -13,9 +13,9 @@ from contextlib import suppress
 from dispatcher.fields.supported import unread_fields
 from dispatcher.model.commands import Cancel, End, Offer, Status, Waiting
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
-from dispatcher.model.records.invocation import Invocation, StoredAnswer, cached_tokens_of
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.kept import Invocation, StoredAnswer, cached_tokens_of
 from dispatcher.model.requests import request_from_json
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls.call import Call, new_terms
 from dispatcher.operations.calls.following import Following
 from dispatcher.operations.calls.output_limits import output_limit

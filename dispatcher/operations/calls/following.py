@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from dispatcher.model.answers.refusals import error_body, error_of_refusal
+from dispatcher.model.answers import error_body, error_of_refusal
 from dispatcher.model.commands import End, Offer, Outcome, Over, Refused, Unknown
 from dispatcher.model.errors import (
     AnsweredError,

@@ -13,7 +13,7 @@ from math import ceil
 
 from dispatcher.model.commands import Outcome, Waiting
 from dispatcher.model.errors import DeadlineExceeded, Refused
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.limits import RETRY_AFTER_S
 
 DEADLINE_MAX_S = 870.0

@@ -6,7 +6,7 @@ If the call of a key ended with a retryable error, a repetition of the key is st
 
 from __future__ import annotations
 
-from dispatcher.model.records.invocation import Invocation
+from dispatcher.model.kept import Invocation
 from dispatcher.operations.calls.results import is_retryable
 from dispatcher.operations.context import Context
 from dispatcher.operations.store_patience import in_time

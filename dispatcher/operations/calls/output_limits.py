@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Endpoint, Request
+from dispatcher.model.tenants import Tenant
 
 
 class OutputLimit(NamedTuple):

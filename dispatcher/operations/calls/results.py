@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.model.answers.refusals import error_body
-from dispatcher.model.answers.unanswered import answer_of_outcome, error_of_outcome
+from dispatcher.model.answers import answer_of_outcome, error_body, error_of_outcome
 from dispatcher.model.commands import Outcome, Over
 from dispatcher.model.errors import (
     AnsweredError,
@@ -17,7 +16,7 @@ from dispatcher.model.errors import (
     TenantError,
     WorkerFailed,
 )
-from dispatcher.model.records.invocation import Invocation, StoredAnswer, details_of
+from dispatcher.model.kept import Invocation, StoredAnswer, details_of
 from dispatcher.model.worker_protocol import Finished
 
 _OURS: dict[str, Callable[[str], AnsweredError]] = {

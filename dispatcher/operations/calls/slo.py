@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 
 FIELD = "metadata.headgate_slo_class"

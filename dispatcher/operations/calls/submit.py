@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from dispatcher.fields.supported import check_capabilities, unread_fields
-from dispatcher.model.answers.refusals import error_body
+from dispatcher.model.answers import error_body
 from dispatcher.model.commands import Offer, Outcome, Refused, Waiting
 from dispatcher.model.errors import (
     AnsweredError,
@@ -21,9 +21,9 @@ from dispatcher.model.errors import (
     UnknownModel,
 )
 from dispatcher.model.errors import Refused as RefusedError
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint, Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls.call import Call, item_of, new_terms, span_attributes
 from dispatcher.operations.calls.followed import FollowedCall
 from dispatcher.operations.calls.following import Following

@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
-from dispatcher.model.scaling import FleetLoad
+from dispatcher.model.fleet import FleetLoad
 
 IDLE_LOAD = 0.01
 """Arrivals that load a worker less than this count as none."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from dispatcher.model.commands import Retire
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.scaling import FleetLoad, FleetScaler, ScaleReport, ServiceCount, WorkerLoad
+from dispatcher.model.fleet import FleetLoad, FleetScaler, ScaleReport, ServiceCount, WorkerLoad
 from dispatcher.operations.scaling.scale import ScaleSettings, ScaleState, scale
 from dispatcher.ports import Clock, GateLink
 

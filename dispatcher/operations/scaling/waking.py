@@ -11,7 +11,7 @@ from collections.abc import Collection
 from math import ceil, inf
 
 from dispatcher.model.errors import NoWorker, StoreUnavailable
-from dispatcher.model.scaling import FleetScaler
+from dispatcher.model.fleet import FleetScaler
 from dispatcher.ports import Clock
 
 CHECK_S = 30.0

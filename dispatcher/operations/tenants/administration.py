@@ -10,9 +10,7 @@ from typing import Any, Protocol
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.records.audit import AuditRecord
-from dispatcher.model.records.tenant_store import TenantStore
-from dispatcher.model.records.tenants import KeyRecord, Tenant, has_id, new_identity
+from dispatcher.model.tenants import AuditRecord, KeyRecord, Tenant, TenantStore, has_id, new_identity
 from dispatcher.operations.tenants.directory import new_key
 from dispatcher.operations.tenants.erasing import TenantData
 from dispatcher.operations.tenants.settings import check_bounds, settings_of, with_settings

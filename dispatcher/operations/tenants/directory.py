@@ -16,8 +16,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from dispatcher.model.errors import InvalidRequest, StoreUnavailable, Unauthorized
-from dispatcher.model.records.tenant_store import TenantStore
-from dispatcher.model.records.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import KeyRecord, Tenant, TenantStore
 from dispatcher.operations.limits import LimitSettings
 from dispatcher.operations.store_patience import in_time
 from dispatcher.operations.tenants.lookup_budget import Lookup, LookupBudget

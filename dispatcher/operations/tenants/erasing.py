@@ -6,7 +6,7 @@ process writes after this, and on DynamoDB the responses and answers (ports.Stor
 
 from __future__ import annotations
 
-from dispatcher.model.records.files import FileStore
+from dispatcher.model.batches import FileStore
 from dispatcher.ports import Store
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.records.tenants import Tenant, check_model_name
+from dispatcher.model.tenants import Tenant, check_model_name
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.share_bounds import SHARE_BOUNDS, share_problem
 from dispatcher.policies.tiers import Tier

@@ -11,7 +11,7 @@ from math import isfinite
 
 from dispatcher.model.commands import Plan
 from dispatcher.model.facts import Planned
-from dispatcher.model.fleet_plan import GROUPS_MAX, ORDER_MAX, WorkerPlan
+from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX, WorkerPlan
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.state.state import State
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dispatcher.model import commands
-from dispatcher.model.fleet_plan import GROUPS_MAX, ORDER_MAX, GroupPlan, WorkerPlan
+from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX, GroupPlan, WorkerPlan
 from dispatcher.policies.planning.plan import Plan, PlannedGroup
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 
-from dispatcher.model.scaling import FleetLoad, PoolDelays, WorkerLoad
+from dispatcher.model.fleet import FleetLoad, PoolDelays, WorkerLoad
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.shard.shard import Shard

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from operator import itemgetter
 
-from dispatcher.model.records.usage import TenantRow, UsageRow
+from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.policies.orders.queues import Tenant
 from dispatcher.shard.state.records import Usage
 from dispatcher.shard.state.state import State

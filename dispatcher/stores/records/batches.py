@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from math import ceil
 
-from dispatcher.model.records.batches import Batch, batch_record, to_batch
-from dispatcher.model.records.files import FileRecord
+from dispatcher.model.batches import Batch, FileRecord, batch_record, to_batch
 from dispatcher.stores.layout import (
     batch_key,
     batch_partition,
@@ -25,7 +24,7 @@ from dispatcher.stores.table import EXPIRY, SORT, ConditionFailed, IfPresent, It
 
 
 class BatchRecords:
-    """dispatcher.model.records.files.FileRecords and dispatcher.model.records.batches.BatchStore."""
+    """dispatcher.model.batches.FileRecords and dispatcher.model.batches.BatchStore."""
 
     def __init__(self, table: ItemTable) -> None:
         self._table = table

@@ -15,7 +15,7 @@ from math import ceil
 from typing import Any
 
 from dispatcher.model.errors import RequestTooLarge
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
+from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
 from dispatcher.stores.layout import caller_key, caller_partition, invocation_key
 from dispatcher.stores.limits import INVOCATION_KEEP_S, TEXT_BYTES_MAX

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from dispatcher.model.records.kept_response import KeptResponse
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.kept import KeptResponse
+from dispatcher.model.usage import HOUR_S
 from dispatcher.stores.layout import response_bytes_key, response_bytes_partition, response_key, response_partition
 from dispatcher.stores.limits import TEXT_BYTES_MAX
 from dispatcher.stores.table import EXPIRY, PARTITION, SORT, DeleteItem, Item, ItemTable
 
 
 class ResponseRecords:
-    """dispatcher.model.records.kept_response.ResponseStore."""
+    """dispatcher.model.kept.ResponseStore."""
 
     def __init__(self, table: ItemTable) -> None:
         self._table = table

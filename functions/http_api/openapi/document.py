@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dispatcher.fields.kinds import FieldTable
 from dispatcher.fields.tables import BATCH_TABLE, CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
-from dispatcher.model.records.files import INPUT
+from dispatcher.model.batches import INPUT
 from functions.envelope import ID
 from functions.http_api.openapi.schemas import Json, object_of, opened
 from functions.http_api.routes.batches import PARAMETERS as BATCH_PARAMETERS

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dispatcher.fields.parse import Parsed
-from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Request as TenantRequest
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls.frozen import check_place
 from dispatcher.operations.calls.submit import Known, submit
 from functions.http_api.callers import context_of, idempotency_key

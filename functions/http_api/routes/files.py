@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from dispatcher.model.batches import INPUT, OUTPUT, FileRecord
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.records.files import INPUT, OUTPUT, FileRecord
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import delete, file_of, file_store, upload
 from dispatcher.operations.pages import page

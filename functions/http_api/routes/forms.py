@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dispatcher.model.answers.collected import Choices
-from dispatcher.model.answers.form import DONE, AnswerHead, event
+from dispatcher.model.answers import DONE, AnswerHead, Choices, event
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.requests import Request
 from dispatcher.model.worker_protocol import Finished, Token, WorkEvent

@@ -9,10 +9,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from dispatcher.model.capabilities import common
 from dispatcher.model.errors import StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.fleet import common
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.fleet import with_each_model
 from dispatcher.operations.pools import Pools
 from functions.http_api.callers import context_of, tenant_of

@@ -14,11 +14,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from dispatcher.model.answers.collected import tokens_of
-from dispatcher.model.answers.form import KEEPALIVE
+from dispatcher.model.answers import KEEPALIVE, tokens_of
 from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.records.invocation import StoredAnswer
+from dispatcher.model.kept import StoredAnswer
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.worker_protocol import Started, WorkEvent
 from dispatcher.operations.calls.answer import head_of, result_of

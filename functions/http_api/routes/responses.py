@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dispatcher.model.answers.collected import Choices
-from dispatcher.model.answers.form import AnswerHead
+from dispatcher.model.answers import AnswerHead, Choices
 from dispatcher.model.errors import AnsweredError, InvalidRequest
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
 from dispatcher.operations.context import Context

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.tenants.administration import TenantAdmin
 from dispatcher.operations.tenants.settings import difference, settings_of, with_settings
 from headgate.cli.tenants.admins import with_admin

@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.records.audit import AuditRecord
-from dispatcher.model.records.tenants import Tenant, is_named
+from dispatcher.model.tenants import AuditRecord, Tenant, is_named
 from dispatcher.monitor.follower import open_follower
 from dispatcher.operations.tenants.administration import Deleted, TenantAdmin
 from dispatcher.operations.tenants.directory import CACHE_S, WAITING_END_S

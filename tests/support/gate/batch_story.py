@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from dispatcher.model.records.batches import Batch
+from dispatcher.model.batches import Batch
 from dispatcher.operations.batches.create import create
 from dispatcher.operations.batches.runner import serve_batches
 from dispatcher.operations.context import Context

@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import ceil
 from random import Random
 
-from dispatcher.model.scaling import FleetLoad
+from dispatcher.model.fleet import FleetLoad
 from dispatcher.operations.scaling.scale import ScaleSettings, ScaleState, scale
 
 SWEEP_S = 60

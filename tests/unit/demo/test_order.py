@@ -17,7 +17,7 @@ import pytest
 
 from dispatcher.model.commands import Report
 from dispatcher.model.fleet_secrets import FleetSecrets
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools
 from dispatcher.operations.tenants.directory import new_key

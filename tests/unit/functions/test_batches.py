@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from dispatcher.model.batches import FileRecord
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.records.files import FileRecord
 from dispatcher.operations.calls.frozen import FrozenFront
 from dispatcher.operations.files import upload
 from dispatcher.operations.limits import Limits, LimitSettings

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from dispatcher.model.commands import Leave
 from dispatcher.model.facts import Accepted
-from dispatcher.model.scaling import ServiceCount
+from dispatcher.model.fleet import ServiceCount
 from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.scaling.scale import ScaleSettings
 from dispatcher.operations.scaling.service import Scaling

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from dispatcher.model.batches import Batch, UnknownFile
 from dispatcher.model.commands import Accept
 from dispatcher.model.errors import InvalidRequest, Refused, RequestTooLarge
-from dispatcher.model.records.batches import Batch
-from dispatcher.model.records.files import UnknownFile
 from dispatcher.operations.batches import answer_line as answering
 from dispatcher.operations.batches import create as creating
 from dispatcher.operations.batches import lines as reading

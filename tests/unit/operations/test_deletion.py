@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable, TenantDeleted, Unauthorized
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.tenants.administration import Deleted, StoreAdmin
 from dispatcher.operations.tenants.directory import CACHE_S, LOOK_S, WAITING_END_S
 from dispatcher.operations.tenants.erasing import TenantData

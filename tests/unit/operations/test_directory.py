@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.model.errors import InvalidRequest, Refused, StoreUnavailable, Unauthorized
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.limits import LimitSettings
 from dispatcher.operations.tenants import directory as module
 from dispatcher.operations.tenants.directory import CACHE_S, key_prefix, new_key

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.commands import End, Gone, Offer, Return, Silent
 from dispatcher.model.errors import (
     DeadlineExceeded,

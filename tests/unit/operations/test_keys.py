@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.errors import Refused, TenantError
 from dispatcher.operations.calls import keys
 from dispatcher.operations.calls.answer import result_of

@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.model.commands import Accept, Leave, Waiting
 from dispatcher.model.errors import InvalidRequest, NoWorker, StoreUnavailable, UnknownModel
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.usage import HOUR_S
 from dispatcher.operations.calls.answer import progress_of
 from dispatcher.operations.calls.detached import execute_detached, serve_launched
 from dispatcher.operations.calls.submit import Known

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.answers.collected import Collected
-from dispatcher.model.answers.refusals import error_body
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.answers import Collected, error_body
 from dispatcher.model.commands import Accept, Leave, Offer, Silent, Waiting
 from dispatcher.model.commands import Refused as GateRefused
 from dispatcher.model.errors import (
@@ -25,7 +23,8 @@ from dispatcher.model.errors import (
     TenantError,
     UnknownModel,
 )
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
+from dispatcher.model.fleet import Capability
+from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.call import item_of, order_of

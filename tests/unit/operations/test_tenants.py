@@ -10,8 +10,7 @@ import pytest
 
 from dispatcher.model.commands import Silent
 from dispatcher.model.errors import ConfigurationError, Unauthorized
-from dispatcher.model.records.audit import AuditRecord
-from dispatcher.model.records.tenants import Tenant, name_of
+from dispatcher.model.tenants import AuditRecord, Tenant, name_of
 from dispatcher.operations.tenants.administration import Booking, StoreAdmin, booking
 from dispatcher.operations.tenants.directory import CACHE_S, key_prefix
 from dispatcher.operations.tenants.settings import difference

@@ -10,8 +10,8 @@ import pytest
 
 from dispatcher.model.call import CallTerms
 from dispatcher.model.commands import Offer
-from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Endpoint, Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished, Started, Token
 from dispatcher.operations.calls.answer_events import AnswerEvents
 from dispatcher.operations.calls.attempt import Broken, LastEvent, OwnAttempts

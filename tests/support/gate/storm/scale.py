@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from dispatcher.model.records import usage
+from dispatcher.model import usage
 from dispatcher.policies.orders import queues, sorted_entries
 from dispatcher.policies.planning import residency
 from dispatcher.service import kept_answers, snapshots

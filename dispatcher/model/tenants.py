@@ -1,4 +1,4 @@
-"""The configuration of tenants and their API keys. Pure.
+"""Tenants: their configuration, their API keys, the record of each change, and the port that keeps all of it. Pure.
 
 A tenant has a name and an identity. People type and read the name. Everything that is stored for a tenant belongs to
 its identity: keys, queue, usage, kept responses, files, batches, answers under an idempotency key. The identity is the
@@ -9,7 +9,10 @@ The identity of a tenant that was created before there were identities is its na
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
@@ -82,3 +85,67 @@ def check_model_name(name: str) -> str:
     if not name.strip() or not name.isprintable() or name != name.strip():
         raise ValueError(f"a model's name has visible characters and no spaces around it, not {name[:80]!r}")
     return name
+
+
+class AuditRecord(NamedTuple):
+    """A change that was made. It is written with the change, both or neither, and never changed or deleted."""
+
+    id: str
+    """Random. It orders records of the same millisecond."""
+    at: float
+    """Unix seconds."""
+    actor: str
+    """Who made the change: the ARN of an AWS identity, or `local:USER@HOST` without AWS."""
+    action: str
+    """`tenant.create`, `tenant.change`, `tenant.delete`, `key.create` or `key.delete`."""
+    tenant: str
+    before: Mapping[str, Any] | None
+    """The fields before the change; None for what is new. Of a key never more than its first characters."""
+    after: Mapping[str, Any] | None
+    """The fields after the change; None for what was deleted."""
+
+    @property
+    def month(self) -> str:
+        """The month in UTC, such as "2026-11"."""
+        return datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m")
+
+
+class TenantStore(Protocol):
+    """A change may carry its audit record: both are written, or neither. operations/tenants/administration.py always
+    gives one.
+
+    A tenant is stored under its identity (model/records/tenants.py), and a name has at most one tenant.
+    """
+
+    async def find_key(self, prefix: str) -> KeyRecord | None: ...
+
+    async def get_tenant(self, identity: str) -> Tenant | None: ...
+
+    async def find_tenant(self, name: str) -> Tenant | None:
+        """Return the tenant that has this name, or this whole identity; None if there is none."""
+        ...
+
+    async def put_tenant(
+        self, tenant: Tenant, *, expected_version: int | None, audit: AuditRecord | None = None
+    ) -> bool:
+        """Create the tenant (`expected_version` None), or replace its configuration that has `expected_version`.
+
+        Return False, and write nothing, if a tenant has the name of the new one already, or the version has changed.
+        """
+        ...
+
+    async def list_tenants(self) -> Sequence[Tenant]: ...
+
+    async def delete_tenant(self, identity: str, *, audit: AuditRecord | None = None) -> None:
+        """Delete the configuration and the keys. The name is free after that."""
+        ...
+
+    async def put_key(self, key: KeyRecord, *, audit: AuditRecord | None = None) -> None: ...
+
+    async def delete_key(self, prefix: str, *, audit: AuditRecord | None = None) -> None: ...
+
+    async def keys_of(self, identity: str) -> Sequence[KeyRecord]: ...
+
+    async def audit_records(self, month: str) -> Sequence[AuditRecord]:
+        """Return the records of a month in UTC, such as "2026-11", oldest first."""
+        ...
