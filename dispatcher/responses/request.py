@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dispatcher.fields.objects import read_fields
-from dispatcher.fields.reading import Reading, missing
+from dispatcher.fields.kinds import Reading, missing, read_fields
 from dispatcher.fields.tables import RESPONSES_TABLE
 from dispatcher.responses.errors import Places
 from dispatcher.responses.items import Item, as_items, with_types

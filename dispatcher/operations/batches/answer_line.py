@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dispatcher.fields.parse import parse
-from dispatcher.fields.table.batches import ENDPOINTS, RESPONSES
+from dispatcher.fields.tables import ENDPOINTS, RESPONSES_PATH
 from dispatcher.model.answers import AnswerHead, Choices
 from dispatcher.model.batches import Batch
 from dispatcher.model.errors import (
@@ -230,7 +230,7 @@ async def line_request(context: Context, tenant: Tenant, line: Line, endpoint: s
 
 async def _line_request(context: Context, tenant: Tenant, line: Line, endpoint: str) -> LineRequest:
     fields, turn = fields_of(line, endpoint), None
-    if endpoint == RESPONSES:
+    if endpoint == RESPONSES_PATH:
         turn = await read_turn(context, tenant.identity, fields)
         request = turn.chat.request
     else:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dispatcher.fields.objects import read_fields
-from dispatcher.fields.reading import Reading
+from dispatcher.fields.kinds import Reading, read_fields
 from dispatcher.fields.tables import BATCH_TABLE
 from dispatcher.model.batches import CANCELLED, CANCELLING, INPUT, VALIDATING, Batch, UnknownBatch, UnknownFile
 from dispatcher.model.errors import InvalidRequest, Refused

@@ -9,10 +9,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dispatcher.fields.objects import read_fields
-from dispatcher.fields.reading import Reading
-from dispatcher.fields.table.batches import CUSTOM_ID_CHARS_MAX
-from dispatcher.fields.tables import LINE_TABLE
+from dispatcher.fields.kinds import Reading, read_fields
+from dispatcher.fields.tables import CUSTOM_ID_CHARS_MAX, LINE_TABLE
 from dispatcher.model.errors import InvalidRequest, RequestTooLarge
 from dispatcher.strict_json import BODY_BYTES_MAX, parse_object
 

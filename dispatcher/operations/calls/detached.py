@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from dispatcher.fields.supported import unread_fields
+from dispatcher.fields.parse import unread_fields
 from dispatcher.model.commands import Cancel, End, Offer, Status, Waiting
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.kept import Invocation, StoredAnswer, cached_tokens_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dispatcher.fields.supported import check_capabilities, unread_fields
+from dispatcher.fields.parse import check_capabilities, unread_fields
 from dispatcher.model.answers import error_body
 from dispatcher.model.commands import Offer, Outcome, Refused, Waiting
 from dispatcher.model.errors import (

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dispatcher.fields.images import ImageUrl
 from dispatcher.fields.kinds import Field, Kind, Shape
-from dispatcher.fields.shapes.containers import ByFirst, Either, Entries, Form, Items, Record, Tagged
-from dispatcher.fields.shapes.image_url import ImageUrl
-from dispatcher.fields.shapes.patterns import PatternShape
-from dispatcher.fields.shapes.scalars import Flag, Number, Text, Whole, Word
-from dispatcher.fields.shapes.schemas import Free, Schema
-from dispatcher.fields.shapes.token_ids import TokenIds
+from dispatcher.fields.schemas import Free, PatternShape, Schema
+from dispatcher.fields.shapes import (
+    ByFirst,
+    Either,
+    Entries,
+    Flag,
+    Form,
+    Items,
+    Number,
+    Record,
+    Tagged,
+    Text,
+    TokenIds,
+    Whole,
+    Word,
+)
 
 Json = dict[str, Any]
 ACCEPTED = (Kind.READ, Kind.PASSED, Kind.BOUNDED, Kind.LABEL)

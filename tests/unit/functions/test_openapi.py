@@ -11,8 +11,7 @@ from openapi_spec_validator import validate
 from starlette.routing import Route
 
 from dispatcher.fields.kinds import FieldTable, Shape
-from dispatcher.fields.shapes.containers import ByFirst, Either, Entries, Items, Record, Tagged
-from dispatcher.fields.shapes.scalars import Anything
+from dispatcher.fields.shapes import Anything, ByFirst, Either, Entries, Items, Record, Tagged
 from dispatcher.fields.tables import ALL
 from functions.http_api.app import make_app
 from functions.http_api.openapi.document import OPERATIONS, document

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dispatcher.fields.chat_objects import NO_FIELDS
+from dispatcher.fields.common import label, refused
 from dispatcher.fields.kinds import Field, FieldTable, Kind
 from dispatcher.fields.limits import (
     DESCRIPTION_CHARS_MAX,
@@ -11,10 +13,7 @@ from dispatcher.fields.limits import (
     TEXT_CHARS_MAX,
     TOOLS_MAX,
 )
-from dispatcher.fields.shapes.containers import Either, Form, Items, Tagged
-from dispatcher.fields.shapes.scalars import Anything, Flag, Text, Word
-from dispatcher.fields.table.ours import label, refused
-from dispatcher.fields.table.tools import NO_FIELDS
+from dispatcher.fields.shapes import Anything, Either, Flag, Form, Items, Tagged, Text, Word
 
 _ID = Field(Kind.READ, Text(NAME_CHARS_MAX, 1))
 _NAME = Field(Kind.READ, Text(NAME_CHARS_MAX, 1), required=True)
