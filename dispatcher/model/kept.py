@@ -81,7 +81,7 @@ class KeptResponse:
     id: str
     """`resp_` and the id of its call."""
     content: bytes
-    """The response and its input items (dispatcher/responses/record.py). The store does not read them."""
+    """The response and its input items (dispatcher/responses/items.py). The store does not read them."""
     expires_at: float
     """Unix seconds. From this time on the response cannot be read."""
 

@@ -16,8 +16,7 @@ from rich.table import Table
 
 from dispatcher.model.tenants import has_id, is_named, name_of
 from dispatcher.model.usage import HOUR_S, UsageRow
-from dispatcher.monitor.follower import open_follower
-from dispatcher.monitor.usage import usage_rows
+from dispatcher.monitor.follower import open_follower, usage_rows
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config

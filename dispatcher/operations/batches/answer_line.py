@@ -46,10 +46,9 @@ from dispatcher.operations.calls.results import choices_of, last_event
 from dispatcher.operations.calls.submit import Known, NewCall, submit
 from dispatcher.operations.context import Context
 from dispatcher.operations.responses import Turn, keep_if_wanted, read_turn
-from dispatcher.responses.answer import ResponseEvents
-from dispatcher.responses.errors import renamed
+from dispatcher.responses.answer import ResponseEvents, ResponseHead
 from dispatcher.responses.items import listed
-from dispatcher.responses.shape import ResponseHead
+from dispatcher.responses.request import renamed
 
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0
 """The pause before a refused line is submitted again doubles from the first to the second of these."""

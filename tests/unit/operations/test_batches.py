@@ -19,7 +19,7 @@ from dispatcher.operations.batches.answer_line import due_at_of
 from dispatcher.operations.batches.create import cancel, create
 from dispatcher.operations.files import delete, file_of, upload
 from dispatcher.operations.responses import read_response
-from dispatcher.responses.errors import UnknownResponse
+from dispatcher.responses.request import UnknownResponse
 from tests.support.gate.batch_story import (
     RESPONSES,
     batch_gate,
