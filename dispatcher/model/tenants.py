@@ -111,7 +111,7 @@ class AuditRecord(NamedTuple):
 
 
 class TenantStore(Protocol):
-    """A change may carry its audit record: both are written, or neither. operations/tenants/administration.py always
+    """A change may carry its audit record: both are written, or neither. operations/administration.py always
     gives one.
 
     A tenant is stored under its identity (model/records/tenants.py), and a name has at most one tenant.

@@ -20,7 +20,7 @@ from dispatcher.model.fleet import FleetScaler
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools
-from dispatcher.operations.scaling.waking import Waking
+from dispatcher.operations.scaling import Waking
 from dispatcher.ports import Clock, Ids, Launcher, Store
 from dispatcher.processes.secret_source import fleet_secrets
 from dispatcher.settings.config import Config, load_config

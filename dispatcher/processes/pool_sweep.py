@@ -11,7 +11,7 @@ from dispatcher.model.commands import Cancel, Tick
 from dispatcher.model.fleet import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool
-from dispatcher.operations.scaling.service import Scaling
+from dispatcher.operations.scaling import Scaling
 from dispatcher.processes.bootstrap import make_log_keeper, make_scaler
 from dispatcher.service.load_watch import LoadWatch
 from dispatcher.service.log_format import use_format

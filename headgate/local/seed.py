@@ -12,7 +12,7 @@ import botocore.session
 from botocore.config import Config
 
 from dispatcher.model.tenants import Tenant, TenantStore
-from dispatcher.operations.tenants.directory import new_key
+from dispatcher.operations.directory import new_key
 from dispatcher.policies.clocks import Share
 from dispatcher.processes.bootstrap import RealClock, RealIds, real_random
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table

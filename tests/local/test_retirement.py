@@ -17,8 +17,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from dispatcher.model.fleet import FleetLoad, ServiceCount
-from dispatcher.operations.scaling.scale import ScaleSettings
-from dispatcher.operations.scaling.service import Scaling
+from dispatcher.operations.scaling import Scaling
+from dispatcher.operations.worker_count import ScaleSettings
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import GateLink
 from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link

@@ -26,8 +26,8 @@ from dispatcher.model.errors import (
 from dispatcher.model.errors import Refused as RefusedError
 from dispatcher.model.kept import StoredAnswer
 from dispatcher.model.worker_protocol import Finished, WorkEvent
-from dispatcher.operations.calls.answer_events import AnswerEvents
 from dispatcher.operations.calls.call import Call, accept_of
+from dispatcher.operations.calls.followed import AnswerEvents
 from dispatcher.operations.calls.results import choices_of, error_of, last_event
 from dispatcher.operations.context import Context
 

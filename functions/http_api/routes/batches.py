@@ -8,12 +8,12 @@ from starlette.routing import Route
 
 from dispatcher.operations.batches.create import batch_of, cancel, create
 from dispatcher.operations.files import file_store
-from dispatcher.operations.pages import page
 from dispatcher.operations.store_patience import in_time
 from dispatcher.strict_json import parse_object
 from functions.http_api.callers import context_of, owner_of
 from functions.http_api.connections import read_body
 from functions.http_api.routes.files import check_query
+from functions.http_api.routes.pages import page
 
 PATH = "/v1/batches"
 LIMIT_USUAL, LIMIT_MAX = 20, 100

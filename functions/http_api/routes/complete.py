@@ -14,8 +14,8 @@ from starlette.responses import Response
 from dispatcher.fields.parse import Parsed
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.calls.frozen import check_place
 from dispatcher.operations.calls.submit import Known, submit
+from dispatcher.operations.limits import check_place
 from functions.http_api.callers import context_of, idempotency_key
 from functions.http_api.connections import hold_key, read_body
 from functions.http_api.refusals import name_request

@@ -13,9 +13,9 @@ from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import delete, file_of, file_store, upload
-from dispatcher.operations.pages import page
 from dispatcher.operations.store_patience import in_time
 from functions.http_api.callers import context_of, owner_of
+from functions.http_api.routes.pages import page
 from functions.http_api.routes.uploads import uploaded
 
 PATH = "/v1/files"

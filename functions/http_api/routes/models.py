@@ -13,8 +13,7 @@ from dispatcher.model.errors import StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.fleet import common
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.fleet import with_each_model
-from dispatcher.operations.pools import Pools
+from dispatcher.operations.pools import Pools, with_each_model
 from functions.http_api.callers import context_of, tenant_of
 
 

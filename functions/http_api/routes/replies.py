@@ -20,15 +20,14 @@ from dispatcher.model.errors import AnsweredError
 from dispatcher.model.kept import StoredAnswer
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.worker_protocol import Started, WorkEvent
-from dispatcher.operations.calls.answer import head_of, result_of
-from dispatcher.operations.calls.answer_events import Pause
-from dispatcher.operations.calls.frozen import too_late
+from dispatcher.operations.calls.answer import head_of, head_of_call, result_of
+from dispatcher.operations.calls.followed import Pause
 from dispatcher.operations.calls.results import choices_of, last_event
 from dispatcher.operations.calls.submit import Known, NewCall
 from dispatcher.operations.context import Context
+from dispatcher.operations.limits import too_late
 from functions.http_api.observe import Observed
 from functions.http_api.routes.forms import AnswerForm, FormMaker
-from functions.rendering import head_of_call
 
 HEADERS_AFTER_S = 10.0
 """A stream's headers wait this long for the first token, so that an earlier failure has its own HTTP status."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from dispatcher.model.batches import Batch
 from dispatcher.operations.batches.create import create
-from dispatcher.operations.batches.runner import serve_batches
+from dispatcher.operations.batches.run import serve_batches
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import upload
 from dispatcher.policies.orders.slack_index import Slack

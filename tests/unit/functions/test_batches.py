@@ -10,11 +10,10 @@ import pytest
 
 from dispatcher.model.batches import FileRecord
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.operations.calls.frozen import FrozenFront
 from dispatcher.operations.files import upload
-from dispatcher.operations.limits import Limits, LimitSettings
-from dispatcher.operations.pages import page
+from dispatcher.operations.limits import FrozenFront, Limits, LimitSettings
 from functions.http_api.routes import uploads
+from functions.http_api.routes.pages import page
 from tests.support.asgi import Reply
 from tests.support.gate.batch_story import (
     batch_gate,

@@ -9,8 +9,8 @@ from typing import Any, cast
 from dispatcher.model.commands import Command, Done, Outcome, Retire
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.fleet import FleetLoad, ScaleReport, ServiceCount, WorkerLoad
-from dispatcher.operations.scaling.scale import ScaleSettings
-from dispatcher.operations.scaling.service import Scaling
+from dispatcher.operations.scaling import Scaling
+from dispatcher.operations.worker_count import ScaleSettings
 
 ZERO = ScaleSettings(workers_min=0, workers_max=4, scale_to_zero=True)
 

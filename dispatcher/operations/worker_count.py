@@ -17,7 +17,7 @@ Work that the present fleet and the starting workers do in time therefore asks f
 - A start-up that takes longer than S counts as begun anew. One that takes longer than 2 S has failed: then a backlog
   asks for no further workers, because these would fail too. The desired number stays, and ECS tries again.
 - An interrupted worker is replaced by ECS, because the desired number stays; it counts as starting.
-- If 0 was decided and the number is above, a process woke the pool (waking.py). The worker stays for its start-up and
+- If 0 was decided and the number is above, a process woke the pool (scaling.py). The worker stays for its start-up and
   the hold after that, because the request that woke the pool may come back only then.
 - A pool of which nothing waits, runs or arrives needs none, if it may scale to zero.
 

@@ -1,4 +1,4 @@
-"""Sets the desired number of a pool's workers, from the load that the log shows (scale.py decides).
+"""Sets the desired number of a pool's workers, from the load that the log shows (worker_count.py decides).
 
 A smaller number would let the service choose the worker that stops. So one worker retires first (commands.Retire):
 
@@ -7,18 +7,25 @@ A smaller number would let the service choose the worker that stops. So one work
 A worker without calls needs no retirement. If the load returns meanwhile, the worker serves again.
 
 Which worker retires is in the log, so a new sweep goes on where the last one ended. ECS's guide proposes that a task
-with work protects itself. Then a busy fleet could not be deployed, because protection blocks deployments too. The
-sweep protects the others instead, for the minutes of one scale-in.
+with work protects itself. Then a busy fleet could not be deployed, because protection blocks deployments too. The sweep
+protects the others instead, for the minutes of one scale-in.
+
+An empty pool is woken by a request for one of its models. The gate accepts no call for a model that no worker has, so
+no waiting call shows the sweep that a worker is needed. The process that got the request sets the desired number from 0
+to 1. From then on the sweep decides (worker_count.py).
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
 from dataclasses import replace
+from math import ceil, inf
 
 from dispatcher.model.commands import Retire
-from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.errors import NoWorker, StoreUnavailable
 from dispatcher.model.fleet import FleetLoad, FleetScaler, ScaleReport, ServiceCount, WorkerLoad
-from dispatcher.operations.scaling.scale import ScaleSettings, ScaleState, scale
+from dispatcher.operations.worker_count import ScaleSettings, ScaleState, scale
 from dispatcher.ports import Clock, GateLink
 
 
@@ -79,3 +86,55 @@ def _leaver(load: FleetLoad) -> WorkerLoad | None:
     """Return the worker that leaves: one that retires already, then one whose model others have too, then the one with
     the fewest calls."""
     return min(load.workers, key=lambda each: (not each.is_retiring, each.is_last, each.running), default=None)
+
+
+CHECK_S = 30.0
+"""The service is read at most once in this time by one process, however many requests arrive."""
+LATE_S = 15.0
+"""The least time after which a new try makes sense; also if a start-up takes longer than expected."""
+
+
+class Waking:
+    """`models`: those that the pool serves, also while it has no worker. `start_s`: the expected start-up."""
+
+    def __init__(self, scaler: FleetScaler, models: Collection[str], start_s: float, clock: Clock) -> None:
+        self._scaler, self._models, self._start_s, self._clock = scaler, frozenset(models), start_s, clock
+        self._checked_at = -inf
+        self._started_at: float | None = None
+        """When this process first found that a worker starts, in monotonic seconds."""
+        self._lock = asyncio.Lock()
+
+    def serves(self, model: str) -> bool:
+        return model in self._models
+
+    async def error_for(self, model: str) -> NoWorker:
+        """Return the error for a request without a worker, after making sure that a worker starts.
+
+        Its `retry_after_s` is the expected rest of the start-up. If another process has begun it, this process counts
+        it from when it found out, which is later.
+        """
+        if not self.serves(model):
+            return NoWorker()
+        async with self._lock:
+            if self._clock.monotonic() - self._checked_at >= CHECK_S:
+                await self._check()
+        if self._started_at is None:
+            return NoWorker("The pool has no worker, and none could be started.")
+        rest_s = float(ceil(max(LATE_S, self._start_s - (self._clock.monotonic() - self._started_at))))
+        error = NoWorker(f"A worker for this model is starting. Try again in about {rest_s:.0f} s.")
+        error.retry_after_s = rest_s
+        return error
+
+    async def _check(self) -> None:
+        """Start a worker if none is desired. A service that cannot be used is tried again after CHECK_S."""
+        now = self._clock.monotonic()
+        self._checked_at = now
+        try:
+            count = await self._scaler.count()
+            if count.desired == 0:
+                await self._scaler.set(1)
+        except StoreUnavailable:
+            self._started_at = None
+            return
+        is_over = self._started_at is None or count.desired == 0
+        self._started_at = now if is_over else self._started_at

@@ -1,4 +1,12 @@
-"""Creates, changes and deletes tenants, and rotates their keys. Only administrators may use this, never tenants."""
+"""Creates, changes and deletes tenants, and rotates their keys. Only administrators may use this, never tenants.
+
+The settings that an administrator chooses have the names of the file of tenants, which dispatcher/settings/sections.py
+reads: weight, rate_per_s, burst, tier, queue_max, max_tokens, models, slo_class.
+
+What is kept for a deleted tenant is deleted too: its responses, files, batches, and answers under idempotency keys. No
+key leads to the tenant any more, so nothing of this can be read. What is not deleted here expires by itself: what a
+process writes after this, and on DynamoDB the responses and answers (ports.Store.erase).
+"""
 
 from __future__ import annotations
 
@@ -8,13 +16,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
 
+from dispatcher.model.batches import FileStore
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.tenants import AuditRecord, KeyRecord, Tenant, TenantStore, has_id, new_identity
-from dispatcher.operations.tenants.directory import new_key
-from dispatcher.operations.tenants.erasing import TenantData
-from dispatcher.operations.tenants.settings import check_bounds, settings_of, with_settings
-from dispatcher.ports import Clock, Ids
+from dispatcher.model.tenants import AuditRecord, KeyRecord, Tenant, TenantStore, check_model_name, has_id, new_identity
+from dispatcher.operations.directory import new_key
+from dispatcher.policies.clocks import Share
+from dispatcher.policies.share_bounds import SHARE_BOUNDS, share_problem
+from dispatcher.policies.tiers import Tier
+from dispatcher.ports import Clock, Ids, Store
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 KEYS_MAX = 2
@@ -195,3 +205,83 @@ def _visible_fields(key: KeyRecord) -> dict[str, Any]:
     """Return what may be shown of a key."""
     shown = {"key": key.prefix, "slo_class": key.slo_class, "expires_at": key.expires_at}
     return {name: value for name, value in shown.items() if value}
+
+
+def settings_of(tenant: Tenant) -> dict[str, Any]:
+    """Return all settings, as plain values."""
+    return {
+        "weight": tenant.share.weight,
+        "rate_per_s": tenant.share.rate_per_s,
+        "burst": tenant.share.burst,
+        "tier": tenant.tier.value,
+        "queue_max": tenant.queue_items_max,
+        "max_tokens": tenant.max_tokens_max,
+        "models": None if tenant.models is None else list(tenant.models),
+        "slo_class": tenant.slo_class,
+    }
+
+
+def with_settings(tenant: Tenant, settings: Mapping[str, Any]) -> Tenant:
+    """Return the tenant with these settings; the others stay. Raises ConfigurationError for invalid ones."""
+    merged = {**settings_of(tenant), **settings}
+    try:
+        share = Share(merged["weight"], merged["rate_per_s"], merged["burst"])
+        models = None if merged["models"] is None else tuple(map(check_model_name, merged["models"]))
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return replace(
+        tenant,
+        share=share,
+        tier=Tier(merged["tier"]),
+        queue_items_max=merged["queue_max"],
+        max_tokens_max=merged["max_tokens"],
+        models=models,
+        slo_class=merged["slo_class"],
+    )
+
+
+def check_bounds(settings: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for a new setting outside the bounds of shares (policies/share_bounds.py).
+
+    Reading does not check them, so a tenant that is older than the bounds can still be read, changed and deleted.
+    """
+    for setting in SHARE_BOUNDS:
+        problem = share_problem(setting, settings[setting]) if setting in settings else None
+        if problem is not None:
+            raise ConfigurationError(f"{setting} {problem}")
+
+
+def difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ, each as (before, after). None has no settings."""
+    old, new = before or {}, after or {}
+    names = [*old, *(name for name in new if name not in old)]
+    return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
+
+
+class TenantData:
+    """The kept data of deleted tenants. `files`: None if the service has no batch API."""
+
+    def __init__(self, store: Store, files: FileStore | None) -> None:
+        self._store, self._files = store, files
+
+    async def erase(self, identity: str) -> bool:
+        """Delete the data, unless a batch of the tenant is open. Return whether it is deleted.
+
+        An open batch still reads its file. The process that runs it stops it soon, and then deletes everything
+        (batches/run.py). May be repeated. Raises StoreUnavailable.
+        """
+        if any(batch.is_open for batch in await self._store.batches(identity)):
+            return False
+        await self.erase_all(identity)
+        return True
+
+    async def erase_all(self, identity: str) -> None:
+        """Delete the data, also that of open batches. Bytes are deleted before the records that name them.
+
+        Raises StoreUnavailable.
+        """
+        if self._files is not None:
+            parts = [part for batch in await self._store.batches(identity) for part in batch.parts]
+            for name in [*parts, *(record.blob for record in await self._store.files(identity))]:
+                await self._files.delete(name)
+        await self._store.erase(identity)
