@@ -14,7 +14,7 @@ not run empty meanwhile.
 
 What a front in Lambda must bound itself, because Lambda freezes it and reports no disconnect: Lambda stops a process
 when the last byte of its answer has left, does not say that a caller has gone, and runs one execution for each caller
-that waits. So such a front finishes its work before the last byte (functions/http_api/frozen.py), generates for a
+that waits. So such a front finishes its work before the last byte (functions/http_api/connections.py), generates for a
 caller at most a budget of tokens and time, waits behind few requests of a tenant, and ends whole answers before the
 gateway does. HEADGATE_FRONT=lambda says so; no process guesses it.
 """

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
 from dispatcher.model.fleet import Capability
-from functions.http_api.openapi.document import OPERATIONS, document
+from functions.http_api.openapi import OPERATIONS, document
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import Gate, make_gate
 from tests.support.gate.worker_client import Act

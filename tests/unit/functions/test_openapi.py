@@ -14,9 +14,7 @@ from dispatcher.fields.kinds import FieldTable, Shape
 from dispatcher.fields.shapes import Anything, ByFirst, Either, Entries, Items, Record, Tagged
 from dispatcher.fields.tables import ALL
 from functions.http_api.app import make_app
-from functions.http_api.openapi.document import OPERATIONS, document
-from functions.http_api.openapi.routes import page
-from functions.http_api.openapi.schemas import ACCEPTED, schema_of
+from functions.http_api.openapi import ACCEPTED, OPERATIONS, document, page, schema_of
 from tests.support.gate.memory_gate import Gate
 
 
