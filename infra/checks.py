@@ -1,9 +1,10 @@
-"""Warnings of the CDK: each fails `make synth`, unless ACCEPTED has its reason.
+"""Warnings of the CDK and findings of cdk-nag, AWS's own checks: each without a reason fails `make synth`.
 
-A warning is a finding of the CDK about this template, such as an image that cannot be pulled, or the use of an API
-that is deprecated. `python -m infra.checks.cdk_warnings FILE` reads what `cdk synth` printed, and fails if a line of it
-is one. The app itself refuses to be deployed with a warning about a construct, and the tests look at all stacks that
-they synthesise.
+A warning is a finding of the CDK about this template, such as an image that cannot be pulled, or the use of an API that
+is deprecated. `python -m infra.checks FILE` reads what `cdk synth` printed, and fails if a line of it is one. The app
+itself refuses to be deployed with a warning about a construct, and the tests look at all stacks that they synthesise.
+
+ACCEPTED has the reasons of warnings. A finding of cdk-nag is acknowledged on its construct, with its reason.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from aws_cdk import App
+from aws_cdk import Acknowledgment, App, Validations
 from aws_cdk.cx_api import CloudAssembly, SynthesisMessageLevel
+from constructs import IConstruct
 
 ACCEPTED: Mapping[str, str] = {}
 """The reason for each warning that may stay: by its id (`@aws-cdk/aws-ecs:ecrImageRequiresPolicy`), or by the name of
@@ -57,7 +59,7 @@ def synthesise(app: App) -> CloudAssembly:
     if found := list(_annotations(assembly)):
         raise UnexplainedWarningError(
             "the CDK warns about this stack: mend it, or put the id with its reason into ACCEPTED in "
-            f"infra/checks/cdk_warnings.py: {'; '.join(found)}"
+            f"infra/checks.py: {'; '.join(found)}"
         )
     return assembly
 
@@ -77,8 +79,15 @@ def main(file: str) -> int:
     found = unexplained(text)
     if found:
         count = f"{len(found)} warning{'s' * (len(found) > 1)}"
-        sys.stderr.write(f"{count} without a reason in ACCEPTED of infra/checks/cdk_warnings.py: mend what each says\n")
+        sys.stderr.write(f"{count} without a reason in ACCEPTED of infra/checks.py: mend what each says\n")
     return 1 if found else 0
+
+
+def acknowledge(construct: IConstruct, findings: Mapping[str, str]) -> None:
+    """Accept findings on a construct: the reason of each, by the name of its rule. Any other finding fails the
+    synthesis."""
+    for rule, reason in findings.items():
+        Validations.of(construct).acknowledge(Acknowledgment(id=rule, reason=reason))
 
 
 if __name__ == "__main__":
