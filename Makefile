@@ -228,7 +228,7 @@ synth: $(STAMPS)/infra $(CDK) ## synthesise the CDK app without credentials, che
 	@mkdir -p build
 	@$(CDK) synth --quiet --no-notices --app "$(BIN)/python -m infra.app" </dev/null >build/synth.log 2>&1 \
 		|| { cat build/synth.log >&2; exit 1; }
-	@$(BIN)/python -m infra.checks.cdk_warnings build/synth.log
+	@$(BIN)/python -m infra.checks build/synth.log
 	@$(BIN)/python -m pytest -q tests/infra
 	@echo "synthesised to cdk.out"
 

@@ -24,9 +24,9 @@ from rich.table import Table
 
 from benchmarks.shard_traffic import LONGEST, NOW, SHORT, Names, Traffic, loaded_shard
 from benchmarks.table_capacity import TABLE, CapacityMeter, metered_table
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
-from dispatcher.model.records.usage import UsageRow
+from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
+from dispatcher.model.usage import UsageRow
 from dispatcher.ports import Log
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.shard.settings import ShardSettings

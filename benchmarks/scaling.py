@@ -2,7 +2,7 @@
 
     python -m benchmarks.scaling
 
-The decision is production code (dispatcher/operations/scaling/scale.py); workers, launches and load are models
+The decision is production code (dispatcher/operations/worker_count.py); workers, launches and load are models
 (tests/support/scaling). "Cost" is the paid time of workers over that of the oracle, which starts every worker in time,
 has no failed launches and no interruptions, and uses workers up to 100 %. "Late" is the part of the work that waited
 for more than 60 s. "Turns" are the changes of direction between scale-out and scale-in.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from dispatcher.operations.scaling.scale import ScaleSettings
+from dispatcher.operations.worker_count import ScaleSettings
 from tests.support.scaling.fleet import CAPACITY_PER_S, Pool, World
 from tests.support.scaling.loads import DAY_S, arrivals, bursts, day, flood
 from tests.support.scaling.oracle import oracle_worker_s

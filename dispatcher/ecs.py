@@ -14,7 +14,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.scaling import ServiceCount
+from dispatcher.model.fleet import ServiceCount
 
 TASK_ID = re.compile(r"[0-9a-f]{32}")
 KEPT_MINUTES = 3
@@ -24,7 +24,7 @@ TASKS_MAX = 10
 
 
 class EcsService:
-    """dispatcher.model.scaling.FleetScaler. A worker of the service has the id of its task as its name
+    """dispatcher.model.fleet.FleetScaler. A worker of the service has the id of its task as its name
     (gpu_worker/service/task_id.py)."""
 
     def __init__(self, client: Any, cluster: str, service: str) -> None:

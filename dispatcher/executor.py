@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from dispatcher.model.errors import HeadgateError
-from dispatcher.operations.batches.runner import serve_batches
+from dispatcher.operations.batches.run import serve_batches
 from dispatcher.operations.calls.detached import serve_launched
 from dispatcher.operations.context import Context
 from dispatcher.processes.bootstrap import make_context

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Protocol
 
+from dispatcher.model.batches import BatchStore, FileRecords
 from dispatcher.model.commands import Command, Offer, Outcome, Over
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import Reader
-from dispatcher.model.records.batches import BatchStore
-from dispatcher.model.records.files import FileRecords
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
-from dispatcher.model.records.kept_response import ResponseStore
-from dispatcher.model.records.tenant_store import TenantStore
-from dispatcher.model.records.usage import TenantRow, UsageRow
+from dispatcher.model.kept import Invocation, ResponseStore, StoredAnswer
+from dispatcher.model.tenants import TenantStore
+from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from dispatcher.model.scaling import FleetLoad, PoolDelays, ScaleReport
+from dispatcher.model.fleet import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.model.tracing import trace_id_of
 from dispatcher.operations.calls.followed import FollowedCall
 from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace

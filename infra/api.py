@@ -12,8 +12,8 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from headgate.deployment.model import Deployment
-from infra.checks.findings import acknowledge
-from infra.watching.observability import log_group
+from infra.checks import acknowledge
+from infra.observability import log_group
 
 STREAM_MAX = Duration.minutes(15)
 REQUESTS_PER_S, REQUESTS_BURST = 1000, 2000

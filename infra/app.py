@@ -16,7 +16,7 @@ from cdk_nag import AwsSolutionsChecks
 from headgate.deployment.loading import ConfigurationError, load
 from headgate.deployment.model import Deployment
 from infra.bundle import Bundle, build
-from infra.checks.cdk_warnings import UnexplainedWarningError, synthesise
+from infra.checks import UnexplainedWarningError, synthesise
 from infra.stack import HeadgateStack
 
 ROOT = Path(__file__).parents[1]

@@ -21,10 +21,9 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from headgate.deployment.model import Deployment
-from infra.checks.findings import acknowledge
-from infra.network import FRONT_PORT, PRIVATE, Network, gate_ports
-from infra.order import put_after
-from infra.watching.watched import FIVE_MINUTES
+from infra.checks import acknowledge
+from infra.network import FRONT_PORT, PRIVATE, Network, gate_ports, put_after
+from infra.watched import FIVE_MINUTES
 
 CPU, MEMORY_MB = 1024, 2048
 MARGIN_S = 60

@@ -20,7 +20,7 @@ from constructs import Construct
 from headgate.deployment.model import Deployment
 from infra import partitions
 from infra.network import PRIVATE, Network
-from infra.queue import ExecutionQueue
+from infra.observability import log_group
 from infra.roles import (
     allow_admin,
     allow_gate,
@@ -33,8 +33,7 @@ from infra.roles import (
     function_role,
     invoker_policy,
 )
-from infra.state import StateTable
-from infra.watching.observability import log_group
+from infra.state import ExecutionQueue, StateTable
 
 RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
 LONGEST = Duration.minutes(15)

@@ -9,6 +9,9 @@
 
 Fronts, functions and workers are in private subnets. They reach DynamoDB and S3 through gateway endpoints, which cost
 nothing, and AWS's other services through the NAT gateway.
+
+A service is created after the network that its tasks need, and deleted before it. CloudFormation knows a dependency
+only if the template has it.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
-from constructs import Construct
+from constructs import Construct, IDependable
 
-from infra.checks.findings import acknowledge
+from infra.checks import acknowledge
 
 FRONT_PORT, GATE_PORT, WORKER_PORT = 8080, 8090, 8080
 """A gate process beside a worker has GATE_PORT. Beside a front, the first pool's has it."""
@@ -120,3 +123,14 @@ class Network(Construct):
         )
         reason = "The flow log writes to its own log group only; the wildcard is for its streams."
         acknowledge(role, {"AwsSolutions-IAM5[Resource::*]": reason})
+
+
+def put_after(service: Construct, task: ecs.TaskDefinition, network: Network, *others: IDependable) -> None:
+    """Create the service after all that its tasks need to start, and delete it before, because they need the same to
+    end: an instance without a route or without its role's policy cannot tell ECS that a task has stopped, and the
+    service's deletion never ends.
+
+    The CDK itself names the role of the task and its load balancer. This adds the network with its routes, endpoints
+    and rules, the role that pulls the image and writes the log, and `others`.
+    """
+    service.node.add_dependency(network, task.obtain_execution_role(), *others)

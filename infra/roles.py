@@ -20,7 +20,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra import partitions
-from infra.checks.findings import acknowledge
+from infra.checks import acknowledge
 from infra.state import StateTable
 
 Conditions = dict[str, dict[str, list[str] | str]]
@@ -74,7 +74,7 @@ def allow_batches(role: iam.Role, state: StateTable) -> None:
     _allow_partitions(role, state, partitions.BATCHES)
     actions = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
     _allow(role, actions, [f"{state.files.bucket_arn}/*"])
-    bucket = Stack.of(role).get_logical_id(cast(CfnElement, state.files.node.default_child))
+    bucket = Stack.of(role).get_logical_id(cast("CfnElement", state.files.node.default_child))
     reason = "The names of files are random; the gate finds them in its own records."
     rule = f"AwsSolutions-IAM5[Resource::<{bucket}.Arn>/*]"
     acknowledge(role, {rule: reason})
@@ -157,7 +157,7 @@ def allow_task_protection(role: iam.Role, clusters: Iterable[ecs.Cluster]) -> No
     place = f"arn:{Aws.PARTITION}:ecs:{Aws.REGION}:{Aws.ACCOUNT_ID}:task"
     for cluster in clusters:
         _allow(role, ["ecs:UpdateTaskProtection"], [f"{place}/{cluster.cluster_name}/*"])
-        name = Stack.of(role).get_logical_id(cast(CfnElement, cluster.node.default_child))
+        name = Stack.of(role).get_logical_id(cast("CfnElement", cluster.node.default_child))
         found = f"arn:<AWS::Partition>:ecs:<AWS::Region>:<AWS::AccountId>:task/<{name}>/*"
         acknowledge(role, {f"AwsSolutions-IAM5[Resource::{found}]": "ECS gives each task a random id."})
 

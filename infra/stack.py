@@ -21,13 +21,13 @@ from headgate.deployment.pool import Pool
 from infra import partitions
 from infra.api import Api
 from infra.bundle import Bundle
+from infra.fleet.capacity import FleetRemoval
 from infra.fleet.gpu_fleet import GpuFleet, service_name
-from infra.fleet.removal import FleetRemoval
 from infra.fleet.server_workers import ServerWorkers
 from infra.front import Front
 from infra.functions import EXECUTE, Functions
 from infra.network import Network, make_cluster
-from infra.queue import ExecutionQueue
+from infra.observability import Observability, log_group
 from infra.roles import (
     allow_batches,
     allow_gate,
@@ -39,9 +39,8 @@ from infra.roles import (
     operator_policy,
     task_role,
 )
-from infra.state import StateTable
-from infra.watching.observability import Observability, log_group
-from infra.watching.watched import FIVE_MINUTES, SERVICE, OwnMetrics, Watched, WatchedPool
+from infra.state import ExecutionQueue, StateTable
+from infra.watched import FIVE_MINUTES, SERVICE, OwnMetrics, Watched, WatchedPool
 
 
 class HeadgateStack(Stack):

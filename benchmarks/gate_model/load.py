@@ -16,7 +16,7 @@ from benchmarks.gate_model.requests import ModelledStore
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Attempts, End, Offer, Over, Refused, Report, Return, Waiting
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.invocation import Invocation
+from dispatcher.model.kept import Invocation
 from dispatcher.model.requests import Endpoint
 from dispatcher.service.link.link import Link
 from tests.support.gate.hosts import Host

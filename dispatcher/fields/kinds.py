@@ -1,13 +1,17 @@
-"""The types of the table of fields: a field's kind, the field, and a table of them. Pure."""
+"""The types of the table of fields, and how an object is read by its table: refused, dropped, checked and kept. Pure.
+
+A Reading is the state of one parse. An error names the field and never repeats a value.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from dispatcher.fields.reading import Reading
+from dispatcher.model.errors import InvalidRequest
 
 Need = tuple[str, tuple[str, ...]]
 """The place of a field in the body, and the capabilities of which the model's workers need one."""
@@ -93,3 +97,103 @@ def merged(*parts: Mapping[str, Field]) -> dict[str, Field]:
 def _is_among(value: Any, some: Iterable[Any]) -> bool:
     """Return whether `some` has an equal value. True is not equal to 1 here."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in some)
+
+
+NAME_CHARS_MAX = 100
+DROPPED_MAX = 32
+"""The most unknown fields that one request may have in a pool that drops them."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one parse has found so far, across all parts of the body."""
+
+    drop_unknown: bool = False
+    """Drop unknown fields instead of refusing them."""
+    dropped: list[str] = field(default_factory=list)
+    """The places of the dropped unknown fields."""
+    schema_nodes: int = 0
+    pattern_chars: int = 0
+    images: int = 0
+    pixels: int = 0
+
+    def unknown(self, at: str) -> None:
+        """Note an unknown field, or refuse it. Raises InvalidRequest."""
+        name = at[:NAME_CHARS_MAX]
+        if not self.drop_unknown:
+            raise InvalidRequest(f"Unknown parameter: `{name}`.", name, "unknown_parameter")
+        if len(self.dropped) >= DROPPED_MAX:
+            message = f"More than {DROPPED_MAX} unknown parameters; the first that is too many is `{name}`."
+            raise InvalidRequest(message, name, "unknown_parameter")
+        self.dropped.append(name)
+
+
+def invalid(at: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid `{at}`: {reason}.", at, "invalid_value")
+
+
+def missing(at: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: `{at}`.", at, "missing_required_parameter")
+
+
+def unsupported(at: str, message: str) -> InvalidRequest:
+    return InvalidRequest(message, at, "unsupported_parameter")
+
+
+def read_fields(given: Mapping[str, Any], table: FieldTable, prefix: str, reading: Reading) -> dict[str, Any]:
+    """Return the fields that the gate reads or passes on, checked. `prefix` is the object's place, such as `tools.0.`.
+
+    Raises InvalidRequest.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in given.items():
+        field = table.fields.get(name)
+        if field is None:
+            _read_elsewhere(name, value, table, prefix, reading)
+        elif _is_kept(field, value, prefix + name):
+            kept[name] = field.shape.read(value, prefix + name, reading)
+    for name, field in table.fields.items():
+        if field.required and name not in kept:
+            raise missing(prefix + name)
+    return kept
+
+
+def needs_of(kept: Mapping[str, Any], table: FieldTable, prefix: str = "") -> Iterator[Need]:
+    """Yield what the fields need of the model's workers. `kept` is what `read_fields` has returned."""
+    for name, value in kept.items():
+        field = table.fields[name]
+        if field.is_usual(value):
+            continue
+        if field.capability:
+            yield prefix + name, field.capability
+        yield from field.shape.needs(value, prefix + name)
+
+
+def _is_kept(field: Field, value: Any, at: str) -> bool:
+    """Return whether the field is read or passed on. Raises InvalidRequest if it is refused."""
+    if value is None and field.required:
+        raise invalid(at, "null is not a value of this parameter")
+    if field.is_neutral(value) or field.kind is Kind.LABEL:
+        return False
+    if field.kind is Kind.OURS:
+        raise unsupported(at, f"`{at}` cannot be sent by a client: headgate sets it. {field.note}".rstrip())
+    if field.kind is Kind.REFUSED:
+        raise _not_neutral(at, field)
+    return True
+
+
+def _read_elsewhere(name: str, value: Any, table: FieldTable, prefix: str, reading: Reading) -> None:
+    field = table.elsewhere.get(name)
+    if field is None:
+        reading.unknown(prefix + name)
+    elif not field.is_neutral(value) and not field.is_usual(value) and field.kind is not Kind.LABEL:
+        raise _not_neutral(prefix + name, field)
+
+
+def _not_neutral(at: str, field: Field) -> Exception:
+    others = (*field.neutral, *field.usual)
+    advice = f" {field.note}" if field.note and field.kind is Kind.REFUSED else ""
+    if not others:
+        return unsupported(at, f"`{at}` is not supported: leave it out.{advice}")
+    values = " or ".join(["null", *map(json.dumps, others)])
+    return unsupported(at, f"`{at}` is not supported at this value: leave it out or send {values}.{advice}")

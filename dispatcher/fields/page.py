@@ -10,39 +10,37 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dispatcher.fields import limits
+from dispatcher.fields import chat_objects, common, limits, response_objects, tables
 from dispatcher.fields.kinds import Field, FieldTable, Kind
-from dispatcher.fields.table import formats, messages, response_items, responses, sampling, tools
-from dispatcher.fields.tables import ALL, CHAT_TABLE
 
 PARTS: tuple[FieldTable, ...] = (
-    messages.INSTRUCTIONS,
-    messages.USER,
-    messages.ASSISTANT,
-    messages.TOOL_RESULT,
-    messages.TEXT_PART,
-    messages.IMAGE_PART,
-    messages.IMAGE_URL,
-    tools.TOOL,
-    tools.FUNCTION,
-    tools.NAMED_TOOL,
-    tools.NAMED,
-    tools.TOOL_CALL,
-    tools.CALLED,
-    formats.JSON_SCHEMA_FORMAT,
-    formats.JSON_SCHEMA,
-    formats.STRUCTURAL_TAG,
-    formats.STRUCTURED_OUTPUTS,
-    sampling.STREAM_OPTIONS,
-    sampling.REPETITION_DETECTION,
-    responses.STREAM_OPTIONS,
-    responses.REASONING_OPTIONS,
-    responses.TEXT_OPTIONS,
-    *response_items.OBJECTS,
+    chat_objects.INSTRUCTIONS,
+    chat_objects.USER,
+    chat_objects.ASSISTANT,
+    chat_objects.TOOL_RESULT,
+    chat_objects.TEXT_PART,
+    chat_objects.IMAGE_PART,
+    chat_objects.IMAGE_URL,
+    chat_objects.TOOL,
+    chat_objects.FUNCTION,
+    chat_objects.NAMED_TOOL,
+    chat_objects.NAMED,
+    chat_objects.TOOL_CALL,
+    chat_objects.CALLED,
+    chat_objects.JSON_SCHEMA_FORMAT,
+    chat_objects.JSON_SCHEMA,
+    chat_objects.STRUCTURAL_TAG,
+    chat_objects.STRUCTURED_OUTPUTS,
+    common.STREAM_OPTIONS,
+    common.REPETITION_DETECTION,
+    tables.STREAM_OPTIONS,
+    tables.REASONING_OPTIONS,
+    tables.TEXT_OPTIONS,
+    *response_objects.OBJECTS,
 )
 """The objects inside requests that have tables of their own."""
 ROLES: Mapping[str, str] = {
-    role: form.refused or f"*{form.table.title}*, below" for role, form in messages.MESSAGE.forms.items()
+    role: form.refused or f"*{form.table.title}*, below" for role, form in chat_objects.MESSAGE.forms.items()
 }
 
 _LIMITS = """## Limits
@@ -59,9 +57,9 @@ def write_tables() -> str:
 
 
 def _lines() -> Iterator[str]:
-    for table in ALL:
+    for table in tables.ALL:
         yield from _section(table.title, table.fields, 2)
-        if table is CHAT_TABLE:
+        if table is tables.CHAT_TABLE:
             yield "The roles of a message:\n"
             yield from (f"- `{role}`: {fields}" for role, fields in ROLES.items())
             yield ""

@@ -1,25 +1,25 @@
-"""Turns the body of a tenant's request into a `Request`. Pure.
+"""Turns the body of a tenant's request into a `Request`, and compares a Request with what workers support. Pure.
 
-1. The table reads each field by itself (objects.py).
+1. The table reads each field by itself (kinds.py).
 2. Fields that contradict each other are refused: each is valid alone, and the request is not.
 3. `metadata` names what the request is a part of: its application, interaction, stage and SLO class. headgate reads the
    keys with the prefix `headgate_` and ignores all others. A client cannot set the tenant, tier, weight, deadline or
    cache salt.
+4. A field is refused if a worker of the request's model lacks the capability that the field needs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from dispatcher.fields.kinds import Kind
-from dispatcher.fields.objects import read_fields
-from dispatcher.fields.reading import Reading, invalid
-from dispatcher.fields.shapes.scalars import Text, Whole
+from dispatcher.fields.kinds import Kind, Need, Reading, invalid, needs_of, read_fields, unsupported
+from dispatcher.fields.shapes import Text, Whole
 from dispatcher.fields.tables import TABLES
 from dispatcher.model.errors import InvalidRequest
+from dispatcher.model.fleet import Capability
 from dispatcher.model.requests import Endpoint, Request
 
 _BODIES = {endpoint: table.names(Kind.PASSED, Kind.BOUNDED) for endpoint, table in TABLES.items()}
@@ -184,3 +184,44 @@ def part_of(metadata: Any, reading: Reading) -> RequestPart:
 
 def _number(value: Any) -> Any:
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value) else value
+
+
+_PATHS = {Endpoint.CHAT: "/v1/chat/completions", Endpoint.COMPLETION: "/v1/completions"}
+
+
+def check_capabilities(request: Request, capabilities: Collection[str]) -> None:
+    """Raise InvalidRequest if the request has a field that a worker does not support. The error names the first one.
+
+    `capabilities`: what all workers of the model support.
+    """
+    for at, options in _needs(request):
+        if not any(each in capabilities for each in options):
+            raise unsupported(at, _message(request, at, options))
+
+
+def unread_fields(request: Request, capabilities: Collection[str]) -> frozenset[str]:
+    """Return the fields of the body at usual values whose capability the workers lack. The order leaves them out."""
+    fields = TABLES[request.endpoint].fields.items()
+    usual = {name: field for name, field in fields if name in request.body and field.is_usual(request.body[name])}
+    return frozenset(
+        name for name, field in usual.items() if not any(each in capabilities for each in field.capability)
+    )
+
+
+def _needs(request: Request) -> Iterator[Need]:
+    yield "model", (request.endpoint.value,)
+    if request.choices > 1:
+        yield "n", (Capability.CHOICES,)
+    yield from needs_of(request.body, TABLES[request.endpoint])
+
+
+def _message(request: Request, at: str, options: tuple[str, ...]) -> str:
+    model = request.model[:100]
+    if at == "model":
+        path = _PATHS.get(request.endpoint, "/v1/embeddings")
+        return f"The model `{model}` does not serve {path}. GET /v1/models shows what each model supports."
+    names = " or ".join(f"`{name}`" for name in options)
+    return (
+        f"`{at}` is not supported by the model `{model}`: its workers do not register {names}. Leave it out, or use a "
+        "model that supports it (GET /v1/models)."
+    )

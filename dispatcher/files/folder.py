@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from dispatcher.model.batches import UnknownFile
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.files import UnknownFile
 from dispatcher.ports import Clock
 
 READ_BYTES = 256 * 1024
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class FolderFiles:
-    """dispatcher.model.records.files.FileStore."""
+    """dispatcher.model.batches.FileStore."""
 
     def __init__(self, folder: str | Path, clock: Clock) -> None:
         self._folder = Path(folder)

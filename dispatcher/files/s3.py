@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from dispatcher.model.batches import UnknownFile
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.files import UnknownFile
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -26,7 +26,7 @@ THREADS = 8
 
 
 class S3Files:
-    """dispatcher.model.records.files.FileStore."""
+    """dispatcher.model.batches.FileStore."""
 
     def __init__(self, client: S3Client, bucket: str, prefix: str = "") -> None:
         """`prefix`: begins the key of every blob, for example "files/"."""

@@ -13,8 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dispatcher.model.call import HEAD, CallTerms, TenantConfig, made
-from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
-from dispatcher.model.loadable import LoadableModel
+from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 
 SEQUENCE_BASE = 36
 
@@ -110,7 +109,7 @@ class Report(NamedTuple):
     queue_length: int
     live: tuple[str, ...]
     capabilities: tuple[str, ...] = ()
-    """What the engine supports, sorted: the names are in capabilities.py."""
+    """What the engine supports, sorted: the names are in fleet.py."""
     models: tuple[LoadableModel, ...] = ()
     """Every model that the worker can load, sorted by name, with `model` among them. Empty for a worker that keeps its
     model."""

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dispatcher.model.call import HEAD, CallTerms, TenantConfig, made
-from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
+from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 from dispatcher.model.formats import OLDEST
-from dispatcher.model.loadable import LoadableModel
 
 
 class OrderSet(NamedTuple):
@@ -47,7 +46,7 @@ class WorkerSet(NamedTuple):
     until: float = 0.0
     """The time at which "resting" or "retiring" ends."""
     capabilities: tuple[str, ...] = ()
-    """What its engine supports, sorted: the names are in capabilities.py."""
+    """What its engine supports, sorted: the names are in fleet.py."""
     models: tuple[LoadableModel, ...] = ()
     """See commands.Report."""
     loaded_at: float = 0.0

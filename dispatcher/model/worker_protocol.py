@@ -136,7 +136,7 @@ class Finished:
 class WorkRefused:
     """The worker does not execute this order, or ends it early. `status` is an HTTP status.
 
-    If `final`, the log has the end of the call, and this error is its answer (refusals.py). Otherwise the attempt goes
+    If `final`, the log has the end of the call, and this error is its answer (answers.py). Otherwise the attempt goes
     back to the gate, which may offer the call again. `retry_after_s`: seconds until a new try makes sense; None if
     unknown.
     """

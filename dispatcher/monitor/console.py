@@ -13,10 +13,17 @@ from dataclasses import dataclass
 from math import inf
 
 from dispatcher.model.errors import ConfigurationError, LogError, StoreUnavailable
-from dispatcher.model.records.tenants import Tenant
-from dispatcher.monitor.follower import LogFollower, open_follower
+from dispatcher.model.tenants import Tenant
+from dispatcher.monitor.follower import (
+    LogFollower,
+    TenantHours,
+    last_hours,
+    open_follower,
+    pool_usage_rows,
+    tenants_by_hour,
+    total_of,
+)
 from dispatcher.monitor.picture import Picture, TenantPicture
-from dispatcher.monitor.usage import TenantHours, last_hours, pool_usage_rows, tenants_by_hour, total_of
 from dispatcher.operations.context import Context
 from dispatcher.ports import Clock, UsageStore
 from dispatcher.settings.config import Config, load_config

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from dispatcher.model.records.files import FileStore
+from dispatcher.model.batches import FileStore
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.calls.followed import FollowedCall
-from dispatcher.operations.calls.frozen import FrozenFront
-from dispatcher.operations.limits import Limits, LimitSettings
+from dispatcher.operations.directory import Directory
+from dispatcher.operations.limits import FrozenFront, Limits, LimitSettings
 from dispatcher.operations.pools import Pools
-from dispatcher.operations.tenants.directory import Directory
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.ports import Clock, GateLink, Ids, Launcher, Store, WorkerClient
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+from dispatcher.model.batches import INPUT, FileRecord, FileStore, UnknownFile
 from dispatcher.model.errors import InvalidRequest, Refused, RequestTooLarge
-from dispatcher.model.records.files import INPUT, FileRecord, FileStore, UnknownFile
 from dispatcher.operations.context import Context
 from dispatcher.operations.store_patience import in_time
 

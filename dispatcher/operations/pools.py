@@ -1,22 +1,158 @@
-"""The pools that a process serves behind one address. A request goes to the pool of its model.
+"""The pools that a process serves behind one address, and a cached view of their workers.
 
-Each pool has a shard of its own, with its own queues of all tenants and its own leader. So a flood, or the loss of a
-leader, in one pool leaves the calls of the others untouched.
+A request goes to the pool of its model. Each pool has a shard of its own, with its own queues of all tenants and its
+own leader. So a flood, or the loss of a leader, in one pool leaves the calls of the others untouched.
+
+The view has the models of a pool's workers, loaded or not, and their bytes per token for estimates. A request is
+checked against this view. Only the shard decides where the request runs. The view may be some seconds old, so the
+workers are read again before a request is refused for an unknown model. A silent worker counts here and in the shard:
+the calls for its model wait until it reports again or has left.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.records.invocation import Invocation
-from dispatcher.operations.fleet import LOOK_AGAIN_S, FleetView, with_each_model
-from dispatcher.operations.scaling.waking import Waking
+from dispatcher.model.fleet import common
+from dispatcher.model.kept import Invocation
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.scaling import Waking
 from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.ports import Clock, GateLink
+
+FRESH_S = 2.0
+PATIENCE_S = 0.25
+"""A request waits so long for a read of the workers, then it uses the last view. The read goes on. (If the leader dies,
+the read lasts until another process leads.)"""
+LOOK_AGAIN_S = 0.25
+"""If a model is unknown and the view is older than this, the workers are read again."""
+STALE_S = 60.0
+"""The last view is used up to this age if the workers cannot be read in time."""
+REMEMBERED_S = 900.0
+"""A model that had a worker within this time counts as known: without a worker, its requests get "no worker"."""
+
+
+class FleetView:
+    """`models`: those that count as known, also while no worker has them."""
+
+    def __init__(self, link: GateLink, clock: Clock, models: Collection[str] = ()) -> None:
+        self._link = link
+        self._models = frozenset(models)
+        self._clock = clock
+        self._workers: Sequence[WorkerSet] = ()
+        self._read_at = self._failed_at = -STALE_S
+        """The times of the last read, and of the last one that failed for `read_within`."""
+        self._seen: dict[str, tuple[float, WorkerSet]] = {}
+        self._reading: asyncio.Task[Sequence[WorkerSet]] | None = None
+
+    async def workers(self, fresh_s: float = FRESH_S, patience_s: float | None = PATIENCE_S) -> Sequence[WorkerSet]:
+        """Return the workers, from a view that is at most `fresh_s` seconds old. Raises StoreUnavailable.
+
+        If they cannot be read within `patience_s` seconds (None: no limit), the view may be up to STALE_S old.
+        """
+        if self._age_s() < fresh_s:
+            return self._workers
+        try:
+            async with asyncio.timeout(patience_s if self._age_s() < STALE_S else None):
+                return await self._read()
+        except TimeoutError:
+            return self._workers
+        except StoreUnavailable:
+            if self._age_s() < STALE_S:
+                return self._workers
+            raise
+
+    async def read_within(self, seconds: float, patience_s: float) -> Sequence[WorkerSet]:
+        """Return the workers from a view that is at most `seconds` old.
+
+        Raises StoreUnavailable if they cannot be read within `patience_s`, or could not within the last `seconds`. So
+        however often this is called, the workers are read once in this time.
+        """
+        if self._age_s() < seconds:
+            return self._workers
+        if self._clock.monotonic() - self._failed_at < seconds:
+            raise StoreUnavailable()
+        try:
+            async with asyncio.timeout(patience_s):
+                return await self._read()
+        except (TimeoutError, StoreUnavailable):
+            self._failed_at = self._clock.monotonic()
+            raise StoreUnavailable() from None
+
+    def capabilities(self, model: str) -> frozenset[str]:
+        """Return what all workers of the model support, by the last view: the gate may choose any of them."""
+        return common(each.capabilities for each in with_each_model(self._workers) if each.model == model)
+
+    async def worker_for(self, tenant: Tenant, model: str) -> WorkerSet:
+        """Return a worker of the model, as it is with the model loaded.
+
+        Raises UnknownModel (also if the tenant may not use the model), NoWorker.
+
+        A model that the tenant's configuration or the pool's names is known, even while no worker has it.
+        """
+        if tenant.models is not None and model not in tenant.models:
+            raise UnknownModel(model)
+        found = _of_model(await self.workers(), model)
+        if found is None and self._age_s() >= LOOK_AGAIN_S:
+            found = _of_model(await self.workers(LOOK_AGAIN_S, patience_s=None), model)
+        if found is not None:
+            return found
+        if self._workers and tenant.models is None and not self._is_known(model):
+            raise UnknownModel(model)
+        raise NoWorker()
+
+    def _is_known(self, model: str) -> bool:
+        return model in self._models or self._was_served(model)
+
+    def _was_served(self, model: str) -> bool:
+        seen = self._seen.get(model)
+        return seen is not None and self._clock.monotonic() - seen[0] < REMEMBERED_S
+
+    def _age_s(self) -> float:
+        return self._clock.monotonic() - self._read_at
+
+    async def _read(self) -> Sequence[WorkerSet]:
+        """Read the workers. Concurrent callers share one read."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read_once())
+            self._reading.add_done_callback(self._forget_reading)
+        return await asyncio.shield(self._reading)
+
+    async def _read_once(self) -> Sequence[WorkerSet]:
+        workers = tuple(await self._link.fleet())
+        self._workers, self._read_at = workers, self._clock.monotonic()
+        self._seen = {model: seen for model, seen in self._seen.items() if self._was_served(model)}
+        self._seen.update({each.model: (self._read_at, each) for each in with_each_model(workers)})
+        return workers
+
+    def _forget_reading(self, reading: asyncio.Task[Sequence[WorkerSet]]) -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # each waiting caller raises it
+
+
+def with_each_model(workers: Iterable[WorkerSet]) -> Iterator[WorkerSet]:
+    """Yield each worker once for each model that it has or can load, as it would be with this model loaded."""
+    workers = tuple(workers)
+    yield from workers
+    for worker in workers:
+        for each in worker.models:
+            if each.model != worker.model:
+                yield worker._replace(
+                    model=each.model,
+                    context_tokens=each.context_tokens,
+                    bytes_per_token=each.bytes_per_token,
+                    service_per_s=each.service_per_s,
+                    capabilities=each.capabilities,
+                )
+
+
+def _of_model(workers: Sequence[WorkerSet], model: str) -> WorkerSet | None:
+    return next((each for each in with_each_model(workers) if each.model == model), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +164,7 @@ class PoolSettings:
     deadline_s: float = 300.0
     """The longest time from a request's arrival to its last token. A submission may have a shorter deadline."""
     expected_tokens: int = 256
-    """The output tokens that the gate expects of a request without max_tokens (output_limits.py)."""
+    """The output tokens that the gate expects of a request without max_tokens (calls/call.py)."""
     models: frozenset[str] = frozenset()
     """The models that the pool serves, also while it has no worker."""
     slo_classes: SloClasses | None = None

@@ -8,15 +8,29 @@ from typing import Any
 
 from dispatcher.fields.parse import Parsed, parse
 from dispatcher.model.errors import InvalidRequest, StoreUnavailable
-from dispatcher.model.records.kept_response import CONTENT_BYTES_MAX, KeptResponse
+from dispatcher.model.kept import CONTENT_BYTES_MAX, KeptResponse
 from dispatcher.model.requests import Endpoint
 from dispatcher.operations.context import Context
 from dispatcher.operations.store_patience import in_time
-from dispatcher.responses.errors import Places, UnknownItem, UnknownPreviousResponse, UnknownResponse, renamed
-from dispatcher.responses.ids import is_response_id, response_of_item
-from dispatcher.responses.items import check_size
-from dispatcher.responses.record import Item, ResponseRecord, decode, encode
-from dispatcher.responses.request import Asked, chat_of, parse_asked
+from dispatcher.responses.items import (
+    Item,
+    ResponseRecord,
+    check_size,
+    decode,
+    encode,
+    is_response_id,
+    response_of_item,
+)
+from dispatcher.responses.request import (
+    Asked,
+    Places,
+    UnknownItem,
+    UnknownPreviousResponse,
+    UnknownResponse,
+    chat_of,
+    parse_asked,
+    renamed,
+)
 
 REFERENCED_MAX = 16
 """The most kept responses that one request may read because of its references. One response has the items of all

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dispatcher.model.records.usage import UsageRow
+from dispatcher.model.usage import UsageRow
 from dispatcher.operations.context import Context
 from dispatcher.operations.store_patience import in_time
 

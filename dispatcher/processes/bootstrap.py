@@ -14,13 +14,13 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from dispatcher.model.batches import FileStore
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
-from dispatcher.model.records.files import FileStore
-from dispatcher.model.scaling import FleetScaler
+from dispatcher.model.fleet import FleetScaler
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools
-from dispatcher.operations.scaling.waking import Waking
+from dispatcher.operations.scaling import Waking
 from dispatcher.ports import Clock, Ids, Launcher, Store
 from dispatcher.processes.secret_source import fleet_secrets
 from dispatcher.settings.config import Config, load_config

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 
 from dispatcher.model.commands import Cancel, Tick
-from dispatcher.model.scaling import FleetLoad, PoolDelays, ScaleReport
+from dispatcher.model.fleet import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool
-from dispatcher.operations.scaling.service import Scaling
+from dispatcher.operations.scaling import Scaling
 from dispatcher.processes.bootstrap import make_log_keeper, make_scaler
 from dispatcher.service.load_watch import LoadWatch
 from dispatcher.service.log_keeper import use_format

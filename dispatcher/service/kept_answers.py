@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from dispatcher.model.answers.unanswered import answer_of_outcome
+from dispatcher.model.answers import answer_of_outcome
 from dispatcher.model.commands import Command, End, Outcome, Over
-from dispatcher.model.records.invocation import StoredAnswer, cached_tokens_of
+from dispatcher.model.kept import StoredAnswer, cached_tokens_of
 from dispatcher.ports import InvocationStore
 
 AT_ONCE = 256

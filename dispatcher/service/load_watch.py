@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from dispatcher.model.facts import Accepted, Entry
-from dispatcher.model.scaling import FleetLoad, PoolDelays, WorkerLoad
+from dispatcher.model.fleet import FleetLoad, PoolDelays, WorkerLoad
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.history import ArrivalForecast
 from dispatcher.policies.tiers import TENANT_TIERS

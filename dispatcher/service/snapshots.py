@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dispatcher.model.commands import Saved
-from dispatcher.model.records.usage import TenantRow, UsageRow
+from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.ports import Clock, Ids, Log, UsageStore
 from dispatcher.service.gate.follower import Offload, at_once
 from dispatcher.service.gate.replica import Replica

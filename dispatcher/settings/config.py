@@ -13,11 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_
 from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.operations.calls.frozen import DEADLINE_MAX_S, FrozenFront
 from dispatcher.operations.context import GateSettings
-from dispatcher.operations.limits import LimitSettings
+from dispatcher.operations.limits import DEADLINE_MAX_S, FrozenFront, LimitSettings
 from dispatcher.operations.pools import PoolSettings
-from dispatcher.operations.scaling.scale import ScaleSettings
+from dispatcher.operations.worker_count import ScaleSettings
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.service import CACHED_FRACTION
 from dispatcher.policies.throttling import ThrottleLimits
@@ -73,7 +72,7 @@ class Config(BaseModel):
     """The name of that token in Secrets Manager, instead of the token itself."""
     front: Literal["server", "lambda"] = "server"
     """Where the HTTP front runs. "lambda": Lambda freezes it after each answer and reports no disconnect
-    (operations/calls/frozen.py)."""
+    (operations/limits.py)."""
     lambda_tokens_max: int = Field(default=FrozenFront().tokens_max, ge=1, le=1_000_000)
     """The most output tokens of one request to a front in Lambda, since it never learns that its caller left."""
     lambda_whole_s: float = Field(default=FrozenFront().whole_s, gt=0, le=295)

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, RootModel, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from dispatcher.model.records.tenants import Tenant, check_model_name
-from dispatcher.operations.tenants.settings import with_settings
+from dispatcher.model.tenants import Tenant, check_model_name
+from dispatcher.operations.administration import with_settings
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.share_bounds import share_problem
 from dispatcher.policies.tiers import TierName
@@ -25,9 +25,9 @@ ModelName = Annotated[str, AfterValidator(check_model_name)]
 
 
 class TenantSection(Strict):
-    """A tenant's settings (operations/tenants/settings.py), of which a file or an administrator gives some.
+    """A tenant's settings (operations/administration.py), of which a file or an administrator gives some.
 
-    A missing field has the default of model/records/tenants.py. The bounds of the share are those of
+    A missing field has the default of model/tenants.py. The bounds of the share are those of
     policies/share_bounds.py.
     """
 
@@ -57,7 +57,7 @@ class TenantSection(Strict):
         return value
 
     def given(self) -> dict[str, Any]:
-        """Return the fields that were given, for operations/tenants/settings.py."""
+        """Return the fields that were given, for operations/administration.py."""
         return self.model_dump(include=self.model_fields_set)
 
     def tenant(self, name: str) -> Tenant:

@@ -7,7 +7,7 @@ import math
 from dispatcher.model.call import CallTerms, made
 from dispatcher.model.commands import Accept, Refused, parse_call_id
 from dispatcher.model.facts import Accepted, Held, ProcessSet, TenantSet
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.orders.queues import Clocks, Tenant
 from dispatcher.policies.service import cache_discount
 from dispatcher.policies.share_bounds import COST_MAX, clamp_burst, clamp_rate, clamp_weight, is_share_sound

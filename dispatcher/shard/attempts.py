@@ -21,7 +21,7 @@ from dispatcher.model.call import made
 from dispatcher.model.commands import Done, End, Outcome, Return, Unknown
 from dispatcher.model.facts import Dispatched, Dropped, Ended, ProcessSet, Returned, WorkerLost
 from dispatcher.model.formats import OLDEST
-from dispatcher.model.records.invocation import ATTEMPTS_MAX
+from dispatcher.model.kept import ATTEMPTS_MAX
 from dispatcher.policies.orders.interface import Index
 from dispatcher.policies.orders.queues import Call, TenantQueue
 from dispatcher.policies.share_bounds import COST_MAX, clamp_cost

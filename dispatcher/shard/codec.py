@@ -30,9 +30,8 @@ from dispatcher.model.facts import (
     WorkerLost,
     WorkerSet,
 )
-from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
+from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 from dispatcher.model.formats import NEWEST, OLDEST, SKIPPABLE
-from dispatcher.model.loadable import LoadableModel
 
 COMPRESSED_FROM_BYTES = 1024
 PLAIN, COMPRESSED = b"j", b"z"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dispatcher.model import commands
-from dispatcher.model.fleet_plan import GROUPS_MAX, ORDER_MAX, GroupPlan, WorkerPlan
+from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX, GroupPlan, WorkerPlan
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.policies.planning.claims import TenantBacklog

@@ -17,7 +17,7 @@ from operator import itemgetter
 from dispatcher.model.commands import Command, Outcome, Over
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Entry, Fact, Returned, WorkerSet
-from dispatcher.model.records.usage import TenantRow, UsageRow
+from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.policies.orders.queues import Tenant
 from dispatcher.shard.decide import decide
 from dispatcher.shard.fold import Decision, fold

@@ -13,9 +13,8 @@ from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Over
 from dispatcher.model.errors import LogCorrupt, LogNewer
 from dispatcher.model.facts import Planned, WorkerSet
-from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
+from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 from dispatcher.model.formats import NEWEST, OLDEST
-from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.shard.codec import pack, unpack
 from dispatcher.shard.settings import ShardSettings

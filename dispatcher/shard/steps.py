@@ -12,7 +12,7 @@ from typing import Any
 from dispatcher.model.call import made
 from dispatcher.model.commands import Offer, Over, parse_call_id
 from dispatcher.model.facts import Accepted, Dispatched, Ended
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.orders.queues import Call, Clocks
 from dispatcher.policies.tiers import after_dispatch
 from dispatcher.shard.state.records import NO_USAGE, RECENT, Process, Usage, Worker, next_causes

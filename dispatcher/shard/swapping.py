@@ -22,7 +22,7 @@ from math import inf, isfinite
 
 from dispatcher.model.commands import Accept, Attempts, Command, Outcome, Plan, Report, Tick
 from dispatcher.model.facts import ModelOrdered, Planned
-from dispatcher.model.fleet_plan import GROUPS_MAX, ORDER_MAX, WorkerPlan
+from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX, WorkerPlan
 from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, held_s
 from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import Worker

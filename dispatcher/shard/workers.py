@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dispatcher.model.commands import Attempts, Report, Retire
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.loadable import LoadableModel
+from dispatcher.model.fleet import LoadableModel
 from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import Worker
 

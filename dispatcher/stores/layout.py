@@ -23,7 +23,7 @@ Only DynamoDB has the log and its snapshots in this table. All other partitions 
     KEY#<prefix>        KEY                       the same API key, to find its tenant and digest
     AUDIT#<month>       <milliseconds>#<id>       the record of a change of tenants or keys
 
-<tenant> is a tenant's identity (model/records/tenants.py): its name, or its name and an id. The item NAME is missing
+<tenant> is a tenant's identity (model/tenants.py): its name, or its name and an id. The item NAME is missing
 for a tenant that is older than identities. Only administrators write the last six. Positions and hours have leading
 zeros, so that they sort as text.
 

@@ -21,8 +21,7 @@ import aiohttp
 
 from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
-from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, cache_salt, digest, sign
-from dispatcher.model.fleet_secrets import FleetSecrets
+from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, ExecutionToken, FleetSecrets, cache_salt, digest, sign
 from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.ports import Clock
 from dispatcher.workers.wire import encode_order, parse_event

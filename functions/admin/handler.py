@@ -15,9 +15,8 @@ from typing import Any
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
-from dispatcher.model.records.tenants import KeyRecord, Tenant
-from dispatcher.operations.tenants.administration import StoreAdmin
-from dispatcher.operations.tenants.settings import settings_of, with_settings
+from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.operations.administration import StoreAdmin, settings_of, with_settings
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock, RealIds, make_store
 from dispatcher.processes.caller_identity import caller_of

@@ -3,7 +3,7 @@
 ECS protects each instance of the group from scale-in, so that only an instance without tasks ends, and the protection
 stays when the capacity provider is deleted. CloudFormation deletes a group by making it empty, without force: protected
 instances never end, the deletion fails after an hour, and the GPUs are billed. So this function deletes the group with
-force before. By then the pool's service has ended, and its tasks with it (infra/fleet/removal.py has the order).
+force before. By then the pool's service has ended, and its tasks with it (infra/fleet/capacity.py has the order).
 
 It answers each event, whatever happens: without an answer CloudFormation waits until its own limit.
 

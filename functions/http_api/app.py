@@ -25,19 +25,20 @@ from dispatcher.operations.context import Context
 from dispatcher.processes.bootstrap import make_context
 from dispatcher.strict_json import parse_object
 from functions.http_api.callers import context_of, owner_of, tenant_of
-from functions.http_api.connections import BoundedConnections
-from functions.http_api.cors import ConfiguredCors
-from functions.http_api.frozen import FinishedBeforeLastByte
-from functions.http_api.heads import NamedRequests, UnambiguousHeads
-from functions.http_api.openapi.routes import ROUTES as DOCUMENTATION
+from functions.http_api.connections import (
+    BoundedConnections,
+    ConfiguredCors,
+    FinishedBeforeLastByte,
+    NamedRequests,
+    UnambiguousHeads,
+)
+from functions.http_api.openapi import ROUTES as DOCUMENTATION
 from functions.http_api.operator.routes import ROUTES as OPERATOR
 from functions.http_api.refusals import ID_HEADER, error_response, request_id
-from functions.http_api.routes.batches import ROUTES as BATCHES
+from functions.http_api.routes.batches import BATCH_ROUTES, FILE_ROUTES
 from functions.http_api.routes.complete import complete, read_request
-from functions.http_api.routes.files import ROUTES as FILES
-from functions.http_api.routes.forms import ChatForm
-from functions.http_api.routes.models import get_model, list_models
-from functions.http_api.routes.readiness import health, ready
+from functions.http_api.routes.fleet import get_model, health, list_models, ready
+from functions.http_api.routes.replies import ChatForm
 from functions.http_api.routes.responses import ROUTES as RESPONSES
 from functions.http_api.routes.usage import usage
 from functions.observability import logger
@@ -137,8 +138,8 @@ def make_app(
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         *RESPONSES,
-        *FILES,
-        *BATCHES,
+        *FILE_ROUTES,
+        *BATCH_ROUTES,
         Route("/v1/usage", tenant_usage, methods=["GET"]),
         *DOCUMENTATION,
         *OPERATOR,

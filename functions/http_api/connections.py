@@ -1,7 +1,12 @@
-"""The bounds on connections: how many requests are open, how slowly a caller may send and read.
+"""What stands between a connection and a route: bounds, heads, CORS, and the end of an answer in Lambda.
 
-uvicorn hands a request over when its head has arrived. What follows is bounded here: a body arrives within
-LimitSettings.body_s, and a caller that does not read for LimitSettings.send_s is disconnected.
+How many requests are open and how slowly a caller may send and read is bounded. uvicorn hands a request over when its
+head has arrived. What follows is bounded here: a body arrives within LimitSettings.body_s, and a caller that does not
+read for LimitSettings.send_s is disconnected.
+
+Ambiguous heads are refused, and every answer has an id. Pages of other origins may call the gate from a browser, if the
+configuration names these origins. A front in Lambda finishes all work before the last byte of each answer, because
+Lambda freezes it then.
 """
 
 from __future__ import annotations
@@ -10,16 +15,18 @@ import asyncio
 from contextlib import ExitStack
 from typing import Any
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dispatcher.model.errors import Refused, RequestTooLarge, SlowRequest
+from dispatcher.model.errors import EncodedRequest, InvalidRequest, Refused, RequestTooLarge, SlowRequest
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import RETRY_AFTER_S
 from dispatcher.strict_json import BODY_BYTES_MAX
-from functions.http_api.heads import check_encoding
-from functions.http_api.refusals import error_response
+from functions.http_api.operator.page import PATH as OPERATOR_PATH
+from functions.http_api.refusals import ID_HEADER, error_response, request_id
 from functions.observability import logger
 
 UNBOUNDED = ("/health", "/ready")
@@ -133,3 +140,147 @@ def _busy() -> JSONResponse:
         f"Try again in about {RETRY_AFTER_S:g} s."
     )
     return error_response(Refused(message, "process_requests", RETRY_AFTER_S))
+
+
+SINGLE = ("authorization", "idempotency-key", "content-length", "content-type", "host")
+"""Headers that a request has once. Of two, a proxy may read the first and this process the last."""
+
+
+class NamedRequests:
+    """ASGI middleware, the outermost one. It adds `x-request-id` to every answer that has none, and serves a path that
+    ends with a slash like the path without it.
+
+    A redirect would name http and this process's host, which a caller behind a load balancer may not reach. The links
+    of the operator's page are relative, so its paths stay as they are (operator/routes.py).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=list(message.get("headers", ())))
+                if ID_HEADER not in headers:
+                    headers[ID_HEADER] = request_id(scope)
+                    message = {**message, "headers": headers.raw}
+            await send(message)
+
+        path = scope["path"]
+        if path.endswith("/") and not path.startswith(OPERATOR_PATH):
+            scope["path"] = path.rstrip("/") or "/"
+        return await self._app(scope, receive, send_named)
+
+
+class UnambiguousHeads:
+    """ASGI middleware. It refuses a head that two servers can read in two ways, and closes the connection.
+
+    A proxy that takes `Content-Length` where this process takes `Transfer-Encoding` would see another request in the
+    rest of the body (RFC 9112, section 6.1). Two keys name two tenants, and two idempotency keys two calls.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = _ambiguity(Headers(scope=scope)) if scope["type"] == "http" else None
+        if error is None:
+            return await self._app(scope, receive, send)
+        response = error_response(error)
+        response.headers["connection"] = "close"
+        return await response(scope, receive, send)
+
+
+def _ambiguity(headers: Headers) -> InvalidRequest | None:
+    names = [name for name, _ in headers.raw]
+    if len(set(names)) < len(names):
+        for name in SINGLE:
+            if names.count(name.encode()) > 1:
+                message = f"The request has the header `{name}` more than once. Send it once."
+                return InvalidRequest(message, name, "repeated_header")
+    if "transfer-encoding" in headers and "content-length" in headers:
+        message = "The request has both `Content-Length` and `Transfer-Encoding`. Send one of them."
+        return InvalidRequest(message, "content-length", "ambiguous_length")
+    return None
+
+
+def check_encoding(headers: Headers) -> None:
+    """Raise EncodedRequest if the body has another encoding than `identity`, which changes nothing."""
+    encodings = ",".join(headers.getlist("content-encoding"))
+    if any(each.strip().lower() not in ("", "identity") for each in encodings.split(",")):
+        raise EncodedRequest(encodings)
+
+
+EXPOSED = (
+    "retry-after",
+    "x-request-id",
+    "x-headgate-queue-position",
+    "x-headgate-estimated-wait-ms",
+    "x-headgate-estimated-wait-p90-ms",
+    "x-headgate-dropped-fields",
+)
+"""The headers of an answer that a page may read."""
+PREFLIGHT_KEPT_S = 600
+
+
+class ConfiguredCors:
+    """ASGI middleware. The origins are known when the app has started (Context.cors_origins); none by default.
+
+    A preflight request has no key, so this middleware answers it before any handler looks for one.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._cors: CORSMiddleware | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origins = scope["app"].state.context.cors_origins if scope["type"] == "http" else ()
+        if not origins:
+            return await self._app(scope, receive, send)
+        if self._cors is None:
+            self._cors = CORSMiddleware(
+                self._app,
+                allow_origins=origins,
+                allow_methods=["GET", "POST", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=EXPOSED,
+                max_age=PREFLIGHT_KEPT_S,
+            )
+        return await self._cors(scope, receive, send)
+
+
+class FinishedBeforeLastByte:
+    """ASGI middleware. It does nothing in a front that is not in Lambda (`GateSettings.frozen`).
+
+    The last message of the body waits until no task runs beside the request and no command is on its way. It does so
+    too before an answer that breaks off. Lambda sends one request at a time to a process, so that no other request's
+    work is waited for.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["app"].state.context.settings.frozen is None:
+            return await self._app(scope, receive, send)
+        context: Context = scope["app"].state.context
+
+        async def send_finished(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                await _finish(context)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_finished)
+        finally:
+            await _finish(context)
+        return None
+
+
+async def _finish(context: Context) -> None:
+    """Finish the work of the request and export its spans."""
+    await context.finish()
+    await context.tracing.flush()

@@ -17,16 +17,15 @@ from typing import Any
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.fields.parse import parse_request
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Outcome, Waiting
 from dispatcher.model.errors import InvalidRequest, NoWorker, TenantError
-from dispatcher.operations.calls.answer import body_of, result_of
+from dispatcher.operations.calls.answer import body_of, rendered, result_of
 from dispatcher.operations.calls.followed import FollowedCall
 from dispatcher.operations.calls.submit import Known, NewCall, submit
 from dispatcher.operations.context import Context
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import count, log_ended, logger, metrics
-from functions.rendering import rendered
 from functions.runtime import runtime
 
 STARTING_CHECK_S = 5.0

@@ -10,10 +10,9 @@ from typing import Any
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.model.errors import InvalidRequest, TenantError, UnknownInvocation
-from dispatcher.model.records.invocation import Invocation
+from dispatcher.model.kept import Invocation
 from dispatcher.operations.calls.answer import body_of, progress_of
-from dispatcher.operations.calls.keys import latest
-from dispatcher.operations.calls.results import error_of
+from dispatcher.operations.calls.results import error_of, latest
 from dispatcher.operations.context import Context
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import logger, metrics

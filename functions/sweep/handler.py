@@ -1,7 +1,7 @@
 """headgate-sweep, once a minute: a Tick for each pool, so that deadlines are decided also in a fleet without traffic.
 
 For each pool it publishes the load and the delays, and the number of workers that the pool should have, and sets this
-number (dispatcher/operations/scaling/service.py). Each sweep publishes all values, zeros too: a missing value never
+number (dispatcher/operations/scaling.py). Each sweep publishes all values, zeros too: a missing value never
 means zero. It starts an executor for suspended calls, and once an hour it saves the log where no gate process does
 (dispatcher/service/log_keeper.py). It ends the calls of deleted tenants that no process holds.
 

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Protocol
 
 from dispatcher.model.call import CallTerms
-from dispatcher.model.capabilities import TEXT
+from dispatcher.model.fleet import TEXT
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished as Finished
 from dispatcher.model.worker_protocol import Started as Started
@@ -122,7 +122,7 @@ class RefusedByPolicy(EngineError):
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """Facts of a model for the fleet. `model`: its name for tenants. `bytes_per_token`: mean over English text.
-    `capabilities`: what the engine supports (dispatcher/model/capabilities.py). `description`: for people, the device
+    `capabilities`: what the engine supports (dispatcher/model/fleet.py). `description`: for people, the device
     and the sizes that the engine chose at its start; empty if it chose none."""
 
     model: str

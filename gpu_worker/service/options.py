@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dispatcher.model.capabilities import Capability
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.fleet import Capability
 from gpu_worker.engines.registry import DTYPES, ENGINES
 from gpu_worker.service.agent import AgentSettings
 from gpu_worker.service.tiers_file import WorkerTiers, load_tiers

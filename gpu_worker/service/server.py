@@ -24,8 +24,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from dispatcher.model.execution_token import ExecutionTokenRefused, verify
-from dispatcher.model.fleet_secrets import FleetSecrets
+from dispatcher.model.fleet_secrets import ExecutionTokenRefused, FleetSecrets, verify
 from dispatcher.model.worker_protocol import WorkOrder, WorkRefused
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Clock

@@ -18,7 +18,7 @@ from rich.markup import escape
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import WorkerSet
-from dispatcher.operations.tenants.administration import TenantAdmin
+from dispatcher.operations.administration import TenantAdmin
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock, RealIds
 from dispatcher.settings.config import Config

@@ -14,10 +14,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.model.records.tenants import has_id, is_named, name_of
-from dispatcher.model.records.usage import HOUR_S, UsageRow
-from dispatcher.monitor.follower import open_follower
-from dispatcher.monitor.usage import usage_rows
+from dispatcher.model.tenants import has_id, is_named, name_of
+from dispatcher.model.usage import HOUR_S, UsageRow
+from dispatcher.monitor.follower import open_follower, usage_rows
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config

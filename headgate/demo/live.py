@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dispatcher.model.records.tenants import name_of
+from dispatcher.model.tenants import name_of
 from dispatcher.monitor.picture import Picture
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import WEIGHTED_TOKENS

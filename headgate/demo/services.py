@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.tenant_store import TenantStore
+from dispatcher.model.tenants import TenantStore
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.monitor.picture import Picture
 from dispatcher.policies.clocks import Share

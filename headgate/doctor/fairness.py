@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatcher.model.records.tenants import Tenant
-from dispatcher.operations.tenants.administration import TenantAdmin
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.administration import TenantAdmin
 from dispatcher.ports import Ids
 from headgate.demo.measure import Sample
 from headgate.demo.player import Player

@@ -14,7 +14,7 @@ from typing import Any
 import openai
 
 from dispatcher.model.errors import HeadgateError, StoreUnavailable, WrongClock
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.monitor.picture import WorkerPicture
 from dispatcher.policies.share_bounds import SHARE_BOUNDS, share_problem

@@ -11,9 +11,8 @@ import boto3
 import botocore.session
 from botocore.config import Config
 
-from dispatcher.model.records.tenant_store import TenantStore
-from dispatcher.model.records.tenants import Tenant
-from dispatcher.operations.tenants.directory import new_key
+from dispatcher.model.tenants import Tenant, TenantStore
+from dispatcher.operations.directory import new_key
 from dispatcher.policies.clocks import Share
 from dispatcher.processes.bootstrap import RealClock, RealIds, real_random
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.model.fleet_plan import GroupPlan
-from dispatcher.model.records.tenants import name_of
+from dispatcher.model.fleet import GroupPlan
+from dispatcher.model.tenants import name_of
 from dispatcher.monitor.picture import ModelPicture, Picture, TenantPicture, WorkerPicture
 from dispatcher.policies.planning.autoscaling import WorkersNeeded
 

@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dispatcher.model.errors import ConfigurationError, LogError, LogNewer, StoreUnavailable
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import LogFollower, open_follower
-from dispatcher.operations.tenants.administration import StoreAdmin
+from dispatcher.operations.administration import StoreAdmin
 from dispatcher.ports import Clock, Store
 from dispatcher.processes.bootstrap import RealClock, RealIds, make_store
 from dispatcher.settings.config import load_config

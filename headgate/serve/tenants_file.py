@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic_core import to_json
 
-from dispatcher.model.records.tenants import Tenant
-from dispatcher.operations.tenants.administration import NAME
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.administration import NAME
 from dispatcher.settings.sections import TenantSection
 from headgate.tenants_file import TenantsFile, read_tenants_file
 

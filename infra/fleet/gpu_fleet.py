@@ -1,4 +1,4 @@
-"""The GPU fleet of a pool: workers on ECS, on GPU instances (gpu_capacity.py, managed_capacity.py).
+"""The GPU fleet of a pool: workers on ECS, on GPU instances (capacity.py).
 
 A task has three containers. `weights` copies the model from S3 to the instance's own disk and ends; then `worker` loads
 it; `gate` is the gate process beside it, which may lead. ECS starts and stops instances as tasks need them. Instances,
@@ -23,13 +23,10 @@ from constructs import Construct
 
 from headgate.deployment.images import ecr_image
 from headgate.deployment.pool import Pool
-from infra.checks.findings import acknowledge
-from infra.fleet.gpu_capacity import DISK, SPOT_NOTICE, WORKER_UID, GpuCapacity
-from infra.fleet.managed_capacity import ManagedCapacity
-from infra.fleet.removal import RemoveGroup
-from infra.network import GATE_PORT, WORKER_PORT, Network
-from infra.order import put_after
-from infra.watching.watched import FIVE_MINUTES
+from infra.checks import acknowledge
+from infra.fleet.capacity import DISK, SPOT_NOTICE, WORKER_UID, GpuCapacity, ManagedCapacity, RemoveGroup
+from infra.network import GATE_PORT, WORKER_PORT, Network, put_after
+from infra.watched import FIVE_MINUTES
 
 MODEL, HOME = "/model", "/var/lib/headgate"
 WEIGHTS_MB, GATE_MB = 2048, 1024
@@ -226,7 +223,7 @@ class GpuFleet(Construct):
             if self._is_managed
             else ecs.Ec2Service(self, "Workers", placement_strategies=[spread], **options)
         )
-        cast(ecs.CfnService, service.node.default_child).add_property_deletion_override("DesiredCount")
+        cast("ecs.CfnService", service.node.default_child).add_property_deletion_override("DesiredCount")
         return service
 
 

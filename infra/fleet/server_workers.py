@@ -17,10 +17,9 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
 from headgate.deployment.pool import ForeignServer, Pool
-from infra.checks.findings import acknowledge
-from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network
-from infra.order import put_after
-from infra.watching.watched import FIVE_MINUTES, total
+from infra.checks import acknowledge
+from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network, put_after
+from infra.watched import FIVE_MINUTES, total
 
 CPU, MEMORY_MB = 512, 1024
 DOCKERFILE = "gpu_worker/proxy.Dockerfile"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.model.records.batches import Batch
-from dispatcher.model.records.files import FileRecord
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
-from dispatcher.model.records.kept_response import KeptResponse
-from dispatcher.model.records.usage import TenantRow, UsageRow
+from dispatcher.model.batches import Batch, FileRecord
+from dispatcher.model.kept import Invocation, KeptResponse, StoredAnswer
 from dispatcher.model.requests import Endpoint
+from dispatcher.model.usage import TenantRow, UsageRow
 
 START = 1_000_000.0
 SHARD = "pool-0"

@@ -11,8 +11,8 @@ import pytest
 
 from dispatcher.files.folder import FolderFiles
 from dispatcher.files.s3 import PART_BYTES, S3Files
+from dispatcher.model.batches import FileStore, UnknownFile
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.files import FileStore, UnknownFile
 from dispatcher.processes.bootstrap import RealClock
 from headgate.local.moto.server import make_server
 

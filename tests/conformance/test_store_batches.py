@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dispatcher.model.records.batches import IN_PROGRESS
+from dispatcher.model.batches import IN_PROGRESS
 from dispatcher.ports import Store
 from tests.conformance.store_world import EXPIRES_AT, START, FakeClock, batch, file
 

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.ports import Log
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.stores.dynamodb.log import DAY_S, DynamoLog

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.records.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Log, Store
 from dispatcher.stores.snapshot_parts import PART_BYTES_MAX
 from tests.conformance.store_backends import TablePlace, open_table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.records.kept_response import CONTENT_BYTES_MAX
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.kept import CONTENT_BYTES_MAX
+from dispatcher.model.usage import HOUR_S
 from dispatcher.ports import Store
 from tests.conformance.store_world import START, FakeClock, kept_response
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from dispatcher.model.records.audit import AuditRecord
-from dispatcher.model.records.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import AuditRecord, KeyRecord, Tenant
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Store

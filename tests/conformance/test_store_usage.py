@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dispatcher.model.records.usage import UsageRow
+from dispatcher.model.usage import UsageRow
 from dispatcher.ports import Store
 from dispatcher.stores.layout import TENANT_ROW_KEEP_S
 from tests.conformance.store_world import SHARD, FakeClock, tenant_row, usage_row

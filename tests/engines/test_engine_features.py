@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, Finished, Started, Token

@@ -34,9 +34,8 @@ from dispatcher.model.commands import (
     Waiting,
 )
 from dispatcher.model.facts import Entry, Fact, OrderSet
-from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
+from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 from dispatcher.model.formats import NEWEST
-from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.service.frames import (
     Ask,

@@ -18,8 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from dispatcher.model.records.audit import AuditRecord
-from dispatcher.model.records.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import AuditRecord, KeyRecord, Tenant
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Store

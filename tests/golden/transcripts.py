@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 from tests.support.asgi import Caller
 from tests.support.gate.batch_story import batch_gate, ended, runner
 from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate

@@ -23,18 +23,16 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
         pytest.skip("aws_cdk is not installed: `make synth` installs it and runs these tests")
     from aws_cdk import App
 
+    from infra import checks
     from infra.app import make_app
     from infra.bundle import Bundle
-    from infra.checks import cdk_warnings
 
     def made(**fields: Any) -> Path:
         bundle = tmp_path_factory.mktemp("bundle")
         for name in ("run.sh", "Dockerfile"):
             (bundle / name).write_text("")
         out = tmp_path_factory.mktemp("cdk.out")
-        cdk_warnings.synthesise(
-            make_app(Deployment.model_validate(fields), Bundle(bundle, "digest"), App(outdir=str(out)))
-        )
+        checks.synthesise(make_app(Deployment.model_validate(fields), Bundle(bundle, "digest"), App(outdir=str(out))))
         return out
 
     return made

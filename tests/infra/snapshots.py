@@ -81,7 +81,7 @@ def synthesised(fields: dict[str, Any], folder: Path) -> str:
     from headgate.deployment.model import Deployment
     from infra.app import make_app
     from infra.bundle import Bundle
-    from infra.checks.cdk_warnings import synthesise
+    from infra.checks import synthesise
 
     bundle, out = folder / "bundle", folder / "cdk.out"
     bundle.mkdir()

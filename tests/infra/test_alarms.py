@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.monthly_cost import ALARM_METRICS
-from dispatcher.model.scaling import FleetLoad, PoolDelays, ScaleReport
+from dispatcher.model.fleet import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.policies.tiers import TENANT_TIERS
 from functions.observability import publish_delays, publish_load, publish_scaling
 from tests.infra.conftest import Synthesise

@@ -35,7 +35,7 @@ Successfully synthesized to cdk.out
 
 
 def test_each_kind_of_warning_is_found_and_nothing_else() -> None:
-    from infra.checks.cdk_warnings import unexplained
+    from infra.checks import unexplained
 
     assert unexplained(PRINTED) == [ANNOTATED, DEPRECATED, NODE, PYTHON, OF_THE_COMMAND]
     assert unexplained("Successfully synthesized\nResources: 150 no warnings\n") == []
@@ -50,22 +50,22 @@ def test_each_kind_of_warning_is_found_and_nothing_else() -> None:
     ],
 )
 def test_a_reason_is_for_one_warning(monkeypatch: pytest.MonkeyPatch, name: str, left: list[str]) -> None:
-    from infra.checks import cdk_warnings
+    from infra import checks
 
-    monkeypatch.setattr(cdk_warnings, "ACCEPTED", {name: "a test"})
-    assert cdk_warnings.unexplained(f"{ANNOTATED}\n{DEPRECATED}") == left
+    monkeypatch.setattr(checks, "ACCEPTED", {name: "a test"})
+    assert checks.unexplained(f"{ANNOTATED}\n{DEPRECATED}") == left
 
 
 def test_a_reason_is_found_in_the_lines_after_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    from infra.checks import cdk_warnings
+    from infra import checks
 
-    monkeypatch.setattr(cdk_warnings, "ACCEPTED", {"test:strange": "a test"})
-    assert OF_THE_COMMAND not in cdk_warnings.unexplained(PRINTED)
-    assert cdk_warnings.unexplained(f"{DEPRECATED}\n{PRINTED.partition(PYTHON)[2]}") == [DEPRECATED]
+    monkeypatch.setattr(checks, "ACCEPTED", {"test:strange": "a test"})
+    assert OF_THE_COMMAND not in checks.unexplained(PRINTED)
+    assert checks.unexplained(f"{DEPRECATED}\n{PRINTED.partition(PYTHON)[2]}") == [DEPRECATED]
 
 
 def test_each_accepted_warning_has_a_reason() -> None:
-    from infra.checks.cdk_warnings import ACCEPTED
+    from infra.checks import ACCEPTED
 
     assert all(len(reason.split()) > 3 for reason in ACCEPTED.values())
 
@@ -74,7 +74,7 @@ def test_each_accepted_warning_has_a_reason() -> None:
 def test_the_command_prints_what_was_printed_and_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, status: int
 ) -> None:
-    from infra.checks.cdk_warnings import main
+    from infra.checks import main
 
     log = tmp_path / "synth.log"
     log.write_text(text, encoding="utf-8")
@@ -87,17 +87,17 @@ def test_the_command_prints_what_was_printed_and_fails(
 def test_a_stack_with_a_warning_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from aws_cdk import Annotations, App, Stack
 
-    from infra.checks import cdk_warnings
+    from infra import checks
 
     app = App(outdir=str(tmp_path))
     Annotations.of(Stack(app, "Careless")).add_warning_v2("test:strange", "this is strange")
-    with pytest.raises(cdk_warnings.UnexplainedWarningError, match=r"/Careless: this is strange .ack: test:strange."):
-        cdk_warnings.synthesise(app)
-    monkeypatch.setattr(cdk_warnings, "ACCEPTED", {"test:strange": "this test makes it"})
-    cdk_warnings.synthesise(app)
+    with pytest.raises(checks.UnexplainedWarningError, match=r"/Careless: this is strange .ack: test:strange."):
+        checks.synthesise(app)
+    monkeypatch.setattr(checks, "ACCEPTED", {"test:strange": "this test makes it"})
+    checks.synthesise(app)
 
 
 def test_make_synth_reads_what_the_cdk_printed() -> None:
     recipe = (Path(__file__).parents[2] / "Makefile").read_text().partition("\nsynth:")[2].partition("\n\n")[0]
-    assert "python -m infra.checks.cdk_warnings build/synth.log" in recipe
+    assert "python -m infra.checks build/synth.log" in recipe
     assert ">build/synth.log 2>&1" in recipe

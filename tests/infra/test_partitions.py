@@ -16,8 +16,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from dispatcher.model.records.audit import AuditRecord
-from dispatcher.model.records.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import AuditRecord, KeyRecord, Tenant
 from dispatcher.stores.dynamodb.store import DynamoStore, create_table
 from tests.conformance.store_world import (
     START,

@@ -55,7 +55,7 @@ the entry, and projections after 2,000 entries or an hour, which is later than a
 NOT_RECORDED = {
     (RESULT, "dynamodb:Query", "SNAP"): "a log begins with a snapshot only after 2,000 entries or an hour",
     (EXECUTE, "dynamodb:Query", "SNAP"): "the same",
-    (FRONT, "dynamodb:GetItem", "CALL"): "a repeated key, after an end that may be tried again (keys.py)",
+    (FRONT, "dynamodb:GetItem", "CALL"): "a repeated key, after an end that may be tried again (results.py)",
     (LAMBDA_FRONT, "dynamodb:GetItem", "CALL"): "the same",
     (
         SWEEP,

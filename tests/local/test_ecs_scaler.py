@@ -11,9 +11,9 @@ from botocore.stub import Stubber
 
 from dispatcher.ecs import KEPT_MINUTES, EcsService
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.scaling import FleetLoad, ScaleReport
-from dispatcher.operations.scaling.scale import ScaleSettings
-from dispatcher.operations.scaling.service import Scaling
+from dispatcher.model.fleet import FleetLoad, ScaleReport
+from dispatcher.operations.scaling import Scaling
+from dispatcher.operations.worker_count import ScaleSettings
 from tests.support.local.aws_client import aws_client
 from tests.support.virtual_time import LoopClock
 

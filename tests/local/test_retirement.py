@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from openai import AsyncOpenAI
 
-from dispatcher.model.scaling import FleetLoad, ServiceCount
-from dispatcher.operations.scaling.scale import ScaleSettings
-from dispatcher.operations.scaling.service import Scaling
+from dispatcher.model.fleet import FleetLoad, ServiceCount
+from dispatcher.operations.scaling import Scaling
+from dispatcher.operations.worker_count import ScaleSettings
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import GateLink
 from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link
@@ -42,7 +42,7 @@ LONG, SHORT = 1500, 300
 
 @dataclass
 class Service:
-    """dispatcher.model.scaling.FleetScaler, over the fleet's worker processes."""
+    """dispatcher.model.fleet.FleetScaler, over the fleet's worker processes."""
 
     fleet: LocalFleet
     watch: LoadWatch

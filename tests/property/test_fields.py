@@ -10,13 +10,12 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from dispatcher.fields.chat_objects import ASSISTANT
 from dispatcher.fields.kinds import Field, FieldTable, Kind
-from dispatcher.fields.parse import parse, parse_request
-from dispatcher.fields.supported import check_capabilities, unread_fields
-from dispatcher.fields.table.messages import ASSISTANT
+from dispatcher.fields.parse import check_capabilities, parse, parse_request, unread_fields
 from dispatcher.fields.tables import CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, TABLES
-from dispatcher.model.capabilities import Capability
 from dispatcher.model.errors import InvalidRequest
+from dispatcher.model.fleet import Capability
 from dispatcher.model.requests import Endpoint, Request, request_from_json
 from dispatcher.strict_json import parse_object
 

@@ -9,10 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatcher.model.records.tenants import Tenant, name_of
-from dispatcher.operations.tenants.administration import StoreAdmin
-from dispatcher.operations.tenants.directory import CACHE_S
-from dispatcher.operations.tenants.erasing import TenantData
+from dispatcher.model.tenants import Tenant, name_of
+from dispatcher.operations.administration import StoreAdmin, TenantData
+from dispatcher.operations.directory import CACHE_S
 from tests.support.asgi import Caller
 from tests.support.depth import at_depth
 from tests.support.gate.batch_story import batch_gate, line, started

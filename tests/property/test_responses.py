@@ -11,12 +11,9 @@ from dispatcher.fields.parse import parse
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Token
-from dispatcher.responses.answer import ResponseEvents
-from dispatcher.responses.errors import Places, renamed
-from dispatcher.responses.items import listed
-from dispatcher.responses.record import ResponseRecord, decode, encode
-from dispatcher.responses.request import Asked, chat_of, parse_asked
-from dispatcher.responses.shape import ResponseHead
+from dispatcher.responses.answer import ResponseEvents, ResponseHead
+from dispatcher.responses.items import ResponseRecord, decode, encode, listed
+from dispatcher.responses.request import Asked, Places, chat_of, parse_asked, renamed
 
 TYPES = (
     *("message", "function_call", "function_call_output", "reasoning", "input_text", "output_text", "input_image"),

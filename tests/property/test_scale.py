@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.model.scaling import FleetLoad
-from dispatcher.operations.scaling.scale import ScaleSettings, ScaleState, remaining_start_s, scale
+from dispatcher.model.fleet import FleetLoad
+from dispatcher.operations.worker_count import ScaleSettings, ScaleState, remaining_start_s, scale
 from tests.support.scaling.fleet import CAPACITY_PER_S, Pool, World
 
 BOUNDS = st.tuples(st.integers(0, 6), st.integers(1, 20)).map(lambda pair: (min(pair), max(pair)))

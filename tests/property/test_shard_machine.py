@@ -30,7 +30,7 @@ from dispatcher.model.commands import (
     call_id,
 )
 from dispatcher.model.facts import Entry
-from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
+from dispatcher.model.fleet import GroupPlan, WorkerPlan
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.shard.codec import decode_entry, encode_entry

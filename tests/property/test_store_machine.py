@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from dispatcher.model.errors import LogGap
-from dispatcher.model.records.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
 from dispatcher.stores.memory import MemoryStore
 from dispatcher.stores.sqlite.store import SqliteStore

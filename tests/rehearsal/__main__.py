@@ -26,7 +26,7 @@ from headgate.local.seed import CREDENTIALS, REGION, session
 from headgate.local.stack import base_environment
 from infra.app import make_app
 from infra.bundle import Bundle
-from infra.checks.cdk_warnings import synthesise
+from infra.checks import synthesise
 from tests.rehearsal.checks import Checks
 from tests.rehearsal.moto_stack import Created, create
 from tests.rehearsal.tasks import HERE, Service, Task

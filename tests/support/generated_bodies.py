@@ -20,8 +20,9 @@ import psutil
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
-from dispatcher.model.capabilities import Capability
-from functions.http_api.openapi.document import OPERATIONS, document
+from dispatcher.model.fleet import Capability
+from functions.http_api import openapi
+from functions.http_api.openapi import OPERATIONS
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import Gate, make_gate
 from tests.support.gate.worker_client import Act
@@ -44,7 +45,7 @@ def generated(path: str, count: int, seed: int) -> Iterator[dict[str, Any]]:
     import schemathesis  # here: it takes seconds, and most tests that are collected beside these need none
 
     bodies: list[dict[str, Any]] = []
-    schema = schemathesis.openapi.from_dict(document())
+    schema = schemathesis.openapi.from_dict(openapi())
 
     @seeded(seed)
     @settings(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable
 
-from dispatcher.model.records.files import UnknownFile
+from dispatcher.model.batches import UnknownFile
 
 READ_BYTES = 1000
 
 
 class MemoryFiles:
-    """dispatcher.model.records.files.FileStore."""
+    """dispatcher.model.batches.FileStore."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}

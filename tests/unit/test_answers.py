@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.answers.collected import Collected
-from dispatcher.model.answers.form import DONE, KEEPALIVE, AnswerHead, event, usage
+from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, Collected, event, usage
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Token
-from dispatcher.responses.shape import usage as usage_of_response
+from dispatcher.responses.answer import usage as usage_of_response
 
 CHAT = AnswerHead("i", 7, "m", Endpoint.CHAT)
 COMPLETION = AnswerHead("i", 7, "m", Endpoint.COMPLETION)

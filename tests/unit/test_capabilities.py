@@ -1,6 +1,6 @@
 """What the workers of a model support together."""
 
-from dispatcher.model.capabilities import TEXT, Capability, common
+from dispatcher.model.fleet import TEXT, Capability, common
 
 
 def test_what_counts_is_what_each_worker_supports() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.answers.collected import Collected, merged, tokens_of
-from dispatcher.model.answers.form import AnswerHead
+from dispatcher.model.answers import AnswerHead, Collected, merged, tokens_of
 from dispatcher.model.requests import IMAGE_BYTES, Endpoint, Request, request_from_json
 from dispatcher.model.worker_protocol import Finished, Started, Token
 

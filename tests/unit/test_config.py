@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.operations.calls.frozen import DEADLINE_MAX_S, FrozenFront
+from dispatcher.operations.limits import DEADLINE_MAX_S, FrozenFront
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.settings.config import load_config
 

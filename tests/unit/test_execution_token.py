@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.model.execution_token import ExecutionToken, ExecutionTokenRefused, digest, sign, verify
-from dispatcher.model.fleet_secrets import FleetSecrets
+from dispatcher.model.fleet_secrets import ExecutionToken, ExecutionTokenRefused, FleetSecrets, digest, sign, verify
 
 SECRET = b"sixteen characters and more"
 TOKEN = ExecutionToken("w", "i", 1, 100.0, digest(b"body"))

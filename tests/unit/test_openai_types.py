@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from dispatcher.fields.parse import parse_request
-from dispatcher.model.answers.form import AnswerHead
+from dispatcher.model.answers import AnswerHead
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished
 

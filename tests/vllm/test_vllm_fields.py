@@ -18,8 +18,8 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.pooling.embed import protocol as embed
 from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 
+from dispatcher.fields import chat_objects, common
 from dispatcher.fields.kinds import FieldTable
-from dispatcher.fields.table import formats, sampling, tools
 from dispatcher.fields.tables import CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
 
 MODELS: list[tuple[FieldTable, type[BaseModel]]] = [
@@ -28,19 +28,19 @@ MODELS: list[tuple[FieldTable, type[BaseModel]]] = [
     (RESPONSES_TABLE, ResponsesRequest),
     (EMBEDDINGS_TABLE, embed.EmbeddingCompletionRequest),
     (EMBEDDINGS_TABLE, embed.EmbeddingChatRequest),
-    (sampling.STREAM_OPTIONS, base.StreamOptions),
-    (tools.TOOL, chat.ChatCompletionToolsParam),
-    (tools.FUNCTION, base.FunctionDefinition),
-    (tools.NAMED_TOOL, chat.ChatCompletionNamedToolChoiceParam),
-    (tools.NAMED, chat.ChatCompletionNamedFunction),
-    (formats.JSON_SCHEMA_FORMAT, base.ResponseFormat),
-    (formats.JSON_SCHEMA, base.JsonSchemaResponseFormat),
-    (formats.STRUCTURAL_TAG, base.StructuralTagResponseFormat),
-    (formats.STRUCTURAL_TAG, base.LegacyStructuralTagResponseFormat),
+    (common.STREAM_OPTIONS, base.StreamOptions),
+    (chat_objects.TOOL, chat.ChatCompletionToolsParam),
+    (chat_objects.FUNCTION, base.FunctionDefinition),
+    (chat_objects.NAMED_TOOL, chat.ChatCompletionNamedToolChoiceParam),
+    (chat_objects.NAMED, chat.ChatCompletionNamedFunction),
+    (chat_objects.JSON_SCHEMA_FORMAT, base.ResponseFormat),
+    (chat_objects.JSON_SCHEMA, base.JsonSchemaResponseFormat),
+    (chat_objects.STRUCTURAL_TAG, base.StructuralTagResponseFormat),
+    (chat_objects.STRUCTURAL_TAG, base.LegacyStructuralTagResponseFormat),
 ]
 DATACLASSES = [
-    (formats.STRUCTURED_OUTPUTS, StructuredOutputsParams),
-    (sampling.REPETITION_DETECTION, RepetitionDetectionParams),
+    (chat_objects.STRUCTURED_OUTPUTS, StructuredOutputsParams),
+    (common.REPETITION_DETECTION, RepetitionDetectionParams),
 ]
 
 

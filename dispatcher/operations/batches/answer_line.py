@@ -8,6 +8,9 @@ process before it, running or answered, and no line is charged twice.
 
 A call that no worker begins within half of its time is withdrawn and submitted again. Otherwise a line that waited long
 would begin shortly before its deadline, and the worker would end it in the middle of its answer.
+
+A line without an answer is given up when its batch stops: the tenant cancelled it or was deleted, or its window is
+over.
 """
 
 from __future__ import annotations
@@ -20,25 +23,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dispatcher.fields.parse import parse
-from dispatcher.fields.table.batches import ENDPOINTS, RESPONSES
-from dispatcher.model.answers.collected import Choices
-from dispatcher.model.answers.form import AnswerHead
+from dispatcher.fields.tables import ENDPOINTS, RESPONSES_PATH
+from dispatcher.model.answers import AnswerHead, Choices
+from dispatcher.model.batches import Batch
 from dispatcher.model.errors import (
     AnsweredError,
     DeadlineExceeded,
+    HeadgateError,
     InvalidRequest,
     ServiceError,
     StoreUnavailable,
     TenantDeleted,
 )
-from dispatcher.model.records.batches import Batch
-from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished
-from dispatcher.operations.batches.deferred import deferred_class
-from dispatcher.operations.batches.lines import Line, custom_id_of, fields_of
-from dispatcher.operations.batches.results import LineResult, done, failed, given_up
-from dispatcher.operations.batches.stop import Stop
+from dispatcher.operations.batches.create import deferred_class
+from dispatcher.operations.batches.lines import Line, LineResult, custom_id_of, done, failed, fields_of, given_up
 from dispatcher.operations.calls.answer import head_of, result_of
 from dispatcher.operations.calls.call import Call
 from dispatcher.operations.calls.ends import cancel
@@ -47,10 +48,43 @@ from dispatcher.operations.calls.results import choices_of, last_event
 from dispatcher.operations.calls.submit import Known, NewCall, submit
 from dispatcher.operations.context import Context
 from dispatcher.operations.responses import Turn, keep_if_wanted, read_turn
-from dispatcher.responses.answer import ResponseEvents
-from dispatcher.responses.errors import renamed
+from dispatcher.responses.answer import ResponseEvents, ResponseHead
 from dispatcher.responses.items import listed
-from dispatcher.responses.shape import ResponseHead
+from dispatcher.responses.request import renamed
+
+CANCELLED_BY_TENANT = ("batch_cancelled", "The batch was cancelled before this request had an answer.")
+WINDOW_OVER = ("batch_expired", "This request had no answer at the end of the completion window.")
+TENANT_DELETED = ("tenant_deleted", "The tenant was deleted before this request had an answer.")
+
+
+class TenantGone(HeadgateError):
+    """The batch's tenant was deleted. No result is written."""
+
+
+class Stop:
+    """Set at most once. `reason` is the code and the message of the lines that are given up."""
+
+    def __init__(self) -> None:
+        self.reason = ("", "")
+        self._event = asyncio.Event()
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def set(self, reason: tuple[str, str]) -> None:
+        if not self.is_set:
+            self.reason = reason
+            self._event.set()
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Return when the batch stops, or after `timeout_s` seconds."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return
+
 
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0
 """The pause before a refused line is submitted again doubles from the first to the second of these."""
@@ -231,7 +265,7 @@ async def line_request(context: Context, tenant: Tenant, line: Line, endpoint: s
 
 async def _line_request(context: Context, tenant: Tenant, line: Line, endpoint: str) -> LineRequest:
     fields, turn = fields_of(line, endpoint), None
-    if endpoint == RESPONSES:
+    if endpoint == RESPONSES_PATH:
         turn = await read_turn(context, tenant.identity, fields)
         request = turn.chat.request
     else:

@@ -1,4 +1,8 @@
-"""Creates, finds and cancels batches. The runner (runner.py) does the work."""
+"""Creates, finds and cancels batches. The runner (run.py) does the work.
+
+The lines of a batch have a deferred SLO class of the pool that serves the line's model. Where no pool has one for the
+tenant, no batch is created.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dispatcher.fields.objects import read_fields
-from dispatcher.fields.reading import Reading
+from dispatcher.fields.kinds import Reading, read_fields
 from dispatcher.fields.tables import BATCH_TABLE
+from dispatcher.model.batches import CANCELLED, CANCELLING, INPUT, VALIDATING, Batch, UnknownBatch, UnknownFile
 from dispatcher.model.errors import InvalidRequest, Refused
-from dispatcher.model.records.batches import CANCELLED, CANCELLING, VALIDATING, Batch, UnknownBatch
-from dispatcher.model.records.files import INPUT, UnknownFile
-from dispatcher.model.records.tenants import Tenant
-from dispatcher.operations.batches.deferred import check_deferred
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import file_store, new_id
+from dispatcher.operations.pools import Pool
 from dispatcher.operations.store_patience import in_time
+from dispatcher.policies.planning.slo import SloClass
 
 OPEN_MAX = 50
 """The most batches of one tenant that wait or run."""
@@ -92,3 +95,33 @@ async def _check_input(context: Context, tenant: str, file_id: str) -> None:
         raise UnknownFile("No file has the id in `input_file_id`.")
     if record.purpose != INPUT:
         raise InvalidRequest(f"The file has the purpose {record.purpose}; {INPUT} is required.", "input_file_id")
+
+
+def check_deferred(context: Context, tenant: Tenant) -> None:
+    """Raise InvalidRequest if the tenant's requests may have a deferred class in no pool."""
+    if all(_find_deferred_class(pool, tenant) is None for pool in context.pools):
+        raise _unavailable("This service has")
+
+
+def deferred_class(pool: Pool, tenant: Tenant) -> SloClass:
+    """Return the strictest deferred class that the tenant's requests may have in the pool.
+
+    Raises InvalidRequest if there is none.
+    """
+    found = _find_deferred_class(pool, tenant)
+    if found is None:
+        raise _unavailable("The pool of this model has")
+    return found
+
+
+def _find_deferred_class(pool: Pool, tenant: Tenant) -> SloClass | None:
+    classes = pool.settings.slo_classes
+    if classes is None:
+        return None
+    own = tenant.slo_class if tenant.slo_class in classes else classes.usual.name
+    return next((each for each in classes.allowed(own) if each.is_deferred), None)
+
+
+def _unavailable(has: str) -> InvalidRequest:
+    message = f"{has} no deferred SLO class, so it runs no batches: its operator sets HEADGATE_SLO_CLASSES."
+    return InvalidRequest(message, None, "batches_unavailable")

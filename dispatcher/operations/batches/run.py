@@ -1,7 +1,13 @@
-"""Runs one claimed batch: checks its file, gets the answers of its lines, and writes its output files.
+"""Runs the batches: claims those that wait or that another process has left, one of each tenant at a time.
+
+A batch has no pool: each of its lines goes to the pool of the line's model.
 
 The results of lines are stored in order, in parts. Each part is written before the batch's record names it. So after a
 crash another process continues at the first line without a stored result.
+
+For a while, no other process runs a claimed batch. Each change of its record renews the claim. If two processes run one
+batch nevertheless (one was suspended, and its claim expired), the record of the batch goes to one of them, and each
+line is charged once, because both submit it under the same idempotency key.
 """
 
 from __future__ import annotations
@@ -10,11 +16,11 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from dispatcher.model.errors import StoreUnavailable, TenantError
-from dispatcher.model.records.batches import (
+from dispatcher.model.batches import (
     CANCELLED,
     CANCELLING,
     COMPLETED,
@@ -23,17 +29,84 @@ from dispatcher.model.records.batches import (
     FINALIZING,
     IN_PROGRESS,
     VALIDATING,
+    Batch,
 )
-from dispatcher.model.records.tenants import Tenant
-from dispatcher.operations.batches.answer_line import LineCall
-from dispatcher.operations.batches.claim import Claim
-from dispatcher.operations.batches.deferred import check_deferred
-from dispatcher.operations.batches.lines import inspect, lines_of
-from dispatcher.operations.batches.results import LineResult, delete_parts, put_together, store_part
-from dispatcher.operations.batches.stop import CANCELLED_BY_TENANT, TENANT_DELETED, WINDOW_OVER, Stop, TenantGone
+from dispatcher.model.errors import HeadgateError, StoreUnavailable, TenantError
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.administration import TenantData
+from dispatcher.operations.batches.answer_line import (
+    CANCELLED_BY_TENANT,
+    TENANT_DELETED,
+    WINDOW_OVER,
+    LineCall,
+    Stop,
+    TenantGone,
+)
+from dispatcher.operations.batches.create import check_deferred
+from dispatcher.operations.batches.lines import LineResult, delete_parts, inspect, lines_of, put_together, store_part
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import file_of, file_store
-from dispatcher.operations.tenants.erasing import TenantData
+
+CLAIM_S = 15.0
+"""Another process may take the batch so long after the last renewal."""
+
+
+class ClaimLost(HeadgateError):
+    """Another process runs the batch, or it has ended."""
+
+
+async def claimed(context: Context, batch: Batch) -> Claim | None:
+    """Claim an open batch. Return None if another process has it, or takes it first."""
+    now = context.clock.now()
+    if not batch.is_open or (batch.runner and now < batch.claimed_until):
+        return None
+    name = context.ids.new()
+    own = replace(batch, version=batch.version + 1, runner=name, claimed_until=now + CLAIM_S)
+    return Claim(context, own) if await context.store.replace_batch(own, batch.version) else None
+
+
+class Claim:
+    """`batch` is the record as this process last wrote or read it."""
+
+    def __init__(self, context: Context, batch: Batch) -> None:
+        self.batch = batch
+        self.name = batch.runner
+        self._context = context
+        self._lock = asyncio.Lock()
+
+    async def change(self, **changes: Any) -> None:
+        """Write the changes and renew the claim. Raises ClaimLost, StoreUnavailable.
+
+        `times` are added to those of the record. A tenant may cancel the batch at any time. Then it stays `cancelling`
+        instead of `in_progress`, and the other changes are written.
+        """
+        async with self._lock:
+            while True:
+                now = self._context.clock.now()
+                if self.batch.status == CANCELLING and changes.get("status") == IN_PROGRESS:
+                    changes.pop("status")
+                claim = {"version": self.batch.version + 1, "claimed_until": now + CLAIM_S}
+                times = {**self.batch.times, **changes.get("times", {})}
+                changed = replace(self.batch, **(claim | changes | {"times": times}))
+                if await self._context.store.replace_batch(changed, self.batch.version):
+                    self.batch = changed
+                    return
+                await self._read()
+
+    async def enter(self, status: str, **changes: Any) -> None:
+        """Write a new status with its time, and the changes. Raises as `change`."""
+        await self.change(status=status, times={status: self._context.clock.now()}, **changes)
+
+    async def release(self) -> None:
+        """Let another process take the batch at once. Raises as `change`."""
+        await self.change(claimed_until=0.0)
+
+    async def _read(self) -> None:
+        found = await self._context.store.batch(self.batch.tenant, self.batch.id)
+        if found is None or found.runner != self.name or not found.is_open:
+            raise ClaimLost(f"Another process runs {self.batch.id}, or it has ended.")
+        self.batch = found
+
 
 WAITING_MAX = 16
 """So many lines of one batch wait at the gate: enough to fill slots as they become free."""
@@ -187,3 +260,78 @@ def _last_status(claim: Claim) -> str:
     if CANCELLING in batch.times:
         return CANCELLED
     return COMPLETED if batch.completed + batch.failed == batch.total else EXPIRED
+
+
+LOOK_EVERY_S = 2.0
+"""The pause between two looks for batches."""
+RUNNING_MAX = 16
+"""The most batches that one process runs at a time. The oldest of each tenant goes first."""
+CLEAN_EVERY_S = 3600.0
+DAY_S = 24 * 3600.0
+
+
+async def serve_batches(context: Context) -> None:
+    """Run batches until cancelled. Then release the claims, so that another process can continue at once."""
+    await _Runner(context).serve()
+
+
+class _Runner:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._running: dict[str, asyncio.Task[None]] = {}
+        """Maps a tenant to the task that runs its batch."""
+        self._clean_at = 0.0
+
+    async def serve(self) -> None:
+        try:
+            while True:
+                try:
+                    await self._look()
+                    await self._clean()
+                except StoreUnavailable as error:
+                    logger.warning("cannot look for batches: %s", error)
+                await self._context.clock.sleep(LOOK_EVERY_S)
+        finally:
+            for task in self._running.values():
+                task.cancel()
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def _look(self) -> None:
+        """Begin the oldest open batch of each tenant that has none running here."""
+        seen = set(self._running)
+        for tenant, batch_id in await self._context.store.open_batches(self._context.settings.batch_queue):
+            if tenant in seen or len(self._running) >= RUNNING_MAX:
+                continue
+            batch = await self._context.store.batch(tenant, batch_id)
+            if batch is None:
+                continue
+            if not batch.is_open:
+                await self._context.store.retire_batch(batch)
+                continue
+            seen.add(tenant)
+            claim = await claimed(self._context, batch)
+            if claim is not None:
+                self._running[tenant] = asyncio.create_task(self._run(tenant, claim))
+
+    async def _run(self, tenant: str, claim: Claim) -> None:
+        try:
+            await BatchRun(self._context, claim).run()
+            logger.info("batch %s of %s: %s", claim.batch.id, tenant, claim.batch.status)
+        except ClaimLost as error:
+            logger.warning("%s", error)
+        except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                logger.warning("batch %s of %s is interrupted: %s", claim.batch.id, tenant, type(error).__name__)
+            with suppress(HeadgateError):
+                await claim.release()
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            del self._running[tenant]
+
+    async def _clean(self) -> None:
+        """Delete files that have expired, and parts that a dead process left. Their records expire by themselves."""
+        now = self._context.clock.monotonic()
+        if now >= self._clean_at:
+            self._clean_at = now + CLEAN_EVERY_S
+            await file_store(self._context).delete_older(self._context.settings.files_kept_s + DAY_S)

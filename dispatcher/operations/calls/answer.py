@@ -1,4 +1,7 @@
-"""Gives the answer of a durable call to callers that did not stream it: repetitions of its key and later queries."""
+"""The whole answer of a call as OpenAI's body: at once, and later for callers that did not stream it.
+
+Repetitions of a durable call's key and later queries get the same body as the first caller.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dispatcher.model.answers.form import AnswerHead
+from dispatcher.model.answers import AnswerHead, Collected
 from dispatcher.model.commands import Offer, Over, Status, Unknown
 from dispatcher.model.errors import TenantDeleted, UnknownInvocation
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
+from dispatcher.model.kept import Invocation, StoredAnswer
+from dispatcher.operations.calls.call import Call
 from dispatcher.operations.calls.results import answer_without, choices_of, error_of, last_event
 from dispatcher.operations.calls.submit import Known
 from dispatcher.operations.context import Context
@@ -79,3 +83,11 @@ def body_of(invocation: Invocation, answer: StoredAnswer) -> dict[str, Any]:
 
 def head_of(invocation: Invocation) -> AnswerHead:
     return AnswerHead(invocation.id, int(invocation.created_at), invocation.model, invocation.endpoint)
+
+
+def head_of_call(call: Call) -> AnswerHead:
+    return AnswerHead(call.id, int(call.created_at), call.request.model, call.request.endpoint)
+
+
+def rendered(call: Call, collected: Collected) -> dict[str, Any]:
+    return head_of_call(call).body(collected.choices(), collected.finished)

@@ -1,18 +1,29 @@
-"""A call in its caller's process. The gate's command, the durable item and the worker's order are made from it."""
+"""A call in its caller's process: its terms, its SLO class, and how long its answer may get.
+
+The gate's command, the durable item and the worker's order are made from it. The SLO class says when its first token is
+due (policies/planning/slo.py).
+
+A chat without `max_tokens` ends when the model ends it. Its limit is what the tenant may have, and the engine shortens
+the limit to what fits into the context beside the prompt. The gate does not know such an answer's length. So its cost
+is estimated with `expected_tokens`, and corrected to the true length at the end, as every cost is.
+
+A completion without `max_tokens` gets `expected_tokens`: a bare text often has no natural end, and OpenAI's own default
+for it is only 16.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Offer, parse_call_id
-from dispatcher.model.records.invocation import Invocation
-from dispatcher.model.records.tenants import Tenant
-from dispatcher.model.requests import Request
+from dispatcher.model.errors import InvalidRequest
+from dispatcher.model.kept import Invocation
+from dispatcher.model.requests import Endpoint, Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import WorkOrder
-from dispatcher.operations.calls.output_limits import OutputLimit
-from dispatcher.operations.calls.slo import due_at
-from dispatcher.policies.planning.slo import SloClass
+from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.share_bounds import clamp_burst, clamp_cost, clamp_rate, clamp_weight
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import GateLink
@@ -154,3 +165,59 @@ def span_attributes(call: Call) -> dict[str, str | int]:
         "headgate.tier": call.tenant.tier.value,
         "headgate.invocation": call.id,
     }
+
+
+class OutputLimit(NamedTuple):
+    """The limit of an output, in tokens of each choice. `expected_tokens`: None if the client set the limit."""
+
+    max_tokens: int
+    expected_tokens: int | None = None
+
+    @property
+    def likely_tokens(self) -> int:
+        """The tokens that the estimate of the cost counts."""
+        return self.max_tokens if self.expected_tokens is None else self.expected_tokens
+
+
+def output_limit(request: Request, tenant: Tenant, expected_tokens: int) -> OutputLimit:
+    """Return the limit of a request: 0 for embeddings, which have no output.
+
+    The limit is 0 too if the tenant's limit has no token for each of the request's choices.
+    """
+    if request.endpoint is Endpoint.EMBEDDINGS:
+        return OutputLimit(0)
+    if request.max_tokens is not None:
+        return OutputLimit(request.max_tokens)
+    most = tenant.max_tokens_max // request.choices
+    expected = min(expected_tokens, most)
+    return OutputLimit(expected) if request.endpoint is Endpoint.COMPLETION else OutputLimit(most, expected)
+
+
+FIELD = "metadata.headgate_slo_class"
+
+
+def slo_class_of(classes: SloClasses | None, tenant: Tenant, request: Request) -> SloClass | None:
+    """Return the class of a request; None if the pool has no classes.
+
+    A tenant or key with a class that is not configured any more has the usual one. Raises InvalidRequest if the request
+    names an unknown class, or a stricter one than that of its tenant or key.
+    """
+    if classes is None:
+        if request.slo_class:
+            raise InvalidRequest("This service has no SLO classes: send the request without one.", FIELD)
+        return None
+    own = tenant.slo_class if tenant.slo_class in classes else classes.usual.name
+    try:
+        return classes.resolve(own, request.slo_class or None)
+    except ValueError as error:
+        raise InvalidRequest(f"{str(error)[:1].upper()}{str(error)[1:]}.", FIELD) from None
+
+
+def stored_class(classes: SloClasses | None, request: Request) -> SloClass | None:
+    """Return the class of a request that was accepted earlier; None if it had none, or its class is not configured."""
+    return classes.named(request.slo_class) if classes is not None and request.slo_class in classes else None
+
+
+def due_at(slo_class: SloClass | None, created_at: float, deadline_at: float) -> float:
+    """Return when the first token is due, in Unix seconds; 0 without a class. It is never due after the deadline."""
+    return 0.0 if slo_class is None else min(slo_class.due_at(created_at), deadline_at)

@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from dispatcher.fields.supported import unread_fields
+from dispatcher.fields.parse import unread_fields
 from dispatcher.model.commands import Cancel, End, Offer, Status, Waiting
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
-from dispatcher.model.records.invocation import Invocation, StoredAnswer, cached_tokens_of
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.kept import Invocation, StoredAnswer, cached_tokens_of
 from dispatcher.model.requests import request_from_json
-from dispatcher.operations.calls.call import Call, new_terms
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.calls.call import Call, new_terms, output_limit, stored_class
 from dispatcher.operations.calls.following import Following
-from dispatcher.operations.calls.output_limits import output_limit
-from dispatcher.operations.calls.slo import stored_class
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool
 

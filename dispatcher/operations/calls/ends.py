@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dispatcher.model.answers.collected import Collected, tokens_of
-from dispatcher.model.answers.unanswered import answer_of_outcome, error_of_outcome
+from dispatcher.model.answers import Collected, answer_of_outcome, error_of_outcome, tokens_of
 from dispatcher.model.commands import Cancel, Done, Offer, Outcome, Over, Refused, Return, Status, Unknown, Waiting
 from dispatcher.model.errors import (
     INTERNAL_ERROR,
@@ -25,10 +24,10 @@ from dispatcher.model.errors import (
     WorkerFailed,
 )
 from dispatcher.model.errors import Refused as RefusedError
-from dispatcher.model.records.invocation import StoredAnswer
+from dispatcher.model.kept import StoredAnswer
 from dispatcher.model.worker_protocol import Finished, WorkEvent
-from dispatcher.operations.calls.answer_events import AnswerEvents
 from dispatcher.operations.calls.call import Call, accept_of
+from dispatcher.operations.calls.followed import AnswerEvents
 from dispatcher.operations.calls.results import choices_of, error_of, last_event
 from dispatcher.operations.context import Context
 

@@ -1,20 +1,253 @@
-"""What the callers of a call in this process see of the task that follows it (following.py)."""
+"""A call that a task of this process follows (following.py): its attempts, and what its callers see of it.
+
+The attempts of a call run one at a time. The answer's reader gets their events, and the call's task gets the end of the
+stream.
+
+Two attempts may generate different texts. So a streaming caller that has a token of an attempt can only get the rest of
+that attempt's answer. A caller that has no token yet, or gets the answer as a whole, can get another attempt's answer.
+
+The spans of the call in this process are its waits and its attempts (docs/watching.md, One trace).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
 from enum import Enum
 
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Offer, Outcome
-from dispatcher.model.errors import AnsweredError
-from dispatcher.model.tracing import Tracing
-from dispatcher.model.worker_protocol import WorkEvent
-from dispatcher.operations.calls.answer_events import AnswerEvents, Pause
-from dispatcher.operations.calls.attempt import Broken, LastEvent, OwnAttempts
-from dispatcher.operations.calls.call import Call, accept_of
+from dispatcher.model.errors import AnsweredError, WorkerFailed
+from dispatcher.model.tracing import NO_SPAN, NO_TRACING, Span, Tracing
+from dispatcher.model.worker_protocol import Finished, Token, WorkEvent, WorkOrder, WorkRefused
+from dispatcher.operations.calls.call import Call, accept_of, order_of, span_attributes
 from dispatcher.ports import GateLink, WorkerClient
+
+EVENTS_AHEAD_MAX = 64
+"""The most events that wait for the caller. While so many wait, no event is read from the worker."""
+
+
+class Pause(Enum):
+    """What the reader gets instead of an event."""
+
+    WAITING = "no event came in time"
+    END = "the answer is complete"
+
+
+class AnswerEvents:
+    """A bounded queue for one reader. Without a reader (`unread`, `discard`) it drops events and never blocks the task.
+
+    `streamed`: the reader passes each token to its caller at once. Otherwise it passes `collected` on at the end.
+    """
+
+    def __init__(self, *, streamed: bool, unread: bool = False) -> None:
+        self.collected = Collected()
+        """The choices and the counts from the last attempt."""
+        self.count = 0
+        """The number of events from all attempts."""
+        self._streamed = streamed
+        self._unread = unread
+        self._is_handed = False
+        """True if the reader has a token of the last attempt."""
+        self._events: asyncio.Queue[WorkEvent | Pause] = asyncio.Queue()
+        self._error: AnsweredError | None = None
+        self._room = asyncio.Event()
+
+    def __len__(self) -> int:
+        return self._events.qsize()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next event must wait until the reader has taken one."""
+        return len(self) >= EVENTS_AHEAD_MAX and not self._unread
+
+    @property
+    def is_partly_delivered(self) -> bool:
+        """Whether the caller has a part of the last attempt's answer. Then it can only get the rest of that answer."""
+        return self._streamed and self._is_handed and not self._unread
+
+    def begin(self) -> None:
+        """Forget what the last attempt delivered, because a new one begins."""
+        self.collected, self._is_handed = Collected(), False
+        while not self._events.empty():
+            self._events.get_nowait()
+
+    async def put(self, event: WorkEvent) -> None:
+        """Wait until there is room, then add the event."""
+        while self.is_full:
+            self._room.clear()
+            await self._room.wait()
+        self.put_now(event)
+
+    def put_now(self, event: WorkEvent) -> None:
+        self.count += 1
+        self.collected.note(event)
+        if not self._unread:
+            self._events.put_nowait(event)
+
+    def end(self, error: AnsweredError | None) -> None:
+        """Add the end. After all events the reader gets the end, or `error` is raised."""
+        self._error = error
+        self._events.put_nowait(Pause.END)
+
+    def discard(self) -> None:
+        """Drop all events, because the reader has left."""
+        self._unread = True
+        self._room.set()
+
+    async def next(self, timeout_s: float | None = None) -> WorkEvent | Pause:
+        """Return the next event, the end, or WAITING after `timeout_s`. Raises the error with which the call ends."""
+        if timeout_s is None or not self._events.empty():
+            event = await self._events.get()
+        else:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    event = await self._events.get()
+            except TimeoutError:
+                return Pause.WAITING
+        self._room.set()
+        self._is_handed = self._is_handed or isinstance(event, Token)
+        if event is Pause.END and self._error is not None:
+            raise self._error
+        return event
+
+    async def read(self) -> AsyncGenerator[WorkEvent, None]:
+        """Yield the events. Raises the error with which the call ends."""
+        while not isinstance(event := await self.next(), Pause):
+            yield event
+
+
+NOT_TAKEN = frozenset({"gate_unreachable", "grant_refused", "request_too_slow", "signed_before_start"})
+"""The codes of refusals before the worker takes the attempt. The worker neither begins nor reports such an attempt."""
+
+logger = logging.getLogger("headgate.gate")
+
+
+@dataclass(frozen=True, slots=True)
+class LastEvent:
+    """The worker sent its last event, so the log has the end of the attempt."""
+
+    attempt: int
+    worker: str
+    event: Finished | WorkRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The stream broke before its last event. `began` is False if the worker certainly did not begin the attempt."""
+
+    attempt: int
+    worker: str
+    began: bool
+
+
+class OwnAttempts:
+    """The attempts that this process begins. `report` gets the end of each stream, unless `stop` closed it."""
+
+    def __init__(
+        self,
+        workers: WorkerClient,
+        call: Call,
+        events: AnswerEvents,
+        report: Callable[[LastEvent | Broken], None],
+        tracing: Tracing = NO_TRACING,
+    ) -> None:
+        self.highest = 0
+        """The highest attempt that was offered to this process."""
+        self.heard = 0
+        """The highest attempt with an event from its worker, which therefore has the order."""
+        self._workers = workers
+        self._call = call
+        self._events = events
+        self._report = report
+        self._spans = CallSpans(tracing, call)
+        self._running: asyncio.Task[None] | None = None
+        self._is_ending = False
+        """The last event has arrived. The stream then ends by itself, so that its connection can be used again."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    def begin(self, offer: Offer) -> None:
+        self._events.begin()
+        self._is_ending = False
+        self._running = asyncio.ensure_future(
+            self._run(offer, order_of(self._call, offer, self._spans.dispatch(offer)))
+        )
+
+    async def stop(self) -> None:
+        """Close the stream of the running attempt, if there is one that does not end by itself."""
+        running, self._running = self._running, None
+        if running is not None and not running.done() and not self._is_ending:
+            running.cancel()
+            await asyncio.wait({running})
+            self._spans.end("closed")
+
+    async def close(self) -> None:
+        """Stop, because the call is over or this process lets it go."""
+        await self.stop()
+        self._spans.end("left")
+
+    async def _run(self, offer: Offer, order: WorkOrder) -> None:
+        broken, is_over = Broken(offer.attempt, offer.worker, began=True), False
+        try:
+            async with aclosing(self._workers.execute(offer, order)) as events:
+                async for event in events:
+                    self.heard = offer.attempt
+                    if isinstance(event, Finished | WorkRefused):
+                        is_over = self._is_ending = True
+                        self._ended_by(event)
+                        self._report(LastEvent(offer.attempt, offer.worker, event))
+                    else:
+                        await self._events.put(event)
+        except WorkerFailed as error:
+            broken = Broken(offer.attempt, offer.worker, error.began)
+        except Exception as error:
+            logger.exception("the stream of an attempt failed: %s", type(error).__name__)
+        if not is_over:
+            self._spans.end("broken")
+            self._spans.wait()
+            self._report(broken)
+
+    def _ended_by(self, event: Finished | WorkRefused) -> None:
+        if isinstance(event, Finished):
+            self._spans.end("finished", input_tokens=event.input_tokens, output_tokens=event.output_tokens)
+            return
+        self._spans.end("refused")
+        if not event.final:
+            self._spans.wait()
+
+
+class CallSpans:
+    """The spans of one call. One span is open at a time: `waited` until an offer is begun, `dispatched` while a worker
+    has the call."""
+
+    def __init__(self, tracing: Tracing, call: Call) -> None:
+        self._tracing, self._call = tracing, call
+        self._open: Span = NO_SPAN
+        self.wait()
+
+    def wait(self) -> None:
+        """Begin a wait for the next offer."""
+        if self._call.trace:
+            self._open = self._tracing.span("waited", self._call.trace, span_attributes(self._call))
+
+    def dispatch(self, offer: Offer) -> str:
+        """End the wait and begin the attempt. Return the attempt's traceparent for the worker."""
+        if not self._call.trace:
+            return ""
+        self._open.end("offered")
+        place: dict[str, str | int] = {"headgate.attempt": offer.attempt, "headgate.worker": offer.worker}
+        self._open = self._tracing.span("dispatched", self._call.trace, span_attributes(self._call) | place)
+        return self._open.traceparent
+
+    def end(self, outcome: str, **counts: int) -> None:
+        """End what is open, if anything is."""
+        self._open.end(outcome, **counts)
 
 
 class Signal(Enum):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from dispatcher.model.answers.refusals import error_body, error_of_refusal
+from dispatcher.model.answers import error_body, error_of_refusal
 from dispatcher.model.commands import End, Offer, Outcome, Over, Refused, Unknown
 from dispatcher.model.errors import (
     AnsweredError,
@@ -30,13 +30,12 @@ from dispatcher.model.errors import (
     WorkerFailed,
 )
 from dispatcher.model.worker_protocol import Finished
-from dispatcher.operations.calls.attempt import NOT_TAKEN, Broken, LastEvent
 from dispatcher.operations.calls.call import Call, accept_of
 from dispatcher.operations.calls.ends import cancel, end_in_log, error_of_refused, give_back, let_go, take_back
-from dispatcher.operations.calls.followed import FollowedCall, Item, Signal
+from dispatcher.operations.calls.followed import NOT_TAKEN, Broken, FollowedCall, Item, LastEvent, Signal
 from dispatcher.operations.context import Context
+from dispatcher.operations.directory import LOOK_S
 from dispatcher.operations.limits import WaitingRequest
-from dispatcher.operations.tenants.directory import LOOK_S
 
 LATE_S = 2.0
 """A worker ends an execution at its deadline. If it has not done so within this time after it, the stream is closed."""

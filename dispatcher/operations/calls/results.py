@@ -1,4 +1,10 @@
-"""Reads the error in the stored answer of a durable call, and makes an answer for a call that ended without one."""
+"""The stored answers of durable calls: what an answer contains, and the last try of an idempotency key.
+
+A call that ended without an answer gets one here, which is an error.
+
+If the call of a key ended with a retryable error, a repetition of the key is stored under a new key: the caller's key,
+`~`, and the number of the try. A caller's key cannot contain `~`. The numbers have no gap, so few reads find the last.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.model.answers.refusals import error_body
-from dispatcher.model.answers.unanswered import answer_of_outcome, error_of_outcome
+from dispatcher.model.answers import answer_of_outcome, error_body, error_of_outcome
 from dispatcher.model.commands import Outcome, Over
 from dispatcher.model.errors import (
     AnsweredError,
@@ -17,8 +22,10 @@ from dispatcher.model.errors import (
     TenantError,
     WorkerFailed,
 )
-from dispatcher.model.records.invocation import Invocation, StoredAnswer, details_of
+from dispatcher.model.kept import Invocation, StoredAnswer, details_of
 from dispatcher.model.worker_protocol import Finished
+from dispatcher.operations.context import Context
+from dispatcher.operations.store_patience import in_time
 
 _OURS: dict[str, Callable[[str], AnsweredError]] = {
     "worker_failed": WorkerFailed,
@@ -77,3 +84,41 @@ def answer_without(item: Invocation, outcome: Outcome, now: float) -> StoredAnsw
         return answer_of_outcome(Over(item.id, 0, "expired"), now)
     lost = StoreUnavailable("The request was lost before the gate accepted it. Send it again.")
     return StoredAnswer("failed", 0, 0, 0, error_body(lost), now)
+
+
+TRIES_PER_KEY_MAX = 4096
+"""The most tries of one key while its answers are stored. Further repetitions get the last error again."""
+
+
+def numbered(key: str, number: int) -> str:
+    return f"{key}~{number}" if number else key
+
+
+async def latest(context: Context, tenant: str, key: str) -> Invocation | None:
+    """Return the last invocation with a caller's key, or None."""
+    return (await last_try(context, tenant, key))[1]
+
+
+async def next_number(context: Context, tenant: str, key: str) -> int:
+    """Return the number for a repetition of the key: a new one if its last try may be tried again, otherwise that of
+    its last try."""
+    number, last = await last_try(context, tenant, key)
+    return number + 1 if may_try_again(last) and number + 1 < TRIES_PER_KEY_MAX else number
+
+
+async def last_try(context: Context, tenant: str, key: str) -> tuple[int, Invocation | None]:
+    """Return the number of a key's last try, and its invocation. O(log of the number) reads."""
+    found = await in_time(context.store.find(tenant, key))
+    low, high, step = 0, TRIES_PER_KEY_MAX, 1
+    while may_try_again(found) and low + 1 < high:
+        number = low + step if low + step < high else (low + high) // 2
+        item = await in_time(context.store.find(tenant, numbered(key, number)))
+        if item is None:
+            high, step = number, high
+        else:
+            low, found, step = number, item, 2 * step
+    return low, found
+
+
+def may_try_again(item: Invocation | None) -> bool:
+    return item is not None and item.answer is not None and is_retryable(item.answer)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dispatcher.fields.supported import check_capabilities, unread_fields
-from dispatcher.model.answers.refusals import error_body
+from dispatcher.fields.parse import check_capabilities, unread_fields
+from dispatcher.model.answers import error_body
 from dispatcher.model.commands import Offer, Outcome, Refused, Waiting
 from dispatcher.model.errors import (
     AnsweredError,
@@ -21,19 +21,23 @@ from dispatcher.model.errors import (
     UnknownModel,
 )
 from dispatcher.model.errors import Refused as RefusedError
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint, Request
-from dispatcher.operations.calls.call import Call, item_of, new_terms, span_attributes
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.calls.call import (
+    Call,
+    OutputLimit,
+    item_of,
+    new_terms,
+    output_limit,
+    slo_class_of,
+    span_attributes,
+)
 from dispatcher.operations.calls.followed import FollowedCall
 from dispatcher.operations.calls.following import Following
-from dispatcher.operations.calls.frozen import within_budget
-from dispatcher.operations.calls.keys import latest, may_try_again, next_number, numbered
-from dispatcher.operations.calls.output_limits import OutputLimit, output_limit
-from dispatcher.operations.calls.results import answer_without
-from dispatcher.operations.calls.slo import slo_class_of
+from dispatcher.operations.calls.results import answer_without, latest, may_try_again, next_number, numbered
 from dispatcher.operations.context import Context
-from dispatcher.operations.limits import WaitingRequest
+from dispatcher.operations.limits import WaitingRequest, within_budget
 from dispatcher.operations.pools import Pool
 from dispatcher.operations.store_patience import in_time
 
@@ -86,7 +90,7 @@ async def submit(
     `traceparent`: what the client sent, unchecked.
 
     If the earlier call with the key ended with a retryable error (a worker shed or preempted it, or its queue was
-    full), the request is submitted again (keys.py).
+    full), the request is submitted again (results.py).
 
     An answer that is kept under the key is returned only while the tenant exists.
 

@@ -12,7 +12,7 @@ from dataclasses import astuple, fields
 from dispatcher.model.errors import BadFrame
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import OLDEST
-from dispatcher.model.records.usage import UsageRow
+from dispatcher.model.usage import UsageRow
 from dispatcher.service.frames import WORKERS
 from dispatcher.shard.shard import Shard
 

@@ -19,7 +19,7 @@ from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, par
 from dispatcher.model.errors import ConnectionLost, LogError, StoreUnavailable
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import NEWEST, Reader
-from dispatcher.model.records.usage import UsageRow
+from dispatcher.model.usage import UsageRow
 from dispatcher.ports import InvocationStore, Launcher, MailboxStore
 from dispatcher.service.frames import Ask, Hello, Launch, Message, News, Reply
 from dispatcher.service.gate.courier import Courier

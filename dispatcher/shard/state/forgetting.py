@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.usage import HOUR_S
 from dispatcher.shard.state.remembered import drop_old, mark_second
 from dispatcher.shard.state.state import State
 

@@ -18,7 +18,7 @@ from dispatcher.model.call import TenantConfig
 from dispatcher.model.commands import Over
 from dispatcher.model.facts import Planned, WorkerSet
 from dispatcher.model.formats import OLDEST
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.clocks import rate_scale
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.policies.orders.registry import new_order

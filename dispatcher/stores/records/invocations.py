@@ -19,7 +19,7 @@ from math import ceil
 from typing import Any
 
 from dispatcher.model.errors import RequestTooLarge
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
+from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
 from dispatcher.stores.layout import (
     ENTRY_BYTES_MAX,

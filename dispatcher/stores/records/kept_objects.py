@@ -18,10 +18,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from math import ceil
 
-from dispatcher.model.records.batches import Batch, batch_record, to_batch
-from dispatcher.model.records.files import FileRecord
-from dispatcher.model.records.kept_response import KeptResponse
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.batches import Batch, FileRecord, batch_record, to_batch
+from dispatcher.model.kept import KeptResponse
+from dispatcher.model.usage import HOUR_S
 from dispatcher.stores.layout import (
     TEXT_BYTES_MAX,
     batch_key,
@@ -39,7 +38,7 @@ from dispatcher.stores.table import EXPIRY, PARTITION, SORT, ConditionFailed, De
 
 
 class ResponseRecords:
-    """dispatcher.model.records.kept_response.ResponseStore."""
+    """dispatcher.model.kept.ResponseStore."""
 
     def __init__(self, table: ItemTable) -> None:
         self._table = table
@@ -129,7 +128,7 @@ def _expiry_hour(response: KeptResponse) -> int:
 
 
 class BatchRecords:
-    """dispatcher.model.records.files.FileRecords and dispatcher.model.records.batches.BatchStore."""
+    """dispatcher.model.batches.FileRecords and dispatcher.model.batches.BatchStore."""
 
     def __init__(self, table: ItemTable) -> None:
         self._table = table

@@ -12,8 +12,7 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any
 
-from dispatcher.model.records.audit import AuditRecord
-from dispatcher.model.records.tenants import KeyRecord, Tenant, has_id, name_of
+from dispatcher.model.tenants import AuditRecord, KeyRecord, Tenant, has_id, name_of
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from dispatcher.stores.layout import (
@@ -46,7 +45,7 @@ DELETES_MAX = 49
 
 
 class TenantRecords:
-    """dispatcher.model.records.tenant_store.TenantStore."""
+    """dispatcher.model.tenants.TenantStore."""
 
     def __init__(self, table: ItemTable) -> None:
         self._table = table

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dispatcher.model.records.usage import TenantRow, UsageRow
+from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.stores.layout import (
     DAY_HOURS,
     TENANT_ROW_KEEP_S,

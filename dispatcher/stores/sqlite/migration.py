@@ -22,12 +22,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from dispatcher.model.batches import FileRecord, to_batch
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.records.batches import to_batch
-from dispatcher.model.records.files import FileRecord
-from dispatcher.model.records.kept_response import KeptResponse
-from dispatcher.model.records.tenants import has_id
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.kept import KeptResponse
+from dispatcher.model.tenants import has_id
+from dispatcher.model.usage import HOUR_S
 from dispatcher.stores.layout import (
     TENANT_ROW_KEEP_S,
     USAGE_KEEP_S,

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from urllib.parse import urlencode
 from xml.etree.ElementTree import Element
 
-from dispatcher.model.fleet_plan import GroupPlan
+from dispatcher.model.fleet import GroupPlan
 from dispatcher.monitor.console import ConsolePicture, ConsoleProblem, TenantLine
+from dispatcher.monitor.follower import HOURS, TenantHours
 from dispatcher.monitor.picture import Picture, WorkerPicture
-from dispatcher.monitor.usage import HOURS, TenantHours
 from functions.http_api.operator.html import STYLE, Child, element, table, written
 
 PATH = "/operator"

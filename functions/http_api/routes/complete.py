@@ -12,15 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dispatcher.fields.parse import Parsed
-from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Request as TenantRequest
-from dispatcher.operations.calls.frozen import check_place
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls.submit import Known, submit
+from dispatcher.operations.limits import check_place
 from functions.http_api.callers import context_of, idempotency_key
 from functions.http_api.connections import hold_key, read_body
 from functions.http_api.refusals import name_request
-from functions.http_api.routes.forms import FormMaker
-from functions.http_api.routes.replies import replay, respond, respond_streaming
+from functions.http_api.routes.replies import FormMaker, replay, respond, respond_streaming
 
 HEADER = "x-headgate-dropped-fields"
 HEADER_CHARS_MAX = 2_000

@@ -1,35 +1,148 @@
 """Answers over HTTP: whole or streamed, new or repeated. A disconnect of the caller ends the invocation.
 
-A form (forms.py) writes the answer: as a chat, or as a response.
+A form writes one answer, whole or as a stream: as a chat or a completion here, and as a response in responses.py. It
+gets the events of the answer, and what it returns is sent.
+
+Each invocation leaves a log line and its metrics, in CloudWatch's embedded format.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from dispatcher.model.answers.collected import tokens_of
-from dispatcher.model.answers.form import KEEPALIVE
+from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, Choices, event, tokens_of
 from dispatcher.model.commands import Waiting
-from dispatcher.model.errors import AnsweredError
-from dispatcher.model.records.invocation import StoredAnswer
+from dispatcher.model.errors import AnsweredError, ServiceError
+from dispatcher.model.kept import StoredAnswer
 from dispatcher.model.requests import Request as TenantRequest
-from dispatcher.model.worker_protocol import Started, WorkEvent
-from dispatcher.operations.calls.answer import head_of, result_of
-from dispatcher.operations.calls.answer_events import Pause
-from dispatcher.operations.calls.frozen import too_late
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
+from dispatcher.operations.calls.answer import head_of, head_of_call, result_of
+from dispatcher.operations.calls.followed import Pause
 from dispatcher.operations.calls.results import choices_of, last_event
 from dispatcher.operations.calls.submit import Known, NewCall
 from dispatcher.operations.context import Context
-from functions.http_api.observe import Observed
-from functions.http_api.routes.forms import AnswerForm, FormMaker
-from functions.rendering import head_of_call
+from dispatcher.operations.limits import too_late
+from dispatcher.ports import Clock
+from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace
+from functions.observability import log_ended
+
+
+class AnswerForm(Protocol):
+    async def write(self, item: WorkEvent) -> list[bytes]:
+        """Return the server-sent events for an event of the answer."""
+        ...
+
+    def failed(self, error: AnsweredError) -> list[bytes]:
+        """Return the server-sent events that end the stream with an error."""
+        ...
+
+    def end(self) -> list[bytes]:
+        """Return what comes after the last event of a complete answer."""
+        ...
+
+    async def whole(self, choices: Choices, finished: Finished) -> dict[str, Any]:
+        """Return the body of an answer that is not streamed."""
+        ...
+
+
+FormMaker = Callable[[AnswerHead], AnswerForm]
+
+
+@dataclass(slots=True)
+class ChatForm:
+    """A chat, a completion or embeddings."""
+
+    head: AnswerHead
+    request: TenantRequest
+    _is_open: bool = field(default=False, init=False)
+
+    async def write(self, item: WorkEvent) -> list[bytes]:
+        chunks = self._chunks(item)
+        if chunks and not self._is_open:
+            self._is_open = True
+            chunks = [*self.head.opening(self.request.choices), *chunks]
+        return [event(chunk) for chunk in chunks]
+
+    def failed(self, error: AnsweredError) -> list[bytes]:
+        return [event(error.body_with_retry()), DONE]
+
+    def end(self) -> list[bytes]:
+        return [DONE]
+
+    async def whole(self, choices: Choices, finished: Finished) -> dict[str, Any]:
+        return self.head.body(choices, finished)
+
+    def _chunks(self, item: WorkEvent) -> list[dict[str, Any]]:
+        if isinstance(item, Token):
+            return [self.head.chunk(item)] if item.text or item.delta or item.logprobs else []
+        if not isinstance(item, Finished):
+            return []
+        last = self.head.last_chunks(item)
+        if not self.request.include_usage:
+            return last
+        return [*last, self.head.usage_chunk(item)]
+
+
+class Observed:
+    """Times one invocation from its arrival. The first call of `end` or `fail` counts, later ones do nothing."""
+
+    def __init__(self, clock: Clock, accepted: NewCall) -> None:
+        self._clock = clock
+        self._following = accepted.following
+        self._queued = isinstance(accepted.outcome, Waiting)
+        self._ttft_ms: float | None = None
+        self._tokens = 0
+        self._ended = False
+
+    def note(self, item: WorkEvent) -> None:
+        if isinstance(item, Started):  # again: the attempt before it was lost, and its tokens with it
+            self._ttft_ms = None
+        if isinstance(item, Token | Finished):
+            self._tokens = item.output_tokens
+            if self._ttft_ms is None:
+                self._ttft_ms = self._elapsed_ms()
+
+    def fail(self, error: AnsweredError) -> None:
+        self._end(error.code, failed=isinstance(error, ServiceError))
+
+    def end(self, outcome: str) -> None:
+        self._end(outcome, failed=False)
+
+    def _end(self, outcome: str, *, failed: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        log_ended(
+            "http",
+            self._following,
+            outcome,
+            output_tokens=self._tokens,
+            ttft_ms=self._ttft_ms,
+            duration_ms=self._elapsed_ms(),
+        )
+        metrics = EphemeralMetrics(namespace=metrics_namespace(), service=SERVICE)
+        metrics.add_dimension(name="pool", value=self._following.call.pool)
+        metrics.add_dimension(name="tier", value=self._following.call.tenant.tier.value)
+        metrics.add_metric(name=f"outcome_{outcome}", unit=MetricUnit.Count, value=1)
+        metrics.add_metric(name="failed", unit=MetricUnit.Count, value=float(failed))
+        metrics.add_metric(name="queued", unit=MetricUnit.Count, value=float(self._queued))
+        metrics.add_metric(name="output_tokens", unit=MetricUnit.Count, value=self._tokens)
+        if self._ttft_ms is not None:
+            metrics.add_metric(name="ttft_ms", unit=MetricUnit.Milliseconds, value=self._ttft_ms)
+        metrics.flush_metrics()
+
+    def _elapsed_ms(self) -> float:
+        return (self._clock.now() - self._following.call.created_at) * 1000
+
 
 HEADERS_AFTER_S = 10.0
 """A stream's headers wait this long for the first token, so that an earlier failure has its own HTTP status."""

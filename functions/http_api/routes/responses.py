@@ -14,19 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dispatcher.model.answers.collected import Choices
-from dispatcher.model.answers.form import AnswerHead
+from dispatcher.model.answers import AnswerHead, Choices
 from dispatcher.model.errors import AnsweredError, InvalidRequest
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
 from dispatcher.operations.context import Context
 from dispatcher.operations.responses import delete_response, keep_if_wanted, read_response, read_turn
-from dispatcher.responses.answer import ResponseEvents
-from dispatcher.responses.errors import renamed
-from dispatcher.responses.items import Item, listed
-from dispatcher.responses.listing import page_of
-from dispatcher.responses.output import Event
-from dispatcher.responses.request import Asked
-from dispatcher.responses.shape import ResponseHead
+from dispatcher.responses.answer import Event, ResponseEvents, ResponseHead
+from dispatcher.responses.items import Item, listed, page_of
+from dispatcher.responses.request import Asked, renamed
 from dispatcher.strict_json import parse_object
 from functions.http_api.callers import context_of, owner_of, tenant_of
 from functions.http_api.routes.complete import complete, read_request

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.records.usage import HOUR_S, UsageRow
+from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.operations.context import Context
 from dispatcher.operations.usage import usage_of
 

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.generation import generation_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dispatcher.model.capabilities import TEXT, Capability
+from dispatcher.model.fleet import TEXT, Capability
 from gpu_worker.engines.interface import EngineFacts
 from gpu_worker.engines.openai.counts import is_count
 from gpu_worker.engines.openai.options import ServerOptions

@@ -27,8 +27,7 @@ from functools import partial
 from itertools import count
 from statistics import median
 
-from dispatcher.model.capabilities import Capability
-from dispatcher.model.loadable import LoadableModel
+from dispatcher.model.fleet import Capability, LoadableModel
 from dispatcher.model.requests import Endpoint
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, Token, own_order

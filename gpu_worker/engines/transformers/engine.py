@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 from transformers.utils import logging as transformers_logging
 
-from dispatcher.model.capabilities import TEXT, Capability
+from dispatcher.model.fleet import TEXT, Capability
 from gpu_worker.engines.generation import Generation, generation_of
 from gpu_worker.engines.interface import (
     EngineError,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from dispatcher.model.capabilities import TEXT, Capability
+from dispatcher.model.fleet import TEXT, Capability
 
 ARGUMENT_PREFIX = "headgate_"
 """Prefix of the dispatcher's fields in `vllm_xargs`, which are vLLM's `SamplingParams.extra_args`."""

@@ -22,7 +22,7 @@ import json
 from dataclasses import replace
 from typing import NamedTuple
 
-from dispatcher.model.answers.refusals import DEADLINE_EXCEEDED, RESULT_TOO_LARGE, error_body, error_of_refusal
+from dispatcher.model.answers import DEADLINE_EXCEEDED, RESULT_TOO_LARGE, error_body, error_of_refusal
 from dispatcher.model.commands import Done, End, Outcome, Over, Return
 from dispatcher.model.worker_protocol import Finished, WorkRefused
 from gpu_worker.engines.interface import EngineError

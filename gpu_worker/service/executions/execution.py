@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder
 from gpu_worker.engines.interface import EngineError, EngineEvent
 from gpu_worker.service.executions.spans import ExecutionSpans

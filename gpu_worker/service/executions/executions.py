@@ -26,8 +26,8 @@ from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from dispatcher.model.commands import Outcome, Return
-from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken
-from dispatcher.model.records.invocation import ATTEMPTS_MAX
+from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, ExecutionToken
+from dispatcher.model.kept import ATTEMPTS_MAX
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.model.worker_protocol import (
     Alive,

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from math import inf
 from typing import NamedTuple
 
-from dispatcher.model.records.invocation import ATTEMPTS_MAX
+from dispatcher.model.kept import ATTEMPTS_MAX
 from dispatcher.model.worker_protocol import Finished, WorkOrder, WorkRefused
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from dispatcher.model.answers.refusals import ENGINE_OVERLOADED
+from dispatcher.model.answers import ENGINE_OVERLOADED
 from gpu_worker.engines.interface import EngineError
 
 OVERLOADED = ENGINE_OVERLOADED

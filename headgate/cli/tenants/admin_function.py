@@ -16,10 +16,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.records.audit import AuditRecord
-from dispatcher.model.records.tenants import KeyRecord, Tenant
-from dispatcher.operations.tenants.administration import Deleted
-from dispatcher.operations.tenants.settings import settings_of, with_settings
+from dispatcher.model.tenants import AuditRecord, KeyRecord, Tenant
+from dispatcher.operations.administration import Deleted, settings_of, with_settings
 from dispatcher.processes.caller_identity import BODY, HEADER
 
 

@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from dispatcher.operations.tenants.administration import StoreAdmin, TenantAdmin
-from dispatcher.operations.tenants.erasing import TenantData
+from dispatcher.operations.administration import StoreAdmin, TenantAdmin, TenantData
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock, RealIds, make_files
 from dispatcher.settings.config import Config

@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.records.tenants import Tenant
-from dispatcher.operations.tenants.administration import TenantAdmin
-from dispatcher.operations.tenants.settings import difference, settings_of, with_settings
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.administration import TenantAdmin, difference, settings_of, with_settings
 from headgate.cli.tenants.admins import with_admin
 from headgate.cli.tenants.keys import Json, shown_as
 from headgate.cli.tenants.overbooked import warn_if_overbooked

@@ -16,12 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.records.audit import AuditRecord
-from dispatcher.model.records.tenants import Tenant, is_named
+from dispatcher.model.tenants import AuditRecord, Tenant, is_named
 from dispatcher.monitor.follower import open_follower
-from dispatcher.operations.tenants.administration import Deleted, TenantAdmin
-from dispatcher.operations.tenants.directory import CACHE_S, WAITING_END_S
-from dispatcher.operations.tenants.settings import difference, with_settings
+from dispatcher.operations.administration import Deleted, TenantAdmin, difference, with_settings
+from dispatcher.operations.directory import CACHE_S, WAITING_END_S
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock
@@ -74,7 +72,7 @@ class Settings:
     json: Json = False
 
     def given(self) -> dict[str, Any]:
-        """Return the settings that were given (operations/tenants/settings.py). Raises ConfigurationError."""
+        """Return the settings that were given (operations/administration.py). Raises ConfigurationError."""
         if self.tier is not None and self.tier not in TENANT_TIERS:
             raise ConfigurationError(f"--tier: {self.tier!r} is no tier; use {', '.join(TENANT_TIERS)}")
         if (self.queue_max or 0) < 0 or (self.max_tokens or 0) < 0:

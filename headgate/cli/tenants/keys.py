@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.records.tenants import KeyRecord
+from dispatcher.model.tenants import KeyRecord
 from headgate.cli.tenants.admins import admin_function, with_admin
 from headgate.cli.terminal.gate_store import Data, gate_config
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.monitor.follower import open_follower
-from dispatcher.operations.tenants.administration import Booking, booking
+from dispatcher.operations.administration import Booking, booking
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from dispatcher.model.errors import HeadgateError
-from dispatcher.model.records.audit import AuditRecord
+from dispatcher.model.tenants import AuditRecord
 from dispatcher.monitor.follower import open_follower
 from dispatcher.processes.bootstrap import RealClock, real_random
 from dispatcher.settings.config import load_config

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dispatcher.model.commands import Refused, Report, Return
 from dispatcher.model.facts import Dispatched, ModelOrdered
-from dispatcher.model.loadable import LoadableModel
+from dispatcher.model.fleet import LoadableModel
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.planning.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.pools import PoolSettings
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from dispatcher.model.records.batches import Batch
+from dispatcher.model.batches import Batch
 from dispatcher.operations.batches.create import create
-from dispatcher.operations.batches.runner import serve_batches
+from dispatcher.operations.batches.run import serve_batches
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import upload
 from dispatcher.policies.orders.slack_index import Slack

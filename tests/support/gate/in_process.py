@@ -30,8 +30,8 @@ from dispatcher.model.commands import (
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Fact, ProcessSet, WorkerSet
 from dispatcher.model.formats import Reader
-from dispatcher.model.records.invocation import StoredAnswer
-from dispatcher.model.records.usage import UsageRow
+from dispatcher.model.kept import StoredAnswer
+from dispatcher.model.usage import UsageRow
 from dispatcher.ports import Clock, InvocationStore, Launcher
 from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.settings import ShardSettings

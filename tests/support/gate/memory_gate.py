@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dispatcher.model.facts import Ended
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.kept import Invocation, StoredAnswer
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context, GateSettings
+from dispatcher.operations.directory import new_key
 from dispatcher.operations.limits import Limits, LimitSettings
 from dispatcher.operations.pools import Pool, Pools, PoolSettings
-from dispatcher.operations.tenants.directory import new_key
 from dispatcher.policies.clocks import Share
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory import MemoryStore

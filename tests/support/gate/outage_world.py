@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from dispatcher.model.commands import Command, Offer, Outcome
 from dispatcher.model.errors import AnsweredError, StoreUnavailable
 from dispatcher.model.facts import Accepted, Ended
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
+from dispatcher.operations.directory import new_key
 from dispatcher.operations.pools import Pool, Pools
-from dispatcher.operations.tenants.directory import new_key
 from dispatcher.shard.codec import decode_entry
 from dispatcher.stores.memory import WRITES
 from functions.http_api.app import make_app

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Offer, Waiting
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.requests import Endpoint, Request

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dispatcher.model.commands import Attempts, Report
-from dispatcher.model.loadable import LoadableModel
+from dispatcher.model.fleet import LoadableModel
 from tests.support.gate.lone_shard import LoneShard
 
 HEARTBEAT_S = 1.0

@@ -13,8 +13,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dispatcher.model.answers.collected import Collected
-from dispatcher.model.answers.refusals import error_body, error_of_refusal
+from dispatcher.model.answers import Collected, error_body, error_of_refusal
 from dispatcher.model.commands import Command, End, Offer, Outcome, Over, Return
 from dispatcher.model.errors import StoreUnavailable, WorkerFailed
 from dispatcher.model.requests import Endpoint

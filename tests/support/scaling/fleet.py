@@ -3,7 +3,7 @@
 Work is a fluid in service units. Time goes in steps of a second, and a sweep decides once a minute, and at once when
 work arrives while the desired number is 0. The launches follow the rules of ECS: while fewer workers exist than are
 desired, one is launched for each missing one, and a launch that fails is repeated. Before the number falls, a worker
-retires as in dispatcher/operations/scaling/service.py: it serves nothing for `drain_s`, and the next sweep lowers the
+retires as in dispatcher/operations/scaling.py: it serves nothing for `drain_s`, and the next sweep lowers the
 number.
 """
 
@@ -15,8 +15,8 @@ from itertools import pairwise
 from math import ceil
 from random import Random
 
-from dispatcher.model.scaling import FleetLoad
-from dispatcher.operations.scaling.scale import ScaleSettings, ScaleState, scale
+from dispatcher.model.fleet import FleetLoad
+from dispatcher.operations.worker_count import ScaleSettings, ScaleState, scale
 
 SWEEP_S = 60
 CAPACITY_PER_S = 1_000.0

@@ -1,4 +1,4 @@
-"""A service of workers that only counts, as dispatcher.model.scaling.FleetScaler."""
+"""A service of workers that only counts, as dispatcher.model.fleet.FleetScaler."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.scaling import ServiceCount
+from dispatcher.model.fleet import ServiceCount
 
 
 @dataclass

@@ -8,8 +8,7 @@ from random import Random
 
 from dispatcher.model.call import CallTerms
 from dispatcher.model.commands import Offer, Report
-from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, digest, sign
-from dispatcher.model.fleet_secrets import FleetSecrets
+from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, ExecutionToken, FleetSecrets, digest, sign
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 from dispatcher.workers.client import HttpWorkerClient
 from dispatcher.workers.wire import encode_order

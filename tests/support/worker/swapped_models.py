@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 from gpu_worker.engines.interface import Engine, EngineEvent, EngineFacts, Token, WorkOrder
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.swapping.model_swaps import ModelSwaps

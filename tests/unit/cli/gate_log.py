@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Report
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.settings import ShardSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.model.commands import Command, Plan
-from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
+from dispatcher.model.fleet import GroupPlan, WorkerPlan
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.alone import with_fields

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.usage import HOUR_S
 from dispatcher.monitor.follower import LogFollower
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.shard.settings import ShardSettings

@@ -17,10 +17,10 @@ import pytest
 
 from dispatcher.model.commands import Report
 from dispatcher.model.fleet_secrets import FleetSecrets
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
+from dispatcher.operations.directory import new_key
 from dispatcher.operations.pools import Pool, Pools
-from dispatcher.operations.tenants.directory import new_key
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory import MemoryStore
 from dispatcher.workers.client import HttpWorkerClient

@@ -17,8 +17,7 @@ from botocore.stub import Stubber
 from moto import mock_aws
 
 from dispatcher.model.facts import Entry, OrderSet
-from dispatcher.model.records.audit import AuditRecord
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import AuditRecord, Tenant
 from dispatcher.processes.bootstrap import RealClock, real_random
 from dispatcher.settings.config import load_config
 from dispatcher.shard.codec import encode_entry

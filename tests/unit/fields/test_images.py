@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.fields.images import size_of
 from dispatcher.fields.limits import IMAGE_PIXELS_MAX, IMAGES_MAX, PIXELS_MAX
 from dispatcher.fields.parse import parse_request
-from dispatcher.fields.shapes.images import size_of
 from dispatcher.model.errors import InvalidRequest
 from tests.support.images import data_url, gif, jpeg, png, webp
 

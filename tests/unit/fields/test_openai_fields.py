@@ -8,9 +8,9 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from dispatcher.fields import chat_objects, common, tables
 from dispatcher.fields.kinds import FieldTable
-from dispatcher.fields.shapes.containers import Tagged
-from dispatcher.fields.table import formats, messages, responses, sampling, tools
+from dispatcher.fields.shapes import Tagged
 from dispatcher.fields.tables import CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
 
 pytest.importorskip("openai")
@@ -22,34 +22,34 @@ OBJECTS = [
     (COMPLETION_TABLE, "completion_create_params", STREAMING),
     (RESPONSES_TABLE, "responses.response_create_params", "ResponseCreateParamsStreaming"),
     (EMBEDDINGS_TABLE, "embedding_create_params", "EmbeddingCreateParams"),
-    (sampling.STREAM_OPTIONS, "chat.chat_completion_stream_options_param", "ChatCompletionStreamOptionsParam"),
-    (messages.INSTRUCTIONS, "chat.chat_completion_system_message_param", "ChatCompletionSystemMessageParam"),
-    (messages.INSTRUCTIONS, "chat.chat_completion_developer_message_param", "ChatCompletionDeveloperMessageParam"),
-    (messages.USER, "chat.chat_completion_user_message_param", "ChatCompletionUserMessageParam"),
-    (messages.ASSISTANT, "chat.chat_completion_assistant_message_param", "ChatCompletionAssistantMessageParam"),
-    (messages.ASSISTANT, "chat", "ChatCompletionMessage"),
-    (messages.ASSISTANT, "chat", "ParsedChatCompletionMessage"),
-    (messages.TOOL_RESULT, "chat.chat_completion_tool_message_param", "ChatCompletionToolMessageParam"),
-    (messages.TEXT_PART, "chat.chat_completion_content_part_text_param", "ChatCompletionContentPartTextParam"),
-    (messages.IMAGE_PART, "chat.chat_completion_content_part_image_param", "ChatCompletionContentPartImageParam"),
-    (messages.IMAGE_URL, "chat.chat_completion_content_part_image_param", "ImageURL"),
-    (tools.TOOL, "chat.chat_completion_function_tool_param", "ChatCompletionFunctionToolParam"),
-    (tools.FUNCTION, "shared_params.function_definition", "FunctionDefinition"),
-    (tools.NAMED_TOOL, "chat.chat_completion_named_tool_choice_param", "ChatCompletionNamedToolChoiceParam"),
-    (tools.NAMED, "chat.chat_completion_named_tool_choice_param", "Function"),
+    (common.STREAM_OPTIONS, "chat.chat_completion_stream_options_param", "ChatCompletionStreamOptionsParam"),
+    (chat_objects.INSTRUCTIONS, "chat.chat_completion_system_message_param", "ChatCompletionSystemMessageParam"),
+    (chat_objects.INSTRUCTIONS, "chat.chat_completion_developer_message_param", "ChatCompletionDeveloperMessageParam"),
+    (chat_objects.USER, "chat.chat_completion_user_message_param", "ChatCompletionUserMessageParam"),
+    (chat_objects.ASSISTANT, "chat.chat_completion_assistant_message_param", "ChatCompletionAssistantMessageParam"),
+    (chat_objects.ASSISTANT, "chat", "ChatCompletionMessage"),
+    (chat_objects.ASSISTANT, "chat", "ParsedChatCompletionMessage"),
+    (chat_objects.TOOL_RESULT, "chat.chat_completion_tool_message_param", "ChatCompletionToolMessageParam"),
+    (chat_objects.TEXT_PART, "chat.chat_completion_content_part_text_param", "ChatCompletionContentPartTextParam"),
+    (chat_objects.IMAGE_PART, "chat.chat_completion_content_part_image_param", "ChatCompletionContentPartImageParam"),
+    (chat_objects.IMAGE_URL, "chat.chat_completion_content_part_image_param", "ImageURL"),
+    (chat_objects.TOOL, "chat.chat_completion_function_tool_param", "ChatCompletionFunctionToolParam"),
+    (chat_objects.FUNCTION, "shared_params.function_definition", "FunctionDefinition"),
+    (chat_objects.NAMED_TOOL, "chat.chat_completion_named_tool_choice_param", "ChatCompletionNamedToolChoiceParam"),
+    (chat_objects.NAMED, "chat.chat_completion_named_tool_choice_param", "Function"),
     (
-        tools.TOOL_CALL,
+        chat_objects.TOOL_CALL,
         "chat.chat_completion_message_function_tool_call_param",
         "ChatCompletionMessageFunctionToolCallParam",
     ),
-    (tools.CALLED, "chat.chat_completion_message_function_tool_call_param", "Function"),
-    (tools.TOOL_CALL, "chat", "ParsedFunctionToolCall"),
-    (tools.CALLED, "chat", "ParsedFunction"),
-    (formats.JSON_SCHEMA_FORMAT, "shared_params.response_format_json_schema", "ResponseFormatJSONSchema"),
-    (formats.JSON_SCHEMA, "shared_params.response_format_json_schema", "JSONSchema"),
-    (responses.STREAM_OPTIONS, "responses.response_create_params", "StreamOptions"),
-    (responses.REASONING_OPTIONS, "shared_params.reasoning", "Reasoning"),
-    (responses.TEXT_OPTIONS, "responses.response_text_config_param", "ResponseTextConfigParam"),
+    (chat_objects.CALLED, "chat.chat_completion_message_function_tool_call_param", "Function"),
+    (chat_objects.TOOL_CALL, "chat", "ParsedFunctionToolCall"),
+    (chat_objects.CALLED, "chat", "ParsedFunction"),
+    (chat_objects.JSON_SCHEMA_FORMAT, "shared_params.response_format_json_schema", "ResponseFormatJSONSchema"),
+    (chat_objects.JSON_SCHEMA, "shared_params.response_format_json_schema", "JSONSchema"),
+    (tables.STREAM_OPTIONS, "responses.response_create_params", "StreamOptions"),
+    (tables.REASONING_OPTIONS, "shared_params.reasoning", "Reasoning"),
+    (tables.TEXT_OPTIONS, "responses.response_text_config_param", "ResponseTextConfigParam"),
 ]
 TAGS = {"type", "role"}
 """The fields that name an object's form. They are no row of a table."""
@@ -86,11 +86,11 @@ def literals(prefix: str, tag: str) -> set[str]:
 
 
 def test_each_role_is_in_the_table() -> None:
-    assert literals("chat_completion_", "role") == set(messages.MESSAGE.forms)
+    assert literals("chat_completion_", "role") == set(chat_objects.MESSAGE.forms)
 
 
 def test_each_content_part_is_in_the_table() -> None:
-    content: Any = messages.USER.fields["content"].shape
+    content: Any = chat_objects.USER.fields["content"].shape
     parts: Tagged = content.shapes[list].of
     types = literals("chat_completion_content_part_", "type")
     assert {"text", "image_url", "input_audio", "file", "refusal"} <= types

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dispatcher.fields.kinds import Kind
+from dispatcher.fields.kinds import DROPPED_MAX, Kind
 from dispatcher.fields.page import PARTS, write_tables
-from dispatcher.fields.reading import DROPPED_MAX
 from dispatcher.fields.tables import ALL
 from docs.build import FIELDS_MARK, read_page
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.fields.objects import needs_of
+from dispatcher.fields.kinds import DROPPED_MAX, needs_of
 from dispatcher.fields.parse import parse, parse_request
-from dispatcher.fields.reading import DROPPED_MAX
 from dispatcher.fields.tables import TABLES
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.requests import Endpoint, request_from_json

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dispatcher.fields.limits import ALTERNATIVES_MAX, ENUM_MAX, INTEGER_MAX, PATTERN_SIZE_MAX
 from dispatcher.fields.parse import parse_request
-from dispatcher.fields.shapes.patterns import size_of
+from dispatcher.fields.schemas import size_of
 from dispatcher.model.errors import InvalidRequest
 
 CANARY = "canary-7f3a"

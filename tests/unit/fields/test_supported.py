@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.fields.parse import parse_request
-from dispatcher.fields.supported import check_capabilities, unread_fields
-from dispatcher.model.capabilities import TEXT, Capability
+from dispatcher.fields.parse import check_capabilities, parse_request, unread_fields
 from dispatcher.model.errors import InvalidRequest
+from dispatcher.model.fleet import TEXT, Capability
 from dispatcher.model.requests import Endpoint
 from tests.support.images import data_url, png
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
+from dispatcher.model.batches import FileRecord
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.records.files import FileRecord
-from dispatcher.operations.calls.frozen import FrozenFront
 from dispatcher.operations.files import upload
-from dispatcher.operations.limits import Limits, LimitSettings
-from dispatcher.operations.pages import page
-from functions.http_api.routes import uploads
+from dispatcher.operations.limits import FrozenFront, Limits, LimitSettings
+from functions.http_api.routes import batches
+from functions.http_api.routes.batches import page
 from tests.support.asgi import Reply
 from tests.support.gate.batch_story import (
     batch_gate,
@@ -126,7 +125,7 @@ async def test_a_file_of_a_gigabyte_is_refused_before_it_is_read(gate: Gate) -> 
 
 
 async def test_a_file_that_is_longer_than_it_says_is_refused(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "FORM_BYTES", 400)
+    monkeypatch.setattr(batches, "FORM_BYTES", 400)
     batch_process(gate, file_bytes_max=100)
     large = form(("file", '; filename="f"', b"x" * 2_000), PURPOSE)
     assert (await posted(gate, large)).status == 413

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.model.commands import Silent
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.settings.config import load_config
-from functions.http_api.routes.readiness import PATIENCE_S
+from functions.http_api.routes.fleet import PATIENCE_S
 from functions.invoke.handler import invoke
 from tests.support.asgi import Call, Caller, Reply
 from tests.support.gate.memory_gate import CHAT, Gate

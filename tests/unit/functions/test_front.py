@@ -13,8 +13,8 @@ from dispatcher.fields.limits import STOPS_MAX
 from dispatcher.model.commands import Leave, Silent
 from dispatcher.model.worker_protocol import WorkRefused
 from dispatcher.operations.calls.detached import execute_detached
-from dispatcher.operations.fleet import FRESH_S
-from dispatcher.operations.scaling.waking import CHECK_S, Waking
+from dispatcher.operations.pools import FRESH_S
+from dispatcher.operations.scaling import CHECK_S, Waking
 from dispatcher.strict_json import DEPTH_MAX
 from functions.http_api.routes.replies import HEADERS_AFTER_S
 from tests.support.asgi import Reply

@@ -11,9 +11,8 @@ import pytest
 
 from dispatcher.model.facts import Ended
 from dispatcher.model.tracing import NO_TRACING
-from dispatcher.operations.calls.frozen import FrozenFront
 from dispatcher.operations.context import Context
-from dispatcher.operations.limits import LimitSettings
+from dispatcher.operations.limits import FrozenFront, LimitSettings
 from tests.support.asgi import Call
 from tests.support.gate.memory_gate import CHAT, Gate
 from tests.support.gate.worker_client import Act, dies_after

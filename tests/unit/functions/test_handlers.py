@@ -16,8 +16,8 @@ from dispatcher.model.commands import Leave, Tick, UseFormat
 from dispatcher.model.errors import ConfigurationError, NoWorker, WorkerFailed
 from dispatcher.model.formats import NEWEST
 from dispatcher.operations.calls.submit import NewCall
-from dispatcher.operations.fleet import FRESH_S
-from dispatcher.operations.scaling.waking import Waking
+from dispatcher.operations.pools import FRESH_S
+from dispatcher.operations.scaling import Waking
 from dispatcher.processes.sandbox import Runtime
 from functions.execute import handler as execute
 from functions.invoke import handler as invoke

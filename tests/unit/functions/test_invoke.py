@@ -11,7 +11,7 @@ import pytest
 from dispatcher.model.commands import Leave
 from dispatcher.model.errors import DeadlineExceeded, NoWorker, ServiceError, WorkerFailed
 from dispatcher.operations.calls.detached import execute_detached
-from dispatcher.operations.fleet import FRESH_S
+from dispatcher.operations.pools import FRESH_S
 from dispatcher.strict_json import DEPTH_MAX
 from functions.invoke.handler import invoke
 from functions.result.handler import result

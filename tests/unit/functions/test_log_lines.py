@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from functions.http_api.log_lines import LogLines
+from functions.http_api.server import LogLines
 
 LINE = "x" * 999
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.fleet import Capability
 from tests.support.gate.memory_gate import Gate
 from tests.support.images import data_url, png
 

@@ -9,11 +9,11 @@ import pytest
 
 from dispatcher.model.commands import Plan, Silent
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
-from dispatcher.model.records.usage import HOUR_S, UsageRow
+from dispatcher.model.fleet import GroupPlan, WorkerPlan
+from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.monitor.console import FRESH_S, PATIENCE_S, TENANTS_MAX, USAGE_FRESH_S
+from dispatcher.monitor.follower import HOURS
 from dispatcher.monitor.picture import LATE_S
-from dispatcher.monitor.usage import HOURS
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.gate.logged_pool import LoggedPool

@@ -12,7 +12,7 @@ import pytest
 from dispatcher.model.commands import Leave, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.monitor.console import make_operator
-from dispatcher.operations.fleet import FRESH_S
+from dispatcher.operations.pools import FRESH_S
 from dispatcher.processes.sandbox import Runtime
 from dispatcher.settings.config import load_config
 from functions.sweep import handler as sweep

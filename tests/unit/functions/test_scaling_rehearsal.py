@@ -11,11 +11,10 @@ from contextlib import suppress
 
 from dispatcher.model.commands import Leave
 from dispatcher.model.facts import Accepted
-from dispatcher.model.scaling import ServiceCount
-from dispatcher.operations.fleet import FRESH_S
-from dispatcher.operations.scaling.scale import ScaleSettings
-from dispatcher.operations.scaling.service import Scaling
-from dispatcher.operations.scaling.waking import Waking
+from dispatcher.model.fleet import ServiceCount
+from dispatcher.operations.pools import FRESH_S
+from dispatcher.operations.scaling import Scaling, Waking
+from dispatcher.operations.worker_count import ScaleSettings
 from dispatcher.service.load_watch import fleet_load
 from tests.support.gate.memory_gate import COMPLETION, Gate
 

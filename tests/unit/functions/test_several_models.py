@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.model.loadable import LoadableModel
+from dispatcher.model.fleet import LoadableModel
 from tests.support.gate.memory_gate import Gate
 
 MODELS = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.usage import HOUR_S
 from tests.support.gate.memory_gate import CHAT, Gate
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.model.call import CallTerms
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, Fact
-from dispatcher.monitor.recent import Recent
+from dispatcher.monitor.picture import Recent
 
 
 def accepted(call: str, tenant: str) -> Accepted:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Gone, Silent
 from dispatcher.model.errors import (
     DeadlineExceeded,
@@ -17,7 +17,7 @@ from dispatcher.model.errors import (
     TenantError,
     WorkerFailed,
 )
-from dispatcher.model.records.invocation import StoredAnswer
+from dispatcher.model.kept import StoredAnswer
 from dispatcher.model.worker_protocol import Started
 from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.detached import execute_detached

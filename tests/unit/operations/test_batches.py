@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from dispatcher.model.batches import Batch, UnknownFile
 from dispatcher.model.commands import Accept
 from dispatcher.model.errors import InvalidRequest, Refused, RequestTooLarge
-from dispatcher.model.records.batches import Batch
-from dispatcher.model.records.files import UnknownFile
 from dispatcher.operations.batches import answer_line as answering
 from dispatcher.operations.batches import create as creating
 from dispatcher.operations.batches import lines as reading
@@ -20,7 +19,7 @@ from dispatcher.operations.batches.answer_line import due_at_of
 from dispatcher.operations.batches.create import cancel, create
 from dispatcher.operations.files import delete, file_of, upload
 from dispatcher.operations.responses import read_response
-from dispatcher.responses.errors import UnknownResponse
+from dispatcher.responses.request import UnknownResponse
 from tests.support.gate.batch_story import (
     RESPONSES,
     batch_gate,

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable, TenantDeleted, Unauthorized
-from dispatcher.model.records.tenants import Tenant
-from dispatcher.operations.tenants.administration import Deleted, StoreAdmin
-from dispatcher.operations.tenants.directory import CACHE_S, LOOK_S, WAITING_END_S
-from dispatcher.operations.tenants.erasing import TenantData
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.administration import Deleted, StoreAdmin, TenantData
+from dispatcher.operations.directory import CACHE_S, LOOK_S, WAITING_END_S
 from tests.support.gate.batch_story import batch_gate, line, runner, started
 from tests.support.gate.memory_gate import COMPLETION, MODEL, Gate
 from tests.support.gate.story import begun

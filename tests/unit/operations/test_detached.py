@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.model.commands import Gone, Return, Silent, Status, Waiting
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.invocation import StoredAnswer
+from dispatcher.model.kept import StoredAnswer
 from dispatcher.operations.calls.detached import HOLD_S, execute_detached, serve_launched
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import begun, followed, queued

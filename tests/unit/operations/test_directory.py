@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.model.errors import InvalidRequest, Refused, StoreUnavailable, Unauthorized
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations import directory as module
+from dispatcher.operations.directory import CACHE_S, key_prefix, new_key
 from dispatcher.operations.limits import LimitSettings
-from dispatcher.operations.tenants import directory as module
-from dispatcher.operations.tenants.directory import CACHE_S, key_prefix, new_key
 from tests.support.gate.memory_gate import Gate
 
 

@@ -10,9 +10,9 @@ import pytest
 from dispatcher.model.commands import Leave, Report, Silent
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.loadable import LoadableModel
-from dispatcher.model.records.tenants import Tenant
-from dispatcher.operations.fleet import FRESH_S, PATIENCE_S, REMEMBERED_S, STALE_S, FleetView, with_each_model
+from dispatcher.model.fleet import LoadableModel
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.pools import FRESH_S, PATIENCE_S, REMEMBERED_S, STALE_S, FleetView, with_each_model
 from tests.support.gate.memory_gate import Gate
 
 A = Tenant("a")

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.commands import End, Gone, Offer, Return, Silent
 from dispatcher.model.errors import (
     DeadlineExceeded,
     WorkerFailed,
 )
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder
-from dispatcher.operations.calls.answer_events import EVENTS_AHEAD_MAX
+from dispatcher.operations.calls.followed import EVENTS_AHEAD_MAX
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import begun, dispatched, followed, read
 from tests.support.gate.worker_client import Act, ScriptedWorkers

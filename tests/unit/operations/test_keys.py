@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.errors import Refused, TenantError
-from dispatcher.operations.calls import keys
+from dispatcher.operations.calls import results
 from dispatcher.operations.calls.answer import result_of
-from dispatcher.operations.calls.keys import last_try, numbered
+from dispatcher.operations.calls.results import last_try, numbered
 from dispatcher.operations.calls.submit import Known
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import followed, submitted
@@ -34,7 +34,7 @@ async def test_a_key_that_was_refused_often_is_served_once_there_is_room(gate: G
 
 
 async def test_one_key_cannot_be_shed_without_end(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "TRIES_PER_KEY_MAX", 5)
+    monkeypatch.setattr(results, "TRIES_PER_KEY_MAX", 5)
     await shed(gate, 5)
     known = await submitted(gate, "a", "k")
     assert isinstance(known, Known)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.answers.collected import Collected
+from dispatcher.model.answers import Collected
 from dispatcher.model.errors import ConfigurationError, Refused
 from dispatcher.operations.limits import Budget, Limits, LimitSettings, TokenBucket
 from dispatcher.settings.config import load_config

@@ -11,8 +11,7 @@ from itertools import count
 import pytest
 
 from dispatcher.model.errors import Refused, Unauthorized
-from dispatcher.operations.tenants.directory import Directory, has_check, key_digest, new_key
-from dispatcher.operations.tenants.lookup_budget import ADDRESSES_MAX
+from dispatcher.operations.directory import ADDRESSES_MAX, Directory, has_check, key_digest, new_key
 from tests.support.asgi import Call
 from tests.support.gate.memory_gate import Gate
 

@@ -10,12 +10,12 @@ import pytest
 
 from dispatcher.model.commands import Accept, Leave, Waiting
 from dispatcher.model.errors import InvalidRequest, NoWorker, StoreUnavailable, UnknownModel
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.usage import HOUR_S
 from dispatcher.operations.calls.answer import progress_of
 from dispatcher.operations.calls.detached import execute_detached, serve_launched
 from dispatcher.operations.calls.submit import Known
-from dispatcher.operations.fleet import FRESH_S, REMEMBERED_S
-from dispatcher.operations.scaling.waking import Waking
+from dispatcher.operations.pools import FRESH_S, REMEMBERED_S
+from dispatcher.operations.scaling import Waking
 from dispatcher.operations.usage import usage_of
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from tests.support.gate.batch_story import ended, errors, line, output, runner, started

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.answers.refusals import error_body
+from dispatcher.model.answers import error_body
 from dispatcher.model.errors import AnsweredError, Preempted, WorkerFailed
-from dispatcher.model.records.invocation import StoredAnswer
+from dispatcher.model.kept import StoredAnswer
 from dispatcher.operations.calls.results import is_retryable
 
 

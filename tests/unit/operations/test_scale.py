@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from dispatcher.model.scaling import FleetLoad
-from dispatcher.operations.scaling.scale import ScaleDecision, ScaleSettings, ScaleState, scale
+from dispatcher.model.fleet import FleetLoad
+from dispatcher.operations.worker_count import ScaleDecision, ScaleSettings, ScaleState, scale
 from tests.support.scaling.fleet import CAPACITY_PER_S, Pool, World
 from tests.support.scaling.loads import arrivals, day, flood
 from tests.support.scaling.oracle import oracle_worker_s

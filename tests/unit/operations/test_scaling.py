@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from dispatcher.model.commands import Command, Done, Outcome, Retire
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.scaling import FleetLoad, ScaleReport, ServiceCount, WorkerLoad
-from dispatcher.operations.scaling.scale import ScaleSettings
-from dispatcher.operations.scaling.service import Scaling
+from dispatcher.model.fleet import FleetLoad, ScaleReport, ServiceCount, WorkerLoad
+from dispatcher.operations.scaling import Scaling
+from dispatcher.operations.worker_count import ScaleSettings
 
 ZERO = ScaleSettings(workers_min=0, workers_max=4, scale_to_zero=True)
 
@@ -80,7 +80,7 @@ class StillClock:
 def scaling_of(
     service: Service | None, clock: StillClock, settings: ScaleSettings = ZERO, link: Commands | None = None
 ) -> Scaling:
-    return Scaling(service, cast(Any, link or Commands()), settings, clock)
+    return Scaling(service, cast("Any", link or Commands()), settings, clock)
 
 
 async def test_the_number_is_set_when_it_changes_and_only_then() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.model.commands import Accept
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.operations.calls.detached import execute_detached
-from dispatcher.operations.tenants.directory import new_key
+from dispatcher.operations.directory import new_key
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.tiers import Tier

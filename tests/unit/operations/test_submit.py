@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.answers.collected import Collected
-from dispatcher.model.answers.refusals import error_body
-from dispatcher.model.capabilities import Capability
+from dispatcher.model.answers import Collected, error_body
 from dispatcher.model.commands import Accept, Leave, Offer, Silent, Waiting
 from dispatcher.model.commands import Refused as GateRefused
 from dispatcher.model.errors import (
@@ -25,16 +23,16 @@ from dispatcher.model.errors import (
     TenantError,
     UnknownModel,
 )
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
+from dispatcher.model.fleet import Capability
+from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.call import item_of, order_of
 from dispatcher.operations.calls.ends import error_of_refused
-from dispatcher.operations.calls.keys import latest
-from dispatcher.operations.calls.results import is_retryable
+from dispatcher.operations.calls.results import is_retryable, latest
 from dispatcher.operations.calls.submit import Known, NewCall
-from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.limits import DURABLE_REFUSED_S
+from dispatcher.operations.pools import FRESH_S
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.share_bounds import BURST_MAX, RATE_MIN, WEIGHT_MIN
 from dispatcher.policies.throttling import ThrottleLimits

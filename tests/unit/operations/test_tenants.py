@@ -10,11 +10,9 @@ import pytest
 
 from dispatcher.model.commands import Silent
 from dispatcher.model.errors import ConfigurationError, Unauthorized
-from dispatcher.model.records.audit import AuditRecord
-from dispatcher.model.records.tenants import Tenant, name_of
-from dispatcher.operations.tenants.administration import Booking, StoreAdmin, booking
-from dispatcher.operations.tenants.directory import CACHE_S, key_prefix
-from dispatcher.operations.tenants.settings import difference
+from dispatcher.model.tenants import AuditRecord, Tenant, name_of
+from dispatcher.operations.administration import Booking, StoreAdmin, booking, difference
+from dispatcher.operations.directory import CACHE_S, key_prefix
 from dispatcher.policies.clocks import Share
 from headgate.doctor.finding import CheckResult
 from headgate.doctor.service import check_shares

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from dispatcher.model.records.usage import HOUR_S, UsageRow
+from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.operations.usage import merged, usage_of
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import asked, followed

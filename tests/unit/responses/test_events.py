@@ -8,9 +8,8 @@ import pytest
 
 from dispatcher.model.errors import Refused, WorkerFailed
 from dispatcher.model.worker_protocol import Finished, Token
-from dispatcher.responses.answer import ResponseEvents
+from dispatcher.responses.answer import ResponseEvents, ResponseHead
 from dispatcher.responses.request import parse_asked
-from dispatcher.responses.shape import ResponseHead
 
 pytest.importorskip("openai")
 from openai.types.responses import Response, ResponseStreamEvent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.model.commands import call_id
-from dispatcher.responses.ids import input_id, is_response_id, output_id, response_id, response_of_item
+from dispatcher.responses.items import input_id, is_response_id, output_id, response_id, response_of_item
 
 
 @pytest.mark.parametrize("number", [0, 9, 10, 35, 36, 10**12])

@@ -9,8 +9,7 @@ import pytest
 from dispatcher.fields.parse import parse
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.requests import Endpoint
-from dispatcher.responses.errors import Places, renamed
-from dispatcher.responses.request import chat_of, parse_asked
+from dispatcher.responses.request import Places, chat_of, parse_asked, renamed
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
 CHAT_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": True}}

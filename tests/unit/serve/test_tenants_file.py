@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier

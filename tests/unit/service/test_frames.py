@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from dispatcher.model import commands
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.errors import BadFrame
-from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
-from dispatcher.model.loadable import LoadableModel
+from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 from dispatcher.service import frames
 from dispatcher.service.frames import decode_frame, encode_frames, encode_message
 from gpu_worker.service.executions.execution import ANSWER_BYTES_MAX

@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.model.commands import Cancel, Command, Done, End, Leave, Over, Return, Tick
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
+from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
 from dispatcher.service.gate.replica import Replica
 from dispatcher.service.kept_answers import keep_answers

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from dispatcher.model.commands import Return
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools, PoolSettings
 from dispatcher.processes.pool_sweep import PoolSweep
@@ -22,7 +22,7 @@ SWEEP_EVERY_S = 60.0
 
 def pool_sweep(world: World) -> PoolSweep:
     pool = Pool(world.link("sweep"), world.clock, PoolSettings(SHARD))
-    no_workers = cast(Any, None)  # a sweep executes nothing
+    no_workers = cast("Any", None)  # a sweep executes nothing
     context = Context(Pools(pool), world.store("sweep"), no_workers, world.launches, world.clock, world.ids)
     return PoolSweep(context, pool, load_config({"HEADGATE_POOL": SHARD}))
 

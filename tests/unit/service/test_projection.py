@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.model.commands import call_id
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.usage import HOUR_S, TenantRow, UsageRow
+from dispatcher.model.usage import HOUR_S, TenantRow, UsageRow
 from dispatcher.service import snapshots
 from dispatcher.service.gate.replica import Replica
 from dispatcher.service.log_keeper import LogKeeper

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.model.commands import Accept, Offer, Outcome, Over, Refused, Status, Unknown, Waiting
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.invocation import Invocation, StoredAnswer
+from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
 from dispatcher.service.gate.follower import POSITION_MAX_AGE_S
 from dispatcher.service.gate.replica import COMMANDS_MAX, Deposed, Replica

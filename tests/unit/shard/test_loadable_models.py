@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.model.call import HEAD
 from dispatcher.model.commands import Attempts, Offer, Refused, Report, Waiting
 from dispatcher.model.facts import Entry, WorkerSet
-from dispatcher.model.loadable import LoadableModel
+from dispatcher.model.fleet import LoadableModel
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings

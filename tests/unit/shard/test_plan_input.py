@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from dispatcher.model.fleet_plan import GROUPS_MAX, ORDER_MAX
+from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.planning.fleet import DRAIN_S
 from dispatcher.policies.planning.groups import GroupKey

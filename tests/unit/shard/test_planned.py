@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.model.commands import Done, Plan
 from dispatcher.model.facts import Entry, ModelOrdered, Planned
-from dispatcher.model.fleet_plan import GROUPS_MAX, ORDER_MAX, GroupPlan, WorkerPlan
+from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX, GroupPlan, WorkerPlan
 from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load

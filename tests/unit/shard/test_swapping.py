@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model.commands import Attempts, End, Offer, Plan, Tick
 from dispatcher.model.facts import Dispatched, Entry, ModelOrdered, WorkerSet
-from dispatcher.model.fleet_plan import WorkerPlan
+from dispatcher.model.fleet import WorkerPlan
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.planning.fleet import DRAIN_S, RESIDENCY_S
 from dispatcher.shard.codec import decode_entry, encode_entry

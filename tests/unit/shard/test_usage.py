@@ -7,7 +7,7 @@ import pytest
 from dispatcher.model.commands import End, Saved, Tick
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Entry, UsageSaved
-from dispatcher.model.records.usage import HOUR_S
+from dispatcher.model.usage import HOUR_S
 from dispatcher.shard.accept import APPS_MAX
 from dispatcher.shard.codec import pack
 from dispatcher.shard.settings import ShardSettings

@@ -7,7 +7,7 @@ import pytest
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Cancel, End, Outcome, Refused, Waiting
 from dispatcher.model.facts import Entry, Fact
-from dispatcher.model.loadable import LoadableModel
+from dispatcher.model.fleet import LoadableModel
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.state.state import State

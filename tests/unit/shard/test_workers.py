@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.commands import Gone, Leave, Over, Retire, Silent, Tick, Waiting
-from dispatcher.model.records.invocation import ATTEMPTS_MAX
+from dispatcher.model.kept import ATTEMPTS_MAX
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.records import FAILED_MOST, RECENT
 from dispatcher.shard.workers import RETIRE_S

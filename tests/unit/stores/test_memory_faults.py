@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.records.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
 from dispatcher.stores.memory import READS, WRITES, MemoryStore
 from tests.conformance.store_world import (

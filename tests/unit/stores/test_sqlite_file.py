@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.model.errors import ConfigurationError, LogGap, StoreUnavailable
-from dispatcher.model.records.tenants import KeyRecord, Tenant
+from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.processes.bootstrap import RealClock, make_store
 from dispatcher.settings.config import load_config
 from dispatcher.stores.layout import USAGE_KEEP_S

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.scaling import FleetLoad, PoolDelays, ScaleReport
+from dispatcher.model.fleet import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.policies.tiers import Tier
 from functions.observability import publish_delays, publish_load, publish_scaling
 from gpu_worker.engines.interface import EngineError, EngineStats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken
+from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, ExecutionToken
 from gpu_worker.service.executions.executions import KEEP_S, SKEW_S, TOKEN_S, SeenAttempts
 from tests.support.virtual_time import LoopClock
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.commands import End, Return
-from dispatcher.model.execution_token import ExecutionToken, digest, sign
-from dispatcher.model.fleet_secrets import FleetSecrets
+from dispatcher.model.fleet_secrets import ExecutionToken, FleetSecrets, digest, sign
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.workers.wire import BODY_BYTES_MAX, encode_order

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import WorkerFailed
-from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, cache_salt, verify
+from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, cache_salt, verify
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.workers.client import CLOSING_S, LINE_BYTES_MAX, BrokenConnection, HttpWorkerClient, NotSent
 from dispatcher.workers.wire import encode_event

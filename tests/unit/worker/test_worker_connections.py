@@ -10,13 +10,11 @@ import pytest
 
 from dispatcher.model.call import CallTerms
 from dispatcher.model.commands import Offer
-from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Endpoint, Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished, Started, Token
-from dispatcher.operations.calls.answer_events import AnswerEvents
-from dispatcher.operations.calls.attempt import Broken, LastEvent, OwnAttempts
-from dispatcher.operations.calls.call import Call
-from dispatcher.operations.calls.output_limits import OutputLimit
+from dispatcher.operations.calls.call import Call, OutputLimit
+from dispatcher.operations.calls.followed import AnswerEvents, Broken, LastEvent, OwnAttempts
 from dispatcher.operations.limits import LimitSettings
 from dispatcher.workers import client as worker_connections
 from dispatcher.workers.client import HttpWorkerClient

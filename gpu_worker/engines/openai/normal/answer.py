@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher.fields.table.messages import ASSISTANT
+from dispatcher.fields.chat_objects import ASSISTANT
 from gpu_worker.engines.openai.errors import error_of_fault, failed
 from gpu_worker.engines.openai.normal.faults import Fault, fault_in_chunk, fault_in_text, fault_of
 from gpu_worker.engines.openai.normal.kinds import FAILURES, LENGTH_WORDS, REASONS, UNFINISHED, word

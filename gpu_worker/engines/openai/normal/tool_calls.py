@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from dispatcher.fields.chat_objects import TOOL_CALL
 from dispatcher.fields.limits import NAME_CHARS_MAX
-from dispatcher.fields.table.tools import TOOL_CALL
 from gpu_worker.engines.interface import EngineError
 from gpu_worker.engines.openai.normal.texts import REPLACEMENT, Halves, without_surrogates
 from gpu_worker.engines.openai.normal.values import clean, clean_fields

@@ -8,10 +8,10 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
-from dispatcher.model.answers.collected import Collected, tokens_of
+from dispatcher.model.answers import Collected, tokens_of
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.records.tenants import Tenant
 from dispatcher.model.requests import Endpoint, Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished
 from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.results import choices_of, last_event

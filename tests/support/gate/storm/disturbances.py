@@ -234,7 +234,7 @@ class Disturbances:
         return sorted({position for position, _ in self._world.log.manifests})
 
     async def _change_tenant(self) -> None:
-        """Change a tenant, or delete it and create it again. Versions only grow (tenants/administration.py)."""
+        """Change a tenant, or delete it and create it again. Versions only grow (operations/administration.py)."""
         world, random = self._world, self._random
         name = random.choice(sorted(world.tenants))
         old = world.tenants[name]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from dispatcher.model.loadable import LoadableModel
+from dispatcher.model.fleet import LoadableModel
 from gpu_worker.engines.interface import EngineFacts
 from gpu_worker.engines.swapping.model_swaps import SwapFailed
 from tests.support.gate.storm.engine import CONTEXT_TOKENS, MODELS, StormEngine

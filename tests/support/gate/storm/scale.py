@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from dispatcher.model.records import usage
+from dispatcher.model import usage
 from dispatcher.policies.orders import queues
 from dispatcher.policies.planning import fleet
 from dispatcher.service import frames, kept_answers, snapshots

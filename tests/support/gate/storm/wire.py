@@ -9,15 +9,15 @@ from random import Random
 
 from dispatcher.model.commands import Offer
 from dispatcher.model.errors import ConnectionLost, WorkerFailed
-from dispatcher.model.execution_token import (
+from dispatcher.model.fleet_secrets import (
     EXECUTION_TOKEN_TTL_S,
     ExecutionToken,
     ExecutionTokenRefused,
+    FleetSecrets,
     digest,
     sign,
     verify,
 )
-from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.ports import Clock, Connection, Transport
 from dispatcher.workers.wire import encode_event, encode_order, parse_event, parse_order

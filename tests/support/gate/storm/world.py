@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from dispatcher.model.records.tenants import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import TENANT_TIERS

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.model.commands import End
-from dispatcher.model.records.invocation import StoredAnswer, cached_tokens_of
+from dispatcher.model.kept import StoredAnswer, cached_tokens_of
 from dispatcher.operations.calls.results import last_event
 from gpu_worker.engines.interface import Finished, WorkOrder
 from tests.support.virtual_time import run

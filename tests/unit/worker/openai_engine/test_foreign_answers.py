@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher.fields.parse import parse_request
-from dispatcher.model.answers.collected import Collected, tokens_of
-from dispatcher.model.answers.form import AnswerHead
+from dispatcher.model.answers import AnswerHead, Collected, tokens_of
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Token
 from dispatcher.workers.client import LINE_BYTES_MAX

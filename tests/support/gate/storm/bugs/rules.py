@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import inf
 
-from dispatcher.operations.calls import answer_events, following, submit
+from dispatcher.operations.calls import followed, following, submit
 from dispatcher.service import snapshots
 from dispatcher.service.gate import follower, planning, presence, replica
 from dispatcher.service.gate import process as gate_process
@@ -83,7 +83,7 @@ bug(
 bug(
     "tokens_of_two_attempts",
     "A call that begins again keeps the tokens of the lost attempt in its answer.",
-    Edit(answer_events.AnswerEvents, "begin", "self.collected, self._is_handed = Collected(), False", "pass"),
+    Edit(followed.AnswerEvents, "begin", "self.collected, self._is_handed = Collected(), False", "pass"),
     rule=4,
 )
 bug(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Dropped, Ended
-from dispatcher.model.records.invocation import ATTEMPTS_MAX
-from dispatcher.model.records.usage import HOUR_S, UsageRow
+from dispatcher.model.kept import ATTEMPTS_MAX
+from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.model.worker_protocol import execution_name
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.settings import ShardSettings

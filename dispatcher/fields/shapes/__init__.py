@@ -1,1 +1,0 @@
-"""The shapes of values: what a field accepts, and its bounds."""

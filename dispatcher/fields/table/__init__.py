@@ -1,1 +1,0 @@
-"""The table itself, as data: one module for each part of a request."""

@@ -1,1 +1,0 @@
-"""Answers in OpenAI's form: whole, in pieces, refused, or missing. Pure."""

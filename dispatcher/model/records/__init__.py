@@ -1,1 +1,0 @@
-"""What the stores keep: records, and the ports that keep them. Pure."""

@@ -1,1 +1,0 @@
-"""Sets how many workers each pool has."""

@@ -1,1 +1,0 @@
-"""Finds the tenant of an API key, and administers tenants and their keys."""

@@ -1,1 +1,0 @@
-"""The OpenAPI document and the documentation page, both from the table of fields."""

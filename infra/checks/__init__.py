@@ -1,1 +1,0 @@
-"""What the CDK and AWS's own checks say of the app."""

@@ -1,1 +1,0 @@
-"""What an operator sees: alarms, dashboard, logs."""
