@@ -14,8 +14,8 @@ from dispatcher.model.worker_protocol import Finished as Finished
 from dispatcher.model.worker_protocol import Started as Started
 from dispatcher.model.worker_protocol import Token as Token
 from dispatcher.model.worker_protocol import WorkOrder as WorkOrder
-from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.fairness.accounting import TenantService
+from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.engines.interface import Engine
-from gpu_worker.policies.configured import make_queue
+from gpu_worker.policies.fairness.tiered import make_queue
 
 ENGINES = ("transformers", "modelled", "vllm", "openai")
 DTYPES = ("auto", "float32", "bfloat16", "float16")

@@ -9,8 +9,8 @@ from typing import Any
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineStats
-from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
-from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.fairness.accounting import TenantService
+from gpu_worker.policies.preemption import Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats, TierGauges
 
 

@@ -21,7 +21,7 @@ from dispatcher.ports import Clock
 from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace
 from gpu_worker.engines.interface import EngineStats
 from gpu_worker.engines.swapping.swap_counts import SwapCounts
-from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.preemption import Strategy
 from gpu_worker.service.executions.executions import Executions
 
 VALUES_MAX = 50

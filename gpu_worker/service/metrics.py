@@ -18,9 +18,9 @@ from dispatcher.policies.tiers import TENANT_TIERS
 from gpu_worker.engines.interface import EngineStats
 from gpu_worker.engines.swapping.sleep import SleepableEngine
 from gpu_worker.engines.swapping.swap_counts import SwapCounts
-from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.preemption import Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats
-from gpu_worker.policies.slo.monitor import Slo
+from gpu_worker.policies.slo import Slo
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.health.engine_health import EngineHealth
 from gpu_worker.service.health.kinds import FailureKind

@@ -15,8 +15,8 @@ from gpu_worker.engines.modelled.answers import WORDS
 from gpu_worker.engines.modelled.embeddings import unit_vector
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
 from gpu_worker.engines.modelled.tool_choice import tool_to_call
-from gpu_worker.policies.configured import make_queue
 from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.fairness.tiered import make_queue
 from tests.engines.engine_kinds import events_of, request
 from tests.engines.test_engine_features import ASKED, RESULT, WEATHER, chat, text_in, tokens_of
 

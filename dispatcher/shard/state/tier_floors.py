@@ -1,7 +1,7 @@
 """The floor of each tier at the gate: the least service that the tier gets while it has waiting calls.
 
 Source: docs/preemption-design.md, section 4.2. The worker has the same rule for tokens
-(gpu_worker/policies/tiers/shares.py). Let S be the estimated service of all dispatches since tier t last began to wait,
+(gpu_worker/policies/tiers.py). Let S be the estimated service of all dispatches since tier t last began to wait,
 S_t that of the dispatches of t since then, and s_t the share of t:
 
     behind_t = s_t S - S_t            service units; 0 for a tier without waiting calls

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_worker.engines.measured.step_times import StepTimes
-from gpu_worker.policies.preemption.admission import Admission
-from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.preemption import Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 
 

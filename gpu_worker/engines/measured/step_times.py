@@ -1,7 +1,7 @@
 """The times of an engine's steps on this machine, learned from the steps of a single request.
 
 Such a step shows the time of n tokens of prefill, or of one decode. The prefill times are fitted by least squares to
-the cost model (gpu_worker/policies/preemption/costs.py): seconds = base + a n + b n^2, no coefficient negative.
+the cost model (gpu_worker/policies/preemption.py): seconds = base + a n + b n^2, no coefficient negative.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import median
 
 import numpy as np
 
-from gpu_worker.policies.preemption.costs import Calibration
+from gpu_worker.policies.preemption import Calibration
 
 SAMPLES_MAX = 256
 FITTED_EVERY = 8

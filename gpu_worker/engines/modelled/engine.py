@@ -42,10 +42,10 @@ from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.engines.modelled.paged.sequence import PagedSequence
 from gpu_worker.engines.modelled.streams import Choice, ModelledStream, input_tokens_of, prompt_of
-from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.engines.text import StopMatcher
+from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueuePolicy
-from gpu_worker.policies.preemption.admission import Admission
+from gpu_worker.policies.scheduling_stats import scheduling_gauges
 
 PROMPTS_WHOLE = 1_000_000_000
 """Prompt tokens of a step: more than ever wait."""

@@ -22,9 +22,8 @@ from gpu_worker.engines.openai.bodies import answers
 from gpu_worker.engines.openai.entry import ServerAdmission
 from gpu_worker.engines.openai.forwarding import Forwarding, Stream
 from gpu_worker.engines.openai.options import ServerOptions
-from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.policies.fairness.interface import QueuePolicy
-from gpu_worker.policies.scheduling_stats import SchedulingStats
+from gpu_worker.policies.scheduling_stats import SchedulingStats, scheduling_gauges
 
 TICK_S = 0.25
 """Between two passes while there are requests: ranks age, deadlines pass, and a limit of the policy may end."""

@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.fairness.interface import QueuePolicy
-from gpu_worker.policies.preemption.admission import Admission
-from gpu_worker.policies.preemption.victims import Resident
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
+from gpu_worker.policies.preemption import Resident
 
 
 class ServerPlaces:

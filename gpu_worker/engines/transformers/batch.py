@@ -28,7 +28,7 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.transformers.logprob_forms import LogprobForms
 from gpu_worker.engines.transformers.sequences import Sequence
-from gpu_worker.policies.preemption.admission import Admission
+from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 
 

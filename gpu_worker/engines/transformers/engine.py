@@ -43,7 +43,6 @@ from gpu_worker.engines.interface import (
 from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
 from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME, model_folder
 from gpu_worker.engines.models.tokenizing import Tokenizing
-from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.engines.text import StopMatcher
 from gpu_worker.engines.tool_calls import ToolCallParser
 from gpu_worker.engines.transformers.batch import PolicyRouter
@@ -55,9 +54,9 @@ from gpu_worker.engines.transformers.scheduler import PolicyScheduler
 from gpu_worker.engines.transformers.sequences import GeneratedAnswer, Sequence
 from gpu_worker.engines.transformers.sizes import AUTO, choose_dtype, describe_sizes
 from gpu_worker.engines.transformers.sizes import TransformersShape as TransformersShape
+from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueuePolicy
-from gpu_worker.policies.preemption.admission import Admission
-from gpu_worker.policies.scheduling_stats import SchedulingGauges
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, scheduling_gauges
 
 logger = logging.getLogger("headgate.engine")
 

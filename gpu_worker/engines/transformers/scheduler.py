@@ -21,9 +21,8 @@ from gpu_worker.engines.measured.cost_tracker import CostTracker
 from gpu_worker.engines.transformers.batch import PolicyRouter
 from gpu_worker.engines.transformers.sequences import Sequence
 from gpu_worker.engines.transformers.swap import HostSwap
-from gpu_worker.policies.preemption.costs import Eviction, Strategy
-from gpu_worker.policies.preemption.victims import Resident
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.preemption import Eviction, Resident, Strategy
 
 
 class PolicyScheduler(Scheduler):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.text import Detokenizer, StopMatcher
 from gpu_worker.engines.tool_calls import ParsedText, ToolCallParser
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.fairness.interface import QueueRequest
 
 
 @dataclass(eq=False, slots=True)

@@ -20,7 +20,7 @@ from transformers.generation.continuous_batching.offloading_manager import Offlo
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState, RequestStatus
 
 from gpu_worker.engines.measured.copy_rates import LARGE_BYTES, CopyRates, fitted_copy_rates
-from gpu_worker.policies.preemption.costs import Eviction, Strategy
+from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 
 

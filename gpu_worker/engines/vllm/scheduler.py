@@ -28,16 +28,14 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request, RequestStatus
 
-from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.engines.vllm.ends import ENDED_PREFIX
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
-from gpu_worker.policies.configured import make_queue
-from gpu_worker.policies.preemption.admission import Admission
-from gpu_worker.policies.preemption.costs import Eviction, Strategy
-from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.fairness.tiered import TieredQueue, make_queue
+from gpu_worker.policies.preemption import Eviction, Strategy
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, scheduling_gauges
 
 DEFAULT_POLICY = "tiered:vtc"
 PLACEHOLDER_TOKEN = 0

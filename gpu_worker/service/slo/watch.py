@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import EngineEvent, Finished, Started
-from gpu_worker.policies.slo.monitor import SloMonitor
-from gpu_worker.policies.slo.shedding import Shedder
+from gpu_worker.policies.shedding import Shedder
+from gpu_worker.policies.slo import SloMonitor
 from gpu_worker.service.slo.backlog import Backlog
 
 

@@ -13,7 +13,7 @@ from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 from dispatcher.workers.client import HttpWorkerClient
 from dispatcher.workers.wire import encode_order
-from gpu_worker.policies.slo.shedding import Shedder
+from gpu_worker.policies.shedding import Shedder
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox

@@ -18,7 +18,7 @@ from gpu_worker.engines.vllm.request_fields import (
     RequestFields,
     read_fields,
 )
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.fairness.interface import QueueRequest
 
 NUMBERS = ["weight", "stage", "system_tokens", "output_max", "output_expected", "timeout_s"]
 TEXTS = ["tenant", "app", "interaction", "tier"]

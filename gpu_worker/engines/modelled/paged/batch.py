@@ -17,10 +17,9 @@ from gpu_worker.engines.modelled.paged.copies import Copies
 from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.engines.modelled.paged.sequence import PagedSequence
-from gpu_worker.policies.preemption.admission import RESERVED_FOR, Admission
-from gpu_worker.policies.preemption.costs import Eviction, Strategy
-from gpu_worker.policies.preemption.victims import sort_by_protection
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.admission import RESERVED_FOR, Admission
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.preemption import Eviction, Strategy, sort_by_protection
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 
 Part = tuple[PagedSequence, int]

@@ -12,7 +12,7 @@ swapped in holds its blocks from the beginning of the copy and decodes after its
 
 from __future__ import annotations
 
-from gpu_worker.policies.preemption.costs import Calibration
+from gpu_worker.policies.preemption import Calibration
 
 
 class Copies:

@@ -21,9 +21,9 @@ from math import ceil
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.engines.modelled.paged.sequence import PagedSequence
-from gpu_worker.policies.preemption.admission import RESERVED_FOR, Admission
-from gpu_worker.policies.preemption.victims import Resident
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.admission import RESERVED_FOR, Admission
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.preemption import Resident
 
 SLOTS_UNBOUNDED = 1_000_000_000
 

@@ -4,7 +4,7 @@ Each step:
 
     grow      each decoding sequence gets the block of its next token; where none is spare the engine evicts, natively,
               the last of `sort_by_protection`, until there is one
-    admit     a pass of gpu_worker/policies/preemption/admission.py, if one is due and no sequence was just evicted for
+    admit     a pass of gpu_worker/policies/admission.py, if one is due and no sequence was just evicted for
               want of blocks
     compute   one token of each decoding sequence, and prompts: with `chunk_tokens` parts of prompts beside the decodes,
               else the whole prompts of all admitted sequences in a step of their own
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from gpu_worker.engines.modelled.paged.batch import PagedBatch, Part, take_part
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.engines.modelled.paged.sequence import PagedSequence
-from gpu_worker.policies.preemption.admission import Admission
+from gpu_worker.policies.admission import Admission
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_worker.policies.preemption.costs import Calibration
+from gpu_worker.policies.preemption import Calibration
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_worker.policies.preemption.victims import Resident
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.preemption import Resident
 
 
 @dataclass(slots=True, eq=False)

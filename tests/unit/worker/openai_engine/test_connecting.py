@@ -14,7 +14,7 @@ from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.options import ServerOptions
 from gpu_worker.engines.registry import EngineUnavailable, make_engine
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.policies.configured import make_queue
+from gpu_worker.policies.fairness.tiered import make_queue
 from tests.support.virtual_time import LoopClock, run
 from tests.support.worker.openai_server import CARD, MODEL, FakeServer, counting, last, options, outcome, says
 

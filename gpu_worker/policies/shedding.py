@@ -4,7 +4,7 @@ Source: docs/preemption-design.md, section 3.2. There are three levels:
 
     level   refuses                    is reached when
     0       no tier
-    1       background                 premium or standard is at risk (monitor.py)
+    1       background                 premium or standard is at risk (slo.py)
     2       background and standard    `patience_s` after the last change of the level, premium is still at risk by the
                                        samples from then on
 
@@ -34,7 +34,7 @@ from math import inf
 
 from dispatcher.policies.bounds import BoundedSettings, NotNegative, check_bounds
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.slo.monitor import SloMonitor
+from gpu_worker.policies.slo import SloMonitor
 
 SHED_FIRST = (Tier.BACKGROUND, Tier.STANDARD)
 """Level n sheds the first n of these tiers."""

@@ -1,8 +1,8 @@
 """Tiers over a queue policy: the most urgent tier goes next, and the policy inside the tier chooses the tenant.
 
-Source: docs/preemption-design.md; state.py and shares.py have the formulas.
+Source: docs/preemption-design.md; policies/tiers.py has the formulas.
 
-    next tier    the system tier; else the tier of a promoted request (state.py); else, of the tiers that are owed
+    next tier    the system tier; else the tier of a promoted request (TierState); else, of the tiers that are owed
                  service, the one furthest behind relative to its share; else the tier of the request with the
                  lowest effective rank
     in the tier  its promoted request, if any; else the choice of its own policy: VTC, WSC or any other, with counters
@@ -12,29 +12,27 @@ Source: docs/preemption-design.md; state.py and shares.py have the formulas.
 urgent tier, and its rank at its admission must be above the current rank of the waiting one. Within a tier, if
 `lead_max` is finite, its tenant must instead lead the waiting tenant by more than `lead_max` in the counters of the
 tier's policy (VTC, Appendix C.3: the paper evicts the tenant with the highest counter, and so does this). A protected
-request (state.py) is never evicted. A background request never evicts a request of another tier.
+request (TierState) is never evicted. A background request never evicts a request of another tier.
 
 Invariants: no inversion of effective ranks, except for owed tiers and protected requests; at most preemptions_max
-preemptions of a request; every tier with a share receives at least this share (shares.py), so every request is
+preemptions of a request; every tier with a share receives at least this share (TierShares), so every request is
 admitted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from math import inf
+from typing import Any
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
-from gpu_worker.policies.fairness.interface import Precedence, QueuePolicy
+from gpu_worker.policies.fairness.accounting import TenantService
+from gpu_worker.policies.fairness.interface import Precedence, QueuePolicy, QueueRequest, RequestRecord
 from gpu_worker.policies.fairness.registry import PolicySpec, make_policy, register
-from gpu_worker.policies.request import QueueRequest, RequestRecord
-from gpu_worker.policies.tiers.settings import TierSettings
-from gpu_worker.policies.tiers.shares import TierShares
-from gpu_worker.policies.tiers.state import TierState
+from gpu_worker.policies.tiers import TierSettings, TierShares, TierState, tier_settings
 
 
 class TieredQueue(QueuePolicy):
@@ -298,3 +296,19 @@ def _make(spec: PolicySpec) -> TieredQueue:
 
 
 register(TieredQueue, "tiered[:POLICY]", make=_make)
+
+
+def make_queue(policy: str, tiers: Mapping[str, Any] | None = None) -> QueuePolicy:
+    """Make a queue policy by its name. `tiers`: fields of TierSettings as plain values, for a policy with tiers; every
+    policy takes `cached_fraction`.
+
+    Raises ValueError for an unknown policy, for a wrong setting, and for settings of tiers that the policy lacks.
+    """
+    settings = None if tiers is None else tier_settings(tiers)
+    queue = make_policy(policy, tiers=settings)
+    if settings is None or tiers is None or isinstance(queue, TieredQueue):
+        return queue
+    if tiers.keys() - {"cached_fraction"}:
+        raise ValueError(f"queue policy {policy!r} has no tiers to set; tiered:{policy} has")
+    queue.cached_fraction = settings.cached_fraction
+    return queue

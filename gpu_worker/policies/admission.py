@@ -24,12 +24,20 @@ from math import ceil, inf
 from typing import Protocol
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.fairness.interface import QueuePolicy
-from gpu_worker.policies.preemption.costs import UNCALIBRATED, Calibration, Eviction, Strategy, cheapest, costs_s
-from gpu_worker.policies.preemption.victims import Resident, Shortage, choose_victims
-from gpu_worker.policies.request import QueueRequest
-from gpu_worker.policies.tiers.settings import TierSettings
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.preemption import (
+    UNCALIBRATED,
+    Calibration,
+    Eviction,
+    Resident,
+    Shortage,
+    Strategy,
+    cheapest,
+    choose_victims,
+    costs_s,
+)
+from gpu_worker.policies.tiers import TierSettings
 
 RESERVED_FOR = frozenset({Tier.PREMIUM, Tier.SYSTEM})
 
