@@ -128,7 +128,7 @@ async def engine_of(row: Row, model: str, home: Path, url: str) -> AsyncIterator
 @asynccontextmanager
 async def unmodified_server(model: str, home: Path) -> AsyncIterator[str]:
     """Start vLLM's server with its own scheduler; yield its URL."""
-    from gpu_worker.engines.models.tiny import model_folder
+    from gpu_worker.engines.random_llama import model_folder
 
     folder, name = model_folder(model, home)
     with socket.socket() as free:

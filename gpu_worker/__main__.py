@@ -40,11 +40,10 @@ from dispatcher.processes.bootstrap import (
 from dispatcher.processes.secret_source import fleet_secrets
 from dispatcher.settings.config import load_config
 from gpu_worker.engines.interface import Engine, EngineFacts
-from gpu_worker.engines.measured.device_memory import free_device_bytes
+from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.registry import HANG_S, HANG_USUAL_S, EngineUnavailable, make_engine
+from gpu_worker.engines.sleeping_engines import free_device_bytes, unmeasured
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.swapping.model_swaps import ModelSwaps
-from gpu_worker.engines.swapping.sleeping_engines import unmeasured
 from gpu_worker.service.agent import Agent, AgentSettings
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox

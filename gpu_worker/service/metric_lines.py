@@ -20,7 +20,7 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 from dispatcher.ports import Clock
 from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace
 from gpu_worker.engines.interface import EngineStats
-from gpu_worker.engines.swapping.swap_counts import SwapCounts
+from gpu_worker.engines.supervised import SwapCounts
 from gpu_worker.policies.preemption import Strategy
 from gpu_worker.service.executions.executions import Executions
 
@@ -77,9 +77,7 @@ class MetricLines:
 def counters_of(executions: Executions, stats: EngineStats) -> dict[str, int]:
     """Return what a worker has counted since its start, by the name of the metric."""
     counts, watch = stats.counts, executions.watch
-    swaps = getattr(
-        executions.engine, "swaps", SwapCounts()
-    )  # of a worker of several models (engines/swapping/model_swaps.py)
+    swaps = getattr(executions.engine, "swaps", SwapCounts())  # of a worker of several models (engines/model_swaps.py)
     evicted = dict(counts.preemptions)
     preempted = {
         f"preempted_{strategy.value}": sum(number for (used, _), number in evicted.items() if used is strategy)

@@ -15,9 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dispatcher.policies.tiers import TENANT_TIERS
-from gpu_worker.engines.interface import EngineStats
-from gpu_worker.engines.swapping.sleep import SleepableEngine
-from gpu_worker.engines.swapping.swap_counts import SwapCounts
+from gpu_worker.engines.interface import EngineStats, SleepableEngine
+from gpu_worker.engines.supervised import SwapCounts
 from gpu_worker.policies.preemption import Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats
 from gpu_worker.policies.slo import Slo

@@ -37,7 +37,7 @@ PROMPT_TOKENS = 17
 
 @pytest.fixture(scope="module")
 def model_file(home: Path) -> Path:
-    from gpu_worker.engines.models.tiny import model_folder
+    from gpu_worker.engines.random_llama import model_folder
     from tests.support.llama_cpp.gguf_model import write_gguf
 
     folder, _ = model_folder(None, home)

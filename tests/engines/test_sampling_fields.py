@@ -228,8 +228,7 @@ def delivered(sequence: Any, tokens: list[int], *, end: int) -> list[Any]:
 
 
 def test_a_call_in_the_models_text_becomes_a_delta() -> None:
-    from gpu_worker.engines.text import Detokenizer, StopMatcher
-    from gpu_worker.engines.tool_calls import ToolCallParser
+    from gpu_worker.engines.generation import Detokenizer, StopMatcher, ToolCallParser
     from gpu_worker.engines.transformers.sequences import GeneratedAnswer, Sequence
 
     written = 'Let me see. <tool_call>{"name": "weather", "arguments": {"city": "Delft"}}</tool_call>'

@@ -90,7 +90,7 @@ def test_noise_makes_arg_max_a_fair_sample() -> None:
 
 
 async def test_a_model_from_a_folder_and_its_weights_from_a_seed(home: Path, tmp_path: Path) -> None:
-    from gpu_worker.engines.models.tiny import TinySize, build_tiny_model
+    from gpu_worker.engines.random_llama import TinySize, build_tiny_model
 
     build_tiny_model(tmp_path / "mine", TinySize(), weights_seed=5)
     mine, built = load(home, str(tmp_path / "mine")), load(home)

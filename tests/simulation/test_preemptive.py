@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget
-from gpu_worker.engines.modelled.paged.sequence import PagedSequence
+from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget, PagedSequence
 from gpu_worker.policies.admission import RESERVED_FOR
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import TieredQueue

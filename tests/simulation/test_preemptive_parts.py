@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.modelled.paged.batch import PagedBatch
-from gpu_worker.engines.modelled.paged.copies import Copies
+from gpu_worker.engines.modelled.paged.model import PagedBatch
+from gpu_worker.engines.modelled.paged.profile import Copies
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from dispatcher.model.capabilities import Capability
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.generation import generation_of
+from gpu_worker.engines.generation import StopMatcher, generation_of
 from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
@@ -36,13 +36,19 @@ from gpu_worker.engines.interface import (
     name_sequence,
     queue_request,
 )
-from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, ModelledAnswer, chat_answers, words
-from gpu_worker.engines.modelled.embeddings import check_dimensions, embedding, inputs_of
+from gpu_worker.engines.modelled.answers import (
+    BYTES_PER_TOKEN,
+    ModelledAnswer,
+    chat_answers,
+    check_dimensions,
+    embedding,
+    inputs_of,
+    words,
+)
+from gpu_worker.engines.modelled.paged.kv_budget import PagedSequence
 from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
-from gpu_worker.engines.modelled.paged.sequence import PagedSequence
 from gpu_worker.engines.modelled.streams import Choice, ModelledStream, input_tokens_of, prompt_of
-from gpu_worker.engines.text import StopMatcher
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.scheduling_stats import scheduling_gauges

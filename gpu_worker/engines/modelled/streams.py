@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.event_queue import EventQueue
-from gpu_worker.engines.generation import Generation
-from gpu_worker.engines.interface import Finished, Token, WorkOrder
-from gpu_worker.engines.logprobs import chat_form, completion_form
+from gpu_worker.engines.generation import Generation, StopMatcher, chat_form, completion_form
+from gpu_worker.engines.interface import EventQueue, Finished, Token, WorkOrder
 from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, WORDS, ModelledAnswer
-from gpu_worker.engines.modelled.paged.sequence import PagedSequence
-from gpu_worker.engines.text import StopMatcher
+from gpu_worker.engines.modelled.paged.kv_budget import PagedSequence
 
 
 @dataclass(eq=False)

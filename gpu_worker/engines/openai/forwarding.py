@@ -18,11 +18,11 @@ from typing import Any
 
 import httpx
 
-from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
     EngineFacts,
+    EventQueue,
     Finished,
     Started,
     Token,

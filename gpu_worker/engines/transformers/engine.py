@@ -28,7 +28,8 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 from transformers.utils import logging as transformers_logging
 
 from dispatcher.model.capabilities import TEXT, Capability
-from gpu_worker.engines.generation import Generation, generation_of
+from gpu_worker.engines.calibration import CALIBRATION_TENANT, calibration_requests
+from gpu_worker.engines.generation import Generation, StopMatcher, Tokenizing, ToolCallParser, generation_of
 from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
@@ -40,11 +41,7 @@ from gpu_worker.engines.interface import (
     fit_order,
     name_sequence,
 )
-from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
-from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME, model_folder
-from gpu_worker.engines.models.tokenizing import Tokenizing
-from gpu_worker.engines.text import StopMatcher
-from gpu_worker.engines.tool_calls import ToolCallParser
+from gpu_worker.engines.random_llama import BUILT_MODEL_NAME, model_folder
 from gpu_worker.engines.transformers.batch import PolicyRouter
 from gpu_worker.engines.transformers.logprob_forms import LogprobForms
 from gpu_worker.engines.transformers.logprob_recorder import LogprobRecorder
@@ -98,7 +95,7 @@ class TransformersEngine:
         device: str | None = None,
         dtype: str = AUTO,
     ) -> TransformersEngine:
-        """Load `model`, as models/tiny.py's `model_folder` finds it. Raises what that raises.
+        """Load `model`, as random_llama.py's `model_folder` finds it. Raises what that raises.
 
         `dtype`: as sizes.py's `choose_dtype` takes it.
         """

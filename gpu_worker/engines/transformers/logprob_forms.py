@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.logprobs import chat_form, completion_form
+from gpu_worker.engines.generation import chat_form, completion_form
 from gpu_worker.engines.transformers.logprob_recorder import LogprobRecorder
 from gpu_worker.engines.transformers.sequences import Sequence
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_worker.engines.event_queue import EventQueue
+from gpu_worker.engines.generation import Detokenizer, ParsedText, StopMatcher, ToolCallParser
 from gpu_worker.engines.interface import (
+    EventQueue,
     Finished,
     Token,
     WorkOrder,
     queue_request,
 )
-from gpu_worker.engines.text import Detokenizer, StopMatcher
-from gpu_worker.engines.tool_calls import ParsedText, ToolCallParser
 from gpu_worker.policies.fairness.interface import QueueRequest
 
 

@@ -19,19 +19,18 @@ from typing import Any
 import httpx
 
 from dispatcher.model.requests import Endpoint
+from gpu_worker.engines.calibration import CALIBRATION_TENANT, TRAINING_TEXT, calibration_requests
 from gpu_worker.engines.interface import (
     EngineError,
     EngineStats,
     Finished,
     RefusedByPolicy,
     WorkOrder,
+    stats_from_json,
 )
-from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
-from gpu_worker.engines.models.tiny_text import TRAINING_TEXT
 from gpu_worker.engines.openai.client import IDLE_CONNECTIONS_MAX, IDLE_S
 from gpu_worker.engines.openai.forwarding import Forwarding, Stream
 from gpu_worker.engines.openai.options import ServerOptions
-from gpu_worker.engines.stats_json import stats_from_json
 from gpu_worker.engines.vllm.arguments import (
     ARGUMENT_PREFIX,
     Arguments,
@@ -79,7 +78,7 @@ class VllmModel:
 
     @classmethod
     def find(cls, model: str | None, home: Path, arguments: Arguments) -> VllmModel:
-        """Return the model: `--model` of the arguments, or a folder, or one built under `home` (models/tiny.py).
+        """Return the model: `--model` of the arguments, or a folder, or one built under `home` (random_llama.py).
 
         Raises FileNotFoundError for a folder without a model, ValueError for two models.
         """
@@ -88,7 +87,7 @@ class VllmModel:
             raise ValueError("the model is named twice: name it once, after --")
         if given:
             return cls(given, served_name(arguments, given), _reads_images(Path(given)))
-        from gpu_worker.engines.models.tiny import model_folder  # needs torch
+        from gpu_worker.engines.random_llama import model_folder  # needs torch
 
         folder, name = model_folder(model, home)
         return cls(str(folder), arguments.get("--served-model-name") or name, _reads_images(folder))

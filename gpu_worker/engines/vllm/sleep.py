@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from gpu_worker.engines.swapping.sleep import SleepFailed
+from gpu_worker.engines.interface import SleepFailed
 
 WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt")
 """The formats that vLLM loads, in its order: only the files of the first one that is there are loaded."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
-from gpu_worker.engines.measured.copy_rates import measure_copy_rates
-from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
+from gpu_worker.engines.copy_rates import measure_copy_rates
+from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
 from gpu_worker.engines.vllm import reports as vllm_reports
 from gpu_worker.engines.vllm import scheduler as vllm_scheduler
 from tests.support.vllm.engine import vllm_driver

@@ -15,7 +15,7 @@ from dispatcher.model.scaling import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.policies.tiers import Tier
 from functions.observability import publish_delays, publish_load, publish_scaling
 from gpu_worker.engines.interface import EngineError, EngineStats
-from gpu_worker.engines.swapping.swap_counts import SwapCounts
+from gpu_worker.engines.supervised import SwapCounts
 from gpu_worker.policies.preemption import Eviction, Resident, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
 from gpu_worker.service.executions.tally import FIRST_TOKENS_MAX, Tally

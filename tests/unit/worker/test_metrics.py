@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineStats
-from gpu_worker.engines.swapping.swap_counts import SwapCounts
+from gpu_worker.engines.supervised import SwapCounts
 from gpu_worker.policies.preemption import Eviction, Resident, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges
 from gpu_worker.service.health.kinds import FailureKind

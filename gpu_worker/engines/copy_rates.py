@@ -9,7 +9,7 @@ from statistics import median
 
 import torch
 
-from gpu_worker.engines.measured.step_times import fit
+from gpu_worker.engines.step_costs import fit
 
 LARGE_BYTES = 64 << 20
 SMALL_BYTES = 1 << 12

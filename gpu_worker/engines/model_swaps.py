@@ -33,8 +33,8 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, Token, own_order
 from gpu_worker.engines.registry import EngineUnavailable
+from gpu_worker.engines.sleeping_engines import FreeBytes, SleepingEngines, unmeasured
 from gpu_worker.engines.supervised import MakeEngine, PutAway, SupervisedEngine
-from gpu_worker.engines.swapping.sleeping_engines import FreeBytes, SleepingEngines, unmeasured
 
 logger = logging.getLogger("headgate.engine")
 

@@ -13,14 +13,49 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dispatcher.ports import Clock
-from gpu_worker.engines.interface import Engine
+from gpu_worker.engines.interface import Engine, SleepableEngine, sleepable
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.swapping.sleep import SleepableEngine, sleepable
+
+QUERY = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
+MIB = 1 << 20
+WAIT_S = 10.0
+
+
+async def free_device_bytes() -> int | None:
+    """Return the free bytes of all visible GPUs together, as nvidia-smi reports them; None without nvidia-smi, or if it
+    does not answer.
+
+    The worker itself must not measure with CUDA: its context would take some hundred megabytes of the memory.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    chosen = ("-i", visible) if visible else ()
+    try:
+        query = await asyncio.create_subprocess_exec(
+            *QUERY,
+            *chosen,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+    try:
+        async with asyncio.timeout(WAIT_S):
+            text, _ = await query.communicate()
+        return sum(int(line) for line in text.decode().split("\n") if line) * MIB if query.returncode == 0 else None
+    except (TimeoutError, ValueError):
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            query.kill()
+
 
 logger = logging.getLogger("headgate.engine")
 
