@@ -109,7 +109,7 @@ class Load:
 @asynccontextmanager
 async def engine_of(row: Row, model: str, home: Path, url: str) -> AsyncIterator[Engine]:
     from gpu_worker.engines.openai.engine import OpenAiEngine
-    from gpu_worker.engines.openai.options import ServerOptions
+    from gpu_worker.engines.openai.server_api import ServerOptions
     from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
     from gpu_worker.policies.fairness.registry import make_policy
 

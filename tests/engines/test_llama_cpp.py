@@ -20,7 +20,7 @@ import pytest
 from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import EngineError, EngineEvent, Finished, Token, WorkOrder, own_order
 from gpu_worker.engines.openai.engine import OpenAiEngine
-from gpu_worker.engines.openai.options import ServerOptions
+from gpu_worker.engines.openai.server_api import ServerOptions
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.local.ports import usable
 from tests.engines.engine_kinds import needs_torch

@@ -20,16 +20,12 @@ import httpx
 
 from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import EngineError, EngineEvent, WorkOrder
-from gpu_worker.engines.openai.bodies import PATHS, answers, offered_tools, server_body
-from gpu_worker.engines.openai.counts import Counts
-from gpu_worker.engines.openai.embeddings import embedding_events
-from gpu_worker.engines.openai.errors import error_of_status, failed
-from gpu_worker.engines.openai.events import ArrivingAnswer
-from gpu_worker.engines.openai.normal.answer import Normal
-from gpu_worker.engines.openai.normal.oddities import Oddities
+from gpu_worker.engines.openai.events import ArrivingAnswer, embedding_events
+from gpu_worker.engines.openai.normal.answer import Normal, Oddities
+from gpu_worker.engines.openai.normal.faults import error_of_status, failed
+from gpu_worker.engines.openai.normal.usage import Counts
 from gpu_worker.engines.openai.normal.values import parse_json
-from gpu_worker.engines.openai.options import ServerOptions
-from gpu_worker.engines.openai.server_facts import ServerFacts
+from gpu_worker.engines.openai.server_api import PATHS, ServerFacts, ServerOptions, answers, offered_tools, server_body
 from gpu_worker.engines.openai.sse import WHOLE_BYTES_MAX, BodyReader, Nonsense, ServerEvent
 
 logger = logging.getLogger("headgate.engine")

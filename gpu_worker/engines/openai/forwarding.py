@@ -28,12 +28,16 @@ from gpu_worker.engines.interface import (
     Token,
     WorkOrder,
 )
-from gpu_worker.engines.openai.bodies import estimated_input_tokens, probe_request
 from gpu_worker.engines.openai.client import NotConnected, OpenAiClient
-from gpu_worker.engines.openai.errors import failed
-from gpu_worker.engines.openai.normal.oddities import Oddities
-from gpu_worker.engines.openai.options import ServerOptions
-from gpu_worker.engines.openai.server_facts import ServerFacts, server_facts
+from gpu_worker.engines.openai.normal.answer import Oddities
+from gpu_worker.engines.openai.normal.faults import failed
+from gpu_worker.engines.openai.server_api import (
+    ServerFacts,
+    ServerOptions,
+    estimated_input_tokens,
+    probe_request,
+    server_facts,
+)
 from gpu_worker.engines.openai.sse import Nonsense
 
 logger = logging.getLogger("headgate.engine")

@@ -42,15 +42,19 @@ from gpu_worker.engines.interface import (
     name_sequence,
 )
 from gpu_worker.engines.random_llama import BUILT_MODEL_NAME, model_folder
-from gpu_worker.engines.transformers.batch import PolicyRouter
-from gpu_worker.engines.transformers.logprob_forms import LogprobForms
-from gpu_worker.engines.transformers.logprob_recorder import LogprobRecorder
-from gpu_worker.engines.transformers.manager import make_manager, make_ready, run_engine_thread
+from gpu_worker.engines.transformers.batch import GeneratedAnswer, LogprobForms, PolicyRouter, Sequence
+from gpu_worker.engines.transformers.manager import (
+    AUTO,
+    choose_dtype,
+    describe_sizes,
+    make_manager,
+    make_ready,
+    run_engine_thread,
+)
+from gpu_worker.engines.transformers.manager import TransformersShape as TransformersShape
+from gpu_worker.engines.transformers.processors import LogprobRecorder
 from gpu_worker.engines.transformers.sampling_fields import Sampling, min_tokens_of, sampling_of
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
-from gpu_worker.engines.transformers.sequences import GeneratedAnswer, Sequence
-from gpu_worker.engines.transformers.sizes import AUTO, choose_dtype, describe_sizes
-from gpu_worker.engines.transformers.sizes import TransformersShape as TransformersShape
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, scheduling_gauges

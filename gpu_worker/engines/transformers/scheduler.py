@@ -18,8 +18,7 @@ from transformers.generation.continuous_batching.scheduler import Scheduler
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.copy_rates import measure_copy_rates
 from gpu_worker.engines.step_costs import CostTracker
-from gpu_worker.engines.transformers.batch import PolicyRouter
-from gpu_worker.engines.transformers.sequences import Sequence
+from gpu_worker.engines.transformers.batch import PolicyRouter, Sequence
 from gpu_worker.engines.transformers.swap import HostSwap
 from gpu_worker.policies.fairness.tiered import TieredQueue
 from gpu_worker.policies.preemption import Eviction, Resident, Strategy

@@ -30,7 +30,7 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.openai.client import IDLE_CONNECTIONS_MAX, IDLE_S
 from gpu_worker.engines.openai.forwarding import Forwarding, Stream
-from gpu_worker.engines.openai.options import ServerOptions
+from gpu_worker.engines.openai.server_api import ServerOptions
 from gpu_worker.engines.vllm.arguments import (
     ARGUMENT_PREFIX,
     Arguments,
@@ -39,9 +39,8 @@ from gpu_worker.engines.vllm.arguments import (
     served_name,
     server_words,
 )
-from gpu_worker.engines.vllm.ends import Expired, check_end
-from gpu_worker.engines.vllm.process import ServerProcess
-from gpu_worker.engines.vllm.sleep import fall_asleep, wake, weight_bytes
+from gpu_worker.engines.vllm.process import ServerProcess, fall_asleep, wake, weight_bytes
+from gpu_worker.engines.vllm.protocol import Expired, check_end
 
 START_S = 1800.0
 """Enough to read a model of hundreds of gigabytes."""
@@ -59,7 +58,7 @@ NOTHING = EngineStats(0, 0, 0.0, {})
 class VllmShape:
     """`batch`: sequences in a batch at most. `swap_bytes`: host memory for swapped KV. `calibrate`: measure the machine
     at the start. `arguments`: of vLLM's server; they replace the worker's defaults. `sleep_level`: 1 or 2; 0: it cannot
-    sleep (sleep.py)."""
+    sleep (process.py)."""
 
     batch: int = 64
     swap_bytes: int = 0

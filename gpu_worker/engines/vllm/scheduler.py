@@ -28,8 +28,8 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request, RequestStatus
 
-from gpu_worker.engines.vllm.ends import ENDED_PREFIX
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
+from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
 from gpu_worker.policies.admission import Admission

@@ -15,7 +15,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
-from gpu_worker.engines.vllm.request_fields import RequestFields, read_fields
+from gpu_worker.engines.vllm.protocol import RequestFields, read_fields
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
 

@@ -95,7 +95,7 @@ def configs_of(base: BaseConfig, setup: Setup) -> tuple[Any, Any]:
         width = stride * (len(placed.layers) if outermost else 1)
         config.kv_transfer_config = KVTransferConfig(
             kv_connector="SwapConnector",
-            kv_connector_module_path="gpu_worker.engines.vllm.swap.connector",
+            kv_connector_module_path="gpu_worker.engines.vllm.swap",
             kv_role="kv_producer",
             kv_connector_extra_config={"swap_gib": (setup.swap_blocks + 0.5) * width / (1 << 30)},
         )

@@ -24,7 +24,7 @@ from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.random_llama import TinySize, build_tiny_model
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
-from gpu_worker.engines.vllm.sleep import weight_bytes
+from gpu_worker.engines.vllm.process import weight_bytes
 from tests.support.hang_guard import HANG_S
 
 ARGUMENTS = ("--max-model-len", "960", "--num-gpu-blocks-override", "33")

@@ -16,8 +16,7 @@ from typing import Any
 from dispatcher.fields.limits import NAME_CHARS_MAX
 from dispatcher.fields.table.tools import TOOL_CALL
 from gpu_worker.engines.interface import EngineError
-from gpu_worker.engines.openai.normal.texts import REPLACEMENT, Halves, without_surrogates
-from gpu_worker.engines.openai.normal.values import clean, clean_fields
+from gpu_worker.engines.openai.normal.values import REPLACEMENT, Halves, clean, clean_fields, without_surrogates
 from gpu_worker.engines.openai.sse import Nonsense
 
 CALLS_MAX = 1_000

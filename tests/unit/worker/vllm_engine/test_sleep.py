@@ -19,7 +19,7 @@ from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.vllm import process
 from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
-from gpu_worker.engines.vllm.sleep import weight_bytes
+from gpu_worker.engines.vllm.process import weight_bytes
 from tests.support.worker import sleeping_server
 
 WEIGHT_BYTES = 1000

@@ -1,9 +1,14 @@
-"""The dispatcher's fields of a request, as vLLM's core gets them (`headgate_…` in its `extra_args`). Pure.
+"""What the worker and our scheduler inside vLLM tell each other of a request: the dispatcher's fields on its way in,
+the reason of its end on the way out. Pure.
 
-The worker sets them; with the scheduler alone, in vLLM's own server, a client can send anything. An exception here
-would end vLLM's core, and with it all requests. So one function reads all fields, and it never raises: a field that is
-missing or wrong has its default, and `wrong` names it. The scheduler then ends this request (waiting_queue.py). A
-number beyond its bounds becomes the nearest bound: a weight near 0 would lift all counters of a fair queue for good.
+Fields: vLLM's core gets them as `headgate_…` in the request's `extra_args`. The worker sets them; with the scheduler
+alone, in vLLM's own server, a client can send anything. An exception here would end vLLM's core, and with it all
+requests. So one function reads all fields, and it never raises: a field that is missing or wrong has its default, and
+`wrong` names it. The scheduler then ends this request (waiting_queue.py). A number beyond its bounds becomes the
+nearest bound: a weight near 0 would lift all counters of a fair queue for good.
+
+Ends: the scheduler ends a request with vLLM's reason `abort` and a stop reason of its own (scheduler.py). The server
+passes both on with the last chunk of a choice. A tenant's own stop string can be any text, but its reason is `stop`.
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.interface import EngineError, Evicted, PromptTooLong, RefusedByPolicy
+from gpu_worker.engines.openai.normal.faults import failed
 from gpu_worker.engines.vllm.arguments import ARGUMENT_PREFIX
 
 TENANT_UNKNOWN = "unknown"
@@ -118,3 +125,33 @@ _READERS = {
     "output_expected": _tokens,
     "timeout_s": _timeout_s,
 }
+
+
+ENDED_PREFIX = "headgate:"
+"""The beginning of the stop reason of a request that the scheduler ended; the reason follows."""
+
+
+class Expired(EngineError):
+    """The request's deadline has passed."""
+
+    def __init__(self) -> None:
+        super().__init__("expired", "the request's deadline has passed")
+
+
+def check_end(choice: Mapping[str, Any]) -> None:
+    """Raise the error of a choice that our scheduler ended."""
+    stop_reason = choice.get("stop_reason")
+    if choice.get("finish_reason") != "abort" or not isinstance(stop_reason, str):
+        return
+    if not stop_reason.startswith(ENDED_PREFIX):
+        return
+    reason = stop_reason.removeprefix(ENDED_PREFIX)
+    if reason.startswith("preempted"):
+        raise Evicted(exhausted=reason == "preempted_too_often")
+    if reason == "refused":
+        raise RefusedByPolicy
+    if reason == "too_large":
+        raise PromptTooLong("the prompt and max_tokens need more of the cache than this tier can have")
+    if reason == "expired":
+        raise Expired
+    raise failed(f"its scheduler ended it: {reason}")
