@@ -48,7 +48,7 @@ from gpu_worker.policies.scheduling_stats import SchedulingStats
 from gpu_worker.policies.shedding import Shedder, ShedSettings
 from gpu_worker.policies.slo import TARGETS, Slo, SloMonitor, SloSettings, SloTargets
 from gpu_worker.policies.tiers import TierSettings
-from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.slo_watch import SloWatch
 
 SECONDS = 16.0
 ROUNDS = 1

@@ -49,10 +49,9 @@ from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.executions.outbox_journal import Journal
 from gpu_worker.service.logs import log_json
-from gpu_worker.service.opening import Opening
 from gpu_worker.service.options import GB, modelled_options, parse_options, server_options, transformers_options
-from gpu_worker.service.server import make_app
-from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.server import Opening, make_app
+from gpu_worker.service.slo_watch import SloWatch
 from gpu_worker.service.spot_notice import SpotNotice
 from gpu_worker.service.swapper import Swapper
 from gpu_worker.service.task_id import task_id

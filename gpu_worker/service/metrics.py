@@ -22,9 +22,8 @@ from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges
 from gpu_worker.policies.slo import Slo
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.health.engine_health import EngineHealth
-from gpu_worker.service.health.kinds import FailureKind
-from gpu_worker.service.health.probe import ProbeVerdict
-from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.health.failures import FailureKind, ProbeVerdict
+from gpu_worker.service.slo_watch import SloWatch
 
 TENANTS_MAX = 100
 RETURN_REASONS = ("not_begun", "lost")

@@ -3,9 +3,12 @@
 POST /v1/execute   a work order, with `Authorization: Bearer <execution token>`; the answer is NDJSON, line by line
 GET  /stats        requests and service by tenant and tier, for the local stack's live view; needs `stats_token`
 GET  /metrics      for Prometheus (metrics.py); needs `metrics_token`
-GET  /health       200 while the process serves, also while its model is loading (opening.py)
+GET  /health       200 while the process serves, also while its model is loading (Opening)
 
 If the gate stops reading the lines of an execution, the execution soon ends.
+
+An orchestrator that asks whether the process lives must not kill it while a large model loads. One that asks whether it
+serves, as ECS does for a deployment (infra/fleet/gpu_fleet.py), reads the status: "ok" when the model is loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatcher.model.execution_token import ExecutionTokenRefused, verify
 from dispatcher.model.fleet_secrets import FleetSecrets
@@ -32,6 +35,29 @@ from dispatcher.ports import Clock
 from dispatcher.workers.wire import BODY_BYTES_MAX, OrderRefused, encode_event, parse_order
 from gpu_worker.service.executions.executions import Executions, Refusal
 from gpu_worker.service.metrics import make_registry
+
+
+class Opening:
+    """Answers all requests itself until `open` is called: GET /health with 200 and the status "loading", everything
+    else with 503."""
+
+    def __init__(self) -> None:
+        self._app: ASGIApp = _loading
+
+    def open(self, app: ASGIApp) -> None:
+        """Let `app` answer all further requests."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
+    request = Request(scope)
+    is_health = request.url.path == "/health" and request.method == "GET"
+    answer = JSONResponse({"status": "loading"}, 200 if is_health else 503)
+    await answer(scope, receive, send)
+
 
 logger = logging.getLogger("headgate.worker")
 

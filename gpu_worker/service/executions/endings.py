@@ -27,7 +27,7 @@ from dispatcher.model.commands import Done, End, Outcome, Over, Return
 from dispatcher.model.worker_protocol import Finished, WorkRefused
 from gpu_worker.engines.interface import EngineError
 from gpu_worker.service.executions.execution import ANSWER_BYTES_MAX, Abort, Execution
-from gpu_worker.service.health.kinds import OVERLOADED, REFUSED_AS, FailureKind, kind_of, overload_status
+from gpu_worker.service.health.failures import OVERLOADED, REFUSED_AS, FailureKind, kind_of, overload_status
 
 OWN_FAULTS = frozenset({400, 413, 422})
 """Statuses of a server for faults of the request; the tenant gets the server's own."""

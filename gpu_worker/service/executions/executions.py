@@ -41,14 +41,12 @@ from dispatcher.ports import Clock
 from dispatcher.workers.wire import OrderRefused, encode_event
 from gpu_worker.engines.interface import Engine, EngineError
 from gpu_worker.service.executions.endings import confirms, ending, outcome_of, refused
-from gpu_worker.service.executions.engine_reader import STEP_S, EngineReader
-from gpu_worker.service.executions.execution import Abort, Execution
+from gpu_worker.service.executions.engine_reader import STEP_S, EngineReader, Tally
+from gpu_worker.service.executions.execution import Abort, Execution, ExecutionSpans
 from gpu_worker.service.executions.outbox import Outbox
-from gpu_worker.service.executions.outbox_records import AttemptReport
-from gpu_worker.service.executions.spans import ExecutionSpans
-from gpu_worker.service.executions.tally import Tally
+from gpu_worker.service.executions.outbox_journal import AttemptReport
 from gpu_worker.service.health.engine_health import EngineHealth
-from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.slo_watch import SloWatch
 
 logger = logging.getLogger("headgate.worker")
 

@@ -2,7 +2,7 @@
 
     a request fails ──▶ probe ──▶ well: the request was at fault
                                   refused too: the engine is overloaded, and the worker offers fewer slots until
-                                  probes beside its requests are taken again (slot_limit.py)
+                                  probes beside its requests are taken again (SlotLimit)
                                   fails twice too: the engine is sick, and the worker drains until a probe succeeds
 
 One probe runs at a time. A failure is explained by a probe that began after it. Only a tenant with several failures in
@@ -28,10 +28,8 @@ from dispatcher.model.worker_protocol import Finished, WorkOrder, WorkRefused
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError
 from gpu_worker.service.executions.endings import OVERLOADED_RETRY_S
-from gpu_worker.service.health.failing_tenants import FailingTenants
-from gpu_worker.service.health.kinds import OVERLOADED, FailureKind, kind_of, overload_status
-from gpu_worker.service.health.probe import ProbeVerdict, probe
-from gpu_worker.service.health.slot_limit import SlotLimit
+from gpu_worker.service.health.failures import OVERLOADED, FailureKind, ProbeVerdict, kind_of, overload_status, probe
+from gpu_worker.service.health.limits import FailingTenants, SlotLimit
 
 logger = logging.getLogger("headgate.health")
 

@@ -19,7 +19,7 @@ from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.executions.outbox_journal import Journal
 from gpu_worker.service.server import make_app
-from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.slo_watch import SloWatch
 from tests.support.asgi import Call
 from tests.support.virtual_time import START, LoopClock
 from tests.support.worker.connections import AsgiConnections

@@ -17,8 +17,7 @@ from gpu_worker.engines.interface import EngineStats
 from gpu_worker.engines.supervised import SwapCounts
 from gpu_worker.policies.preemption import Eviction, Resident, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges
-from gpu_worker.service.health.kinds import FailureKind
-from gpu_worker.service.health.probe import ProbeVerdict
+from gpu_worker.service.health.failures import FailureKind, ProbeVerdict
 from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
 from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
