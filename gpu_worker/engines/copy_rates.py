@@ -13,7 +13,7 @@ from gpu_worker.engines.step_costs import fit
 
 LARGE_BYTES = 64 << 20
 SMALL_BYTES = 1 << 12
-TRIES = 5
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class CopyRates:
 
 
 def measure_copy_rates(device: str | None = None) -> CopyRates:
-    """Measure a large and a small copy each way, with pinned memory on a GPU, the median of TRIES: about 50 ms."""
+    """Measure a large and a small copy each way, with pinned memory on a GPU, the median of _TRIES: about 50 ms."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     base_s = _copy_s(device, SMALL_BYTES, out=True)
     out_s, in_s = _copy_s(device, LARGE_BYTES, out=True), _copy_s(device, LARGE_BYTES, out=False)
@@ -49,7 +49,7 @@ def fitted_copy_rates(
     in_s: list[tuple[int, float]] = []
     for size_bytes in sizes_bytes:
         out, back = copy(size_bytes)
-        samples = [(cold_s(out), cold_s(back)) for _ in range(TRIES + 1)][1:]
+        samples = [(cold_s(out), cold_s(back)) for _ in range(_TRIES + 1)][1:]
         out_s.append((size_bytes, median(seconds for seconds, _ in samples)))
         in_s.append((size_bytes, median(seconds for _, seconds in samples)))
     out_base_s, out_byte_s, _ = fit(out_s, degree=1)
@@ -70,7 +70,7 @@ def _copy_s(device: str, size_bytes: int, *, out: bool) -> float:
     on_device = torch.empty(size_bytes, dtype=torch.uint8, device=device)
     on_host = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=device == "cuda")
     target, source = (on_host, on_device) if out else (on_device, on_host)
-    seconds = [timed_s(lambda: target.copy_(source, non_blocking=True), device) for _ in range(TRIES + 1)]
+    seconds = [timed_s(lambda: target.copy_(source, non_blocking=True), device) for _ in range(_TRIES + 1)]
     return median(seconds[1:])  # the first touches the pages
 
 

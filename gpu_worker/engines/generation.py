@@ -142,7 +142,7 @@ class Detokenizer:
 
 
 OPEN = "<tool_call>"
-CLOSE = "</tool_call>"
+_CLOSE = "</tool_call>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class ToolCallParser:
         texts: list[str] = []
         calls: list[dict[str, Any]] = []
         while True:
-            mark = CLOSE if self._inside else OPEN
+            mark = _CLOSE if self._inside else OPEN
             before, found, after = self._held.partition(mark)
             if not found:
                 break
@@ -178,7 +178,7 @@ class ToolCallParser:
             elif (call := self._call(before)) is not None:
                 calls.append(call)
             else:
-                texts.append(OPEN + before + CLOSE)
+                texts.append(OPEN + before + _CLOSE)
             self._inside = not self._inside
         if not self._inside:
             keep = _possible_mark(self._held)

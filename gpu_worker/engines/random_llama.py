@@ -134,13 +134,13 @@ def _add_successors(model: Any, unlikely: list[int], logit: float, generator: to
 
 
 BUILT_MODEL_NAME = "headgate-tiny"
-BUILD = 2
+_BUILD = 2
 """Counts the changes of what is built, so that a folder of an older version is not used. 2: a template with tools."""
 HEAD_WIDTH = 32
 VOCABULARY_MAX = 768
-CONTEXT_TOKENS = 2048
+_CONTEXT_TOKENS = 2048
 SPECIAL = ("<|begin|>", "<|end|>", "<|pad|>")
-CHAT_TEMPLATE = (
+_CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% if tools %}system: call a tool as <tool_call>{name, arguments}</tool_call>\n"
     "{% for tool in tools %}tool: {{ tool['function'] | tojson }}\n{% endfor %}{% endif %}"
@@ -169,7 +169,7 @@ class TinySize:
     @property
     def shape(self) -> LlamaShape:
         heads = self.width // HEAD_WIDTH
-        return LlamaShape(self.layers, self.width, HEAD_WIDTH, heads, heads, 2 * self.width, CONTEXT_TOKENS)
+        return LlamaShape(self.layers, self.width, HEAD_WIDTH, heads, heads, 2 * self.width, _CONTEXT_TOKENS)
 
 
 def model_folder(model: str | None, home: Path, *, weights_seed: int = 0) -> tuple[Path, str]:
@@ -188,7 +188,7 @@ def model_folder(model: str | None, home: Path, *, weights_seed: int = 0) -> tup
 def ensure_tiny_model(home: Path, size: TinySize, *, weights_seed: int = 0) -> Path:
     """Return the model's folder under `home`; build it if it is missing (under a second). Safe for concurrent
     callers."""
-    folder = home / f"random-llama-{size.layers}x{size.width}-{weights_seed}-v{BUILD}"
+    folder = home / f"random-llama-{size.layers}x{size.width}-{weights_seed}-v{_BUILD}"
     if not (folder / "config.json").exists():
         building = home / f".{folder.name}-{os.getpid()}-{id(folder)}"
         build_tiny_model(building, size, weights_seed=weights_seed)
@@ -225,7 +225,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         bos_token=begin,
         eos_token=end,
         pad_token=pad,
-        model_max_length=CONTEXT_TOKENS,
+        model_max_length=_CONTEXT_TOKENS,
         clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=_CHAT_TEMPLATE,
     )

@@ -23,9 +23,9 @@ from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, SleepableEngine, sleepable
 from gpu_worker.engines.supervised import SupervisedEngine
 
-QUERY = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
-MIB = 1 << 20
-WAIT_S = 10.0
+_QUERY = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
+_MIB = 1 << 20
+_WAIT_S = 10.0
 
 
 async def free_device_bytes() -> int | None:
@@ -38,7 +38,7 @@ async def free_device_bytes() -> int | None:
     chosen = ("-i", visible) if visible else ()
     try:
         query = await asyncio.create_subprocess_exec(
-            *QUERY,
+            *_QUERY,
             *chosen,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -47,9 +47,9 @@ async def free_device_bytes() -> int | None:
     except OSError:
         return None
     try:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(_WAIT_S):
             text, _ = await query.communicate()
-        return sum(int(line) for line in text.decode().split("\n") if line) * MIB if query.returncode == 0 else None
+        return sum(int(line) for line in text.decode().split("\n") if line) * _MIB if query.returncode == 0 else None
     except (TimeoutError, ValueError):
         return None
     finally:

@@ -19,21 +19,21 @@ from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.preemption import Calibration, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 
-SAMPLES_MAX = 256
+_SAMPLES_MAX = 256
 FITTED_EVERY = 8
 LENGTHS_MIN = 3
 """Different lengths that a fit needs."""
 
 
 def _recent() -> deque[tuple[int, float]]:
-    return deque(maxlen=SAMPLES_MAX)
+    return deque(maxlen=_SAMPLES_MAX)
 
 
 @dataclass(slots=True)
 class StepTimes:
     """The times of an engine's steps, learned from the steps of a single request.
 
-    `prefills`, `decodes`: tokens and seconds of the last SAMPLES_MAX such steps. `new`: samples since the last
+    `prefills`, `decodes`: tokens and seconds of the last _SAMPLES_MAX such steps. `new`: samples since the last
     fit.
     """
 

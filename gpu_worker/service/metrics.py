@@ -29,7 +29,7 @@ TENANTS_MAX = 100
 RETURN_REASONS = ("not_begun", "lost")
 PERCENTILES = (0.5, 0.99)
 
-Samples = Mapping[Any, float]
+_Samples = Mapping[Any, float]
 """The values of a metric by tuple of label values; () for a metric without labels."""
 
 
@@ -193,20 +193,20 @@ def _health(health: EngineHealth) -> Iterator[Metric]:
     )
 
 
-def _counter(name: str, about: str, values: float | Samples, *labels: str) -> Metric:
+def _counter(name: str, about: str, values: float | _Samples, *labels: str) -> Metric:
     return _fill_family(CounterMetricFamily(f"headgate_{name}", about, labels=_labels(values, labels)), values)
 
 
-def _gauge(name: str, about: str, values: float | Samples, *labels: str) -> Metric:
+def _gauge(name: str, about: str, values: float | _Samples, *labels: str) -> Metric:
     return _fill_family(GaugeMetricFamily(f"headgate_{name}", about, labels=_labels(values, labels)), values)
 
 
-def _labels(values: float | Samples, labels: tuple[str, ...]) -> tuple[str, ...]:
+def _labels(values: float | _Samples, labels: tuple[str, ...]) -> tuple[str, ...]:
     """Return no labels for a single number, which an engine without tiers reports."""
     return labels if isinstance(values, Mapping) else ()
 
 
-def _fill_family(family: CounterMetricFamily | GaugeMetricFamily, values: float | Samples) -> Metric:
+def _fill_family(family: CounterMetricFamily | GaugeMetricFamily, values: float | _Samples) -> Metric:
     samples = values if isinstance(values, Mapping) else {(): float(values)}
     for labels, value in samples.items():
         family.add_metric(labels, value)

@@ -66,7 +66,7 @@ BODY_S = 10.0
 STALLED_S = 20.0
 """The longest time for the gate to accept one line. The output that is generated meanwhile is bounded by the order's
 max_tokens. At most one line waits here, besides the server's send buffer."""
-LATE_S = 1.0
+_LATE_S = 1.0
 """The same time after the deadline, when only the last event is left to send."""
 
 
@@ -84,7 +84,7 @@ class LinesResponse(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
-            patience_s = max(LATE_S, min(STALLED_S, self._deadline_at - self._clock.now()))
+            patience_s = max(_LATE_S, min(STALLED_S, self._deadline_at - self._clock.now()))
             async with asyncio.timeout(patience_s):
                 await send(message)
 
@@ -134,7 +134,7 @@ def make_app(executions: Executions, *, worker_id: str, secrets: FleetSecrets, c
         Route("/metrics", metrics, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
     ]
-    return Starlette(routes=routes, exception_handlers=HANDLERS)
+    return Starlette(routes=routes, exception_handlers=_HANDLERS)
 
 
 def _check(request: Request, secrets: FleetSecrets, token_of: Callable[[bytes], str]) -> None:
@@ -203,7 +203,7 @@ async def _on_disconnect(_: Request, __: Exception) -> Response:
     return Response(status_code=400)  # the client is gone
 
 
-HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+_HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
     Refusal: _on_refusal,
     ExecutionTokenRefused: _on_refusal,
     ClientDisconnect: _on_disconnect,

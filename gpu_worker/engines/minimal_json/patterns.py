@@ -17,14 +17,14 @@ from typing import Protocol
 _LIKED = "a0A- _"
 """Characters to prefer in an example, in this order."""
 
-Places = frozenset[int]
+_Places = frozenset[int]
 Spend = Callable[[int], None]
 """Counts work; raises if there is too much."""
-Ranges = tuple[tuple[int, int], ...]
+_Ranges = tuple[tuple[int, int], ...]
 
 
 class Node(Protocol):
-    def ends(self, text: str, starts: Places, spend: Spend) -> Places:
+    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
         """Return the places where a match ends that begins at one of `starts`."""
         ...
 
@@ -37,9 +37,9 @@ class Node(Protocol):
 class Chars:
     """One character of `ranges` of code points, both ends included."""
 
-    ranges: Ranges
+    ranges: _Ranges
 
-    def ends(self, text: str, starts: Places, spend: Spend) -> Places:
+    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
         spend(len(starts))
         return frozenset(at + 1 for at in starts if at < len(text) and self.has(ord(text[at])))
 
@@ -54,7 +54,7 @@ class Chars:
 class Anchor:
     end: bool
 
-    def ends(self, text: str, starts: Places, spend: Spend) -> Places:
+    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
         return starts & {len(text) if self.end else 0}
 
     def example(self, extra: int) -> str:
@@ -65,7 +65,7 @@ class Anchor:
 class Concatenation:
     parts: tuple[Node, ...]
 
-    def ends(self, text: str, starts: Places, spend: Spend) -> Places:
+    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
         for part in self.parts:
             starts = part.ends(text, starts, spend)
             if not starts:
@@ -84,7 +84,7 @@ class Concatenation:
 class Alternatives:
     options: tuple[Node, ...]
 
-    def ends(self, text: str, starts: Places, spend: Spend) -> Places:
+    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
         return frozenset().union(*(option.ends(text, starts, spend) for option in self.options))
 
     def example(self, extra: int) -> str:
@@ -99,7 +99,7 @@ class Repeat:
     least: int
     most: int | None
 
-    def ends(self, text: str, starts: Places, spend: Spend) -> Places:
+    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
         spend(1)
         for _ in range(self.least):
             starts = self.body.ends(text, starts, spend)
@@ -145,12 +145,12 @@ def shortest_length(node: Node) -> int:
 
 
 REPEATS_MAX = 1_000
-PATTERN_CHARS_MAX = 1_000
+_PATTERN_CHARS_MAX = 1_000
 GROUPS_DEEP_MAX = 30
 _TOP = 0x10FFFF
 
 
-def complement(ranges: Ranges) -> Ranges:
+def complement(ranges: _Ranges) -> _Ranges:
     found, begin = [], 0
     for low, high in sorted(ranges):
         if low > begin:
@@ -159,10 +159,10 @@ def complement(ranges: Ranges) -> Ranges:
     return tuple([*found, (begin, _TOP)] if begin <= _TOP else found)
 
 
-_DIGITS: Ranges = ((48, 57),)
-_WORD: Ranges = ((97, 122), (65, 90), *_DIGITS, (95, 95))
-_SPACE: Ranges = ((32, 32), (9, 13))
-CLASSES = {"d": _DIGITS, "w": _WORD, "s": _SPACE} | {
+_DIGITS: _Ranges = ((48, 57),)
+_WORD: _Ranges = ((97, 122), (65, 90), *_DIGITS, (95, 95))
+_SPACE: _Ranges = ((32, 32), (9, 13))
+_CLASSES = {"d": _DIGITS, "w": _WORD, "s": _SPACE} | {
     name: complement(ranges) for name, ranges in (("D", _DIGITS), ("W", _WORD), ("S", _SPACE))
 }
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
@@ -171,8 +171,8 @@ ANY = complement(((10, 10), (13, 13)))
 
 def parse_pattern(text: str) -> PatternPart:
     """Raises ValueError for what is not supported."""
-    if len(text) > PATTERN_CHARS_MAX:
-        raise ValueError(f"it has more than {PATTERN_CHARS_MAX} characters")
+    if len(text) > _PATTERN_CHARS_MAX:
+        raise ValueError(f"it has more than {_PATTERN_CHARS_MAX} characters")
     parser = _Parser(text)
     node = parser.either(0)
     if any(0xD800 <= ord(char) <= 0xDFFF for char in text):
@@ -256,7 +256,7 @@ class _Parser:
         self.at += len(inside) + 2
         return int(least[:9]), int(most[:9]) if most else None if comma else int(least[:9])
 
-    def _class(self) -> Ranges:
+    def _class(self) -> _Ranges:
         negated = self._take("^")
         ranges: list[tuple[int, int]] = []
         while not self._take("]"):
@@ -273,14 +273,14 @@ class _Parser:
             raise ValueError("a class without a character")
         return found
 
-    def _class_item(self) -> Ranges:
+    def _class_item(self) -> _Ranges:
         char = self._next()
         return self._escape() if char == "\\" else _one(char)
 
-    def _escape(self) -> Ranges:
+    def _escape(self) -> _Ranges:
         char = self._next()
-        if char in CLASSES:
-            return CLASSES[char]
+        if char in _CLASSES:
+            return _CLASSES[char]
         if char in "xu":
             digits = self.text[self.at : self.at + (2 if char == "x" else 4)]
             self.at += len(digits)
@@ -305,5 +305,5 @@ class _Parser:
         return True
 
 
-def _one(char: str) -> Ranges:
+def _one(char: str) -> _Ranges:
     return ((ord(char), ord(char)),)

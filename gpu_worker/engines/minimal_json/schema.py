@@ -86,8 +86,8 @@ class SchemaDocument:
 TYPES: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
     "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: is_number(value) and value == int(value),
-    "number": lambda value: is_number(value),
+    "integer": lambda value: _is_number(value) and value == int(value),
+    "number": lambda value: _is_number(value),
     "string": lambda value: isinstance(value, str),
     "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
@@ -96,7 +96,7 @@ TYPES: Mapping[str, Callable[[Any], bool]] = {
 NUMBER_MAX = 1e300
 
 
-def is_number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -140,7 +140,7 @@ def list_of(schema: Mapping[str, Any], keyword: str) -> list[Any]:
 
 def number_of(schema: Mapping[str, Any], keyword: str) -> int | float | None:
     found = schema.get(keyword)
-    if found is None or (is_number(found) and abs(found) <= NUMBER_MAX):
+    if found is None or (_is_number(found) and abs(found) <= NUMBER_MAX):
         return found
     raise Unsatisfiable(f"`{keyword}` must be a number of at most {NUMBER_MAX}")
 
@@ -199,7 +199,7 @@ def is_valid(document: SchemaDocument, schema: Any, value: Any) -> bool:
         return False
     if isinstance(value, str) and not _is_valid_string(document, schema, value):
         return False
-    if is_number(value) and not _is_valid_number(schema, value):
+    if _is_number(value) and not _is_valid_number(schema, value):
         return False
     if isinstance(value, list) and not _is_valid_array(document, schema, value):
         return False
@@ -224,7 +224,7 @@ def _is_valid_string(document: SchemaDocument, schema: Mapping[str, Any], value:
 
 
 def _is_valid_number(schema: Mapping[str, Any], value: float) -> bool:
-    for keyword, holds in BOUNDS.items():
+    for keyword, holds in _BOUNDS.items():
         bound = number_of(schema, keyword)
         if bound is not None and not holds(value, bound):
             return False
@@ -232,7 +232,7 @@ def _is_valid_number(schema: Mapping[str, Any], value: float) -> bool:
     return not step or (fraction_of(value) / fraction_of(step)).denominator == 1
 
 
-BOUNDS: Mapping[str, Callable[[float, float], bool]] = {
+_BOUNDS: Mapping[str, Callable[[float, float], bool]] = {
     "minimum": lambda value, bound: value >= bound,
     "maximum": lambda value, bound: value <= bound,
     "exclusiveMinimum": lambda value, bound: value > bound,

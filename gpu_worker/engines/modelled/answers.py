@@ -98,8 +98,8 @@ def _invalid(message: str) -> EngineError:
     return EngineError("invalid_request", message)
 
 
-DIMENSIONS = 256
-DIMENSIONS_MAX = 4_096
+_DIMENSIONS = 256
+_DIMENSIONS_MAX = 4_096
 _BYTES = 4
 """Bytes of the hash for one component, and of a float in base64."""
 
@@ -121,9 +121,9 @@ def _input(given: Any) -> bytes:
 
 def check_dimensions(body: Mapping[str, Any]) -> int:
     """Return the number of dimensions. Raises EngineError for a number that is too large."""
-    dimensions: int = body.get("dimensions") or DIMENSIONS
-    if not 1 <= dimensions <= DIMENSIONS_MAX:
-        raise EngineError("invalid_request", f"`dimensions` must be from 1 to {DIMENSIONS_MAX}")
+    dimensions: int = body.get("dimensions") or _DIMENSIONS
+    if not 1 <= dimensions <= _DIMENSIONS_MAX:
+        raise EngineError("invalid_request", f"`dimensions` must be from 1 to {_DIMENSIONS_MAX}")
     return dimensions
 
 

@@ -68,7 +68,7 @@ PROFILE = replace(
 """About 300 tokens a second in a full batch of 8."""
 
 
-CAPABILITIES = frozenset(
+_CAPABILITIES = frozenset(
     {
         Capability.CHAT,
         Capability.COMPLETION,
@@ -103,7 +103,7 @@ class ModelledEngine:
     monotonic_s: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self.facts = EngineFacts(self.model, self.context_tokens, BYTES_PER_TOKEN, CAPABILITIES)
+        self.facts = EngineFacts(self.model, self.context_tokens, BYTES_PER_TOKEN, _CAPABILITIES)
         self._admission = Admission(self.policy, self.profile.calibration())
         self._model = PagedModel(self.profile, self._admission)
         self._batch = self._model.batch

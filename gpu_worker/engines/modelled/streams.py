@@ -83,8 +83,8 @@ class ModelledStream:
         if wanted is None or wanted is False:
             return None
         if self.request.endpoint is Endpoint.CHAT:
-            return chat_form(text, logprob(), ranked(text, int(self.request.body.get("top_logprobs") or 0)))
-        return completion_form(text, logprob(), ranked(text, int(wanted)), offset)
+            return chat_form(text, logprob(), _ranked(text, int(self.request.body.get("top_logprobs") or 0)))
+        return completion_form(text, logprob(), _ranked(text, int(wanted)), offset)
 
 
 def input_tokens_of(text: bytes) -> int:
@@ -104,7 +104,7 @@ def prompt_of(generation: Generation) -> str:
     return "\n".join([*tools, *turns, "assistant:"])
 
 
-def ranked(text: str, count: int) -> list[tuple[str, float]]:
+def _ranked(text: str, count: int) -> list[tuple[str, float]]:
     """Return `count` tokens with their log probabilities, the generated one first."""
     others = (f" {word}" for word in WORDS)
     return [(each, logprob(rank)) for rank, each in enumerate(list(dict.fromkeys((text, *others)))[:count])]

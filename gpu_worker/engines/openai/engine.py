@@ -122,7 +122,7 @@ class ServerAdmission:
         return running, places
 
 
-TICK_S = 0.25
+_TICK_S = 0.25
 """Between two passes while there are requests: ranks age, deadlines pass, and a limit of the policy may end."""
 
 
@@ -195,7 +195,7 @@ class OpenAiEngine(Forwarding):
             await self._pass()
             self._changed.clear()
             try:
-                async with asyncio.timeout(TICK_S if self._streams else None):
+                async with asyncio.timeout(_TICK_S if self._streams else None):
                     await self._changed.wait()
             except TimeoutError:
                 continue

@@ -27,7 +27,7 @@ CHARS_MAX = 50_000
 """Twelve bytes for each character, if all of them are emoji."""
 
 
-def parts_of(piece: Token) -> list[Token]:
+def _parts_of(piece: Token) -> list[Token]:
     """Return the piece, or several if its text, or a text in its delta, is long. The first has all other fields."""
     delta = piece.delta
     if not is_long(piece):
@@ -160,7 +160,7 @@ class ArrivingAnswer:
         before = self.counts.output_tokens
         pieces = [piece for each in chunk.pieces if (piece := self._token(each)) is not None]
         if any(map(is_long, pieces)):
-            pieces = [part for piece in pieces for part in parts_of(piece)]
+            pieces = [part for piece in pieces for part in _parts_of(piece)]
         if chunk.usage is not None:
             yield from self._read_usage(chunk.usage, chunk.pieces)
         if self.cuts:

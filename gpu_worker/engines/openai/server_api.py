@@ -19,9 +19,9 @@ from gpu_worker.engines.openai.normal.usage import is_count
 CONNECT_S = 5.0
 SILENCE_S = 300.0
 """A server sends nothing while it computes a long prompt, and while the request waits in its own queue."""
-WAIT_S = 600.0
-PAUSE_S = 0.5
-BYTES_PER_TOKEN = 4.0
+_WAIT_S = 600.0
+_PAUSE_S = 0.5
+_BYTES_PER_TOKEN = 4.0
 """The bytes of a token of English text with the vocabularies of today's models. Only estimates use it: the server
 reports the true count."""
 
@@ -56,11 +56,11 @@ class ServerOptions:
     context_tokens: int | None = None
     capabilities: frozenset[str] | None = None
     continuous_usage: bool | None = None
-    bytes_per_token: float = BYTES_PER_TOKEN
+    bytes_per_token: float = _BYTES_PER_TOKEN
     connect_s: float = CONNECT_S
     silence_s: float = SILENCE_S
-    wait_s: float = WAIT_S
-    pause_s: float = PAUSE_S
+    wait_s: float = _WAIT_S
+    pause_s: float = _PAUSE_S
     probe: bool = True
     """Whether `start` waits until the server has generated a token: a server that hangs still reports its models."""
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None
@@ -68,10 +68,10 @@ class ServerOptions:
     check_choice: Callable[[Mapping[str, Any]], None] = accept_choice
 
 
-CONTEXT_MAX = 100_000_000
-USUAL = TEXT | {Capability.SAMPLING, Capability.TOOLS, Capability.STRUCTURED}
+_CONTEXT_MAX = 100_000_000
+_USUAL = TEXT | {Capability.SAMPLING, Capability.TOOLS, Capability.STRUCTURED}
 """What all of today's servers for chat models support."""
-ALL_TEXT = USUAL | {Capability.CHOICES, Capability.LOGPROBS, Capability.REASONING}
+ALL_TEXT = _USUAL | {Capability.CHOICES, Capability.LOGPROBS, Capability.REASONING}
 BY_OWNER: dict[str, frozenset[str]] = {"vllm": ALL_TEXT | {Capability.VLLM}, "sglang": ALL_TEXT | {Capability.LENGTH}}
 """The capabilities of a server by the `owned_by` of its models. The `continuous_usage_stats` of both servers are the
 tokens of each choice."""
@@ -97,7 +97,7 @@ def server_facts(answer: dict[str, Any], options: ServerOptions) -> ServerFacts:
         raise ValueError(f"the server has no model {name!r}; it has {_names(models)}: choose one with --model")
     owner = card.get("owned_by")
     known = BY_OWNER.get(owner) if isinstance(owner, str) else None
-    capabilities = options.capabilities or known or USUAL
+    capabilities = options.capabilities or known or _USUAL
     facts = EngineFacts(name, _context(card, options), options.bytes_per_token, frozenset(map(str, capabilities)))
     continuous = options.continuous_usage
     return ServerFacts(facts, known is not None if continuous is None else continuous)
@@ -122,7 +122,7 @@ def _context(card: dict[str, Any], options: ServerOptions) -> int:
         return options.context_tokens
     meta = card.get("meta")
     for found in (card.get("max_model_len"), meta.get("n_ctx") if isinstance(meta, dict) else None):
-        if is_count(found, CONTEXT_MAX) and found:
+        if is_count(found, _CONTEXT_MAX) and found:
             return found
     raise ValueError("the server does not report its context length: set it with --context-tokens")
 

@@ -125,7 +125,7 @@ class TransformersEngine:
 
     async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         generation = generation_of(request)
-        tools = offered_tools(generation.body, parses=self._text.has_tools)
+        tools = _offered_tools(generation.body, parses=self._text.has_tools)
         tokens = self._checked_ids(generation) or await self._text.tokens(self._text.prompt(generation, tools))
         with self._enter_request(self._fit_request(request, len(tokens)), tokens, generation) as answer:
             yield Started(len(tokens))
@@ -264,7 +264,7 @@ class TransformersEngine:
 
     def _sequence(self, answer: GeneratedAnswer, generation: Generation, choice: int) -> Sequence:
         sequence_id = name_sequence(answer.request, choice, answer.request.choices)
-        has_tools = offered_tools(generation.body, parses=self._text.has_tools)
+        has_tools = _offered_tools(generation.body, parses=self._text.has_tools)
         tools = ToolCallParser(blake2b(sequence_id.encode(), digest_size=12).hexdigest()) if has_tools else None
         stops = StopMatcher(generation.stop)
         return Sequence(
@@ -288,7 +288,7 @@ class TransformersEngine:
         )
 
 
-def offered_tools(body: Mapping[str, Any], *, parses: bool) -> list[dict[str, Any]]:
+def _offered_tools(body: Mapping[str, Any], *, parses: bool) -> list[dict[str, Any]]:
     """Return the tools for the chat template, none for plain text. `parses`: the template knows tools.
 
     Raises EngineError for what this engine cannot do.

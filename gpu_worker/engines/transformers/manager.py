@@ -124,7 +124,7 @@ def _name(router: PolicyRouter) -> str:
 def make_ready(manager: ContinuousBatchingManager, shape: TransformersShape, router: PolicyRouter) -> None:
     """Allocate the cache, and the host memory for swapped KV. Raises MemoryError with what to change."""
     if manager.model.device.type == "cuda":
-        avoid_plans_for_each_step()
+        _avoid_plans_for_each_step()
     try:
         manager.warmup()
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -137,7 +137,7 @@ def make_ready(manager: ContinuousBatchingManager, shape: TransformersShape, rou
         processor.offloading_manager = processor.scheduler.swap
 
 
-def avoid_plans_for_each_step() -> None:
+def _avoid_plans_for_each_step() -> None:
     """Turn cuDNN's attention off in this process. Torch prefers it on a large card, and it makes a plan on the CPU for
     each new shape. Nearly every step of a batch has a new shape: on an H200 the plans took 70 of a step's 105 ms, the
     card's own work 10 (benchmarks/results/gpu.md)."""

@@ -42,7 +42,7 @@ from gpu_worker.engines.vllm.arguments import (
 from gpu_worker.engines.vllm.process import ServerProcess, fall_asleep, wake, weight_bytes
 from gpu_worker.engines.vllm.protocol import Expired, check_end
 
-START_S = 1800.0
+_START_S = 1800.0
 """Enough to read a model of hundreds of gigabytes."""
 SILENCE_S = 86_400.0
 """A request may wait in the scheduler for as long as its deadline allows; the watchdog sees a server that hangs."""
@@ -51,7 +51,7 @@ POLL_WAIT_S = 5.0
 HEALTH_URL = "http://vllm/health"
 STATS_URL = "http://vllm/headgate/stats"
 TOKENIZE_URL = "http://vllm/tokenize"
-NOTHING = EngineStats(0, 0, 0.0, {})
+_NOTHING = EngineStats(0, 0, 0.0, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class VllmEngine(Forwarding):
             sleeps=bool(self.shape.sleep_level),
         )
         self._process = ServerProcess()
-        self._stats = NOTHING
+        self._stats = _NOTHING
         self._http: httpx.AsyncClient | None = None
         self._polling: asyncio.Task[None] | None = None
         super().__init__(self._server_options())
@@ -170,7 +170,7 @@ class VllmEngine(Forwarding):
             capabilities=capabilities(self._arguments, reads_images=self._model.reads_images),
             continuous_usage=True,
             silence_s=SILENCE_S,
-            wait_s=START_S,
+            wait_s=_START_S,
             probe=False,  # the calibration generates tokens
             transport=self._transport,
             fields=server_fields,

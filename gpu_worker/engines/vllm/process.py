@@ -27,7 +27,7 @@ from gpu_worker.engines.vllm.server import PARENT_VARIABLE
 
 SERVER = "gpu_worker.engines.vllm.server"
 DEVELOPER_VARIABLE = "VLLM_SERVER_DEV_MODE"
-GRACE_S = 5.0
+_GRACE_S = 5.0
 """vLLM ends its engine core and frees the device in this time."""
 
 
@@ -71,11 +71,11 @@ class ServerProcess:
         return self.exit_code is not None
 
     async def stop(self) -> None:
-        """End the server: by SIGTERM, and after GRACE_S by SIGKILL; its children too."""
+        """End the server: by SIGTERM, and after _GRACE_S by SIGKILL; its children too."""
         if self._process is not None:
             if self.exit_code is None:
                 self._process.send_signal(signal.SIGTERM)
-                await self.has_ended(GRACE_S)
+                await self.has_ended(_GRACE_S)
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()

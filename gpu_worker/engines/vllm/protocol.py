@@ -24,9 +24,9 @@ from gpu_worker.engines.openai.normal.faults import failed
 from gpu_worker.engines.vllm.arguments import ARGUMENT_PREFIX
 
 TENANT_UNKNOWN = "unknown"
-TEXT_CHARS_MAX = 256
+_TEXT_CHARS_MAX = 256
 TOKENS_MAX = 1_000_000_000
-STAGE_MAX = 1_000_000
+_STAGE_MAX = 1_000_000
 TIMEOUT_MAX_S = 1e12
 """From here on, a request has no deadline."""
 WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e12
@@ -72,7 +72,7 @@ def read_fields(extra_args: object) -> RequestFields:
 
 def _text(value: Any) -> str | None:
     """Return a text that the statistics can contain; None for anything else."""
-    if not isinstance(value, str) or len(value) > TEXT_CHARS_MAX:
+    if not isinstance(value, str) or len(value) > _TEXT_CHARS_MAX:
         return None
     return None if any("\ud800" <= each <= "\udfff" for each in value) else value
 
@@ -118,7 +118,7 @@ _READERS = {
     "weight": _weight,
     "tier": _tier,
     "app": _text,
-    "stage": lambda value: _whole(value, STAGE_MAX),
+    "stage": lambda value: _whole(value, _STAGE_MAX),
     "interaction": _text,
     "system_tokens": _tokens,
     "output_max": _tokens,

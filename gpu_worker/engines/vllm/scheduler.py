@@ -195,7 +195,7 @@ class TieredSchedulingMixin:
         """End a request for good; its client gets the reason with the next outputs."""
         vllm: Any = self
         vllm.finish_requests([request.request_id], RequestStatus.FINISHED_ABORTED)
-        self._unsent.append((request.client_index, final_output(request, reason)))
+        self._unsent.append((request.client_index, _final_output(request, reason)))
 
     def _send(self, outputs: dict[int, EngineCoreOutputs]) -> None:
         """Add the final outputs of requests that were ended here."""
@@ -289,7 +289,7 @@ class AsyncTierScheduler(TieredSchedulingMixin, AsyncScheduler):  # type: ignore
     """Over vLLM's scheduler that schedules one step ahead (CUDA)."""
 
 
-def final_output(request: Request, reason: str) -> EngineCoreOutput:
+def _final_output(request: Request, reason: str) -> EngineCoreOutput:
     """Return the last output of a request that our scheduler ended. `reason`: see ends.py.
 
     vLLM's server sends no chunk, and so no reason, for a choice that ends without any token. So such a choice gets a

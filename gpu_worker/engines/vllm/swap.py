@@ -28,7 +28,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, Unif
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.simple_kv_offload.cuda_mem_ops import pin_tensor
 
-Pairs = Sequence[tuple[int, int]]
+_Pairs = Sequence[tuple[int, int]]
 """Pairs of a device block and a host block, as indices, which are the same on every rank."""
 
 
@@ -45,8 +45,8 @@ class SwapUsage(NamedTuple):
 class SwapMetadata(KVConnectorMetadata):  # type: ignore[misc]
     """The copies of one step."""
 
-    out: Pairs = ()
-    back: Pairs = ()
+    out: _Pairs = ()
+    back: _Pairs = ()
 
 
 class SwapLedger:
@@ -57,7 +57,7 @@ class SwapLedger:
         """Maps a request's id to the number of its first tokens on the host, and to their host blocks in order."""
         self._host_blocks, self.block_tokens, self.block_bytes = host_blocks, block_tokens, block_bytes
         self._free = list(range(host_blocks))  # a heap: the lowest first, so that a copy's blocks lie side by side
-        self._out: dict[str, Pairs] = {}
+        self._out: dict[str, _Pairs] = {}
         self._back: list[tuple[int, int]] = []
         self._swapped_blocks = (0, 0)
 
@@ -154,21 +154,21 @@ class BlockCopier:
         if self._on_cuda and host_blocks:
             pin_tensor(self._host)  # in place: torch rounds its own pinned allocations up to a power of two
 
-    def out(self, pairs: Pairs) -> None:
+    def out(self, pairs: _Pairs) -> None:
         for stage, devices, runs in self._chunks(pairs):
             for part, columns in zip(self._parts, self._columns, strict=True):
                 stage[:, columns] = part.index_select(0, devices)
             for rows, hosts in runs:
                 self._host[hosts].copy_(stage[rows], non_blocking=True)
 
-    def back(self, pairs: Pairs) -> None:
+    def back(self, pairs: _Pairs) -> None:
         for stage, devices, runs in self._chunks(pairs):
             for rows, hosts in runs:
                 stage[rows].copy_(self._host[hosts], non_blocking=True)
             for part, columns in zip(self._parts, self._columns, strict=True):
                 part.index_copy_(0, devices, stage[:, columns])
 
-    def _chunks(self, pairs: Pairs) -> Iterator[tuple[torch.Tensor, torch.Tensor, Iterator[tuple[slice, slice]]]]:
+    def _chunks(self, pairs: _Pairs) -> Iterator[tuple[torch.Tensor, torch.Tensor, Iterator[tuple[slice, slice]]]]:
         """Yield chunks that fit the stage: its rows for them, their device blocks, their runs on the host.
 
         The indices go to the device from pinned memory; otherwise the host would wait for the forward pass before.

@@ -202,7 +202,7 @@ class TenantCounters:
         return pace
 
 
-ABSENT_KEPT_MAX = 10_000
+_ABSENT_KEPT_MAX = 10_000
 """Absent tenants that are remembered. Beyond it, the tenant absent for the longest time restarts from zero."""
 
 
@@ -245,7 +245,7 @@ class ServiceByTenant:
         received = self._present.pop(tenant)
         if received.input_tokens or received.output_tokens:
             self._absent[tenant] = received
-        if len(self._absent) > ABSENT_KEPT_MAX:
+        if len(self._absent) > _ABSENT_KEPT_MAX:
             self._absent.popitem(last=False)
         return False
 

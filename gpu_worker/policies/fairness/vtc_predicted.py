@@ -82,7 +82,7 @@ class StepTimers:
         return None
 
 
-LAST = 5
+_LAST = 5
 """Outputs of a tenant from which its next one is predicted."""
 
 TENANTS_KEPT_MAX = 10_000
@@ -112,7 +112,7 @@ class MeanOfLast:
     def learn(self, request: QueueRequest, output_tokens: int) -> None:
         last = self._last.get(request.tenant)
         if last is None:
-            last = self._last[request.tenant] = deque(maxlen=LAST)
+            last = self._last[request.tenant] = deque(maxlen=_LAST)
         last.append(output_tokens)
         self._last.move_to_end(request.tenant)
         if len(self._last) > TENANTS_KEPT_MAX:

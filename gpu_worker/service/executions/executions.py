@@ -51,7 +51,7 @@ from gpu_worker.service.slo_watch import SloWatch
 logger = logging.getLogger("headgate.worker")
 
 ALIVE = encode_event(Alive())
-LATE_S = 2.0
+_LATE_S = 2.0
 """If an execution ends at its deadline, its last event waits for the log this long."""
 RETURN_S = 10.0
 """The last event of a returned attempt waits for the log this long. After that it is not sent, and the caller's process
@@ -308,7 +308,7 @@ class Executions:
     def _until(self, order: WorkOrder, report: AttemptReport) -> float:
         """Return the time until which the last event waits for the log, in Unix seconds."""
         now = self.clock.now()
-        return now + RETURN_S if isinstance(report, Return) else max(order.terms.deadline_at, now + LATE_S)
+        return now + RETURN_S if isinstance(report, Return) else max(order.terms.deadline_at, now + _LATE_S)
 
     def _end(self, execution: Execution) -> _LastEvent | None:
         """Free the slot and begin to deliver the report. Return the last event for the caller, or None."""

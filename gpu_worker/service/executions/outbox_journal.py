@@ -33,7 +33,7 @@ from typing import Any
 from dispatcher.model.commands import End, Return
 
 AttemptReport = End | Return
-KINDS: dict[str, type[End] | type[Return]] = {"End": End, "Return": Return}
+_KINDS: dict[str, type[End] | type[Return]] = {"End": End, "Return": Return}
 
 
 def command_record(number: int, command: AttemptReport) -> bytes:
@@ -78,14 +78,14 @@ def _records(raw: bytes) -> Iterator[dict[str, Any]]:
 
 def _command(fields: dict[str, Any]) -> AttemptReport:
     """Return the recorded command. Fields of a newer version are ignored. Raises KeyError, TypeError."""
-    kind = KINDS[fields["kind"]]
+    kind = _KINDS[fields["kind"]]
     return kind(**{name: fields[name] for name in kind._fields if name in fields})
 
 
 logger = logging.getLogger("headgate.outbox")
 
 SUFFIX = ".outbox"
-FILES_MAX = 1000
+_FILES_MAX = 1000
 """The most files of one worker in the folder."""
 DEAD_RECORDS_MAX = 1000
 """With n pending commands, the file is rewritten when it has 2 n + DEAD_RECORDS_MAX records."""
@@ -228,7 +228,7 @@ class Journal:
         return True
 
     def _new_file(self) -> tuple[Path, int]:
-        for number in range(FILES_MAX):
+        for number in range(_FILES_MAX):
             path = self.folder / f"{self.name}-{number}{SUFFIX}"
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
@@ -239,7 +239,7 @@ class Journal:
                 continue
             _sync_folder(self.folder)
             return path, fd
-        raise OSError(0, f"it has {FILES_MAX} files of this worker")
+        raise OSError(0, f"it has {_FILES_MAX} files of this worker")
 
     def _fail(self, error: OSError) -> None:
         """Log the error, unless it is the same as the last one."""

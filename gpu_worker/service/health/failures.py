@@ -23,7 +23,7 @@ from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, WorkO
 OVERLOADED = ENGINE_OVERLOADED
 OVERLOAD_STATUSES = frozenset({429, 503, 529})
 """529 is what some providers send for an overloaded site."""
-TOO_MANY_REQUESTS = 429
+_TOO_MANY_REQUESTS = 429
 REPLACED = frozenset({"engine_restarted", "engine_stopped"})
 REFUSED_AS = {
     "context_length_exceeded": 400,
@@ -56,7 +56,7 @@ def kind_of(error: EngineError) -> FailureKind:
 
 def overload_status(error: EngineError) -> int:
     """Return the caller's HTTP status for an overload: 429 if the engine said so, otherwise 503."""
-    return TOO_MANY_REQUESTS if error.status == TOO_MANY_REQUESTS else 503
+    return _TOO_MANY_REQUESTS if error.status == _TOO_MANY_REQUESTS else 503
 
 
 PROBE_TENANT = "headgate-canary"

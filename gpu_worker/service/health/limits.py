@@ -10,7 +10,7 @@ HOLD_S = 1.0
 """For this time after a refusal no slot is added."""
 FULL_S = 8.0
 """All slots are open this long after the last refusal. A heartbeat later the gate knows it: within 10 s."""
-LEAST = 1
+_LEAST = 1
 
 
 class SlotLimit:
@@ -34,7 +34,7 @@ class SlotLimit:
 
     def shrink(self, running: int, now_s: float) -> None:
         """Offer no more slots than `running`, the requests in the engine, and no more than now."""
-        self._lowest = max(LEAST, min(running, self.open(now_s)))
+        self._lowest = max(_LEAST, min(running, self.open(now_s)))
         self._refused_s = now_s
 
     def open(self, now_s: float) -> int:
@@ -46,7 +46,7 @@ class SlotLimit:
 
 
 FREE = 4
-FIRST_S = 0.05
+_FIRST_S = 0.05
 HOLD_MAX_S = 1.0
 """Less than a front waits for the last event of a call that has ended (dispatcher/operations/calls/following.py)."""
 FORGET_S = 10.0
@@ -61,7 +61,7 @@ class FailingTenants:
     and worker busy, however cheap each failure is, and delay the requests of others. The slot is free meanwhile, and
     the log has the end of the call: only the caller waits.
 
-        hold(k) = 0 for the first FREE failures in a row, then FIRST_S doubled with each, at most HOLD_MAX_S
+        hold(k) = 0 for the first FREE failures in a row, then _FIRST_S doubled with each, at most HOLD_MAX_S
 
     A request that succeeds ends the row, and so does FORGET_S without a failure.
     """
@@ -92,4 +92,4 @@ class FailingTenants:
         count, at_s = self._rows.get(tenant, (0, now_s))
         if count <= FREE or now_s - at_s >= FORGET_S:
             return 0.0
-        return float(min(HOLD_MAX_S, FIRST_S * 2.0 ** min(count - FREE - 1, 16)))
+        return float(min(HOLD_MAX_S, _FIRST_S * 2.0 ** min(count - FREE - 1, 16)))

@@ -39,7 +39,7 @@ from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy, sort_by_protection
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 
-Part = tuple[PagedSequence, int]
+_Part = tuple[PagedSequence, int]
 """A sequence, and how many of its tokens a step prefills."""
 
 
@@ -109,7 +109,7 @@ class PagedBatch:
 
     def admit(
         self, step_tokens: int, now_s: float, *, begun: bool
-    ) -> tuple[list[PagedSequence], list[Part], set[PagedSequence]]:
+    ) -> tuple[list[PagedSequence], list[_Part], set[PagedSequence]]:
         """Run a pass of admissions. Return the sequences that entered, their parts of the step, and the victims.
 
         `step_tokens`: prompt tokens that the step can still take; `begun`: other sequences have parts of it already. A
@@ -118,7 +118,7 @@ class PagedBatch:
         self.admission.begin_pass(now_s)
         self.kv_budget.begin_pass()
         entered: list[PagedSequence] = []
-        parts: list[Part] = []
+        parts: list[_Part] = []
         victims: set[PagedSequence] = set()
         while step_tokens > 0 and (plan := self.admission.next_plan(self.kv_budget)) is not None:
             sequence = self.sequences[plan.request.request_id]
@@ -240,7 +240,7 @@ class PagedBatch:
             self._throw_away(sequence)
 
 
-def take_part(parts: list[Part], sequence: PagedSequence, step_tokens: int) -> int:
+def take_part(parts: list[_Part], sequence: PagedSequence, step_tokens: int) -> int:
     """Add what fits of the tokens that `sequence` has left; return the tokens that the step can still take."""
     tokens = min(sequence.left, step_tokens)
     if tokens:
@@ -254,7 +254,7 @@ class Step:
     where the batch waits for a copy, or is empty. `entered`: admitted at the beginning of this step."""
 
     decoding: list[PagedSequence]
-    parts: list[Part]
+    parts: list[_Part]
     entered: list[PagedSequence]
 
     def remove(self, sequence: PagedSequence) -> None:
@@ -277,7 +277,7 @@ class PagedModel:
         evicted = batch.grow()
         ready = [sequence for sequence in batch.running if sequence.ready_s <= now_s]
         decoding = [sequence for sequence in ready if not sequence.left]
-        parts: list[Part] = []
+        parts: list[_Part] = []
         entered: list[PagedSequence] = []
         step_tokens = self._step_tokens(decoding)
         for sequence in sorted((one for one in ready if one.left), key=lambda one: (not one.protected, one.rank)):

@@ -26,10 +26,10 @@ from gpu_worker.engines.interface import EngineError, PromptTooLong
 from gpu_worker.engines.openai.normal.kinds import CODE_NAMES, STATUSES, TEXT_NAMES, TOO_LONG, word
 from gpu_worker.engines.openai.normal.values import without_surrogates
 
-TEXT_CHARS_MAX = 500
+_TEXT_CHARS_MAX = 500
 READ_CHARS_MAX = 10_000
 """The most characters of a text, before keys and addresses are removed."""
-UNKNOWN = 500
+_UNKNOWN = 500
 _ERROR_LINE = re.compile(rb"\s*\[?(error|exception|internal server error)\b", re.IGNORECASE)
 _PLACES = ("error", "errors", "fault", "exception", "base_resp")
 _TRACEBACK = re.compile(r"\s*(Traceback \(most recent call last\)|\n\s*File \"|\n\s*at [\w.$<>]+\().*", re.DOTALL)
@@ -78,7 +78,7 @@ def fault_of(payload: Any, status: int | None = None) -> Fault:
     objects = list(_objects(payload))
     words = [word for each in objects for word in _words(each)]
     if status is None:
-        status = next((found for each in objects if (found := _status(each)) is not None), UNKNOWN)
+        status = next((found for each in objects if (found := _status(each)) is not None), _UNKNOWN)
     return Fault(status, _clean(_text(payload)), not TOO_LONG.isdisjoint(words))
 
 
@@ -101,7 +101,7 @@ def fault_in_chunk(chunk: Mapping[str, Any], name: str = "") -> Fault | None:
 def fault_in_text(data: bytes, name: str) -> Fault | None:
     """Return the fault in an event that is no JSON; None if it does not look like one."""
     if name == "error" or _ERROR_LINE.match(data):
-        return Fault(UNKNOWN, _plain(data))
+        return Fault(_UNKNOWN, _plain(data))
     return None
 
 
@@ -181,11 +181,11 @@ def _plain(body: bytes) -> str:
 
 
 def _clean(text: str) -> str:
-    return redact(without_surrogates(text[:READ_CHARS_MAX]))[:TEXT_CHARS_MAX]
+    return redact(without_surrogates(text[:READ_CHARS_MAX]))[:_TEXT_CHARS_MAX]
 
 
-OWN_FAULTS = frozenset({400, 413, 422})
-OVERLOADED = frozenset({429, 503, 529})
+_OWN_FAULTS = frozenset({400, 413, 422})
+_OVERLOADED = frozenset({429, 503, 529})
 _TOO_LONG = re.compile(
     r"context.{0,3}(length|size|window)|maximum.{0,20}(length|tokens)|too long|max_model_len", re.IGNORECASE
 )
@@ -204,11 +204,11 @@ def error_of_status(status: int, body: bytes, retry_after_s: float | None = None
 def error_of_fault(fault: Fault, retry_after_s: float | None = None) -> EngineError:
     """Return the error of a fault that the server reports, with an HTTP status or within an answer."""
     status = fault.status
-    if status in OWN_FAULTS:
+    if status in _OWN_FAULTS:
         if fault.is_too_long or _TOO_LONG.search(fault.text):
             return PromptTooLong(fault.text or "the prompt is too long for the model", status=status)
         return EngineError("invalid_request", fault.text or "the engine refused the request as invalid", status=status)
-    if status in OVERLOADED:
+    if status in _OVERLOADED:
         message = "the engine takes no more requests for now"
         return EngineError("engine_overloaded", message, status=status, retry_after_s=retry_after_s)
     return failed("it reported an error", status, retry_after_s)

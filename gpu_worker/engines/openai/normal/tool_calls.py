@@ -19,7 +19,7 @@ from gpu_worker.engines.interface import EngineError
 from gpu_worker.engines.openai.normal.values import REPLACEMENT, Halves, clean, clean_fields, without_surrogates
 from gpu_worker.engines.openai.sse import Nonsense
 
-CALLS_MAX = 1_000
+_CALLS_MAX = 1_000
 _KNOWN = frozenset(TOOL_CALL.fields) | {"type"}
 _OWN = frozenset({"id", "function", "index", "type", "name", "arguments"})
 _ARGUMENTS = ("arguments", "input", "parameters")
@@ -158,8 +158,8 @@ class ToolCalls:
         return other and piece.index is None and not piece.id
 
     def _new(self, piece: _Piece) -> _Call:
-        if len(self._calls) >= CALLS_MAX:
-            raise Nonsense(f"more than {CALLS_MAX} tool calls")
+        if len(self._calls) >= _CALLS_MAX:
+            raise Nonsense(f"more than {_CALLS_MAX} tool calls")
         call = _Call(len(self._calls), piece.index, piece.id)
         self._calls.append(call)
         return call

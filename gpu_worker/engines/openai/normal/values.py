@@ -81,7 +81,7 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-DEPTH_MAX = 32
+_DEPTH_MAX = 32
 """Levels of a field that are passed on. A request may have 64, and the answer's message is four levels down in it."""
 UNLIKELY = -9999.0
 """OpenAI's value of a log probability that is too small for a number."""
@@ -91,7 +91,7 @@ class TooDeep(Nonsense):
     """A value has more levels than are passed on."""
 
     def __init__(self) -> None:
-        super().__init__(f"a value has more than {DEPTH_MAX} levels")
+        super().__init__(f"a value has more than {_DEPTH_MAX} levels")
 
 
 def parse_json(data: bytes, constant: Callable[[str], Any] | None = None) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def parse_json(data: bytes, constant: Callable[[str], Any] | None = None) -> dic
     return value
 
 
-def clean(value: Any, depth: int = DEPTH_MAX) -> Any:
+def clean(value: Any, depth: int = _DEPTH_MAX) -> Any:
     """Return the value with finite numbers and whole characters. Raises TooDeep."""
     if isinstance(value, str):
         return without_surrogates(value)
@@ -133,7 +133,7 @@ def clean_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def clean_logprobs(value: Any, depth: int = DEPTH_MAX) -> Any:
+def clean_logprobs(value: Any, depth: int = _DEPTH_MAX) -> Any:
     """Return log probabilities as `clean` does, with a number wherever a `logprob` is null: clients need one."""
     if isinstance(value, list):
         return [clean_logprobs(each, depth - 1) for each in value] if depth else clean(value, 0)
