@@ -46,6 +46,17 @@ def own_order(
     return WorkOrder(terms, name, 0, body, max_tokens, endpoint, choices, **fields)
 
 
+def probe_order(name: str, tenant: str, facts: EngineFacts) -> WorkOrder:
+    """Return an order of a worker to its own engine for one token, for the first endpoint that the engine supports."""
+    fields: dict[Endpoint, Any] = {
+        Endpoint.CHAT: [{"role": "user", "content": "1"}],
+        Endpoint.COMPLETION: "1",
+        Endpoint.EMBEDDINGS: "1",
+    }
+    endpoint = next((each for each in fields if each.value in facts.capabilities), Endpoint.CHAT)
+    return own_order(name, tenant, {endpoint.prompt_field: fields[endpoint]}, 1, endpoint)
+
+
 def fit_order(order: WorkOrder, input_tokens: int, limit: int) -> WorkOrder:
     """Return the order, with `max_tokens` shortened to what fits beside the prompt if the client set no limit.
 

@@ -27,6 +27,7 @@ from gpu_worker.engines.interface import (
     Started,
     Token,
     WorkOrder,
+    probe_order,
 )
 from gpu_worker.engines.openai.client import NotConnected, OpenAiClient
 from gpu_worker.engines.openai.normal.answer import Oddities
@@ -35,7 +36,6 @@ from gpu_worker.engines.openai.server_api import (
     ServerFacts,
     ServerOptions,
     estimated_input_tokens,
-    probe_request,
     server_facts,
 )
 from gpu_worker.engines.openai.sse import Nonsense
@@ -178,7 +178,7 @@ class Forwarding:
     async def _probe(self, server: ServerFacts) -> str | None:
         """Let the server compute one token. Return why it does not, or None. Raises ValueError if it refuses."""
         assert self._client is not None  # noqa: S101 - `start` has set it
-        request = probe_request(server.facts)
+        request = probe_order("probe", "", server.facts)
         try:
             async with aclosing(self._client.events(request, server, 1)) as events:
                 async for _ in events:

@@ -13,7 +13,7 @@ import httpx
 
 from dispatcher.model.capabilities import TEXT, Capability
 from dispatcher.model.requests import Endpoint, Request
-from gpu_worker.engines.interface import EngineFacts, WorkOrder, own_order
+from gpu_worker.engines.interface import EngineFacts, WorkOrder
 from gpu_worker.engines.openai.normal.usage import is_count
 
 CONNECT_S = 5.0
@@ -171,17 +171,6 @@ def estimated_input_tokens(request: WorkOrder, bytes_per_token: float) -> int:
 def _read_bytes(request: WorkOrder) -> int:
     """Return the bytes of what the model reads: at least as many as it has tokens, without the template's."""
     return Request("", request.endpoint, request.body, None).prompt_bytes()
-
-
-def probe_request(facts: EngineFacts) -> WorkOrder:
-    """Return a request for one token, for the first endpoint that the server supports."""
-    fields: dict[Endpoint, Any] = {
-        Endpoint.CHAT: [{"role": "user", "content": "1"}],
-        Endpoint.COMPLETION: "1",
-        Endpoint.EMBEDDINGS: "1",
-    }
-    endpoint = next((each for each in fields if each.value in facts.capabilities), Endpoint.CHAT)
-    return own_order("probe", "", {endpoint.prompt_field: fields[endpoint]}, 1, endpoint)
 
 
 def answers(request: WorkOrder) -> int:

@@ -1,4 +1,4 @@
-"""The three orders that the VTC paper compares VTC with: FCFS, RPM and LCF. None of them is fair.
+"""Three orders that the VTC paper compares VTC with: FCFS, RPM and LCF. None of them is fair.
 
 Source: Fairness in Serving Large Language Models (OSDI 2024), section 5.1.
 """

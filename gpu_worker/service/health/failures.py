@@ -13,12 +13,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from enum import Enum
-from typing import Any
 
 from dispatcher.model.answers.refusals import ENGINE_OVERLOADED
-from dispatcher.model.requests import Endpoint
 from dispatcher.ports import Clock
-from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, WorkOrder, own_order
+from gpu_worker.engines.interface import Engine, EngineError, WorkOrder, probe_order
 
 OVERLOADED = ENGINE_OVERLOADED
 OVERLOAD_STATUSES = frozenset({429, 503, 529})
@@ -84,7 +82,7 @@ _OF_KIND = {
 
 async def probe(engine: Engine, clock: Clock, number: int) -> ProbeVerdict:
     """Let the engine generate one token, and return what became of it. No other probe of the engine has this number."""
-    asking = asyncio.ensure_future(_ask(engine, _request(engine.facts, number)))
+    asking = asyncio.ensure_future(_ask(engine, probe_order(f"probe-{number}", PROBE_TENANT, engine.facts)))
     limit = asyncio.ensure_future(clock.sleep(PROBE_S))
     try:
         await asyncio.wait({asking, limit}, return_when=asyncio.FIRST_COMPLETED)
@@ -105,15 +103,3 @@ async def _ask(engine: Engine, request: WorkOrder) -> ProbeVerdict:
     except Exception:  # of any kind: an engine that works does not raise it
         return ProbeVerdict.SICK
     return ProbeVerdict.WELL
-
-
-def _request(facts: EngineFacts, number: int) -> WorkOrder:
-    """Return a request for one token, for the first endpoint that the engine supports."""
-    fields: dict[Endpoint, Any] = {
-        Endpoint.CHAT: [{"role": "user", "content": "1"}],
-        Endpoint.COMPLETION: "1",
-        Endpoint.EMBEDDINGS: "1",
-    }
-    endpoint = next((each for each in fields if each.value in facts.capabilities), Endpoint.CHAT)
-    body = {endpoint.prompt_field: fields[endpoint]}
-    return own_order(f"probe-{number}", PROBE_TENANT, body, 1, endpoint)
