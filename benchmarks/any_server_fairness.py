@@ -109,7 +109,7 @@ class Load:
 @asynccontextmanager
 async def engine_of(row: Row, model: str, home: Path, url: str) -> AsyncIterator[Engine]:
     from gpu_worker.engines.openai.engine import OpenAiEngine
-    from gpu_worker.engines.openai.options import ServerOptions
+    from gpu_worker.engines.openai.server_api import ServerOptions
     from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
     from gpu_worker.policies.fairness.registry import make_policy
 
@@ -128,7 +128,7 @@ async def engine_of(row: Row, model: str, home: Path, url: str) -> AsyncIterator
 @asynccontextmanager
 async def unmodified_server(model: str, home: Path) -> AsyncIterator[str]:
     """Start vLLM's server with its own scheduler; yield its URL."""
-    from gpu_worker.engines.models.tiny import model_folder
+    from gpu_worker.engines.random_llama import model_folder
 
     folder, name = model_folder(model, home)
     with socket.socket() as free:

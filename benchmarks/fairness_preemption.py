@@ -36,7 +36,7 @@ from typing import Any
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.interface import Jitter, SimulatedEngine
 from headgate.simulator.engines.paged import PagedEngine

@@ -32,7 +32,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.generation import Generation
 from gpu_worker.engines.interface import Token, own_order
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.preemption.costs import Calibration, Strategy
+from gpu_worker.policies.preemption import Calibration, Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingStats
 
 MODELS = ("random:2x128", "random:8x256")

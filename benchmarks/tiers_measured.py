@@ -42,13 +42,13 @@ from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineError, Finished, Started, Token, WorkOrder, own_order
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.preemption import Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
-from gpu_worker.policies.slo.monitor import TARGETS, Slo, SloMonitor, SloSettings, SloTargets
-from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
-from gpu_worker.policies.tiers.settings import TierSettings
-from gpu_worker.policies.tiers.tiered import TieredQueue
-from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.policies.shedding import Shedder, ShedSettings
+from gpu_worker.policies.slo import TARGETS, Slo, SloMonitor, SloSettings, SloTargets
+from gpu_worker.policies.tiers import TierSettings
+from gpu_worker.service.slo_watch import SloWatch
 
 SECONDS = 16.0
 ROUNDS = 1

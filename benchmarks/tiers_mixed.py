@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from random import Random
 from statistics import fmean
 
-from gpu_worker.policies.slo.shedding import ShedSettings
-from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.shedding import ShedSettings
+from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.measures.tiers import Scheduling
 from headgate.simulator.parallel import Processes

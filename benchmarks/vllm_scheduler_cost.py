@@ -65,7 +65,7 @@ def _real_configuration() -> tuple[Any, Any]:
     """Return the configuration of a real engine with a tiny model."""
     from vllm import LLM
 
-    from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
+    from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
 
     model = ensure_tiny_model(Path(tempfile.mkdtemp()), TinySize())
     llm = LLM(

@@ -53,7 +53,7 @@ def main() -> int:
 def _compare(options: argparse.Namespace) -> None:
     import torch
 
-    from gpu_worker.engines.measured.copy_rates import measure_copy_rates
+    from gpu_worker.engines.copy_rates import measure_copy_rates
 
     on_gpu = torch.cuda.is_available()
     stock, ours = (STOCK_ASYNC, OURS_ASYNC) if on_gpu else (STOCK, OURS)
@@ -143,7 +143,7 @@ def _for_a_cpu() -> dict[str, Any]:
 
 
 def _tiny_model() -> Path:
-    from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
+    from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
 
     return ensure_tiny_model(Path(tempfile.mkdtemp()), TinySize(4, 256))
 

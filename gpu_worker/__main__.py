@@ -40,20 +40,18 @@ from dispatcher.processes.bootstrap import (
 from dispatcher.processes.secret_source import fleet_secrets
 from dispatcher.settings.config import load_config
 from gpu_worker.engines.interface import Engine, EngineFacts
-from gpu_worker.engines.measured.device_memory import free_device_bytes
+from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.registry import HANG_S, HANG_USUAL_S, EngineUnavailable, make_engine
+from gpu_worker.engines.sleeping_engines import free_device_bytes, unmeasured
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.swapping.model_swaps import ModelSwaps
-from gpu_worker.engines.swapping.sleeping_engines import unmeasured
 from gpu_worker.service.agent import Agent, AgentSettings
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.executions.outbox_journal import Journal
 from gpu_worker.service.logs import log_json
-from gpu_worker.service.opening import Opening
 from gpu_worker.service.options import GB, modelled_options, parse_options, server_options, transformers_options
-from gpu_worker.service.server import make_app
-from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.server import Opening, make_app
+from gpu_worker.service.slo_watch import SloWatch
 from gpu_worker.service.spot_notice import SpotNotice
 from gpu_worker.service.swapper import Swapper
 from gpu_worker.service.task_id import task_id

@@ -19,8 +19,7 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 
 from benchmarks.gpu.sizes import Range, Sizes
 from gpu_worker.engines.interface import Token, WorkOrder, own_order
-from gpu_worker.engines.models.random_llama import LlamaShape, build_llama
-from gpu_worker.engines.models.tiny import build_tokenizer
+from gpu_worker.engines.random_llama import LlamaShape, build_llama, build_tokenizer
 from gpu_worker.engines.transformers.engine import TransformersEngine, TransformersShape
 from gpu_worker.policies.fairness.registry import make_policy
 

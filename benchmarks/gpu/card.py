@@ -13,7 +13,7 @@ import transformers
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.run import Report
-from gpu_worker.engines.measured.copy_rates import timed_s
+from gpu_worker.engines.copy_rates import timed_s
 
 TRIES = 5
 

@@ -17,7 +17,7 @@ Range = tuple[int, int]
 class Sizes:
     """The model: `layers` to `context`. The engine: `batch` to `swap_bytes`. The rest by part, in their order.
 
-    `peak`: models/random_llama.py. `copies_bytes`, `product`: of the card's copies, and the side of its matrices.
+    `peak`: random_llama.py. `copies_bytes`, `product`: of the card's copies, and the side of its matrices.
     `equal_prompts`: the lengths of the prompts of part 2. A name that ends with `_per_s` is the rate of Poisson
     arrivals. `flood_requests`, `background_requests`: how many are unfinished at any time; of the flood's, many more
     than fit.

@@ -22,7 +22,7 @@ from benchmarks.gpu.bench import Bench, run_engine
 from benchmarks.gpu.run import Report
 from benchmarks.preemption_costs import STRATEGIES, VICTIM_TOKENS, crossover, preempted, row
 from gpu_worker.engines.transformers.engine import TransformersEngine
-from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.preemption import Strategy
 
 
 @dataclass(frozen=True, slots=True)

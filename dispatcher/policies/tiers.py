@@ -5,7 +5,7 @@ tier on, and orders by it only if tiers are configured (shard/attempts.py). A cl
 service's own requests (health checks, warm-up): no tenant has it.
 
 At the gate a tier has a floor: the least service that it gets while it has waiting calls. Source: the same document,
-section 4.2. The worker has the same rule for tokens (gpu_worker/policies/tiers/shares.py). Let S be the estimated
+section 4.2. The worker has the same rule for tokens (gpu_worker/policies/tiers.py). Let S be the estimated
 service of all dispatches since tier t last began to wait, S_t that of the dispatches of t since then, and s_t the share
 of t:
 

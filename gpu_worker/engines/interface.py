@@ -1,11 +1,19 @@
-"""The interface of every engine: requests, events, errors, stats."""
+"""The interface of every engine: orders, events, errors, facts, stats, and sleep.
+
+An engine that can sleep frees the device's memory and keeps its weights in host memory; its server lives on. Waking it
+copies the weights back, which takes seconds where a start takes a minute. An engine that cannot sleep is stopped
+instead (sleeping_engines.py).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from dispatcher.model.call import CallTerms
 from dispatcher.model.fleet import TEXT
@@ -14,9 +22,11 @@ from dispatcher.model.worker_protocol import Finished as Finished
 from dispatcher.model.worker_protocol import Started as Started
 from dispatcher.model.worker_protocol import Token as Token
 from dispatcher.model.worker_protocol import WorkOrder as WorkOrder
-from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
-from gpu_worker.policies.request import QueueRequest
-from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.fairness.accounting import TenantService
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.preemption import Strategy
+from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats, TierGauges
 
 
 def own_order(
@@ -34,6 +44,17 @@ def own_order(
     """Return an order of a worker to its own engine, which no gate sent: a probe, a calibration, a test."""
     terms = CallTerms(tenant, "", 0.0, inf, False, app, interaction)
     return WorkOrder(terms, name, 0, body, max_tokens, endpoint, choices, **fields)
+
+
+def probe_order(name: str, tenant: str, facts: EngineFacts) -> WorkOrder:
+    """Return an order of a worker to its own engine for one token, for the first endpoint that the engine supports."""
+    fields: dict[Endpoint, Any] = {
+        Endpoint.CHAT: [{"role": "user", "content": "1"}],
+        Endpoint.COMPLETION: "1",
+        Endpoint.EMBEDDINGS: "1",
+    }
+    endpoint = next((each for each in fields if each.value in facts.capabilities), Endpoint.CHAT)
+    return own_order(name, tenant, {endpoint.prompt_field: fields[endpoint]}, 1, endpoint)
 
 
 def fit_order(order: WorkOrder, input_tokens: int, limit: int) -> WorkOrder:
@@ -161,7 +182,7 @@ class Engine(Protocol):
     def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         """Yield Started, then Tokens, then Finished. Closing the iterator early aborts the work at the next step.
 
-        Raises PromptTooLong before Started, RefusedByPolicy before a token, Dropped after tokens if the request is
+        Raises PromptTooLong before Started, RefusedByPolicy before a token, Evicted after tokens if the request is
         evicted for good, EngineError if the engine fails.
         """
         ...
@@ -175,3 +196,82 @@ class Engine(Protocol):
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+
+class SleepFailed(Exception):
+    """The engine did not fall asleep, or did not wake up. It can only be stopped."""
+
+
+class SleepableEngine(Engine, Protocol):
+    """An engine that may be able to sleep. Neither method is called while a request runs."""
+
+    @property
+    def sleep_bytes(self) -> int | None:
+        """Bytes of host memory that the engine takes while it sleeps; None if it cannot sleep."""
+
+    async def fall_asleep(self) -> None:
+        """Free the device's memory, and keep the weights in host memory. Raises SleepFailed."""
+
+    async def wake(self) -> None:
+        """Serve again, with the same weights. Raises SleepFailed."""
+
+
+def sleepable(engine: Engine) -> SleepableEngine | None:
+    """Return the engine if it can sleep, otherwise None."""
+    if getattr(engine, "sleep_bytes", None) is None:
+        return None
+    return cast("SleepableEngine", engine)
+
+
+class EventQueue(asyncio.Queue[EngineEvent | EngineError]):
+    """The events of one request, on their way from an engine to the caller of `generate`.
+
+    Iteration waits for each event, ends after Finished, and raises an EngineError that is in the queue.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended = False
+
+    def __aiter__(self) -> EventQueue:
+        return self
+
+    async def __anext__(self) -> EngineEvent:
+        if self._ended:
+            raise StopAsyncIteration
+        event = await self.get()
+        if isinstance(event, EngineError):
+            raise event
+        self._ended = isinstance(event, Finished)
+        return event
+
+
+def stats_to_json(stats: EngineStats) -> str:
+    """Return the stats as JSON, for an engine that runs in a process of its own."""
+    payload = asdict(stats)
+    payload["counts"]["preemptions"] = [
+        [strategy, tier, count] for (strategy, tier), count in stats.counts.preemptions.items()
+    ]
+    return json.dumps(payload, separators=(",", ":"))
+
+
+def stats_from_json(text: str) -> EngineStats:
+    """Raises ValueError for text that is not an engine's stats."""
+    try:
+        payload: dict[str, Any] = json.loads(text)
+        counts, gauges = dict(payload["counts"]), dict(payload["gauges"])
+        counts["preemptions"] = Counter(
+            {(Strategy(strategy), Tier(tier)): count for strategy, tier, count in counts["preemptions"]}
+        )
+        counts["costs"] = {Strategy(name): ObservedCosts(**seen) for name, seen in counts["costs"].items()}
+        gauges["tiers"] = {Tier(name): TierGauges(**tier) for name, tier in gauges["tiers"].items()}
+        return EngineStats(
+            payload["waiting"],
+            payload["running"],
+            payload["kv_use"],
+            {name: TenantService(**tenant) for name, tenant in payload["tenants"].items()},
+            SchedulingStats(**counts),
+            SchedulingGauges(**gauges),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not an engine's stats: {error!r}") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.engines.interface import Engine
-from gpu_worker.policies.configured import make_queue
+from gpu_worker.policies.fairness.tiered import make_queue
 
 ENGINES = ("transformers", "modelled", "vllm", "openai")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -42,7 +42,7 @@ def make_engine(
     engines that swap. `server`: fields of the openai engine's ServerOptions. `arguments`: of vLLM's server.
     `modelled`: times and memory of the modelled engine (`load_s`, `sleep_bytes`, `wake_s`).
     `transformers`: sizes of the transformers engine (`kv_tokens`, `step_tokens`), and its `dtype`, one of DTYPES.
-    `sleep_level`: of vLLM's server (vllm/sleep.py); 0: it cannot sleep.
+    `sleep_level`: of vLLM's server (vllm/process.py); 0: it cannot sleep.
 
     Raises EngineUnavailable; ValueError for an unknown policy; FileNotFoundError for a model that does not exist.
     """
@@ -73,7 +73,7 @@ def make_engine(
         return VllmEngine(model=model, home=home, policy=policy, tiers=tiers, shape=vllm_shape)
     if kind == "openai":
         from gpu_worker.engines.openai.engine import OpenAiEngine
-        from gpu_worker.engines.openai.options import ServerOptions
+        from gpu_worker.engines.openai.server_api import ServerOptions
 
         if not server or not server.get("url"):
             raise EngineUnavailable("--engine openai needs --url, such as http://127.0.0.1:8000/v1")

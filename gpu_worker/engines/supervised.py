@@ -2,7 +2,7 @@
 
 It hangs if it has requests for `hang_s` in all, and meanwhile no token, no end and no change of its cache or batch
 shows progress. New and aborted requests are no progress: they come and go also while an engine hangs. It is dead if a
-request ends with an error of DEAD. In both cases all running requests end with `engine_restarted`, which the gate
+request ends with an error of _DEAD. In both cases all running requests end with `engine_restarted`, which the gate
 settles or tries elsewhere, and another engine is started. Until it serves, AbsentEngine stands in. The service that
 tenants received is carried over; the counters of all tenants start again together, so no tenant gains by it. More than
 RESTARTS_MAX restarts within RESTARTS_WITHIN_S, an engine that cannot be stopped, or one that does not start, ends the
@@ -27,21 +27,40 @@ from gpu_worker.engines.interface import (
     EngineFacts,
     EngineStats,
     Finished,
+    SleepableEngine,
     Token,
     WorkOrder,
 )
-from gpu_worker.engines.swapping.sleep import SleepableEngine
-from gpu_worker.engines.swapping.swap_counts import SwapCounts
+
+
+@dataclass
+class SwapCounts:
+    """Swaps of the model that ended well, swaps that failed, and the seconds of the last good one.
+
+    `sleeps` and `wakes` ended well. After a failed one the engine was stopped. `evicted`: sleeping engines that were
+    stopped to make room for others. `wake_s`: seconds of the last good swap that woke an engine.
+    """
+
+    done: int = 0
+    failed: int = 0
+    last_s: float = 0.0
+    sleeps: int = 0
+    sleeps_failed: int = 0
+    wakes: int = 0
+    wakes_failed: int = 0
+    evicted: int = 0
+    wake_s: float = 0.0
+
 
 logger = logging.getLogger("headgate.engine")
 
 RESTARTS_MAX = 5
 RESTARTS_WITHIN_S = 600.0
-STOP_S = 20.0
-START_S = 1800.0
+_STOP_S = 20.0
+_START_S = 1800.0
 """Enough to read a model of hundreds of gigabytes."""
-WAKE_S = 120.0
-DEAD = frozenset({"engine_failed", "engine_stopped"})
+_WAKE_S = 120.0
+_DEAD = frozenset({"engine_failed", "engine_stopped"})
 """Error codes after which an engine serves no request any more."""
 
 
@@ -162,7 +181,7 @@ class SupervisedEngine:
     async def end(self, engine: Engine) -> None:
         """Stop an engine for good, and keep its counts. Raises TimeoutError, and what its `stop` raises."""
         last = engine.stats()
-        async with asyncio.timeout(STOP_S):
+        async with asyncio.timeout(_STOP_S):
             await engine.stop()
         self._ended = last.plus(self._ended)
 
@@ -214,7 +233,7 @@ class SupervisedEngine:
         except StopAsyncIteration:
             raise restarted() from None
         except EngineError as error:
-            if error.code not in DEAD:
+            if error.code not in _DEAD:
                 self._stalled_s = 0.0
                 raise
             if not gone.done():  # else a slow reader gets the error after the engine was replaced
@@ -290,12 +309,12 @@ class SupervisedEngine:
             await (put_away or self.end)(self._engine)
         self._engine = AbsentEngine(self.facts)  # frees the old model: two may need too much memory
         if woken is None:
-            async with asyncio.timeout(START_S):
+            async with asyncio.timeout(_START_S):
                 self._engine = await self.apart(make)
                 await self._engine.start()
         else:
             self._engine = self.asleep.pop(woken.facts.model)
-            async with asyncio.timeout(WAKE_S):
+            async with asyncio.timeout(_WAKE_S):
                 await woken.wake()
 
     def _serve_again(self) -> None:

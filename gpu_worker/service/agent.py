@@ -34,7 +34,7 @@ from dispatcher.ports import Clock
 from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.executions.execution import Abort
 from gpu_worker.service.executions.executions import Executions
-from gpu_worker.service.gate import Gate
+from gpu_worker.service.executions.outbox import Gate
 from gpu_worker.service.swapper import Swapper
 
 logger = logging.getLogger("headgate.agent")

@@ -20,11 +20,11 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 from dispatcher.ports import Clock
 from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace
 from gpu_worker.engines.interface import EngineStats
-from gpu_worker.engines.swapping.swap_counts import SwapCounts
-from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.engines.supervised import SwapCounts
+from gpu_worker.policies.preemption import Strategy
 from gpu_worker.service.executions.executions import Executions
 
-VALUES_MAX = 50
+_VALUES_MAX = 50
 """The most values of a metric in a line. CloudWatch accepts 100, but at 100 Powertools writes a line by itself. A line
 stays below the 4096 bytes that a pipe takes at once, so that it is not mixed with what a child process writes."""
 
@@ -62,8 +62,8 @@ class MetricLines:
         lines = [_line(gauges | counts | self._increases(counters_of(self.executions, stats)), MetricUnit.Count)]
         lines.append(_line({"kv_use": 100 * stats.kv_use}, MetricUnit.Percent))
         times_ms = list(tally.first_token_ms)
-        for begin in range(0, len(times_ms), VALUES_MAX):
-            lines.append(_Line({"worker_ttft_ms": times_ms[begin : begin + VALUES_MAX]}, MetricUnit.Milliseconds))
+        for begin in range(0, len(times_ms), _VALUES_MAX):
+            lines.append(_Line({"worker_ttft_ms": times_ms[begin : begin + _VALUES_MAX]}, MetricUnit.Milliseconds))
         for line in lines:
             line.print(pool=self.pool, model=self.executions.engine.facts.model)
         sys.stdout.flush()
@@ -77,9 +77,7 @@ class MetricLines:
 def counters_of(executions: Executions, stats: EngineStats) -> dict[str, int]:
     """Return what a worker has counted since its start, by the name of the metric."""
     counts, watch = stats.counts, executions.watch
-    swaps = getattr(
-        executions.engine, "swaps", SwapCounts()
-    )  # of a worker of several models (engines/swapping/model_swaps.py)
+    swaps = getattr(executions.engine, "swaps", SwapCounts())  # of a worker of several models (engines/model_swaps.py)
     evicted = dict(counts.preemptions)
     preempted = {
         f"preempted_{strategy.value}": sum(number for (used, _), number in evicted.items() if used is strategy)

@@ -15,23 +15,21 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dispatcher.policies.tiers import TENANT_TIERS
-from gpu_worker.engines.interface import EngineStats
-from gpu_worker.engines.swapping.sleep import SleepableEngine
-from gpu_worker.engines.swapping.swap_counts import SwapCounts
-from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.engines.interface import EngineStats, SleepableEngine
+from gpu_worker.engines.supervised import SwapCounts
+from gpu_worker.policies.preemption import Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats
-from gpu_worker.policies.slo.monitor import Slo
+from gpu_worker.policies.slo import Slo
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.health.engine_health import EngineHealth
-from gpu_worker.service.health.kinds import FailureKind
-from gpu_worker.service.health.probe import ProbeVerdict
-from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.health.failures import FailureKind, ProbeVerdict
+from gpu_worker.service.slo_watch import SloWatch
 
 TENANTS_MAX = 100
 RETURN_REASONS = ("not_begun", "lost")
 PERCENTILES = (0.5, 0.99)
 
-Samples = Mapping[Any, float]
+_Samples = Mapping[Any, float]
 """The values of a metric by tuple of label values; () for a metric without labels."""
 
 
@@ -195,20 +193,20 @@ def _health(health: EngineHealth) -> Iterator[Metric]:
     )
 
 
-def _counter(name: str, about: str, values: float | Samples, *labels: str) -> Metric:
+def _counter(name: str, about: str, values: float | _Samples, *labels: str) -> Metric:
     return _fill_family(CounterMetricFamily(f"headgate_{name}", about, labels=_labels(values, labels)), values)
 
 
-def _gauge(name: str, about: str, values: float | Samples, *labels: str) -> Metric:
+def _gauge(name: str, about: str, values: float | _Samples, *labels: str) -> Metric:
     return _fill_family(GaugeMetricFamily(f"headgate_{name}", about, labels=_labels(values, labels)), values)
 
 
-def _labels(values: float | Samples, labels: tuple[str, ...]) -> tuple[str, ...]:
+def _labels(values: float | _Samples, labels: tuple[str, ...]) -> tuple[str, ...]:
     """Return no labels for a single number, which an engine without tiers reports."""
     return labels if isinstance(values, Mapping) else ()
 
 
-def _fill_family(family: CounterMetricFamily | GaugeMetricFamily, values: float | Samples) -> Metric:
+def _fill_family(family: CounterMetricFamily | GaugeMetricFamily, values: float | _Samples) -> Metric:
     samples = values if isinstance(values, Mapping) else {(): float(values)}
     for labels, value in samples.items():
         family.add_metric(labels, value)

@@ -18,7 +18,7 @@ from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
 SLOTS_MAX = 1024
 BATCH_MAX = 4096
 MEMORY_MAX = 99_999
-CONTEXT_MAX = KV_TOKENS_MAX = 100_000_000
+_CONTEXT_MAX = KV_TOKENS_MAX = 100_000_000
 KV_TOKENS_MIN = 64
 STEP_TOKENS_MAX = 1_000_000
 SLEEPING_ENGINES = ("vllm", "modelled")
@@ -128,7 +128,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("--engine openai", f"The server's API key is read from {KEY_VARIABLE}.")
     server.add_argument("--url", default=None, help="of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1")
     context_help = "the model's context length; default: the server reports it"
-    server.add_argument("--context-tokens", type=_number(1, CONTEXT_MAX), default=None, metavar="N", help=context_help)
+    server.add_argument("--context-tokens", type=_number(1, _CONTEXT_MAX), default=None, metavar="N", help=context_help)
     names_help = f"what the server supports, of {', '.join(Capability)}; default: by the kind of server"
     server.add_argument("--capabilities", type=_capabilities, default=None, metavar="NAMES", help=names_help)
 

@@ -3,9 +3,12 @@
 POST /v1/execute   a work order, with `Authorization: Bearer <execution token>`; the answer is NDJSON, line by line
 GET  /stats        requests and service by tenant and tier, for the local stack's live view; needs `stats_token`
 GET  /metrics      for Prometheus (metrics.py); needs `metrics_token`
-GET  /health       200 while the process serves, also while its model is loading (opening.py)
+GET  /health       200 while the process serves, also while its model is loading (Opening)
 
 If the gate stops reading the lines of an execution, the execution soon ends.
+
+An orchestrator that asks whether the process lives must not kill it while a large model loads. One that asks whether it
+serves, as ECS does for a deployment (infra/fleet/gpu_fleet.py), reads the status: "ok" when the model is loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatcher.model.fleet_secrets import ExecutionTokenRefused, FleetSecrets, verify
 from dispatcher.model.worker_protocol import WorkOrder, WorkRefused
@@ -32,6 +35,29 @@ from dispatcher.workers.wire import BODY_BYTES_MAX, OrderRefused, encode_event, 
 from gpu_worker.service.executions.executions import Executions, Refusal
 from gpu_worker.service.metrics import make_registry
 
+
+class Opening:
+    """Answers all requests itself until `open` is called: GET /health with 200 and the status "loading", everything
+    else with 503."""
+
+    def __init__(self) -> None:
+        self._app: ASGIApp = _loading
+
+    def open(self, app: ASGIApp) -> None:
+        """Let `app` answer all further requests."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
+    request = Request(scope)
+    is_health = request.url.path == "/health" and request.method == "GET"
+    answer = JSONResponse({"status": "loading"}, 200 if is_health else 503)
+    await answer(scope, receive, send)
+
+
 logger = logging.getLogger("headgate.worker")
 
 BODY_S = 10.0
@@ -39,7 +65,7 @@ BODY_S = 10.0
 STALLED_S = 20.0
 """The longest time for the gate to accept one line. The output that is generated meanwhile is bounded by the order's
 max_tokens. At most one line waits here, besides the server's send buffer."""
-LATE_S = 1.0
+_LATE_S = 1.0
 """The same time after the deadline, when only the last event is left to send."""
 
 
@@ -57,7 +83,7 @@ class LinesResponse(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
-            patience_s = max(LATE_S, min(STALLED_S, self._deadline_at - self._clock.now()))
+            patience_s = max(_LATE_S, min(STALLED_S, self._deadline_at - self._clock.now()))
             async with asyncio.timeout(patience_s):
                 await send(message)
 
@@ -107,7 +133,7 @@ def make_app(executions: Executions, *, worker_id: str, secrets: FleetSecrets, c
         Route("/metrics", metrics, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
     ]
-    return Starlette(routes=routes, exception_handlers=HANDLERS)
+    return Starlette(routes=routes, exception_handlers=_HANDLERS)
 
 
 def _check(request: Request, secrets: FleetSecrets, token_of: Callable[[bytes], str]) -> None:
@@ -176,7 +202,7 @@ async def _on_disconnect(_: Request, __: Exception) -> Response:
     return Response(status_code=400)  # the client is gone
 
 
-HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+_HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
     Refusal: _on_refusal,
     ExecutionTokenRefused: _on_refusal,
     ClientDisconnect: _on_disconnect,

@@ -14,7 +14,7 @@ from collections import defaultdict
 
 from dispatcher.model.commands import Report
 from dispatcher.ports import Clock
-from gpu_worker.engines.swapping.model_swaps import ModelSwaps, SwapFailed
+from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
 from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.executions.execution import Abort
 from gpu_worker.service.executions.executions import Executions

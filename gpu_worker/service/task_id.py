@@ -13,14 +13,14 @@ from collections.abc import Mapping
 
 METADATA = "ECS_CONTAINER_METADATA_URI_V4"
 """ECS sets this variable in each container, to an address that only the container reaches."""
-ANSWER_S = 2.0
+_ANSWER_S = 2.0
 TRIES = 3
 
 logger = logging.getLogger("headgate.worker")
 
 
 def task_id(environment: Mapping[str, str]) -> str:
-    """Return the task's id; empty outside ECS, or if ECS does not tell it. Blocks for at most TRIES x ANSWER_S."""
+    """Return the task's id; empty outside ECS, or if ECS does not tell it. Blocks for at most TRIES x _ANSWER_S."""
     address = environment.get(METADATA)
     if not address:
         return ""
@@ -28,7 +28,7 @@ def task_id(environment: Mapping[str, str]) -> str:
     problem = ""
     for _ in range(TRIES):
         try:
-            with direct.open(f"{address}/task", timeout=ANSWER_S) as answer:
+            with direct.open(f"{address}/task", timeout=_ANSWER_S) as answer:
                 return str(json.load(answer)["TaskARN"]).rpartition("/")[2]
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = type(error).__name__

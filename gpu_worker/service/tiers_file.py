@@ -1,14 +1,14 @@
 """The operator's settings of tiers, SLOs and shedding: `--tiers FILE` with YAML, or `--tiers '{…}'` with JSON. Every
 field is optional.
 
-queue:        # gpu_worker/policies/tiers/settings.py; needs --policy tiered:...
+queue:        # gpu_worker/policies/tiers.py; needs --policy tiered:...
   shares: {premium: 0.5, standard: 0.35, background: 0.15}
   premium_reserve: 0.3
-slo:          # gpu_worker/policies/slo/monitor.py
+slo:          # gpu_worker/policies/slo.py
   window_s: 60
   targets:
     premium: {ttft_s: 0.2, tpot_s: 0.03, e2e_s: 5}
-shedding:     # gpu_worker/policies/slo/shedding.py
+shedding:     # gpu_worker/policies/shedding.py
   calm_s: 30
 """
 
@@ -24,9 +24,9 @@ from pydantic_core import to_jsonable_python
 
 from dispatcher.settings.strict import Strict
 from dispatcher.settings.yaml_file import read_document, read_text
-from gpu_worker.policies.slo.monitor import TARGETS, SloMonitor, SloSettings
-from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
-from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.shedding import Shedder, ShedSettings
+from gpu_worker.policies.slo import TARGETS, SloMonitor, SloSettings
+from gpu_worker.policies.tiers import TierSettings
 
 
 class WorkerTiers(Strict):

@@ -14,7 +14,7 @@ from dispatcher.settings.sections import SloClassesSection
 from dispatcher.settings.strict import Strict
 from dispatcher.shard.settings import TierFloors
 from gpu_worker.engines.vllm.arguments import REFUSED
-from gpu_worker.policies.configured import make_queue
+from gpu_worker.policies.fairness.tiered import make_queue
 from gpu_worker.service.tiers_file import WorkerTiers
 from headgate.deployment.images import check_image
 from headgate.deployment.instances import INSTANCE_TYPES, InstanceType, near

@@ -111,7 +111,7 @@ class FleetOptions(BaseModel):
     sleep_level: Literal[1, 2] = Field(
         default=1, description="Of vLLM's sleep: 1 keeps weights in host memory, 2 reads them again."
     )
-    """Level of vLLM's sleep (gpu_worker/engines/vllm/sleep.py)."""
+    """Level of vLLM's sleep (gpu_worker/engines/vllm/process.py)."""
     worker_tiers: Path | None = Field(
         default=None, description="YAML file: tiers, targets and shedding in the workers."
     )

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.throttling import ThrottleLimits
-from gpu_worker.policies.slo.shedding import ShedSettings
-from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.shedding import ShedSettings
+from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.fleet.spec import FleetSpec
 from headgate.simulator.gates.spec import GateSpec

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
+from gpu_worker.policies.fairness.accounting import TenantService
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from gpu_worker.policies.fairness.registry import all_policies, make_policy
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpu_worker.engines.interface import own_order
-from gpu_worker.engines.measured.step_times import StepTimes, fit
+from gpu_worker.engines.step_costs import StepTimes, fit
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.preemption.costs import UNCALIBRATED, Strategy
+from gpu_worker.policies.preemption import UNCALIBRATED, Strategy
 from tests.engines.engine_hold import EngineHold
 from tests.engines.engine_kinds import needs_torch
 from tests.engines.test_tiers import COPIES_ARE_DEAR, Listening, background, greedy, premium, tiered_engine

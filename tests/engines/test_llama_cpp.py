@@ -20,7 +20,7 @@ import pytest
 from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import EngineError, EngineEvent, Finished, Token, WorkOrder, own_order
 from gpu_worker.engines.openai.engine import OpenAiEngine
-from gpu_worker.engines.openai.options import ServerOptions
+from gpu_worker.engines.openai.server_api import ServerOptions
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.local.ports import usable
 from tests.engines.engine_kinds import needs_torch
@@ -37,7 +37,7 @@ PROMPT_TOKENS = 17
 
 @pytest.fixture(scope="module")
 def model_file(home: Path) -> Path:
-    from gpu_worker.engines.models.tiny import model_folder
+    from gpu_worker.engines.random_llama import model_folder
     from tests.support.llama_cpp.gguf_model import write_gguf
 
     folder, _ = model_folder(None, home)

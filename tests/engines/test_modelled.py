@@ -17,9 +17,9 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineEvent, Evicted, PromptTooLong, Started, Token
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
 from gpu_worker.engines.registry import ENGINES, EngineUnavailable, make_engine
-from gpu_worker.policies.configured import make_queue
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.fairness.tiered import make_queue
+from gpu_worker.policies.preemption import Strategy
 from tests.engines.engine_kinds import events_of, finished, gather_text, request
 
 

@@ -11,12 +11,10 @@ import pytest
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineError, EngineEvent, Evicted, Finished, RefusedByPolicy, Started
-from gpu_worker.engines.modelled.answers import WORDS
-from gpu_worker.engines.modelled.embeddings import unit_vector
+from gpu_worker.engines.modelled.answers import WORDS, tool_to_call, unit_vector
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
-from gpu_worker.engines.modelled.tool_choice import tool_to_call
-from gpu_worker.policies.configured import make_queue
 from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.fairness.tiered import make_queue
 from tests.engines.engine_kinds import events_of, request
 from tests.engines.test_engine_features import ASKED, RESULT, WEATHER, chat, text_in, tokens_of
 

@@ -64,19 +64,19 @@ FILTERS: list[tuple[dict[str, Any], list[int]]] = [
 
 @pytest.mark.parametrize(("fields", "tokens"), FILTERS)
 def test_filters_keep_the_likely_tokens(fields: dict[str, Any], tokens: list[int]) -> None:
-    from gpu_worker.engines.transformers.row_processors import Filters
+    from gpu_worker.engines.transformers.processors import Filters
 
     assert kept(processed(Filters(), SCORES, **fields)) == tokens
 
 
 def test_a_greedy_row_is_not_filtered() -> None:
-    from gpu_worker.engines.transformers.row_processors import Filters
+    from gpu_worker.engines.transformers.processors import Filters
 
     assert processed(Filters(), SCORES, seed=None, top_k=1) == SCORES
 
 
 def test_penalties_count_the_output_and_repetition_the_prompt_too() -> None:
-    from gpu_worker.engines.transformers.row_processors import Penalties
+    from gpu_worker.engines.transformers.processors import Penalties
 
     found = processed(Penalties(), SCORES, prompt=(4,), output=(1, 1, 3), presence_penalty=0.5, frequency_penalty=0.25)
     assert found == pytest.approx([0.0, 3.0 - 0.5 - 0.5, 1.0, 2.0 - 0.5 - 0.25, -1.0])
@@ -85,14 +85,14 @@ def test_penalties_count_the_output_and_repetition_the_prompt_too() -> None:
 
 
 def test_output_that_became_prompt_after_an_eviction_is_still_output() -> None:
-    from gpu_worker.engines.transformers.row_processors import generated_tokens
+    from gpu_worker.engines.transformers.processors import generated_tokens
 
     state = SimpleNamespace(initial_tokens=[7, 8, 9], generated_tokens=[5], _true_initial_tokens=1)
     assert generated_tokens(state) == [8, 9, 5]
 
 
 def test_a_bias_is_added() -> None:
-    from gpu_worker.engines.transformers.row_processors import LogitBias
+    from gpu_worker.engines.transformers.processors import LogitBias
 
     found = processed(LogitBias(), SCORES, logit_bias=((0, 10.0), (4, -1.0)))
     assert found == pytest.approx([10.0, 3.0, 1.0, 2.0, -2.0])
@@ -228,9 +228,8 @@ def delivered(sequence: Any, tokens: list[int], *, end: int) -> list[Any]:
 
 
 def test_a_call_in_the_models_text_becomes_a_delta() -> None:
-    from gpu_worker.engines.text import Detokenizer, StopMatcher
-    from gpu_worker.engines.tool_calls import ToolCallParser
-    from gpu_worker.engines.transformers.sequences import GeneratedAnswer, Sequence
+    from gpu_worker.engines.generation import Detokenizer, StopMatcher, ToolCallParser
+    from gpu_worker.engines.transformers.batch import GeneratedAnswer, Sequence
 
     written = 'Let me see. <tool_call>{"name": "weather", "arguments": {"city": "Delft"}}</tool_call>'
     answer = GeneratedAnswer(request("r"), 5)

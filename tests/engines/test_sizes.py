@@ -15,7 +15,7 @@ pytestmark = needs_torch
 
 
 def test_what_is_not_named_follows_the_device() -> None:
-    from gpu_worker.engines.transformers.sizes import TransformersShape
+    from gpu_worker.engines.transformers.manager import TransformersShape
 
     assert (TransformersShape().fit_to("cpu").kv_tokens, TransformersShape().fit_to("cpu").step_tokens) == (
         8192,
@@ -30,7 +30,7 @@ def test_what_is_not_named_follows_the_device() -> None:
 def test_the_default_dtype_follows_device_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from gpu_worker.engines.transformers.sizes import choose_dtype
+    from gpu_worker.engines.transformers.manager import choose_dtype
 
     assert choose_dtype("auto", "cpu", is_built=False) == choose_dtype("auto", "cpu", is_built=True) == torch.float32
     assert choose_dtype("auto", "cuda", is_built=False) == "auto"  # that of the checkpoint
@@ -45,8 +45,7 @@ def test_the_default_dtype_follows_device_and_model(monkeypatch: pytest.MonkeyPa
 def test_an_engine_on_a_gpu_makes_no_attention_plans(monkeypatch: pytest.MonkeyPatch, device: str, is_on: bool) -> None:
     import torch
 
-    from gpu_worker.engines.transformers.manager import make_ready
-    from gpu_worker.engines.transformers.sizes import TransformersShape
+    from gpu_worker.engines.transformers.manager import TransformersShape, make_ready
 
     seen: list[bool] = []
     monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", seen.append)
@@ -76,10 +75,10 @@ async def test_a_measured_cache_is_described_and_bounds_the_context(
     """The library measures free memory, as it does on a GPU; here it may plan with a small part of the machine's."""
     from transformers.generation.continuous_batching import cache as library
 
-    from gpu_worker.engines.transformers import sizes
+    from gpu_worker.engines.transformers import manager
 
     free = 8 << 20
-    monkeypatch.setattr(sizes, "CPU_KV_TOKENS", 0)
+    monkeypatch.setattr(manager, "CPU_KV_TOKENS", 0)
     monkeypatch.setattr(library.PagedAttentionMemoryHandler, "get_available_memory", lambda _: free)
     engine = make_engine("transformers", policy="vtc", model=None, batch=2, home=home, transformers={"step_tokens": 64})
     assert engine.facts.context_tokens == 2048  # the model's own: the cache is not there yet

@@ -10,9 +10,9 @@ import pytest
 
 from dispatcher.processes.bootstrap import RealClock
 from gpu_worker.engines.interface import Engine, Token, own_order
+from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.registry import make_engine
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.swapping.model_swaps import ModelSwaps
 from tests.engines.engine_kinds import KINDS
 
 CYCLES = {"modelled": 20, "transformers": 4}
@@ -24,7 +24,7 @@ GROWTH_BYTES_MAX = 100_000_000
 def models_of(kind: str, home: Path) -> list[str]:
     if kind == "modelled":
         return ["one", "two"]
-    from gpu_worker.engines.models.tiny import TinySize, build_tiny_model
+    from gpu_worker.engines.random_llama import TinySize, build_tiny_model
 
     for number, name in enumerate(("one", "two")):
         build_tiny_model(home / name, TinySize(), weights_seed=number)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.engines.text import Detokenizer, StopMatcher
+from gpu_worker.engines.generation import Detokenizer, StopMatcher
 
 words = st.text(alphabet="abc", max_size=30)
 

@@ -17,9 +17,9 @@ import pytest
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import Engine, EngineError, Evicted, Finished, Token, WorkOrder, own_order
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.preemption.costs import Calibration, Strategy
-from gpu_worker.policies.tiers.settings import TierSettings
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.preemption import Calibration, Strategy
+from gpu_worker.policies.tiers import TierSettings
 from tests.engines.engine_hold import EngineHold
 from tests.engines.engine_kinds import needs_torch
 

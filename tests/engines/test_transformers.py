@@ -78,7 +78,7 @@ async def test_its_text_is_printable_and_rarely_ends_by_itself(home: Path) -> No
 def test_noise_makes_arg_max_a_fair_sample() -> None:
     import torch
 
-    from gpu_worker.engines.transformers.sampling import gumbel_noise
+    from gpu_worker.engines.transformers.processors import gumbel_noise
 
     probabilities = torch.tensor([0.5, 0.3, 0.15, 0.04, 0.01])
     draws = 40_000
@@ -90,7 +90,7 @@ def test_noise_makes_arg_max_a_fair_sample() -> None:
 
 
 async def test_a_model_from_a_folder_and_its_weights_from_a_seed(home: Path, tmp_path: Path) -> None:
-    from gpu_worker.engines.models.tiny import TinySize, build_tiny_model
+    from gpu_worker.engines.random_llama import TinySize, build_tiny_model
 
     build_tiny_model(tmp_path / "mine", TinySize(), weights_seed=5)
     mine, built = load(home, str(tmp_path / "mine")), load(home)

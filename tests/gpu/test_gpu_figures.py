@@ -18,8 +18,12 @@ from benchmarks.gpu.first_token import make_flow, waits_of  # noqa: E402
 from benchmarks.gpu.sizes import TINY  # noqa: E402
 from benchmarks.gpu.throughput import POLICIES, StockAnswer, Throughput, mean_of  # noqa: E402
 from dispatcher.policies.tiers import Tier  # noqa: E402
-from gpu_worker.engines.models.random_llama import LlamaShape, build_llama, unprintable_tokens  # noqa: E402
-from gpu_worker.engines.models.tiny import build_tokenizer  # noqa: E402
+from gpu_worker.engines.random_llama import (  # noqa: E402
+    LlamaShape,
+    build_llama,
+    build_tokenizer,
+    unprintable_tokens,
+)
 from gpu_worker.policies.fairness.registry import make_policy  # noqa: E402
 
 pytestmark = pytest.mark.engine

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.engines.minimal_json.check import is_valid
-from gpu_worker.engines.minimal_json.document import SchemaDocument, Unsatisfiable
 from gpu_worker.engines.minimal_json.instance import minimal_instance
-from gpu_worker.engines.minimal_json.pattern_parser import parse_pattern
+from gpu_worker.engines.minimal_json.patterns import parse_pattern
+from gpu_worker.engines.minimal_json.schema import SchemaDocument, Unsatisfiable, is_valid
 
 jsonschema = pytest.importorskip("jsonschema")
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_worker.engines.interface import own_order
+from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.swapping.model_swaps import ModelSwaps, SwapFailed
 from tests.support.virtual_time import run
 from tests.support.worker.swapped_models import SLEEP_BYTES, Models, prepared
 

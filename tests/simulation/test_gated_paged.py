@@ -10,8 +10,8 @@ import pytest
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.slo.shedding import ShedSettings
-from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.shedding import ShedSettings
+from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.gates.spec import GateSpec, GateTenant
 from headgate.simulator.measures.tiers import Scheduling, TierCollector

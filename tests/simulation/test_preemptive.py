@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget
-from gpu_worker.engines.modelled.paged.sequence import PagedSequence
+from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget, PagedSequence
+from gpu_worker.policies.admission import RESERVED_FOR
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.preemption.admission import RESERVED_FOR
-from gpu_worker.policies.preemption.costs import Strategy
-from gpu_worker.policies.tiers.settings import TierSettings
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.preemption import Strategy
+from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.chunked_prefill import ChunkedPrefillEngine
 from headgate.simulator.engines.interface import SimulatedEngine

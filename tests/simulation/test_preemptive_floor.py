@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.tiers.settings import TierSettings
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.engines.interface import Observer
 from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.requests import SimRequest

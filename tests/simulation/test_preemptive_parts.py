@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.modelled.paged.batch import PagedBatch
-from gpu_worker.engines.modelled.paged.copies import Copies
+from gpu_worker.engines.modelled.paged.model import PagedBatch
+from gpu_worker.engines.modelled.paged.profile import Copies
+from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.preemption.admission import Admission
-from gpu_worker.policies.preemption.victims import Resident, sort_by_protection
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.preemption import Resident, sort_by_protection
 from headgate.simulator.engines.paged import paged_profile
 from headgate.simulator.engines.profile import load_profile
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.slo.shedding import ShedSettings
-from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.shedding import ShedSettings
+from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.engines.interface import output_tokens_max, queue_request
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.measures.summary import as_json

@@ -17,10 +17,10 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
-from gpu_worker.engines.stats_json import stats_from_json
+from gpu_worker.engines.interface import stats_from_json
+from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
 from gpu_worker.engines.vllm.reports import STATS_KEY
-from gpu_worker.policies.preemption.costs import Calibration, Strategy
+from gpu_worker.policies.preemption import Calibration, Strategy
 from tests.support.vllm.engine import BLOCK_TOKENS, SWAP_GIB, VllmDriver, vllm_driver
 
 COPIES_ARE_FREE = Calibration(1.0, 1e12, 1e12, 0.0, 1.0, 1.0, 0.0, 0.02)

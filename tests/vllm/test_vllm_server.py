@@ -21,7 +21,7 @@ if importlib.util.find_spec("vllm") is None:
 import httpx
 import openai
 
-from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
+from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
 from tests.support.vllm import slow_steps
 
 

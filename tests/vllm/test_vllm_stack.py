@@ -19,7 +19,7 @@ if importlib.util.find_spec("vllm") is None:
 import openai
 import psutil
 
-from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME
+from gpu_worker.engines.random_llama import BUILT_MODEL_NAME
 from tests.support.hang_guard import HANG_S
 from tests.support.local.stack import Running, eventually, running, start, stop, usage
 from tests.support.vllm import slow_steps

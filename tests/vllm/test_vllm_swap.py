@@ -35,10 +35,16 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.utils import allocate_kv_cache
 
-from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
-from gpu_worker.engines.vllm.swap.block_copier import BlockCopier
-from gpu_worker.engines.vllm.swap.connector import GIB, SwapConnector, refuse_unsupported
-from gpu_worker.engines.vllm.swap.ledger import SwapLedger, SwapMetadata, SwapUsage
+from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
+from gpu_worker.engines.vllm.swap import (
+    GIB,
+    BlockCopier,
+    SwapConnector,
+    SwapLedger,
+    SwapMetadata,
+    SwapUsage,
+    refuse_unsupported,
+)
 from tests.support.vllm.engine import BLOCK_TOKENS, vllm_driver
 
 DEVICE_BLOCKS = 12

@@ -1,22 +1,147 @@
-"""The answers of the modelled engine, token by token: words, a tool call, or JSON that is valid for a schema. Pure.
+"""The answers of the modelled engine: words, a tool call, JSON that is valid for a schema, or embeddings. Pure.
 
 A placeholder token is a word of a text, or about BYTES_PER_TOKEN characters of JSON. Words go on until `max_tokens`. A
 chat without this limit ends by itself, as a real model ends it: after three sentences, or after one that follows a
 tool's result. A request for more tokens (`ignore_eos`, `min_tokens`) goes on.
+
+The tool that is called:
+
+| tool_choice | the last message is the user's | the last message is another |
+| --- | --- | --- |
+| none, or no tools | text | text |
+| auto | the first tool | text |
+| required | the first tool | the first tool that is not called since the user's message, else the last |
+| a function's name | this function | this function |
+
+After a tool's result, `required` goes on to the next tool, so that an agent that must call a tool for its final answer
+comes to this tool.
+
+Embeddings are unit vectors from a hash of the input. Equal inputs have equal vectors, different inputs have unrelated
+ones. A shorter vector is the beginning of a longer one, scaled to length 1, as OpenAI's `dimensions` shortens them.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, shake_128
+from math import hypot
 from typing import Any
 
 from gpu_worker.engines.interface import EngineError
-from gpu_worker.engines.minimal_json.document import Unsatisfiable
 from gpu_worker.engines.minimal_json.instance import minimal_instance
-from gpu_worker.engines.modelled.tool_choice import tool_to_call
+from gpu_worker.engines.minimal_json.schema import Unsatisfiable
+
+Function = Mapping[str, Any]
+
+
+def tool_to_call(body: Mapping[str, Any]) -> Function | None:
+    """Return the function to call: its `name` and `parameters`. None if the answer is text.
+
+    Raises EngineError for a tool or a choice that is not understood.
+    """
+    mode, names = _choice(body.get("tool_choice") or "auto")
+    tools = body.get("tools") or []
+    if mode == "none" or (mode == "auto" and not tools):
+        return None
+    functions = [_function(tool) for tool in tools]
+    allowed = [each for each in functions if names is None or each["name"] in names]
+    if not allowed:
+        raise _invalid("`tool_choice` names no function of `tools`")
+    messages = body.get("messages") or []
+    asked = bool(messages) and messages[-1].get("role") == "user"
+    if mode == "auto" and not asked:
+        return None
+    if asked or len(allowed) == 1:
+        return allowed[0]
+    called = _called_functions(messages)
+    return next((each for each in allowed if each["name"] not in called), allowed[-1])
+
+
+def _choice(choice: Any) -> tuple[str, set[Any] | None]:
+    """Return the mode, and the names of the allowed functions; None if all are allowed."""
+    if choice in ("none", "auto", "required"):
+        return str(choice), None
+    try:
+        if choice["type"] == "function":
+            return "required", {choice["function"]["name"]}
+        if choice["type"] == "allowed_tools":
+            allowed = choice["allowed_tools"]
+            return str(allowed["mode"]), {tool["function"]["name"] for tool in allowed["tools"]}
+    except (KeyError, TypeError):
+        pass
+    raise _invalid("`tool_choice` is none, auto, required, or the name of a function")
+
+
+def _function(tool: Any) -> Function:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise _invalid("this engine calls only tools of the type function, which have a name")
+    return function
+
+
+def _called_functions(messages: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the names of the functions that were called since the user's last message."""
+    names: set[str] = set()
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            break
+        for call in message.get("tool_calls") or ():
+            names.add(str((call.get("function") or {}).get("name")))
+    return names
+
+
+def _invalid(message: str) -> EngineError:
+    return EngineError("invalid_request", message)
+
+
+_DIMENSIONS = 256
+_DIMENSIONS_MAX = 4_096
+_BYTES = 4
+"""Bytes of the hash for one component, and of a float in base64."""
+
+
+def inputs_of(body: Mapping[str, Any]) -> list[bytes]:
+    """Return the inputs: texts, or token ids as bytes of the same count. Raises EngineError for another form."""
+    given = body.get("input")
+    several = given if isinstance(given, list) and given and not isinstance(given[0], int) else [given]
+    return [_input(each) for each in several]
+
+
+def _input(given: Any) -> bytes:
+    if isinstance(given, str):
+        return given.encode("utf-8", "replace")
+    if isinstance(given, list) and all(isinstance(token, int) and abs(token) < 2**31 for token in given):
+        return struct.pack(f"<{len(given)}i", *given)  # four bytes: one token of the modelled engine
+    raise EngineError("invalid_request", "`input` must be a text, token ids, or a list of these")
+
+
+def check_dimensions(body: Mapping[str, Any]) -> int:
+    """Return the number of dimensions. Raises EngineError for a number that is too large."""
+    dimensions: int = body.get("dimensions") or _DIMENSIONS
+    if not 1 <= dimensions <= _DIMENSIONS_MAX:
+        raise EngineError("invalid_request", f"`dimensions` must be from 1 to {_DIMENSIONS_MAX}")
+    return dimensions
+
+
+def embedding(model: str, content: bytes, body: Mapping[str, Any]) -> list[float] | str:
+    """Return the vector in the form of `encoding_format`."""
+    dimensions = check_dimensions(body)
+    vector = unit_vector(model.encode() + b"\0" + content, dimensions)
+    if body.get("encoding_format") != "base64":
+        return vector
+    return base64.b64encode(struct.pack(f"<{dimensions}f", *vector)).decode()
+
+
+def unit_vector(content: bytes, dimensions: int) -> list[float]:
+    """Return a vector of length 1. Its components are odd numbers before the scaling, so it is never zero."""
+    bits = struct.unpack(f"<{dimensions}i", shake_128(content).digest(dimensions * _BYTES))
+    length = hypot(*(each | 1 for each in bits))
+    return [(each | 1) / length for each in bits]
+
 
 BYTES_PER_TOKEN = 4.0
 WORDS = ("the", "water", "is", "shared", "by", "turn", "and", "each", "field", "has", "what", "it", "is", "due")

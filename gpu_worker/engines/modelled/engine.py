@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from dispatcher.model.fleet import Capability
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.generation import generation_of
+from gpu_worker.engines.generation import StopMatcher, generation_of
 from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
@@ -36,16 +36,22 @@ from gpu_worker.engines.interface import (
     name_sequence,
     queue_request,
 )
-from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, ModelledAnswer, chat_answers, words
-from gpu_worker.engines.modelled.embeddings import check_dimensions, embedding, inputs_of
+from gpu_worker.engines.modelled.answers import (
+    BYTES_PER_TOKEN,
+    ModelledAnswer,
+    chat_answers,
+    check_dimensions,
+    embedding,
+    inputs_of,
+    words,
+)
+from gpu_worker.engines.modelled.paged.kv_budget import PagedSequence
 from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
-from gpu_worker.engines.modelled.paged.sequence import PagedSequence
 from gpu_worker.engines.modelled.streams import Choice, ModelledStream, input_tokens_of, prompt_of
-from gpu_worker.engines.scheduling_gauges import scheduling_gauges
-from gpu_worker.engines.text import StopMatcher
+from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueuePolicy
-from gpu_worker.policies.preemption.admission import Admission
+from gpu_worker.policies.scheduling_stats import scheduling_gauges
 
 PROMPTS_WHOLE = 1_000_000_000
 """Prompt tokens of a step: more than ever wait."""
@@ -62,7 +68,7 @@ PROFILE = replace(
 """About 300 tokens a second in a full batch of 8."""
 
 
-CAPABILITIES = frozenset(
+_CAPABILITIES = frozenset(
     {
         Capability.CHAT,
         Capability.COMPLETION,
@@ -97,7 +103,7 @@ class ModelledEngine:
     monotonic_s: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self.facts = EngineFacts(self.model, self.context_tokens, BYTES_PER_TOKEN, CAPABILITIES)
+        self.facts = EngineFacts(self.model, self.context_tokens, BYTES_PER_TOKEN, _CAPABILITIES)
         self._admission = Admission(self.policy, self.profile.calibration())
         self._model = PagedModel(self.profile, self._admission)
         self._batch = self._model.batch

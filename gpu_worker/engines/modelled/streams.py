@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.event_queue import EventQueue
-from gpu_worker.engines.generation import Generation
-from gpu_worker.engines.interface import Finished, Token, WorkOrder
-from gpu_worker.engines.logprobs import chat_form, completion_form
+from gpu_worker.engines.generation import Generation, StopMatcher, chat_form, completion_form
+from gpu_worker.engines.interface import EventQueue, Finished, Token, WorkOrder
 from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, WORDS, ModelledAnswer
-from gpu_worker.engines.modelled.paged.sequence import PagedSequence
-from gpu_worker.engines.text import StopMatcher
+from gpu_worker.engines.modelled.paged.kv_budget import PagedSequence
 
 
 @dataclass(eq=False)
@@ -86,8 +83,8 @@ class ModelledStream:
         if wanted is None or wanted is False:
             return None
         if self.request.endpoint is Endpoint.CHAT:
-            return chat_form(text, logprob(), ranked(text, int(self.request.body.get("top_logprobs") or 0)))
-        return completion_form(text, logprob(), ranked(text, int(wanted)), offset)
+            return chat_form(text, logprob(), _ranked(text, int(self.request.body.get("top_logprobs") or 0)))
+        return completion_form(text, logprob(), _ranked(text, int(wanted)), offset)
 
 
 def input_tokens_of(text: bytes) -> int:
@@ -107,7 +104,7 @@ def prompt_of(generation: Generation) -> str:
     return "\n".join([*tools, *turns, "assistant:"])
 
 
-def ranked(text: str, count: int) -> list[tuple[str, float]]:
+def _ranked(text: str, count: int) -> list[tuple[str, float]]:
     """Return `count` tokens with their log probabilities, the generated one first."""
     others = (f" {word}" for word in WORDS)
     return [(each, logprob(rank)) for rank, each in enumerate(list(dict.fromkeys((text, *others)))[:count])]

@@ -20,16 +20,12 @@ import httpx
 
 from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import EngineError, EngineEvent, WorkOrder
-from gpu_worker.engines.openai.bodies import PATHS, answers, offered_tools, server_body
-from gpu_worker.engines.openai.counts import Counts
-from gpu_worker.engines.openai.embeddings import embedding_events
-from gpu_worker.engines.openai.errors import error_of_status, failed
-from gpu_worker.engines.openai.events import ArrivingAnswer
-from gpu_worker.engines.openai.normal.answer import Normal
-from gpu_worker.engines.openai.normal.oddities import Oddities
+from gpu_worker.engines.openai.events import ArrivingAnswer, embedding_events
+from gpu_worker.engines.openai.normal.answer import Normal, Oddities
+from gpu_worker.engines.openai.normal.faults import error_of_status, failed
+from gpu_worker.engines.openai.normal.usage import Counts
 from gpu_worker.engines.openai.normal.values import parse_json
-from gpu_worker.engines.openai.options import ServerOptions
-from gpu_worker.engines.openai.server_facts import ServerFacts
+from gpu_worker.engines.openai.server_api import PATHS, ServerFacts, ServerOptions, answers, offered_tools, server_body
 from gpu_worker.engines.openai.sse import WHOLE_BYTES_MAX, BodyReader, Nonsense, ServerEvent
 
 logger = logging.getLogger("headgate.engine")
@@ -40,11 +36,11 @@ IDLE_S = 4.0
 IDLE_CONNECTIONS_MAX = 64
 MODELS_BYTES_MAX = 1_000_000
 ERROR_BYTES_MAX = 65_536
-EVENT_BYTES_MAX = 16_384
+_EVENT_BYTES_MAX = 16_384
 """The most bytes of the events of one token, comments included. Twenty logprobs take about 3,000."""
 BODY_BYTES_MIN = 4_000_000
 RETRY_AFTER_MAX_S = 86_400.0
-CLOSING_S = 2.0
+_CLOSING_S = 2.0
 """The longest wait for the usage after the last choice, and for the end of the body."""
 NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout)
 BROKEN_OFF = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
@@ -117,10 +113,10 @@ class OpenAiClient:
     async def _read(
         self, request: WorkOrder, response: httpx.Response, counts: Counts, *, cuts: bool
     ) -> AsyncGenerator[EngineEvent, None]:
-        if not is_success(response.status_code):
+        if not _is_success(response.status_code):
             body = await _beginning(response, ERROR_BYTES_MAX)
             raise error_of_status(response.status_code, body, retry_after_s(response.headers))
-        check_encoding(response.headers)
+        _check_encoding(response.headers)
         if request.endpoint is Endpoint.EMBEDDINGS:
             for event in embedding_events(await _whole(response, WHOLE_BYTES_MAX), counts):
                 yield event
@@ -137,7 +133,7 @@ class OpenAiClient:
             if answer.is_cut:
                 return
             with suppress(httpx.HTTPError, Nonsense, TimeoutError):
-                async with asyncio.timeout(CLOSING_S):
+                async with asyncio.timeout(_CLOSING_S):
                     await anext(stream, None)  # the end of the body, so that the connection can be used again
 
     def _answer(self, request: WorkOrder, counts: Counts, *, cuts: bool) -> ArrivingAnswer:
@@ -180,11 +176,11 @@ class OpenAiClient:
         await asyncio.shield(closing)
 
 
-def is_success(status: int) -> bool:
+def _is_success(status: int) -> bool:
     return 200 <= status <= 299
 
 
-def check_encoding(headers: Mapping[str, str]) -> None:
+def _check_encoding(headers: Mapping[str, str]) -> None:
     """Raises Nonsense for a compressed body: the client asks for none, and a small one could fill the memory."""
     if headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
         raise Nonsense(
@@ -221,7 +217,7 @@ async def _next(stream: AsyncGenerator[ServerEvent, None], answer: ArrivingAnswe
     """Return the next event; None at the end of the body. After the last choice only the usage is missing: a server
     that does not send it in time has ended too."""
     try:
-        async with asyncio.timeout(CLOSING_S if answer.is_complete else None):
+        async with asyncio.timeout(_CLOSING_S if answer.is_complete else None):
             return await anext(stream, None)
     except (httpx.HTTPError, TimeoutError):
         if not answer.is_complete:
@@ -260,7 +256,7 @@ async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:
 
 
 def _bytes_max(request: WorkOrder, counts: Counts) -> int:
-    return BODY_BYTES_MIN + EVENT_BYTES_MAX * request.max_tokens * counts.choices
+    return BODY_BYTES_MIN + _EVENT_BYTES_MAX * request.max_tokens * counts.choices
 
 
 def _broken(request: WorkOrder, error: Exception) -> EngineError:

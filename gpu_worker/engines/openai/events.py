@@ -1,24 +1,121 @@
-"""Turns the normal chunks of a chat or a completion (normal/answer.py) into engine events. Pure.
+"""Turns normal answers (normal/answer.py) into engine events: of a chat, a completion or embeddings. Pure.
 
 An answer is complete when each choice has a finish reason. A server that sends none has ended a choice if it says so
 otherwise: by `[DONE]`, by the usage of the whole answer after the last piece, or by the end of a body of known
-length
-knows. Any other end of the body is an error, and so is one within the arguments of a call.
+length. Any other end of the body is an error, and so is one within the arguments of a call.
+
+An event between worker and gate has at most a million bytes of ASCII, so what a server sends at once may be split. An
+embeddings request has one Token for each input.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 from gpu_worker.engines.interface import EngineEvent, Finished, Started, Token
-from gpu_worker.engines.openai.counts import Counts
-from gpu_worker.engines.openai.errors import failed
 from gpu_worker.engines.openai.normal.answer import AnswerPiece, Normal
-from gpu_worker.engines.openai.normal.long_pieces import is_long, parts_of
-from gpu_worker.engines.openai.sse import ServerEvent
+from gpu_worker.engines.openai.normal.faults import error_of_fault, failed, fault_in_chunk
+from gpu_worker.engines.openai.normal.usage import Counts, find_usage, is_count
+from gpu_worker.engines.openai.normal.values import parse_json, refuse_constant
+from gpu_worker.engines.openai.sse import Nonsense, ServerEvent
+
+CHARS_MAX = 50_000
+"""Twelve bytes for each character, if all of them are emoji."""
+
+
+def _parts_of(piece: Token) -> list[Token]:
+    """Return the piece, or several if its text, or a text in its delta, is long. The first has all other fields."""
+    delta = piece.delta
+    if not is_long(piece):
+        return [piece]
+    rests: list[Token] = [Token(part, 0, piece.choice) for part in _pieces(piece.text)[1:]]
+    first: dict[str, Any] = {}
+    for name, value in (delta or {}).items():
+        first[name], later = _split(name, value)
+        rests += [Token("", 0, piece.choice, {name: each}) for each in later]
+    return [replace(piece, text=piece.text[:CHARS_MAX], delta=first or None), *rests]
+
+
+def is_long(piece: Token) -> bool:
+    """Return whether the piece may be too long for one event."""
+    return len(piece.text) > CHARS_MAX or (piece.delta is not None and any(map(_is_long, piece.delta.items())))
+
+
+def _is_long(field: tuple[str, Any]) -> bool:
+    name, value = field
+    if isinstance(value, str):
+        return len(value) > CHARS_MAX
+    return name == "tool_calls" and sum(len(_arguments(call)) for call in value) > CHARS_MAX
+
+
+def _split(name: str, value: Any) -> tuple[Any, list[Any]]:
+    """Return the field of the first part, and those of the parts after it."""
+    if isinstance(value, str):
+        parts = _pieces(value)
+        return parts[0], parts[1:]
+    if name == "tool_calls":
+        first, *later = [item for call in value for item in _calls(call)]
+        return [first], [[each] for each in later]
+    return value, []
+
+
+def _calls(call: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    parts = _pieces(_arguments(call))
+    if len(parts) == 1:
+        yield call
+        return
+    yield {**call, "function": {**call["function"], "arguments": parts[0]}}
+    for part in parts[1:]:
+        yield {"index": call["index"], "function": {"arguments": part}}
+
+
+def _arguments(call: Mapping[str, Any]) -> str:
+    return str(call["function"]["arguments"])
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + CHARS_MAX] for at in range(0, len(text), CHARS_MAX)] or [""]
+
+
+def embedding_events(data: bytes, counts: Counts) -> Iterator[EngineEvent]:
+    """Yield the events of the whole answer. Raises EngineError, or Nonsense if an embedding is missing or malformed."""
+    answer = parse_json(data, refuse_constant)  # no number stands for one that an embedding lacks
+    if not answer.get("data") and (fault := fault_in_chunk(answer)) is not None:
+        raise error_of_fault(fault)
+    found = _by_input(answer.get("data"), counts.choices)
+    if (usage := find_usage(answer, [])) is not None:
+        counts.report_input(usage)
+    yield Started(counts.input_tokens)
+    for index in range(counts.choices):
+        yield Token("", 0, index, {"embedding": found[index]})
+    yield Finished("stop", counts.input_tokens, 0)
+
+
+def _by_input(items: Any, inputs: int) -> dict[int, Any]:
+    if not isinstance(items, list) or len(items) != inputs or not all(isinstance(each, dict) for each in items):
+        raise Nonsense(f"there is not one embedding for each of {inputs} inputs")
+    indices = [each.get("index", position) for position, each in enumerate(items)]
+    if not all(is_count(index, inputs - 1) for index in indices) or len(set(indices)) != inputs:
+        raise Nonsense("the embeddings are not numbered as their inputs")
+    found = {index: each.get("embedding") for index, each in zip(indices, items, strict=True)}
+    if not all(map(_is_embedding, found.values())):
+        raise Nonsense("an embedding is malformed")
+    return found
+
+
+def _is_embedding(value: Any) -> bool:
+    """Return whether the value is a base64 text, or a list of finite numbers."""
+    if isinstance(value, str):
+        return bool(value)
+    return isinstance(value, list) and bool(value) and all(map(_is_number, value))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int or (type(value) is float and isfinite(value))
 
 
 @dataclass(eq=False)
@@ -63,7 +160,7 @@ class ArrivingAnswer:
         before = self.counts.output_tokens
         pieces = [piece for each in chunk.pieces if (piece := self._token(each)) is not None]
         if any(map(is_long, pieces)):
-            pieces = [part for piece in pieces for part in parts_of(piece)]
+            pieces = [part for piece in pieces for part in _parts_of(piece)]
         if chunk.usage is not None:
             yield from self._read_usage(chunk.usage, chunk.pieces)
         if self.cuts:

@@ -18,22 +18,26 @@ from typing import Any
 
 import httpx
 
-from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
     EngineFacts,
+    EventQueue,
     Finished,
     Started,
     Token,
     WorkOrder,
+    probe_order,
 )
-from gpu_worker.engines.openai.bodies import estimated_input_tokens, probe_request
 from gpu_worker.engines.openai.client import NotConnected, OpenAiClient
-from gpu_worker.engines.openai.errors import failed
-from gpu_worker.engines.openai.normal.oddities import Oddities
-from gpu_worker.engines.openai.options import ServerOptions
-from gpu_worker.engines.openai.server_facts import ServerFacts, server_facts
+from gpu_worker.engines.openai.normal.answer import Oddities
+from gpu_worker.engines.openai.normal.faults import failed
+from gpu_worker.engines.openai.server_api import (
+    ServerFacts,
+    ServerOptions,
+    estimated_input_tokens,
+    server_facts,
+)
 from gpu_worker.engines.openai.sse import Nonsense
 
 logger = logging.getLogger("headgate.engine")
@@ -174,7 +178,7 @@ class Forwarding:
     async def _probe(self, server: ServerFacts) -> str | None:
         """Let the server compute one token. Return why it does not, or None. Raises ValueError if it refuses."""
         assert self._client is not None  # noqa: S101 - `start` has set it
-        request = probe_request(server.facts)
+        request = probe_order("probe", "", server.facts)
         try:
             async with aclosing(self._client.events(request, server, 1)) as events:
                 async for _ in events:

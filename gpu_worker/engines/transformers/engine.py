@@ -28,7 +28,8 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 from transformers.utils import logging as transformers_logging
 
 from dispatcher.model.fleet import TEXT, Capability
-from gpu_worker.engines.generation import Generation, generation_of
+from gpu_worker.engines.calibration import CALIBRATION_TENANT, calibration_requests
+from gpu_worker.engines.generation import Generation, StopMatcher, Tokenizing, ToolCallParser, generation_of
 from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
@@ -40,24 +41,23 @@ from gpu_worker.engines.interface import (
     fit_order,
     name_sequence,
 )
-from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
-from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME, model_folder
-from gpu_worker.engines.models.tokenizing import Tokenizing
-from gpu_worker.engines.scheduling_gauges import scheduling_gauges
-from gpu_worker.engines.text import StopMatcher
-from gpu_worker.engines.tool_calls import ToolCallParser
-from gpu_worker.engines.transformers.batch import PolicyRouter
-from gpu_worker.engines.transformers.logprob_forms import LogprobForms
-from gpu_worker.engines.transformers.logprob_recorder import LogprobRecorder
-from gpu_worker.engines.transformers.manager import make_manager, make_ready, run_engine_thread
+from gpu_worker.engines.random_llama import BUILT_MODEL_NAME, model_folder
+from gpu_worker.engines.transformers.batch import GeneratedAnswer, LogprobForms, PolicyRouter, Sequence
+from gpu_worker.engines.transformers.manager import (
+    AUTO,
+    choose_dtype,
+    describe_sizes,
+    make_manager,
+    make_ready,
+    run_engine_thread,
+)
+from gpu_worker.engines.transformers.manager import TransformersShape as TransformersShape
+from gpu_worker.engines.transformers.processors import LogprobRecorder
 from gpu_worker.engines.transformers.sampling_fields import Sampling, min_tokens_of, sampling_of
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
-from gpu_worker.engines.transformers.sequences import GeneratedAnswer, Sequence
-from gpu_worker.engines.transformers.sizes import AUTO, choose_dtype, describe_sizes
-from gpu_worker.engines.transformers.sizes import TransformersShape as TransformersShape
+from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueuePolicy
-from gpu_worker.policies.preemption.admission import Admission
-from gpu_worker.policies.scheduling_stats import SchedulingGauges
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, scheduling_gauges
 
 logger = logging.getLogger("headgate.engine")
 
@@ -99,7 +99,7 @@ class TransformersEngine:
         device: str | None = None,
         dtype: str = AUTO,
     ) -> TransformersEngine:
-        """Load `model`, as models/tiny.py's `model_folder` finds it. Raises what that raises.
+        """Load `model`, as random_llama.py's `model_folder` finds it. Raises what that raises.
 
         `dtype`: as sizes.py's `choose_dtype` takes it.
         """
@@ -125,7 +125,7 @@ class TransformersEngine:
 
     async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         generation = generation_of(request)
-        tools = offered_tools(generation.body, parses=self._text.has_tools)
+        tools = _offered_tools(generation.body, parses=self._text.has_tools)
         tokens = self._checked_ids(generation) or await self._text.tokens(self._text.prompt(generation, tools))
         with self._enter_request(self._fit_request(request, len(tokens)), tokens, generation) as answer:
             yield Started(len(tokens))
@@ -264,7 +264,7 @@ class TransformersEngine:
 
     def _sequence(self, answer: GeneratedAnswer, generation: Generation, choice: int) -> Sequence:
         sequence_id = name_sequence(answer.request, choice, answer.request.choices)
-        has_tools = offered_tools(generation.body, parses=self._text.has_tools)
+        has_tools = _offered_tools(generation.body, parses=self._text.has_tools)
         tools = ToolCallParser(blake2b(sequence_id.encode(), digest_size=12).hexdigest()) if has_tools else None
         stops = StopMatcher(generation.stop)
         return Sequence(
@@ -288,7 +288,7 @@ class TransformersEngine:
         )
 
 
-def offered_tools(body: Mapping[str, Any], *, parses: bool) -> list[dict[str, Any]]:
+def _offered_tools(body: Mapping[str, Any], *, parses: bool) -> list[dict[str, Any]]:
     """Return the tools for the chat template, none for plain text. `parses`: the template knows tools.
 
     Raises EngineError for what this engine cannot do.

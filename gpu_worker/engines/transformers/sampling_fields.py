@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_worker.engines.interface import EngineError
 
-LOGPROBS_MAX = 20
+_LOGPROBS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,6 @@ def _logprobs(body: Mapping[str, Any]) -> int | None:
     if wanted is None or wanted is False:
         return None
     count = int(body.get("top_logprobs") or 0) if wanted is True else int(wanted)
-    if not 0 <= count <= LOGPROBS_MAX:
-        raise EngineError("invalid_request", f"at most {LOGPROBS_MAX} log probabilities of a token")
+    if not 0 <= count <= _LOGPROBS_MAX:
+        raise EngineError("invalid_request", f"at most {_LOGPROBS_MAX} log probabilities of a token")
     return count

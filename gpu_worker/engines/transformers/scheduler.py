@@ -16,14 +16,12 @@ from transformers.generation.continuous_batching.requests import RequestState, R
 from transformers.generation.continuous_batching.scheduler import Scheduler
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.measured.copy_rates import measure_copy_rates
-from gpu_worker.engines.measured.cost_tracker import CostTracker
-from gpu_worker.engines.transformers.batch import PolicyRouter
-from gpu_worker.engines.transformers.sequences import Sequence
+from gpu_worker.engines.copy_rates import measure_copy_rates
+from gpu_worker.engines.step_costs import CostTracker
+from gpu_worker.engines.transformers.batch import PolicyRouter, Sequence
 from gpu_worker.engines.transformers.swap import HostSwap
-from gpu_worker.policies.preemption.costs import Eviction, Strategy
-from gpu_worker.policies.preemption.victims import Resident
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.preemption import Eviction, Resident, Strategy
 
 
 class PolicyScheduler(Scheduler):  # type: ignore[misc]

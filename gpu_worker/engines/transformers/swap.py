@@ -19,8 +19,8 @@ from transformers.generation.continuous_batching.cache_allocators import CachePo
 from transformers.generation.continuous_batching.offloading_manager import OffloadingManager
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState, RequestStatus
 
-from gpu_worker.engines.measured.copy_rates import LARGE_BYTES, CopyRates, fitted_copy_rates
-from gpu_worker.policies.preemption.costs import Eviction, Strategy
+from gpu_worker.engines.copy_rates import LARGE_BYTES, CopyRates, fitted_copy_rates
+from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 
 

@@ -148,7 +148,7 @@ def _additional(arguments: Arguments) -> dict[str, Any]:
 def _transfer(swap_bytes: int) -> dict[str, Any]:
     return {
         "kv_connector": "SwapConnector",
-        "kv_connector_module_path": "gpu_worker.engines.vllm.swap.connector",
+        "kv_connector_module_path": "gpu_worker.engines.vllm.swap",
         "kv_role": "kv_producer",
         "kv_connector_extra_config": {"swap_gib": swap_bytes / (1 << 30)},
     }

@@ -19,19 +19,18 @@ from typing import Any
 import httpx
 
 from dispatcher.model.requests import Endpoint
+from gpu_worker.engines.calibration import CALIBRATION_TENANT, TRAINING_TEXT, calibration_requests
 from gpu_worker.engines.interface import (
     EngineError,
     EngineStats,
     Finished,
     RefusedByPolicy,
     WorkOrder,
+    stats_from_json,
 )
-from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
-from gpu_worker.engines.models.tiny_text import TRAINING_TEXT
 from gpu_worker.engines.openai.client import IDLE_CONNECTIONS_MAX, IDLE_S
 from gpu_worker.engines.openai.forwarding import Forwarding, Stream
-from gpu_worker.engines.openai.options import ServerOptions
-from gpu_worker.engines.stats_json import stats_from_json
+from gpu_worker.engines.openai.server_api import ServerOptions
 from gpu_worker.engines.vllm.arguments import (
     ARGUMENT_PREFIX,
     Arguments,
@@ -40,11 +39,10 @@ from gpu_worker.engines.vllm.arguments import (
     served_name,
     server_words,
 )
-from gpu_worker.engines.vllm.ends import Expired, check_end
-from gpu_worker.engines.vllm.process import ServerProcess
-from gpu_worker.engines.vllm.sleep import fall_asleep, wake, weight_bytes
+from gpu_worker.engines.vllm.process import ServerProcess, fall_asleep, wake, weight_bytes
+from gpu_worker.engines.vllm.protocol import Expired, check_end
 
-START_S = 1800.0
+_START_S = 1800.0
 """Enough to read a model of hundreds of gigabytes."""
 SILENCE_S = 86_400.0
 """A request may wait in the scheduler for as long as its deadline allows; the watchdog sees a server that hangs."""
@@ -53,14 +51,14 @@ POLL_WAIT_S = 5.0
 HEALTH_URL = "http://vllm/health"
 STATS_URL = "http://vllm/headgate/stats"
 TOKENIZE_URL = "http://vllm/tokenize"
-NOTHING = EngineStats(0, 0, 0.0, {})
+_NOTHING = EngineStats(0, 0, 0.0, {})
 
 
 @dataclass(frozen=True, slots=True)
 class VllmShape:
     """`batch`: sequences in a batch at most. `swap_bytes`: host memory for swapped KV. `calibrate`: measure the machine
     at the start. `arguments`: of vLLM's server; they replace the worker's defaults. `sleep_level`: 1 or 2; 0: it cannot
-    sleep (sleep.py)."""
+    sleep (process.py)."""
 
     batch: int = 64
     swap_bytes: int = 0
@@ -79,7 +77,7 @@ class VllmModel:
 
     @classmethod
     def find(cls, model: str | None, home: Path, arguments: Arguments) -> VllmModel:
-        """Return the model: `--model` of the arguments, or a folder, or one built under `home` (models/tiny.py).
+        """Return the model: `--model` of the arguments, or a folder, or one built under `home` (random_llama.py).
 
         Raises FileNotFoundError for a folder without a model, ValueError for two models.
         """
@@ -88,7 +86,7 @@ class VllmModel:
             raise ValueError("the model is named twice: name it once, after --")
         if given:
             return cls(given, served_name(arguments, given), _reads_images(Path(given)))
-        from gpu_worker.engines.models.tiny import model_folder  # needs torch
+        from gpu_worker.engines.random_llama import model_folder  # needs torch
 
         folder, name = model_folder(model, home)
         return cls(str(folder), arguments.get("--served-model-name") or name, _reads_images(folder))
@@ -126,7 +124,7 @@ class VllmEngine(Forwarding):
             sleeps=bool(self.shape.sleep_level),
         )
         self._process = ServerProcess()
-        self._stats = NOTHING
+        self._stats = _NOTHING
         self._http: httpx.AsyncClient | None = None
         self._polling: asyncio.Task[None] | None = None
         super().__init__(self._server_options())
@@ -172,7 +170,7 @@ class VllmEngine(Forwarding):
             capabilities=capabilities(self._arguments, reads_images=self._model.reads_images),
             continuous_usage=True,
             silence_s=SILENCE_S,
-            wait_s=START_S,
+            wait_s=_START_S,
             probe=False,  # the calibration generates tokens
             transport=self._transport,
             fields=server_fields,

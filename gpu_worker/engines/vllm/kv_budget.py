@@ -13,9 +13,8 @@ from typing import Any
 from vllm.utils.math_utils import cdiv
 from vllm.v1.request import Request
 
-from gpu_worker.policies.preemption.costs import Eviction
-from gpu_worker.policies.preemption.victims import Resident
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.preemption import Eviction, Resident
 
 
 class VllmKvBudget:

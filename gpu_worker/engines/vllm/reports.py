@@ -13,11 +13,10 @@ from typing import Any
 
 from vllm.v1.request import Request
 
-from gpu_worker.engines.interface import EngineStats
-from gpu_worker.engines.measured.copy_rates import measure_copy_rates
-from gpu_worker.engines.measured.cost_tracker import CostTracker
-from gpu_worker.engines.stats_json import stats_to_json
-from gpu_worker.policies.preemption.costs import Eviction, Strategy
+from gpu_worker.engines.copy_rates import measure_copy_rates
+from gpu_worker.engines.interface import EngineStats, stats_to_json
+from gpu_worker.engines.step_costs import CostTracker
+from gpu_worker.policies.preemption import Eviction, Strategy
 
 REPORT_EVERY_S = 0.25
 STATS_KEY = "headgate"

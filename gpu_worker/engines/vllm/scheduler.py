@@ -28,16 +28,14 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request, RequestStatus
 
-from gpu_worker.engines.scheduling_gauges import scheduling_gauges
-from gpu_worker.engines.vllm.ends import ENDED_PREFIX
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
+from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
-from gpu_worker.policies.configured import make_queue
-from gpu_worker.policies.preemption.admission import Admission
-from gpu_worker.policies.preemption.costs import Eviction, Strategy
-from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.fairness.tiered import TieredQueue, make_queue
+from gpu_worker.policies.preemption import Eviction, Strategy
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, scheduling_gauges
 
 DEFAULT_POLICY = "tiered:vtc"
 PLACEHOLDER_TOKEN = 0
@@ -197,7 +195,7 @@ class TieredSchedulingMixin:
         """End a request for good; its client gets the reason with the next outputs."""
         vllm: Any = self
         vllm.finish_requests([request.request_id], RequestStatus.FINISHED_ABORTED)
-        self._unsent.append((request.client_index, final_output(request, reason)))
+        self._unsent.append((request.client_index, _final_output(request, reason)))
 
     def _send(self, outputs: dict[int, EngineCoreOutputs]) -> None:
         """Add the final outputs of requests that were ended here."""
@@ -291,7 +289,7 @@ class AsyncTierScheduler(TieredSchedulingMixin, AsyncScheduler):  # type: ignore
     """Over vLLM's scheduler that schedules one step ahead (CUDA)."""
 
 
-def final_output(request: Request, reason: str) -> EngineCoreOutput:
+def _final_output(request: Request, reason: str) -> EngineCoreOutput:
     """Return the last output of a request that our scheduler ended. `reason`: see ends.py.
 
     vLLM's server sends no chunk, and so no reason, for a choice that ends without any token. So such a choice gets a

@@ -15,9 +15,9 @@ from vllm.v1.request import Request, RequestStatus
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
-from gpu_worker.engines.vllm.request_fields import RequestFields, read_fields
-from gpu_worker.policies.preemption.admission import Admission
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.engines.vllm.protocol import RequestFields, read_fields
+from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.fairness.interface import QueueRequest
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
@@ -158,11 +158,11 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def _refusal(self, request: Request) -> str | None:
         """Add the request to the policy, or return the reason to refuse it: invalid fields, or too large to be admitted
         again after a preemption."""
-        now_s, fields = self._monotonic_s(), fields_of(request)
+        now_s, fields = self._monotonic_s(), _fields_of(request)
         if fields.wrong:
             self.wrong_fields += len(fields.wrong)
             return "invalid"
-        described = queue_request(request, fields, now_s)
+        described = _queue_request(request, fields, now_s)
         if self._tierless:
             described = replace(described, tier=Tier.STANDARD)
         if request.resumable:  # a request is charged for one prompt only
@@ -185,7 +185,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         return kv_budget.blocks_needed_max(request) <= blocks_max
 
 
-def queue_request(request: Request, fields: RequestFields, now_s: float) -> QueueRequest:
+def _queue_request(request: Request, fields: RequestFields, now_s: float) -> QueueRequest:
     """Return the request as the policy sees it."""
     expected = fields.output_expected
     return QueueRequest(
@@ -203,5 +203,5 @@ def queue_request(request: Request, fields: RequestFields, now_s: float) -> Queu
     )
 
 
-def fields_of(request: Request) -> RequestFields:
+def _fields_of(request: Request) -> RequestFields:
     return read_fields(None if request.sampling_params is None else request.sampling_params.extra_args)

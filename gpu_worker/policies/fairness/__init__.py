@@ -1,1 +1,1 @@
-"""Queue policies: one interface, one registry, one file for each algorithm."""
+"""Queue policies: one interface, one registry, one file for each algorithm (the baselines share one)."""

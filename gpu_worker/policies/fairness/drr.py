@@ -27,10 +27,10 @@ it, as in VTC's lines 8 to 10; the paper's loop would forgive all debts in that 
 from __future__ import annotations
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from gpu_worker.policies.fairness.accounting.lazy_min_heap import LazyMinHeap
+from gpu_worker.policies.fairness.accounting import LazyMinHeap
+from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import register
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
-from gpu_worker.policies.request import QueueRequest
 
 QUANTUM_MIN = 1e-6
 """Below it, neighbouring rounds of a counter around 10^9 are no longer different numbers."""

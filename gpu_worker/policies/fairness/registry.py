@@ -19,10 +19,10 @@ from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 
 if TYPE_CHECKING:
     from gpu_worker.policies.fairness.interface import QueuePolicy
-    from gpu_worker.policies.tiers.settings import TierSettings
+    from gpu_worker.policies.tiers import TierSettings
 
-PACKAGES = ("gpu_worker.policies.fairness", "gpu_worker.policies.tiers")
-"""Packages with policies. Their modules are imported, and so registered, when the first policy is requested."""
+PACKAGE = "gpu_worker.policies.fairness"
+"""The folder of the policies. Its modules are imported, and so registered, when the first policy is requested."""
 
 COUNT_DIGITS = 12
 
@@ -101,9 +101,8 @@ def register(
 @cache
 def all_policies() -> dict[str, RegisteredPolicy]:
     """Return every policy by the name before the colon."""
-    for package in PACKAGES:
-        for module in iter_modules(import_module(package).__path__, f"{package}."):
-            import_module(module.name)
+    for module in iter_modules(import_module(PACKAGE).__path__, f"{PACKAGE}."):
+        import_module(module.name)
     return POLICIES
 
 

@@ -14,10 +14,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, cache_discount, service_delta
-from gpu_worker.policies.fairness.accounting.arrival_queue import ArrivalQueue
-from gpu_worker.policies.fairness.accounting.tenant_service import ServiceByTenant, TenantService
-from gpu_worker.policies.fairness.interface import QueuePolicy
-from gpu_worker.policies.request import QueueRequest, RequestRecord
+from gpu_worker.policies.fairness.accounting import ArrivalQueue, ServiceByTenant, TenantService
+from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest, RequestRecord
 
 
 class TenantQueuePolicy(QueuePolicy):

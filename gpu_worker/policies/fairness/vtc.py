@@ -13,11 +13,11 @@ Invariant (Lemma 4.3): among waiting tenants, max c - min c <= max(w_p L_input, 
 that fit the batch. Theorem 4.4: the services of two tenants that are backlogged over any interval differ by at most
 twice this bound.
 
-How the next tenant is found: the paper scans all waiting tenants. Here a heap with stale keys (lazy_min_heap.py) finds
+How the next tenant is found: the paper scans all waiting tenants. Here a heap with stale keys (LazyMinHeap) finds
 the lowest counter in O(log tenants) amortized: the counter of a waiting tenant only rises, except for a refund.
 
 How output tokens are charged: if h is linear, the counter of a tenant rises by a constant at each decode step while its
-requests run (tenant_counters.py). For any other h each running request is charged the difference of h.
+requests run (TenantCounters). For any other h each running request is charged the difference of h.
 
 Deviations:
 - A request that returns after a preemption joins the queue like a new arrival, with the lift of its tenant: the paper
@@ -34,11 +34,10 @@ Deviations:
 from __future__ import annotations
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, WeightedTokens
-from gpu_worker.policies.fairness.accounting.lazy_min_heap import LazyMinHeap
-from gpu_worker.policies.fairness.accounting.tenant_counters import TenantCounters
+from gpu_worker.policies.fairness.accounting import LazyMinHeap, TenantCounters
+from gpu_worker.policies.fairness.interface import QueueRequest, RequestRecord
 from gpu_worker.policies.fairness.registry import register
 from gpu_worker.policies.fairness.tenant_queues import TenantQueuePolicy
-from gpu_worker.policies.request import QueueRequest, RequestRecord
 
 SLACK = 64
 """Counters that may be kept beyond twice the necessary ones before the unnecessary ones are dropped."""

@@ -22,11 +22,10 @@ amortized.
 from __future__ import annotations
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from gpu_worker.policies.fairness.accounting.lazy_min_heap import LazyMinHeap
-from gpu_worker.policies.fairness.accounting.tenant_counters import TenantCounters
+from gpu_worker.policies.fairness.accounting import LazyMinHeap, TenantCounters
+from gpu_worker.policies.fairness.interface import RequestRecord
 from gpu_worker.policies.fairness.registry import register
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
-from gpu_worker.policies.request import RequestRecord
 
 
 class CappedTokenCounter(VirtualTokenCounter):

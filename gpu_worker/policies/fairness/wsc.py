@@ -5,7 +5,7 @@ A request that continues an interaction is served before a request that starts o
 Source: FairServe, section 4.3, equations (2) and (3), Algorithm 1. The counter u_i of tenant i counts requests of
 usual size over the tenant's weight (the paper's user priority factor is E_i = 1 / weight). For request r of tenant i,
 application app, at stage j: L_I are its input tokens without the system prompt, L_S its system tokens, L_O its output
-tokens, and N the expected ones (expectations.py):
+tokens, and N the expected ones (Expectations):
 
     w = a N_I + b N_S + c N_O                        (2), at the admission of the request
     admission          u_i += E_i (a L_I + b L_S) / w
@@ -33,12 +33,179 @@ Deviations:
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from gpu_worker.policies.fairness.accounting.expectations import Expectations, RequestLengths
-from gpu_worker.policies.fairness.accounting.interactions import InteractionsInProgress
+from gpu_worker.policies.fairness.accounting import ArrivalQueue, LazyMinHeap
+from gpu_worker.policies.fairness.interface import QueueRequest, RequestRecord
 from gpu_worker.policies.fairness.registry import PolicySpec, register
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
-from gpu_worker.policies.request import QueueRequest, RequestRecord
+
+MEMORY = 1_000
+"""Requests over which a mean is taken; the influence of older requests fades."""
+
+STAGES_KEPT_MAX = 10_000
+"""Means that are remembered. Beyond it, the mean that was updated the longest ago is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLengths:
+    """Lengths of a request in tokens. `input_tokens`: the input without the system prompt."""
+
+    input_tokens: float
+    system_tokens: float
+    output_tokens: float
+
+
+PRIOR = RequestLengths(256, 0, 256)
+
+
+@dataclass(slots=True)
+class _Mean:
+    lengths: RequestLengths
+    seen: int = 0
+
+    def learn(self, new: RequestLengths) -> None:
+        self.seen = min(self.seen + 1, MEMORY)
+        old, part = self.lengths, 1 / self.seen
+        self.lengths = RequestLengths(
+            old.input_tokens + part * (new.input_tokens - old.input_tokens),
+            old.system_tokens + part * (new.system_tokens - old.system_tokens),
+            old.output_tokens + part * (new.output_tokens - old.output_tokens),
+        )
+
+
+class Expectations:
+    """The usual lengths of a request, by application and stage of an interaction, learned from requests that ended.
+
+    Source: FairServe, section 4.3 ("the expectation of the number of input, system, and output tokens respectively for
+    the app a at stage j of an interaction", "calculated based on analysis on historical data").
+
+    Deviations: the paper has this history before it starts; here the means are learned while requests end. Until a
+    stage has an ended request, the mean of its application is used; then the mean of all requests; for the very first
+    request, PRIOR. After MEMORY requests a mean gives each new request the weight 1 / MEMORY, so that it follows an
+    application that changes.
+    """
+
+    def __init__(self) -> None:
+        self._all = _Mean(PRIOR)
+        self._means: OrderedDict[tuple[str, int | None], _Mean] = OrderedDict()
+        """The mean lengths by application and stage; the stage None stands for all stages of the application."""
+
+    def of(self, app: str, stage: int) -> RequestLengths:
+        """Return the expected lengths of a request."""
+        mean = self._means.get((app, stage)) or self._means.get((app, None)) or self._all
+        return mean.lengths
+
+    def learn(self, app: str, stage: int, lengths: RequestLengths) -> None:
+        """Add the true lengths of a request that ended."""
+        self._all.learn(lengths)
+        for key in ((app, stage), (app, None)):
+            if key not in self._means:
+                self._means[key] = _Mean(lengths)
+            self._means[key].learn(lengths)
+            self._means.move_to_end(key)
+        while len(self._means) > STAGES_KEPT_MAX:
+            self._means.popitem(last=False)
+
+
+INTERACTIONS_KEPT_MAX = 10_000
+"""Interactions with an admission count. Beyond it, the interaction admitted the longest ago is forgotten, which ends
+its progress."""
+
+Interaction = tuple[str, str]
+"""A tenant and its name for the interaction, so that no tenant can affect the interactions of another."""
+
+
+class InteractionsInProgress:
+    """Waiting requests that continue an interaction in progress, by tenant.
+
+    An interaction is in progress from its first admission until it has had `stages_max` admissions. A later request of
+    it is treated like any other request. `counter`: returns the counter of a tenant.
+
+    No event reports the end of an interaction. One without further requests stays until it is forgotten.
+    """
+
+    def __init__(self, counter: Callable[[str], float], stages_max: int) -> None:
+        self._stages_max = stages_max
+        self._admissions: OrderedDict[Interaction, int] = OrderedDict()
+        self._waiting: dict[Interaction, dict[int, RequestRecord]] = {}
+        self._in_progress: set[Interaction] = set()
+        self._queues: dict[str, ArrivalQueue[RequestRecord]] = {}
+        """The waiting requests of interactions in progress, by tenant."""
+        self._tenants = LazyMinHeap(counter)
+
+    def next(self) -> tuple[float, RequestRecord] | None:
+        """Return the lowest counter of a tenant in `_queues`, and the oldest request there; None if all are empty."""
+        lowest = self._tenants.lowest()
+        return None if lowest is None else (lowest[0], self._queues[lowest[1]].head())
+
+    def add_waiting(self, record: RequestRecord) -> None:
+        if record.request.interaction:
+            interaction = _interaction(record)
+            self._waiting.setdefault(interaction, {})[record.place] = record
+            if interaction in self._in_progress:
+                self._add_to_queue(record)
+
+    def remove_waiting(self, record: RequestRecord) -> None:
+        if record.request.interaction:
+            interaction = _interaction(record)
+            del self._waiting[interaction][record.place]
+            if not self._waiting[interaction]:
+                del self._waiting[interaction]
+            if interaction in self._in_progress:
+                self._remove_from_queue(record)
+
+    def count_admission(self, record: RequestRecord) -> None:
+        if record.request.interaction:
+            interaction = _interaction(record)
+            self._admissions[interaction] = self._admissions.get(interaction, 0) + 1
+            self._admissions.move_to_end(interaction)
+            self._update_progress(interaction)
+            if len(self._admissions) > INTERACTIONS_KEPT_MAX:
+                self._update_progress(self._admissions.popitem(last=False)[0])
+
+    def undo_admission(self, record: RequestRecord) -> None:
+        interaction = _interaction(record)
+        if interaction in self._admissions:
+            self._admissions[interaction] -= 1
+            if not self._admissions[interaction]:
+                del self._admissions[interaction]
+            self._update_progress(interaction)
+
+    def counter_decreased(self, tenant: str) -> None:
+        self._tenants.key_decreased(tenant)
+
+    def _update_progress(self, interaction: Interaction) -> None:
+        """Decide whether the interaction is in progress; if that changed, move its waiting requests in or out of
+        `_queues`."""
+        in_progress = 0 < self._admissions.get(interaction, 0) < self._stages_max
+        if in_progress == (interaction in self._in_progress):
+            return
+        (self._in_progress.add if in_progress else self._in_progress.remove)(interaction)
+        for record in self._waiting.get(interaction, {}).values():
+            (self._add_to_queue if in_progress else self._remove_from_queue)(record)
+
+    def _add_to_queue(self, record: RequestRecord) -> None:
+        tenant = record.request.tenant
+        if tenant not in self._queues:
+            self._queues[tenant] = ArrivalQueue()
+            self._tenants.add(tenant)
+        self._queues[tenant].add(record.place, record)
+
+    def _remove_from_queue(self, record: RequestRecord) -> None:
+        tenant = record.request.tenant
+        self._queues[tenant].remove(record.place)
+        if not self._queues[tenant]:
+            del self._queues[tenant]
+            self._tenants.remove(tenant)
+
+
+def _interaction(record: RequestRecord) -> Interaction:
+    return record.request.tenant, record.request.interaction
+
 
 STAGES_FIRST_MAX = 30
 """Admissions. The longest interactions of the paper's trace have 21 to 30 calls."""

@@ -27,17 +27,17 @@ from dispatcher.model.commands import Done, End, Outcome, Over, Return
 from dispatcher.model.worker_protocol import Finished, WorkRefused
 from gpu_worker.engines.interface import EngineError
 from gpu_worker.service.executions.execution import ANSWER_BYTES_MAX, Abort, Execution
-from gpu_worker.service.health.kinds import OVERLOADED, REFUSED_AS, FailureKind, kind_of, overload_status
+from gpu_worker.service.health.failures import OVERLOADED, REFUSED_AS, FailureKind, kind_of, overload_status
 
-OWN_FAULTS = frozenset({400, 413, 422})
+_OWN_FAULTS = frozenset({400, 413, 422})
 """Statuses of a server for faults of the request; the tenant gets the server's own."""
-RATE_WINDOW_S = 60.0
+_RATE_WINDOW_S = 60.0
 """The Retry-After of a request that the RPM policy refuses. The policy counts the requests of a minute."""
 OVERLOADED_RETRY_S = 2.0
 """The Retry-After of a request that an overloaded engine refuses without one, in seconds."""
-EARLY_S = 1.0
+_EARLY_S = 1.0
 """An engine may end a request this long before its deadline, because it uses a clock of its own."""
-EXPIRED = WorkRefused(504, DEADLINE_EXCEEDED, "The deadline passed before the answer was complete.", final=True)
+_EXPIRED = WorkRefused(504, DEADLINE_EXCEEDED, "The deadline passed before the answer was complete.", final=True)
 
 
 class Ending(NamedTuple):
@@ -92,8 +92,8 @@ def _engine_error(execution: Execution, error: EngineError, worker: str, preempt
         return _overload_ending(execution, error, worker)
     if kind is not FailureKind.REQUEST:
         return _gave_up(execution, worker, "failed", WorkRefused(500, error.code, error.message))
-    status = error.status if error.status in OWN_FAULTS else REFUSED_AS[error.code]
-    retry_after_s = {503: preempted_retry_s, 429: RATE_WINDOW_S}.get(status)
+    status = error.status if error.status in _OWN_FAULTS else REFUSED_AS[error.code]
+    retry_after_s = {503: preempted_retry_s, 429: _RATE_WINDOW_S}.get(status)
     return _failure_ending(execution, WorkRefused(status, error.code, error.message, retry_after_s, final=True))
 
 
@@ -109,9 +109,9 @@ def _overload_ending(execution: Execution, error: EngineError, worker: str) -> E
 
 def _abort_ending(execution: Execution, worker: str, now: float) -> Ending:
     if execution.abort is Abort.LATE or (
-        execution.abort is None and now >= execution.order.terms.deadline_at - EARLY_S
+        execution.abort is None and now >= execution.order.terms.deadline_at - _EARLY_S
     ):
-        return Ending(_with_answer(execution, _end(execution, "expired"), EXPIRED), EXPIRED)
+        return Ending(_with_answer(execution, _end(execution, "expired"), _EXPIRED), _EXPIRED)
     if execution.abort is Abort.DRAINED:
         return _gave_up(execution, worker, "refused", WorkRefused(503, "draining", "This worker stops."))
     if execution.abort is Abort.SWAPPED:

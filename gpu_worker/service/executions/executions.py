@@ -41,19 +41,17 @@ from dispatcher.ports import Clock
 from dispatcher.workers.wire import OrderRefused, encode_event
 from gpu_worker.engines.interface import Engine, EngineError
 from gpu_worker.service.executions.endings import confirms, ending, outcome_of, refused
-from gpu_worker.service.executions.engine_reader import STEP_S, EngineReader
-from gpu_worker.service.executions.execution import Abort, Execution
+from gpu_worker.service.executions.engine_reader import STEP_S, EngineReader, Tally
+from gpu_worker.service.executions.execution import Abort, Execution, ExecutionSpans
 from gpu_worker.service.executions.outbox import Outbox
-from gpu_worker.service.executions.outbox_records import AttemptReport
-from gpu_worker.service.executions.spans import ExecutionSpans
-from gpu_worker.service.executions.tally import Tally
+from gpu_worker.service.executions.outbox_journal import AttemptReport
 from gpu_worker.service.health.engine_health import EngineHealth
-from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.slo_watch import SloWatch
 
 logger = logging.getLogger("headgate.worker")
 
 ALIVE = encode_event(Alive())
-LATE_S = 2.0
+_LATE_S = 2.0
 """If an execution ends at its deadline, its last event waits for the log this long."""
 RETURN_S = 10.0
 """The last event of a returned attempt waits for the log this long. After that it is not sent, and the caller's process
@@ -310,7 +308,7 @@ class Executions:
     def _until(self, order: WorkOrder, report: AttemptReport) -> float:
         """Return the time until which the last event waits for the log, in Unix seconds."""
         now = self.clock.now()
-        return now + RETURN_S if isinstance(report, Return) else max(order.terms.deadline_at, now + LATE_S)
+        return now + RETURN_S if isinstance(report, Return) else max(order.terms.deadline_at, now + _LATE_S)
 
     def _end(self, execution: Execution) -> _LastEvent | None:
         """Free the slot and begin to deliver the report. Return the last event for the caller, or None."""

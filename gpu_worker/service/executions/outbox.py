@@ -12,14 +12,23 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
-from dispatcher.model.commands import Outcome, Refused
+from dispatcher.model.commands import Command, Outcome, Refused
 from dispatcher.model.errors import HeadgateError
 from dispatcher.model.worker_protocol import execution_name
 from dispatcher.ports import Clock
-from gpu_worker.service.executions.outbox_journal import Journal
-from gpu_worker.service.executions.outbox_records import AttemptReport
-from gpu_worker.service.gate import Gate
+from gpu_worker.service.executions.outbox_journal import AttemptReport, Journal
+
+
+class Gate(Protocol):
+    """The part of a GateLink (dispatcher/ports.py) that a worker uses."""
+
+    async def do(self, command: Command) -> Outcome:
+        """Send the command, and return its outcome when the log contains it. Raises StoreUnavailable if neither the
+        leader nor the log answers."""
+        ...
+
 
 logger = logging.getLogger("headgate.outbox")
 

@@ -11,6 +11,9 @@ returns the attempt when the worker's lease ends. After the first failed try of 
 
 Errors of the disk are logged, and the commands stay in memory. The next write tries to write all of them to a new file.
 The file may hold answers of durable calls, so only its owner can read it. It is truncated when no command is pending.
+
+One record is one line, `crc32 json`: a command with a number, or the number of an acknowledged command. A damaged
+record is skipped and counted. A last line without a line feed is an unfinished write, and is ignored.
 """
 
 from __future__ import annotations
@@ -18,22 +21,71 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import json
 import logging
 import os
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from gpu_worker.service.executions.outbox_records import (
-    AttemptReport,
-    acknowledged_record,
-    command_record,
-    unacknowledged,
-)
+from dispatcher.model.commands import End, Return
+
+AttemptReport = End | Return
+_KINDS: dict[str, type[End] | type[Return]] = {"End": End, "Return": Return}
+
+
+def command_record(number: int, command: AttemptReport) -> bytes:
+    return _record({"put": number, "kind": type(command).__name__, **command._asdict()})
+
+
+def acknowledged_record(number: int) -> bytes:
+    return _record({"done": number})
+
+
+def unacknowledged(raw: bytes) -> tuple[list[AttemptReport], int]:
+    """Return the commands that are not acknowledged, oldest first, and the number of damaged records."""
+    pending: dict[int, AttemptReport] = {}
+    damaged = 0
+    for fields in _records(raw):
+        try:
+            if "done" in fields:
+                pending.pop(fields["done"], None)
+            else:
+                pending[fields["put"]] = _command(fields)
+        except (KeyError, TypeError):
+            damaged += 1
+    return list(pending.values()), damaged
+
+
+def _record(fields: dict[str, Any]) -> bytes:
+    raw = json.dumps(fields, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(raw), raw)
+
+
+def _records(raw: bytes) -> Iterator[dict[str, Any]]:
+    """Yield each record's fields, and an empty dict for a damaged record."""
+    *lines, _ = raw.split(b"\n")
+    for line in lines:
+        crc, _, text = line.partition(b" ")
+        try:
+            fields = json.loads(text) if int(crc, 16) == zlib.crc32(text) else {}
+        except ValueError:
+            fields = {}
+        yield fields if isinstance(fields, dict) else {}
+
+
+def _command(fields: dict[str, Any]) -> AttemptReport:
+    """Return the recorded command. Fields of a newer version are ignored. Raises KeyError, TypeError."""
+    kind = _KINDS[fields["kind"]]
+    return kind(**{name: fields[name] for name in kind._fields if name in fields})
+
 
 logger = logging.getLogger("headgate.outbox")
 
 SUFFIX = ".outbox"
-FILES_MAX = 1000
+_FILES_MAX = 1000
 """The most files of one worker in the folder."""
 DEAD_RECORDS_MAX = 1000
 """With n pending commands, the file is rewritten when it has 2 n + DEAD_RECORDS_MAX records."""
@@ -176,7 +228,7 @@ class Journal:
         return True
 
     def _new_file(self) -> tuple[Path, int]:
-        for number in range(FILES_MAX):
+        for number in range(_FILES_MAX):
             path = self.folder / f"{self.name}-{number}{SUFFIX}"
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
@@ -187,7 +239,7 @@ class Journal:
                 continue
             _sync_folder(self.folder)
             return path, fd
-        raise OSError(0, f"it has {FILES_MAX} files of this worker")
+        raise OSError(0, f"it has {_FILES_MAX} files of this worker")
 
     def _fail(self, error: OSError) -> None:
         """Log the error, unless it is the same as the last one."""

@@ -2,7 +2,7 @@
 
     a request fails ──▶ probe ──▶ well: the request was at fault
                                   refused too: the engine is overloaded, and the worker offers fewer slots until
-                                  probes beside its requests are taken again (slot_limit.py)
+                                  probes beside its requests are taken again (SlotLimit)
                                   fails twice too: the engine is sick, and the worker drains until a probe succeeds
 
 One probe runs at a time. A failure is explained by a probe that began after it. Only a tenant with several failures in
@@ -28,18 +28,16 @@ from dispatcher.model.worker_protocol import Finished, WorkOrder, WorkRefused
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError
 from gpu_worker.service.executions.endings import OVERLOADED_RETRY_S
-from gpu_worker.service.health.failing_tenants import FailingTenants
-from gpu_worker.service.health.kinds import OVERLOADED, FailureKind, kind_of, overload_status
-from gpu_worker.service.health.probe import ProbeVerdict, probe
-from gpu_worker.service.health.slot_limit import SlotLimit
+from gpu_worker.service.health.failures import OVERLOADED, FailureKind, ProbeVerdict, kind_of, overload_status, probe
+from gpu_worker.service.health.limits import FailingTenants, SlotLimit
 
 logger = logging.getLogger("headgate.health")
 
 EVERY_S = 1.0
 CONFIRM_S = 0.2
 """The pause before a failed probe is repeated. Only two failures make an engine sick."""
-PAUSE_FIRST_S = 0.5
-PAUSE_MAX_S = 4.0
+_PAUSE_FIRST_S = 0.5
+_PAUSE_MAX_S = 4.0
 """Between the probes of a sick engine; doubled up to the second."""
 GROWING_S = 0.5
 """Between the probes of an engine that was overloaded, until all slots are open. It is less than the time for which a
@@ -47,11 +45,11 @@ refusal stops the growth, so no slot is added while the engine refuses what come
 VERDICT_S = 1.0
 """The longest wait of a call that comes back for the verdict on the engine. It is shorter than the time after which the
 agent returns an attempt that does not run."""
-REPORT_S = 1.0
+_REPORT_S = 1.0
 """The longest wait for a heartbeat that tells the gate the verdict."""
-AGAIN_S = 0.25
+_AGAIN_S = 0.25
 """After this time an engine that refused a request without a Retry-After may be asked again."""
-CALLS_MAX = 1024
+_CALLS_MAX = 1024
 """Beyond this many calls the oldest is forgotten: it is repeated if it comes back."""
 
 
@@ -72,7 +70,7 @@ class FailedCall(NamedTuple):
 class FailedCalls:
     """Remembers the calls with failed attempts on this worker, so that none is repeated in vain. Pure."""
 
-    def __init__(self, calls_max: int = CALLS_MAX) -> None:
+    def __init__(self, calls_max: int = _CALLS_MAX) -> None:
         self._calls: dict[str, FailedCall] = {}
         self._calls_max = calls_max
 
@@ -262,14 +260,14 @@ class EngineHealth:
     async def _outlast(self) -> None:
         """Drain, with heartbeats, until a probe of the sick engine finds something else. The requests that failed were
         not at fault, so they may be repeated."""
-        self.is_sick, pause_s = True, PAUSE_FIRST_S
+        self.is_sick, pause_s = True, _PAUSE_FIRST_S
         self._failed, self._tenants = FailedCalls(), FailingTenants()
         try:
             await self._report()
             self._explain()
             while await self._ask() is ProbeVerdict.SICK:
                 await self._clock.sleep(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
         finally:
             self.is_sick = False
         logger.info("the engine is well again")
@@ -289,9 +287,9 @@ class EngineHealth:
             await self._report()
 
     async def _report(self) -> None:
-        """Send a heartbeat. Wait for its answer at most REPORT_S."""
+        """Send a heartbeat. Wait for its answer at most _REPORT_S."""
         reporting = asyncio.ensure_future(self.report())
-        limit = asyncio.ensure_future(self._clock.sleep(REPORT_S))
+        limit = asyncio.ensure_future(self._clock.sleep(_REPORT_S))
         await asyncio.wait({reporting, limit}, return_when=asyncio.FIRST_COMPLETED)
         limit.cancel()
 
@@ -300,5 +298,5 @@ def _failed_call(kind: FailureKind, error: EngineError, now_s: float) -> FailedC
     if kind is FailureKind.FAILURE:
         return FailedCall(False, 500, error.code, error.message)
     after_s = error.retry_after_s
-    again_s = now_s + (AGAIN_S if after_s is None else after_s)
+    again_s = now_s + (_AGAIN_S if after_s is None else after_s)
     return FailedCall(True, overload_status(error), OVERLOADED, error.message, again_s, after_s is not None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
-from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.tiers import TierSettings
 from headgate.cli.simulate.options import SimulateOptions
 from headgate.cli.simulate.parsing import policy_names, some, tenant_weights
 from headgate.simulator.engines.profile import load_profile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.tiers import TierSettings
 from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
 from headgate.evidence.qlm.full_queue import BATCHES, FLOORS, fits
 from headgate.evidence.qlm.scenes import lengths

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import fields
 
+from gpu_worker.engines.modelled.paged.kv_budget import PagedSequence
 from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
-from gpu_worker.engines.modelled.paged.sequence import PagedSequence
-from gpu_worker.policies.preemption.admission import Admission, AdmissionPlan, KvBudget
+from gpu_worker.policies.admission import Admission, AdmissionPlan, KvBudget
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from headgate.simulator.engines.interface import SimulatedEngine, queue_request
 from headgate.simulator.engines.profile import EngineProfile

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu_worker.policies.slo.monitor import SloMonitor
-from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
+from gpu_worker.policies.shedding import Shedder, ShedSettings
+from gpu_worker.policies.slo import SloMonitor
 from headgate.simulator.drive import EngineLike
 from headgate.simulator.engines.interface import Observer
 from headgate.simulator.requests import SimRequest

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from dispatcher.policies.service import ServiceFunction
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.preemption import Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.measures.percentiles import Percentiles, percentiles

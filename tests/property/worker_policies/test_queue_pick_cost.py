@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import vtc_pick
 from gpu_worker.policies.fairness import vtc
-from gpu_worker.policies.fairness.accounting.tenant_counters import TenantCounters
+from gpu_worker.policies.fairness.accounting import TenantCounters
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 

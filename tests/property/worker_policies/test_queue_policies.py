@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpu_worker.policies.fairness.accounting.lazy_min_heap as heap_module
+import gpu_worker.policies.fairness.accounting as heap_module
 import gpu_worker.policies.fairness.vtc as vtc_module
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy

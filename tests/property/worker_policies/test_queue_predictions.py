@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, Profiled
-from gpu_worker.policies.fairness.accounting import length_predictors
-from gpu_worker.policies.fairness.accounting.length_predictors import MeanOfLast, NoisyLength, TrueLength
+from gpu_worker.policies.fairness import vtc_predicted
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.fairness.vtc_predicted import PredictedTokenCounter
+from gpu_worker.policies.fairness.vtc_predicted import MeanOfLast, NoisyLength, PredictedTokenCounter, TrueLength
 from tests.support.queue.model import BatchModel, Job, LiteralVtc
 
 lengths = st.tuples(st.integers(1, 24), st.integers(1, 12))
@@ -171,7 +170,7 @@ def test_the_mean_of_the_last_five() -> None:
 
 
 def test_tenants_without_recent_requests_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(length_predictors, "TENANTS_KEPT_MAX", 3)
+    monkeypatch.setattr(vtc_predicted, "TENANTS_KEPT_MAX", 3)
     predictor = MeanOfLast()
     for tenant in ("a", "b", "c", "a", "d"):
         predictor.learn(QueueRequest("r", tenant, 1), 9)

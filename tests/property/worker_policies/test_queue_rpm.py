@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.policies.fairness import rpm
+from gpu_worker.policies.fairness import baselines
+from gpu_worker.policies.fairness.baselines import RequestsPerMinute
 from gpu_worker.policies.fairness.interface import QueueRequest
-from gpu_worker.policies.fairness.rpm import RequestsPerMinute
 
 arrivals = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 7.0, 20.0, 59.5, 60.0, 61.0])), max_size=80)
 
@@ -47,7 +47,7 @@ def test_empty_minutes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         policy.enqueue(QueueRequest(f"r{number}", f"t{number}", 1), float(number))
     policy.enqueue(QueueRequest("late", "late", 1), 109.0)
     assert list(policy._accepted_s) == ["late"]
-    monkeypatch.setattr(rpm, "WINDOWS_KEPT_MAX", 5)
+    monkeypatch.setattr(baselines, "WINDOWS_KEPT_MAX", 5)
     for number in range(20):
         policy.enqueue(QueueRequest(f"s{number}", f"t{number}", 1), 110.0)
     assert len(policy._accepted_s) <= 6

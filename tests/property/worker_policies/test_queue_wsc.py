@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.policies.fairness.accounting import expectations
-from gpu_worker.policies.fairness.accounting.expectations import Expectations, RequestLengths
+from gpu_worker.policies.fairness import wsc
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.fairness.wsc import LEAD_MAX, WeightedServiceCounter
+from gpu_worker.policies.fairness.wsc import LEAD_MAX, Expectations, RequestLengths, WeightedServiceCounter
 from tests.support.queue.calls import Call, Story, calls
 
 
@@ -185,7 +184,7 @@ def in_progress(policy: WeightedServiceCounter, run: Story, request_id: str, sta
 
 def test_expectations_fall_back_from_stage_to_application_to_all() -> None:
     known = Expectations()
-    assert known.of("x", 0) == expectations.PRIOR
+    assert known.of("x", 0) == wsc.PRIOR
     known.learn("x", 0, RequestLengths(100, 10, 1))
     known.learn("x", 0, RequestLengths(300, 30, 3))
     known.learn("x", 1, RequestLengths(800, 80, 8))
@@ -197,7 +196,7 @@ def test_expectations_fall_back_from_stage_to_application_to_all() -> None:
 
 
 def test_expectations_follow_an_application_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expectations, "MEMORY", 10)
+    monkeypatch.setattr(wsc, "MEMORY", 10)
     known = Expectations()
     for tokens in [100] * 1000 + [500] * 60:
         known.learn("x", 0, RequestLengths(tokens, 0, 0))

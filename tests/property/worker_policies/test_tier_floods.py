@@ -1,4 +1,4 @@
-"""Background under an endless flood of premium receives its share, within the bound that tiers/shares.py states."""
+"""Background under an endless flood of premium receives its share, within the bound that policies/tiers.py states."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.request import QueueRequest
-from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.tiers import TierSettings
 from tests.support.queue.block_model import BlockModel, Live, Machine
 from tests.support.queue.plan_rules import plan_is_right
 

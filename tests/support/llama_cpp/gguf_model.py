@@ -1,4 +1,4 @@
-"""Writes a Hugging Face Llama (models/tiny.py) as a GGUF file for llama.cpp's server.
+"""Writes a Hugging Face Llama (random_llama.py) as a GGUF file for llama.cpp's server.
 
 llama.cpp orders the rows of the query and key weights in another way. They are random here, so they stay as they are:
 the file's model answers with other tokens than the folder's.

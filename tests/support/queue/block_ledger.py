@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.request import QueueRequest
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.tiered import TieredQueue
 
 
 class Ledger:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from gpu_worker.policies.admission import Admission, AdmissionPlan
+from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.preemption.admission import Admission, AdmissionPlan
-from gpu_worker.policies.preemption.costs import Calibration, Eviction, Strategy
-from gpu_worker.policies.preemption.victims import Resident, sort_by_protection
-from gpu_worker.policies.request import QueueRequest
-from gpu_worker.policies.tiers.settings import TierSettings
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.preemption import Calibration, Eviction, Resident, Strategy, sort_by_protection
+from gpu_worker.policies.tiers import TierSettings
 from tests.support.queue.block_ledger import Ledger
 
 CALIBRATION = Calibration(1.0, 1e3, 1e3, 0.001, 0.0, 1e-3, 1e-4, 0.5)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from math import ceil
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.preemption.admission import RESERVED_FOR, AdmissionPlan
-from gpu_worker.policies.preemption.costs import Strategy
-from gpu_worker.policies.preemption.victims import Resident
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.admission import RESERVED_FOR, AdmissionPlan
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.preemption import Resident, Strategy
 from tests.support.queue.block_model import BlockModel
 
 

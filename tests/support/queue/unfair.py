@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpu_worker.policies.fairness.interface import RequestRecord
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
-from gpu_worker.policies.request import RequestRecord
 
 
 class FavouriteFirst(VirtualTokenCounter):

@@ -107,7 +107,7 @@ def vllm_driver(
     connector."""
     transfer = KVTransferConfig(
         kv_connector="SwapConnector",
-        kv_connector_module_path="gpu_worker.engines.vllm.swap.connector",
+        kv_connector_module_path="gpu_worker.engines.vllm.swap",
         kv_role="kv_producer",
         kv_connector_extra_config={"swap_gib": swap_gib},
     )

@@ -7,9 +7,9 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.vllm.ends import ENDED_PREFIX
-from gpu_worker.policies.preemption.admission import RESERVED_FOR, AdmissionPlan
-from gpu_worker.policies.preemption.costs import Eviction
+from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
+from gpu_worker.policies.admission import RESERVED_FOR, AdmissionPlan
+from gpu_worker.policies.preemption import Eviction
 from vllm.v1.request import Request
 
 if TYPE_CHECKING:

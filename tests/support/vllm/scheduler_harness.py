@@ -13,8 +13,8 @@ from typing import Any
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.scheduler import AsyncTierScheduler, TierScheduler
-from gpu_worker.policies.preemption.admission import AdmissionPlan
-from gpu_worker.policies.preemption.costs import Eviction
+from gpu_worker.policies.admission import AdmissionPlan
+from gpu_worker.policies.preemption import Eviction
 from tests.support.vllm import scheduler_checks
 from tests.support.vllm.model_runner import BLOCK_TOKENS, FakeModelRunner, token_at
 from tests.support.vllm.scheduler_setup import BaseConfig, FakeTime, Setup, configs_of

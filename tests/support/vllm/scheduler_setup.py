@@ -13,8 +13,8 @@ from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
-from gpu_worker.engines.measured.copy_rates import measure_copy_rates
-from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
+from gpu_worker.engines.copy_rates import measure_copy_rates
+from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
 from gpu_worker.engines.vllm import reports as vllm_reports
 from gpu_worker.engines.vllm import scheduler as vllm_scheduler
 from tests.support.vllm.engine import vllm_driver
@@ -95,7 +95,7 @@ def configs_of(base: BaseConfig, setup: Setup) -> tuple[Any, Any]:
         width = stride * (len(placed.layers) if outermost else 1)
         config.kv_transfer_config = KVTransferConfig(
             kv_connector="SwapConnector",
-            kv_connector_module_path="gpu_worker.engines.vllm.swap.connector",
+            kv_connector_module_path="gpu_worker.engines.vllm.swap",
             kv_role="kv_producer",
             kv_connector_extra_config={"swap_gib": (setup.swap_blocks + 0.5) * width / (1 << 30)},
         )

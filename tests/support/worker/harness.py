@@ -12,13 +12,13 @@ from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, ExecutionToken
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 from dispatcher.workers.client import HttpWorkerClient
 from dispatcher.workers.wire import encode_order
-from gpu_worker.policies.slo.shedding import Shedder
+from gpu_worker.policies.shedding import Shedder
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.executions.outbox_journal import Journal
 from gpu_worker.service.server import make_app
-from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.slo_watch import SloWatch
 from tests.support.asgi import Call
 from tests.support.virtual_time import START, LoopClock
 from tests.support.worker.connections import AsgiConnections

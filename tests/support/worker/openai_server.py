@@ -16,8 +16,8 @@ import httpx
 
 from gpu_worker.engines.interface import EngineError, EngineEvent, Finished, Started, Token, WorkOrder
 from gpu_worker.engines.openai.engine import OpenAiEngine
-from gpu_worker.engines.openai.options import ServerOptions
-from gpu_worker.policies.configured import make_queue
+from gpu_worker.engines.openai.server_api import ServerOptions
+from gpu_worker.policies.fairness.tiered import make_queue
 
 MODEL = "their-model"
 CARD = {"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": 1000}

@@ -17,7 +17,7 @@ from gpu_worker.engines.interface import (
     Token,
     WorkOrder,
 )
-from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
+from gpu_worker.policies.fairness.accounting import TenantService
 
 MODEL = "scripted"
 

@@ -10,10 +10,9 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from dispatcher.model.fleet import Capability
-from gpu_worker.engines.interface import Engine, EngineEvent, EngineFacts, Token, WorkOrder
+from gpu_worker.engines.interface import Engine, EngineEvent, EngineFacts, SleepFailed, Token, WorkOrder
+from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.swapping.model_swaps import ModelSwaps
-from gpu_worker.engines.swapping.sleep import SleepFailed
 from tests.support.virtual_time import LoopClock
 from tests.support.worker.scripted_engine import ScriptedEngine
 

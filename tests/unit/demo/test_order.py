@@ -27,7 +27,7 @@ from dispatcher.workers.client import HttpWorkerClient
 from functions.http_api.app import make_app
 from gpu_worker.engines.interface import EngineEvent, Token, WorkOrder
 from gpu_worker.engines.modelled.engine import PROFILE, ModelledEngine
-from gpu_worker.policies.configured import make_queue
+from gpu_worker.policies.fairness.tiered import make_queue
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox

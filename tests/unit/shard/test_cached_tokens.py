@@ -11,8 +11,8 @@ from dispatcher.model.facts import Accepted
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.shard.alone import Decided, LoneGate, report
 from dispatcher.shard.settings import ShardSettings
+from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.request import QueueRequest
 
 NOW = 1_800_000_000.0
 FRACTION = 0.25

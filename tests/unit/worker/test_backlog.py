@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.service.slo.backlog import WINDOW_S, Backlog
+from gpu_worker.service.slo_watch import WINDOW_S, Backlog
 
 P, B = Tier.PREMIUM, Tier.BACKGROUND
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.engines.measured.device_memory import free_device_bytes
+from gpu_worker.engines.sleeping_engines import free_device_bytes
 
 
 @pytest.fixture

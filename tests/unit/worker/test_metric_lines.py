@@ -15,11 +15,10 @@ from dispatcher.model.fleet import FleetLoad, PoolDelays, ScaleReport
 from dispatcher.policies.tiers import Tier
 from functions.observability import publish_delays, publish_load, publish_scaling
 from gpu_worker.engines.interface import EngineError, EngineStats
-from gpu_worker.engines.swapping.swap_counts import SwapCounts
-from gpu_worker.policies.preemption.costs import Eviction, Strategy
-from gpu_worker.policies.preemption.victims import Resident
+from gpu_worker.engines.supervised import SwapCounts
+from gpu_worker.policies.preemption import Eviction, Resident, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
-from gpu_worker.service.executions.tally import FIRST_TOKENS_MAX, Tally
+from gpu_worker.service.executions.engine_reader import FIRST_TOKENS_MAX, Tally
 from gpu_worker.service.metric_lines import MetricLines
 from tests.support.emf import DIMENSIONS_MAX, METRICS_MAX, Series, parse, series_in
 from tests.support.virtual_time import run

@@ -14,12 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineStats
-from gpu_worker.engines.swapping.swap_counts import SwapCounts
-from gpu_worker.policies.preemption.costs import Eviction, Strategy
-from gpu_worker.policies.preemption.victims import Resident
+from gpu_worker.engines.supervised import SwapCounts
+from gpu_worker.policies.preemption import Eviction, Resident, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges
-from gpu_worker.service.health.kinds import FailureKind
-from gpu_worker.service.health.probe import ProbeVerdict
+from gpu_worker.service.health.failures import FailureKind, ProbeVerdict
 from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
 from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.engines.minimal_json.document import Unsatisfiable, WorkExceeded
 from gpu_worker.engines.minimal_json.instance import minimal_instance
+from gpu_worker.engines.minimal_json.schema import Unsatisfiable, WorkExceeded
 
 NODE = {
     "type": "object",

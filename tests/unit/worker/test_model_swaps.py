@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from gpu_worker.engines.interface import own_order
+from gpu_worker.engines.model_swaps import REST_S, ModelSwaps, SwapFailed
 from gpu_worker.engines.registry import EngineUnavailable
-from gpu_worker.engines.swapping.model_swaps import REST_S, ModelSwaps, SwapFailed
 from tests.support.virtual_time import run
 from tests.support.worker.swapped_models import Models, prepared
 

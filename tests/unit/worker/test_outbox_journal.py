@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from dispatcher.model.commands import End, Return
 from gpu_worker.service.executions import outbox_journal
-from gpu_worker.service.executions.outbox_journal import Journal
-from gpu_worker.service.executions.outbox_records import (
+from gpu_worker.service.executions.outbox_journal import (
     AttemptReport,
+    Journal,
     acknowledged_record,
     command_record,
     unacknowledged,

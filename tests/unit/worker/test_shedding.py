@@ -11,9 +11,9 @@ import pytest
 from dispatcher.model.worker_protocol import Finished, Token, WorkRefused
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineError, Evicted, RefusedByPolicy
-from gpu_worker.policies.slo.monitor import Attainment, Slo, SloMonitor, SloSettings, SloTargets
-from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
-from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.policies.shedding import Shedder, ShedSettings
+from gpu_worker.policies.slo import Attainment, Slo, SloMonitor, SloSettings, SloTargets
+from gpu_worker.service.slo_watch import SloWatch
 from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.harness import WorkerHarness, order, read
 from tests.support.worker.scripted_engine import FailingEngine, ScriptedEngine

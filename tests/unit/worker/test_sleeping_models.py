@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpu_worker.engines.interface import Token, own_order
+from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
+from gpu_worker.engines.sleeping_engines import FAILURES_MAX
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.swapping.model_swaps import ModelSwaps, SwapFailed
-from gpu_worker.engines.swapping.sleeping_engines import FAILURES_MAX
 from tests.support.virtual_time import run
 from tests.support.worker.swapped_models import DEVICE_BYTES, SLEEP_BYTES, Models, prepared
 

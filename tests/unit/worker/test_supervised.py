@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.interface import (
     Engine,
     EngineError,
     EngineEvent,
     EngineFacts,
     EngineStats,
+    EventQueue,
     Finished,
     Started,
     Token,

@@ -11,10 +11,10 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.tiers import Tier
 from dispatcher.settings.yaml_file import BYTES_MAX
 from gpu_worker.engines.registry import make_engine
-from gpu_worker.policies.configured import make_queue
-from gpu_worker.policies.slo.monitor import Slo, SloSettings
-from gpu_worker.policies.slo.shedding import ShedSettings
-from gpu_worker.policies.tiers.settings import TierSettings, tier_settings
+from gpu_worker.policies.fairness.tiered import make_queue
+from gpu_worker.policies.shedding import ShedSettings
+from gpu_worker.policies.slo import Slo, SloSettings
+from gpu_worker.policies.tiers import TierSettings, tier_settings
 from gpu_worker.service.options import parse_options
 from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.engines.tool_calls import ToolCallParser
+from gpu_worker.engines.generation import ToolCallParser
 
 
 def parsed(pieces: list[str]) -> tuple[str, list[dict[str, Any]]]:

@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.vllm.request_fields import (
-    _READERS,
-    TOKENS_MAX,
-    WEIGHT_MAX,
-    WEIGHT_MIN,
-    RequestFields,
-    read_fields,
-)
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.engines.vllm.protocol import _READERS, TOKENS_MAX, WEIGHT_MAX, WEIGHT_MIN, RequestFields, read_fields
+from gpu_worker.policies.fairness.interface import QueueRequest
 
 NUMBERS = ["weight", "stage", "system_tokens", "output_max", "output_expected", "timeout_s"]
 TEXTS = ["tenant", "app", "interaction", "tier"]

@@ -8,13 +8,12 @@ from math import inf
 import pytest
 
 from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.admission import Admission, AdmissionPlan
+from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.preemption.admission import Admission, AdmissionPlan
-from gpu_worker.policies.preemption.costs import UNCALIBRATED, Calibration, Strategy
-from gpu_worker.policies.preemption.victims import Resident
-from gpu_worker.policies.request import QueueRequest
-from gpu_worker.policies.tiers.settings import TierSettings
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.preemption import UNCALIBRATED, Calibration, Resident, Strategy
+from gpu_worker.policies.tiers import TierSettings
 
 PREMIUM, STANDARD, BACKGROUND, SYSTEM = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND, Tier.SYSTEM
 TIER = {"p": PREMIUM, "s": STANDARD, "b": BACKGROUND, "y": SYSTEM}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_worker.policies.fairness.accounting.arrival_queue import ArrivalQueue
+from gpu_worker.policies.fairness.accounting import ArrivalQueue
 
 
 def test_members_are_in_the_order_of_their_places() -> None:

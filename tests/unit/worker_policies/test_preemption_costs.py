@@ -8,9 +8,8 @@ from math import inf
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.preemption.costs import UNCALIBRATED, Calibration, Eviction, Strategy, cheapest, costs_s
-from gpu_worker.policies.preemption.victims import Resident
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.preemption import UNCALIBRATED, Calibration, Eviction, Resident, Strategy, cheapest, costs_s
 
 SWAP, RECOMPUTE, DROP = Strategy.SWAP, Strategy.RECOMPUTE, Strategy.DROP
 LINK = Calibration(

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.slo.monitor import SloMonitor, SloSettings
-from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
+from gpu_worker.policies.shedding import Shedder, ShedSettings
+from gpu_worker.policies.slo import SloMonitor, SloSettings
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 LATE = {P: 0.5, S: 1.0}

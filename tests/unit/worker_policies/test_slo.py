@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.slo.monitor import TARGETS, Attainment, Slo, SloMonitor, SloSettings, SloTargets
+from gpu_worker.policies.slo import TARGETS, Attainment, Slo, SloMonitor, SloSettings, SloTargets
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 

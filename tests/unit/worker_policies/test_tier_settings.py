@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.tiers.settings import TierSettings, tier_settings
+from gpu_worker.policies.tiers import TierSettings, tier_settings
 
 
 def test_the_defaults_are_the_sources() -> None:

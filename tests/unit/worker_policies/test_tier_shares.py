@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.tiers.settings import TierSettings
-from gpu_worker.policies.tiers.shares import TierShares
+from gpu_worker.policies.tiers import TierSettings, TierShares
 
 PREMIUM, STANDARD, BACKGROUND = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.fairness.interface import Precedence
+from gpu_worker.policies.fairness.interface import Precedence, QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.request import QueueRequest
-from gpu_worker.policies.tiers.settings import TierSettings
-from gpu_worker.policies.tiers.state import PROMOTED
-from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.tiers import PROMOTED, TierSettings
 
 PREMIUM, STANDARD, BACKGROUND, SYSTEM = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND, Tier.SYSTEM
 TIER = {"p": PREMIUM, "s": STANDARD, "b": BACKGROUND, "y": SYSTEM}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.interface import Precedence
-from gpu_worker.policies.preemption.victims import Resident, Shortage, choose_victims, sort_by_protection
+from gpu_worker.policies.preemption import Resident, Shortage, choose_victims, sort_by_protection
 
 PREMIUM, STANDARD, BACKGROUND = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 

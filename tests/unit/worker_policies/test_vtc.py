@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_worker.policies.configured import make_queue
 from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.tiered import make_queue
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 
 

@@ -18,13 +18,13 @@ if importlib.util.find_spec("vllm") is None:
 import psutil
 
 from dispatcher.processes.bootstrap import RealClock
+from gpu_worker.engines import model_swaps
 from gpu_worker.engines.interface import Engine, Token, own_order
-from gpu_worker.engines.models.tiny import TinySize, build_tiny_model
+from gpu_worker.engines.model_swaps import ModelSwaps
+from gpu_worker.engines.random_llama import TinySize, build_tiny_model
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.swapping import model_swaps
-from gpu_worker.engines.swapping.model_swaps import ModelSwaps
 from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
-from gpu_worker.engines.vllm.sleep import weight_bytes
+from gpu_worker.engines.vllm.process import weight_bytes
 from tests.support.hang_guard import HANG_S
 
 ARGUMENTS = ("--max-model-len", "960", "--num-gpu-blocks-override", "33")

@@ -4,10 +4,18 @@ Each step:
 
     grow      each decoding sequence gets the block of its next token; where none is spare the engine evicts, natively,
               the last of `sort_by_protection`, until there is one
-    admit     a pass of gpu_worker/policies/preemption/admission.py, if one is due and no sequence was just evicted for
+    admit     a pass of gpu_worker/policies/admission.py, if one is due and no sequence was just evicted for
               want of blocks
     compute   one token of each decoding sequence, and prompts: with `chunk_tokens` parts of prompts beside the decodes,
               else the whole prompts of all admitted sequences in a step of their own
+
+What happens to a victim:
+
+    swap        its KV is copied to host memory and later back (Copies); then it decodes on
+    recompute   its KV is thrown away; when it returns, prompt and output so far are prefilled again, which gives the
+                next token
+    drop        it ends unserved. `exhausted`: because it was preempted as often as the settings allow; a native
+                eviction ends such a sequence too
 
 A newcomer enters with the blocks of its prompt, a sequence that returns also with those of its output so far. Prompts
 that are begun come before those of newcomers, the more urgent ones first. Every step is taken; none is skipped.
@@ -22,11 +30,222 @@ The model has no clock. A driver gives it the time: the simulator a virtual one,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
-from gpu_worker.engines.modelled.paged.batch import PagedBatch, Part, take_part
-from gpu_worker.engines.modelled.paged.profile import PagedProfile
-from gpu_worker.engines.modelled.paged.sequence import PagedSequence
-from gpu_worker.policies.preemption.admission import Admission
+from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget, PagedSequence
+from gpu_worker.engines.modelled.paged.profile import Copies, PagedProfile
+from gpu_worker.policies.admission import RESERVED_FOR, Admission
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.preemption import Eviction, Strategy, sort_by_protection
+from gpu_worker.policies.scheduling_stats import SchedulingStats
+
+_Part = tuple[PagedSequence, int]
+"""A sequence, and how many of its tokens a step prefills."""
+
+
+class PagedBatch:
+    """The batch: which sequences enter, and which leave for others or for want of blocks.
+
+    `sequences`: all of the model, waiting and running, by request id. `dropped`: those that ended unserved since the
+    last `take_dropped`. `kv_tokens`: tokens in the cache.
+    """
+
+    def __init__(self, profile: PagedProfile, admission: Admission) -> None:
+        self.admission = admission
+        self.copies = Copies(admission.calibration)
+        self.counts = SchedulingStats()
+        self.sequences: dict[str, PagedSequence] = {}
+        self.kv_budget = PagedKvBudget(profile, admission, self.sequences)
+        self.kv_tokens = 0
+        self.dropped: list[PagedSequence] = []
+        self._policy = admission.policy
+        self._whole_prompts = profile.chunk_tokens is None
+        self._extra_tokens = profile.prompt_extra_tokens
+
+    @property
+    def running(self) -> list[PagedSequence]:
+        """The running sequences in the order in which they entered."""
+        return self.kv_budget.running
+
+    @property
+    def waiting(self) -> int:
+        return len(self.sequences) - len(self.running)
+
+    def enqueue(self, request: QueueRequest, now_s: float) -> PagedSequence | None:
+        """Add a request that arrives. It ends after its `output_tokens` where they are known, else after the most.
+        None: the policy refuses it."""
+        if not self.admission.enqueue(request, now_s):
+            return None
+        prompt, output_most = request.input_tokens + self._extra_tokens, request.output_tokens_max or 1
+        output = output_most if request.output_tokens is None else max(request.output_tokens, 1)
+        most = self.admission.blocks_max(request.tier, self.kv_budget.blocks_total)
+        blocks_most = min(self.kv_budget.blocks_of(prompt + output_most), most)
+        sequence = PagedSequence(request, prompt, output, blocks_most, left=prompt)
+        self.sequences[request.request_id] = sequence
+        return sequence
+
+    def expired(self, now_s: float) -> list[str]:
+        """Return the requests that are past their deadline, each once. The driver aborts them."""
+        self.admission.begin_pass(now_s)
+        found = self.admission.pop_expired()
+        self.counts.expired += len(found)
+        return found
+
+    def end(self, sequence: PagedSequence) -> None:
+        """Remove a running sequence that is done or aborted."""
+        self._out(sequence)
+        self._policy.finish(sequence.request.request_id)
+        del self.sequences[sequence.request.request_id]
+
+    def cancel(self, sequence: PagedSequence) -> None:
+        """Remove a waiting sequence."""
+        self.kv_budget.swap_bytes_used -= sequence.swap_bytes
+        self._policy.cancel(sequence.request.request_id)
+        del self.sequences[sequence.request.request_id]
+
+    def take_dropped(self) -> list[PagedSequence]:
+        dropped, self.dropped = self.dropped, []
+        return dropped
+
+    def admit(
+        self, step_tokens: int, now_s: float, *, begun: bool
+    ) -> tuple[list[PagedSequence], list[_Part], set[PagedSequence]]:
+        """Run a pass of admissions. Return the sequences that entered, their parts of the step, and the victims.
+
+        `step_tokens`: prompt tokens that the step can still take; `begun`: other sequences have parts of it already. A
+        prompt that is prefilled whole and is longer than that is prefilled alone.
+        """
+        self.admission.begin_pass(now_s)
+        self.kv_budget.begin_pass()
+        entered: list[PagedSequence] = []
+        parts: list[_Part] = []
+        victims: set[PagedSequence] = set()
+        while step_tokens > 0 and (plan := self.admission.next_plan(self.kv_budget)) is not None:
+            sequence = self.sequences[plan.request.request_id]
+            if self._whole_prompts and (begun or parts) and sequence.left > step_tokens:
+                break
+            for eviction in plan.evictions:
+                victims.add(self.sequences[eviction.resident.request_id])
+                self._evict(eviction, now_s)
+            self._enter(sequence, now_s)
+            entered.append(sequence)
+            if sequence.ready_s <= now_s:
+                most = max(step_tokens, sequence.left) if self._whole_prompts else step_tokens
+                step_tokens = take_part(parts, sequence, most)
+        return entered, parts, victims
+
+    def _enter(self, sequence: PagedSequence, now_s: float) -> None:
+        self._policy.admit(sequence.request.request_id)
+        self.kv_budget.enter(sequence)
+        self.kv_tokens += sequence.held
+        if sequence.preemptions:
+            self._resume(sequence, now_s)
+
+    def _resume(self, sequence: PagedSequence, now_s: float) -> None:
+        self.counts.resumed += 1
+        self.counts.recomputed_tokens += sequence.lost
+        if sequence.predicted_s is not None:
+            again_s = self.admission.calibration.prefill_s(sequence.lost)
+            self.counts.record_cost(Strategy.RECOMPUTE, predicted_s=sequence.predicted_s, measured_s=again_s)
+        if sequence.swap_bytes:
+            self.copies.swap_in(sequence.held, now_s)
+            sequence.ready_s = self.copies.in_until_s
+            self.counts.swapped_in_bytes += sequence.swap_bytes
+            self.kv_budget.swap_bytes_used -= sequence.swap_bytes
+        sequence.lost, sequence.predicted_s, sequence.swap_bytes = 0, None, 0.0
+
+    def _out(self, sequence: PagedSequence) -> None:
+        self.kv_tokens -= sequence.held
+        self.kv_budget.leave(sequence)
+
+    def _evict(self, eviction: Eviction, now_s: float) -> None:
+        """Evict by the strategy of the plan."""
+        self.counts.count_eviction(eviction)
+        sequence = self.sequences[eviction.resident.request_id]
+        if eviction.strategy is Strategy.DROP:
+            self._drop(sequence, exhausted=eviction.exhausted)
+        elif eviction.strategy is Strategy.SWAP:
+            self._swap_out(sequence, now_s)
+        else:
+            self._throw_away(sequence)
+            sequence.predicted_s = eviction.predicted_s
+
+    def _drop(self, sequence: PagedSequence, *, exhausted: bool) -> None:
+        self.end(sequence)
+        sequence.exhausted = exhausted
+        self.dropped.append(sequence)
+
+    def _swap_out(self, sequence: PagedSequence, now_s: float) -> None:
+        sequence.swap_bytes = self.copies.swap_out(sequence.held, now_s)
+        self.counts.swapped_out_bytes += sequence.swap_bytes
+        self.kv_budget.swap_bytes_used += sequence.swap_bytes
+        self._preempt(sequence)
+
+    def _throw_away(self, sequence: PagedSequence) -> None:
+        sequence.lost = sequence.held
+        self._preempt(sequence)
+        sequence.left = sequence.length
+
+    def _preempt(self, sequence: PagedSequence) -> None:
+        self._out(sequence)
+        self._policy.preempt(sequence.request.request_id)
+        sequence.preemptions += 1
+
+    def grow(self) -> bool:
+        """Take the blocks of the next tokens. Return whether a sequence was evicted natively for them."""
+        block_tokens = self.kv_budget.block_tokens
+        wanting = [one for one in self.running if not one.left and one.length > one.blocks * block_tokens]
+        if not wanting:
+            return False
+        if len(wanting) <= min(self.kv_budget.spare(sequence.request.tier) for sequence in wanting):
+            for sequence in wanting:
+                self.kv_budget.grow(sequence, 1)
+            return False
+        return self._grow_in_order(set(wanting))
+
+    def _grow_in_order(self, wanting: set[PagedSequence]) -> bool:
+        by_id = {sequence.request.request_id: sequence for sequence in self.running}
+        close = self.admission.settings.lead_max < inf
+        kept = sort_by_protection(
+            [sequence.resident() for sequence in self.running],
+            rank=lambda name: by_id[name].rank,
+            protected=lambda name: by_id[name].protected,
+            lead=(lambda name: self._policy.counter(by_id[name].request.tenant) or 0.0) if close else None,
+        )
+        order = [by_id[resident.request_id] for resident in kept]
+        for sequence in order:
+            if sequence in wanting:
+                while sequence.blocks and self.kv_budget.spare(sequence.request.tier) < 1:
+                    self._evict_natively(self._last(order, sequence))
+                if sequence.blocks:
+                    self.kv_budget.grow(sequence, 1)
+        return len(order) > len(self.running)
+
+    def _last(self, order: list[PagedSequence], wanting: PagedSequence) -> PagedSequence:
+        """Return the last sequence whose blocks `wanting` may use: if only reserved blocks are free, one whose tier may
+        not use them."""
+        outside = wanting.request.tier not in RESERVED_FOR and self.kv_budget.free > 0
+        return next(
+            last
+            for last in reversed(order)
+            if last.blocks and not last.protected and not (outside and last.request.tier in RESERVED_FOR)
+        )
+
+    def _evict_natively(self, sequence: PagedSequence) -> None:
+        self.counts.native += 1
+        if self.kv_budget.exhausted(sequence.request.request_id):
+            self.counts.exhausted += 1
+            self._drop(sequence, exhausted=True)
+        else:
+            self._throw_away(sequence)
+
+
+def take_part(parts: list[_Part], sequence: PagedSequence, step_tokens: int) -> int:
+    """Add what fits of the tokens that `sequence` has left; return the tokens that the step can still take."""
+    tokens = min(sequence.left, step_tokens)
+    if tokens:
+        parts.append((sequence, tokens))
+    return step_tokens - tokens
 
 
 @dataclass(slots=True)
@@ -35,7 +254,7 @@ class Step:
     where the batch waits for a copy, or is empty. `entered`: admitted at the beginning of this step."""
 
     decoding: list[PagedSequence]
-    parts: list[Part]
+    parts: list[_Part]
     entered: list[PagedSequence]
 
     def remove(self, sequence: PagedSequence) -> None:
@@ -58,7 +277,7 @@ class PagedModel:
         evicted = batch.grow()
         ready = [sequence for sequence in batch.running if sequence.ready_s <= now_s]
         decoding = [sequence for sequence in ready if not sequence.left]
-        parts: list[Part] = []
+        parts: list[_Part] = []
         entered: list[PagedSequence] = []
         step_tokens = self._step_tokens(decoding)
         for sequence in sorted((one for one in ready if one.left), key=lambda one: (not one.protected, one.rank)):

@@ -1,21 +1,62 @@
-"""Normalises one answer, chunk by chunk or whole: OpenAI's form comes out, whatever server it came from (kinds.py)."""
+"""Normalises one answer, chunk by chunk or whole: OpenAI's form comes out, whatever server it came from (kinds.py).
+
+What is guessed or left out is counted, and logged once for each kind (Oddities).
+"""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.fields.chat_objects import ASSISTANT
-from gpu_worker.engines.openai.errors import error_of_fault, failed
-from gpu_worker.engines.openai.normal.faults import Fault, fault_in_chunk, fault_in_text, fault_of
+from gpu_worker.engines.openai.normal.faults import (
+    Fault,
+    error_of_fault,
+    failed,
+    fault_in_chunk,
+    fault_in_text,
+    fault_of,
+)
 from gpu_worker.engines.openai.normal.kinds import FAILURES, LENGTH_WORDS, REASONS, UNFINISHED, word
-from gpu_worker.engines.openai.normal.oddities import Oddities
-from gpu_worker.engines.openai.normal.texts import REPLACEMENT, Halves, read_content
 from gpu_worker.engines.openai.normal.tool_calls import ToolCalls
 from gpu_worker.engines.openai.normal.usage import find_usage
-from gpu_worker.engines.openai.normal.values import TooDeep, clean, clean_logprobs, parse_json
+from gpu_worker.engines.openai.normal.values import (
+    REPLACEMENT,
+    Halves,
+    TooDeep,
+    clean,
+    clean_logprobs,
+    parse_json,
+    read_content,
+)
 from gpu_worker.engines.openai.sse import Nonsense, ServerEvent
+
+logger = logging.getLogger("headgate.engine")
+
+KINDS_MAX = 100
+"""A server can send any number of unknown words; more kinds are counted as one."""
+WORD_CHARS_MAX = 40
+
+
+class Oddities:
+    """Counts the oddities of one server. `counts`: their numbers by what was done and the server's own word for it."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def note(self, done: str, word: str) -> None:
+        """Count that the layer did `done` because of the server's `word`. Log it the first time."""
+        shown = word[:WORD_CHARS_MAX]
+        kind = (done, shown)
+        if kind not in self.counts and len(self.counts) >= KINDS_MAX:
+            kind = (done, "…")
+        self.counts[kind] += 1
+        if self.counts[kind] == 1:
+            logger.warning("%s: %r (logged once)", done, kind[1])
+
 
 _KNOWN = frozenset(ASSISTANT.fields) - {"function_call", "audio", "tool_call_id", "name"}
 """The fields of a message that a request may have in the next turn."""

@@ -1,10 +1,18 @@
-"""Finds the error in what a server sent: its status, and its text for a tenant. Pure.
+"""The error in what a server sent: its status, its text for a tenant, and what it means for the request. Pure.
 
 The status is the HTTP status if that is an error. Otherwise it is that of the error object's code, type or status, as a
 number or as a word (kinds.STATUSES), and 500 if none of them is known.
 
 A tenant gets the text only for its own faults. The text can quote the engine's address, its key, or a file. So what
 shows how the service is built is removed from it: keys, addresses, paths and tracebacks.
+
+| the server's answer | error |
+| --- | --- |
+| 400, 413, 422 | the request's own fault: `context_length_exceeded` if code or text says so, else `invalid_request` |
+| 429, 503, 529 | `engine_overloaded`, with the status and the Retry-After (service/health) |
+| anything else | `generation_failed`: the gate tries again |
+
+Each error has the server's status, and its Retry-After.
 """
 
 from __future__ import annotations
@@ -14,13 +22,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from gpu_worker.engines.interface import EngineError, PromptTooLong
 from gpu_worker.engines.openai.normal.kinds import CODE_NAMES, STATUSES, TEXT_NAMES, TOO_LONG, word
-from gpu_worker.engines.openai.normal.texts import without_surrogates
+from gpu_worker.engines.openai.normal.values import without_surrogates
 
-TEXT_CHARS_MAX = 500
+_TEXT_CHARS_MAX = 500
 READ_CHARS_MAX = 10_000
 """The most characters of a text, before keys and addresses are removed."""
-UNKNOWN = 500
+_UNKNOWN = 500
 _ERROR_LINE = re.compile(rb"\s*\[?(error|exception|internal server error)\b", re.IGNORECASE)
 _PLACES = ("error", "errors", "fault", "exception", "base_resp")
 _TRACEBACK = re.compile(r"\s*(Traceback \(most recent call last\)|\n\s*File \"|\n\s*at [\w.$<>]+\().*", re.DOTALL)
@@ -69,7 +78,7 @@ def fault_of(payload: Any, status: int | None = None) -> Fault:
     objects = list(_objects(payload))
     words = [word for each in objects for word in _words(each)]
     if status is None:
-        status = next((found for each in objects if (found := _status(each)) is not None), UNKNOWN)
+        status = next((found for each in objects if (found := _status(each)) is not None), _UNKNOWN)
     return Fault(status, _clean(_text(payload)), not TOO_LONG.isdisjoint(words))
 
 
@@ -92,7 +101,7 @@ def fault_in_chunk(chunk: Mapping[str, Any], name: str = "") -> Fault | None:
 def fault_in_text(data: bytes, name: str) -> Fault | None:
     """Return the fault in an event that is no JSON; None if it does not look like one."""
     if name == "error" or _ERROR_LINE.match(data):
-        return Fault(UNKNOWN, _plain(data))
+        return Fault(_UNKNOWN, _plain(data))
     return None
 
 
@@ -172,4 +181,34 @@ def _plain(body: bytes) -> str:
 
 
 def _clean(text: str) -> str:
-    return redact(without_surrogates(text[:READ_CHARS_MAX]))[:TEXT_CHARS_MAX]
+    return redact(without_surrogates(text[:READ_CHARS_MAX]))[:_TEXT_CHARS_MAX]
+
+
+_OWN_FAULTS = frozenset({400, 413, 422})
+_OVERLOADED = frozenset({429, 503, 529})
+_TOO_LONG = re.compile(
+    r"context.{0,3}(length|size|window)|maximum.{0,20}(length|tokens)|too long|max_model_len", re.IGNORECASE
+)
+
+
+def failed(reason: str, status: int | None = None, retry_after_s: float | None = None) -> EngineError:
+    message = f"the engine failed on this request: {reason}"
+    return EngineError("generation_failed", message, status=status, retry_after_s=retry_after_s)
+
+
+def error_of_status(status: int, body: bytes, retry_after_s: float | None = None) -> EngineError:
+    """Return the error of an HTTP error. `body`: as much of it as was read."""
+    return error_of_fault(fault_of_body(status, body), retry_after_s)
+
+
+def error_of_fault(fault: Fault, retry_after_s: float | None = None) -> EngineError:
+    """Return the error of a fault that the server reports, with an HTTP status or within an answer."""
+    status = fault.status
+    if status in _OWN_FAULTS:
+        if fault.is_too_long or _TOO_LONG.search(fault.text):
+            return PromptTooLong(fault.text or "the prompt is too long for the model", status=status)
+        return EngineError("invalid_request", fault.text or "the engine refused the request as invalid", status=status)
+    if status in _OVERLOADED:
+        message = "the engine takes no more requests for now"
+        return EngineError("engine_overloaded", message, status=status, retry_after_s=retry_after_s)
+    return failed("it reported an error", status, retry_after_s)

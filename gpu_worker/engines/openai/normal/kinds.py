@@ -14,17 +14,17 @@
 | arguments as an object; no arguments | a JSON text; `{}` | tool_calls.py |
 | a name in pieces, or repeated | the name, once | tool_calls.py |
 | `function_call` | a tool call | answer.py |
-| content as a list of parts (TEXT_PARTS, REASONING_PARTS) | text, and `reasoning_content` | texts.py |
-| a text, or arguments, of more than an event between worker and gate | several pieces | long_pieces.py |
-| a surrogate pair in two pieces | one character; a half alone is U+FFFD | texts.py |
+| content as a list of parts (TEXT_PARTS, REASONING_PARTS) | text, and `reasoning_content` | values.py |
+| a text, or arguments, of more than an event between worker and gate | several pieces | events.py |
+| a surrogate pair in two pieces | one character; a half alone is U+FFFD | values.py |
 | `NaN`, `Infinity`, numbers beyond a float | null; in log probabilities -9999.0 | values.py |
 | `-Infinity` | -9999.0, as OpenAI writes it | values.py |
 | usage as floats, under other names or in other places | whole numbers under OpenAI's names | usage.py |
-| usage of zero for an answer with text | the count of its pieces | counts.py |
+| usage of zero for an answer with text | the count of its pieces | usage.py |
 | an unknown field of a delta or of a call | `provider_specific_fields`, which can be sent back | answer.py |
 | a field that is nested too deeply to send back | left out | answer.py |
 
-What is guessed or left out is counted, and logged once for each kind (oddities.py).
+What is guessed or left out is counted, and logged once for each kind (answer.py).
 """
 
 from __future__ import annotations

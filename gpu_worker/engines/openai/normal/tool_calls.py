@@ -16,11 +16,10 @@ from typing import Any
 from dispatcher.fields.chat_objects import TOOL_CALL
 from dispatcher.fields.limits import NAME_CHARS_MAX
 from gpu_worker.engines.interface import EngineError
-from gpu_worker.engines.openai.normal.texts import REPLACEMENT, Halves, without_surrogates
-from gpu_worker.engines.openai.normal.values import clean, clean_fields
+from gpu_worker.engines.openai.normal.values import REPLACEMENT, Halves, clean, clean_fields, without_surrogates
 from gpu_worker.engines.openai.sse import Nonsense
 
-CALLS_MAX = 1_000
+_CALLS_MAX = 1_000
 _KNOWN = frozenset(TOOL_CALL.fields) | {"type"}
 _OWN = frozenset({"id", "function", "index", "type", "name", "arguments"})
 _ARGUMENTS = ("arguments", "input", "parameters")
@@ -159,8 +158,8 @@ class ToolCalls:
         return other and piece.index is None and not piece.id
 
     def _new(self, piece: _Piece) -> _Call:
-        if len(self._calls) >= CALLS_MAX:
-            raise Nonsense(f"more than {CALLS_MAX} tool calls")
+        if len(self._calls) >= _CALLS_MAX:
+            raise Nonsense(f"more than {_CALLS_MAX} tool calls")
         call = _Call(len(self._calls), piece.index, piece.id)
         self._calls.append(call)
         return call

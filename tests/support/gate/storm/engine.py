@@ -17,7 +17,7 @@ from gpu_worker.engines.interface import (
     Token,
     WorkOrder,
 )
-from gpu_worker.service.health.probe import PROBE_TENANT
+from gpu_worker.service.health.failures import PROBE_TENANT
 from tests.support.gate.storm.books import Books, Execution, token_of
 
 MODELS = ("m", "n", "o")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dispatcher.model.commands import End
-from gpu_worker.service.executions.outbox_journal import Journal
-from gpu_worker.service.executions.outbox_records import AttemptReport
+from gpu_worker.service.executions.outbox_journal import AttemptReport, Journal
 
 
 class Disk:

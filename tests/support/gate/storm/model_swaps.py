@@ -8,7 +8,7 @@ from random import Random
 
 from dispatcher.model.fleet import LoadableModel
 from gpu_worker.engines.interface import EngineFacts
-from gpu_worker.engines.swapping.model_swaps import SwapFailed
+from gpu_worker.engines.model_swaps import SwapFailed
 from tests.support.gate.storm.engine import CONTEXT_TOKENS, MODELS, StormEngine
 
 SWAP_S = 0.3
@@ -18,7 +18,7 @@ FAILS = 0.2
 
 
 class StormSwaps:
-    """gpu_worker.engines.swapping.model_swaps.ModelSwaps, as far as a worker's swapper needs it."""
+    """gpu_worker.engines.model_swaps.ModelSwaps, as far as a worker's swapper needs it."""
 
     def __init__(self, engine: StormEngine, count: int, random: Random, service_per_s: float = 0.0) -> None:
         """`service_per_s`: the throughput of each model until it is measured; 0: unknown."""

@@ -12,8 +12,8 @@ import pytest
 from dispatcher.model.worker_protocol import WorkRefused
 from gpu_worker.engines.interface import EngineError, WorkOrder
 from gpu_worker.service.health.engine_health import EVERY_S
-from gpu_worker.service.health.failing_tenants import FREE, HOLD_MAX_S
-from gpu_worker.service.health.probe import PROBE_TENANT
+from gpu_worker.service.health.failures import PROBE_TENANT
+from gpu_worker.service.health.limits import FREE, HOLD_MAX_S
 from tests.support.virtual_time import run
 from tests.support.worker.fleet import Fault, FaultyEngine, Fleet, fleet
 

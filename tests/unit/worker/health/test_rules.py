@@ -7,9 +7,17 @@ import pytest
 from gpu_worker.engines.interface import EngineError, Evicted, PromptTooLong, RefusedByPolicy
 from gpu_worker.service.agent import AgentSettings
 from gpu_worker.service.health.engine_health import FailedCall, FailedCalls
-from gpu_worker.service.health.failing_tenants import FORGET_S, FREE, HOLD_MAX_S, TENANTS_MAX, FailingTenants
-from gpu_worker.service.health.kinds import FailureKind, kind_of, overload_status
-from gpu_worker.service.health.slot_limit import FULL_S, HOLD_S, SlotLimit
+from gpu_worker.service.health.failures import FailureKind, kind_of, overload_status
+from gpu_worker.service.health.limits import (
+    FORGET_S,
+    FREE,
+    FULL_S,
+    HOLD_MAX_S,
+    HOLD_S,
+    TENANTS_MAX,
+    FailingTenants,
+    SlotLimit,
+)
 
 SLOTS = 16
 FAILED = FailedCall(False, 500, "generation_failed", "it failed")

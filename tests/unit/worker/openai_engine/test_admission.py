@@ -13,8 +13,8 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import Finished, RefusedByPolicy, Started, WorkOrder, own_order
 from gpu_worker.engines.openai.engine import OpenAiEngine
-from gpu_worker.policies.configured import make_queue
-from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
+from gpu_worker.policies.fairness.accounting import TenantService
+from gpu_worker.policies.fairness.tiered import make_queue
 from tests.support.virtual_time import run
 from tests.support.worker.openai_server import FakeServer, counting, engine_of, last, options, outcome
 

@@ -22,7 +22,7 @@ from gpu_worker.engines.interface import (
     WorkOrder,
     own_order,
 )
-from gpu_worker.engines.openai.bodies import TEMPLATE_TOKENS
+from gpu_worker.engines.openai.server_api import TEMPLATE_TOKENS
 from tests.support.virtual_time import run
 from tests.support.worker.openai_server import (
     CARD,

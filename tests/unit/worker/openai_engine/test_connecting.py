@@ -11,10 +11,10 @@ import pytest
 from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import EngineError, EngineFacts, Finished, own_order
 from gpu_worker.engines.openai.engine import OpenAiEngine
-from gpu_worker.engines.openai.options import ServerOptions
+from gpu_worker.engines.openai.server_api import ServerOptions
 from gpu_worker.engines.registry import EngineUnavailable, make_engine
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.policies.configured import make_queue
+from gpu_worker.policies.fairness.tiered import make_queue
 from tests.support.virtual_time import LoopClock, run
 from tests.support.worker.openai_server import CARD, MODEL, FakeServer, counting, last, options, outcome, says
 

@@ -13,7 +13,7 @@ from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import EngineError, EngineEvent, Finished, WorkOrder, own_order
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.sse import LINE_BYTES_MAX
-from gpu_worker.policies.configured import make_queue
+from gpu_worker.policies.fairness.tiered import make_queue
 from tests.support.virtual_time import run
 from tests.support.worker.openai_server import (
     DONE,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_worker.engines.interface import EngineError
-from gpu_worker.engines.vllm.ends import check_end
+from gpu_worker.engines.vllm.protocol import check_end
 
 
 def ended(finish_reason: str | None, stop_reason: Any) -> str:

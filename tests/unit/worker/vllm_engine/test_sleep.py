@@ -15,11 +15,11 @@ import pytest
 
 from dispatcher.processes.bootstrap import RealClock
 from gpu_worker.engines.interface import Engine, Token, own_order
+from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.swapping.model_swaps import ModelSwaps
 from gpu_worker.engines.vllm import process
 from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
-from gpu_worker.engines.vllm.sleep import weight_bytes
+from gpu_worker.engines.vllm.process import weight_bytes
 from tests.support.worker import sleeping_server
 
 WEIGHT_BYTES = 1000

@@ -1,1 +1,0 @@
-"""Measurements of the machine that an engine runs on: step times, copy rates, predicted and observed costs."""

@@ -1,1 +1,0 @@
-"""Models that one worker loads, puts to sleep and exchanges."""

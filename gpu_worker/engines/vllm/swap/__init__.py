@@ -1,1 +1,0 @@
-"""Preemption by swapping inside vLLM: a victim's KV blocks go to host memory and come back."""

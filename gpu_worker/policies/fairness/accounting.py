@@ -1,0 +1,264 @@
+"""What several queue policies are built from: a queue in the order of arrival, a heap of tenants by counter, the
+counters, and the service that each tenant has received.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+STALE_PLACES_MAX = 16
+"""Stale places that the heap may keep beyond the number of members."""
+
+
+class ArrivalQueue(Generic[T]):
+    """A queue in the order of arrival, from which a member can also leave in the middle.
+
+    Members stand by place, the number in the order of arrival. Adding and removing are O(log n) amortized.
+
+    The places form a heap. The place of a member that left becomes stale; it is dropped when it reaches the head, or
+    when stale places outnumber the members. Each member costs one number, because there may be a million queues of one
+    member.
+    """
+
+    __slots__ = ("_members", "_places")
+
+    def __init__(self) -> None:
+        self._members: dict[int, T] = {}
+        self._places: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, place: int, member: T) -> None:
+        """Add a member, which may return to an earlier place."""
+        self._members[place] = member
+        heappush(self._places, place)
+
+    def head(self) -> T:
+        """Return the member of the lowest place. Raises IndexError if the queue is empty."""
+        while self._places[0] not in self._members:
+            heappop(self._places)
+        return self._members[self._places[0]]
+
+    def remove(self, place: int) -> T:
+        member = self._members.pop(place)
+        if self._places[0] == place:
+            heappop(self._places)
+        elif len(self._places) > 2 * len(self._members) + STALE_PLACES_MAX:
+            self._places = list(self._members)
+            heapify(self._places)
+        return member
+
+
+SLACK = 64
+"""Entries that the heap may hold beyond twice the number of names."""
+
+
+class LazyMinHeap:
+    """A heap of names with keys that mostly rise: a stale entry is corrected only when it reaches the top.
+
+    An entry holds the key at the time of its push. While keys only rise, this is a lower bound of the current key. When
+    a stale entry is at the top, the current key replaces it. A rise costs at most one such replacement, whatever the
+    other keys do, so `lowest` is O(log names) amortized and a rising key costs nothing at all. A key that falls must be
+    announced (`key_decreased`), which pushes a fresh entry. Its old entry is dropped when it reaches the top, or when
+    stale entries outnumber the names.
+
+    Orders names by `key(name)` and ties by name, so that the same events give the same order.
+    """
+
+    __slots__ = ("_heap", "_key", "_members")
+
+    def __init__(self, key: Callable[[str], float]) -> None:
+        self._key = key
+        self._members: set[str] = set()
+        self._heap: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def entries(self) -> int:
+        """Return the number of heap entries, stale ones included."""
+        return len(self._heap)
+
+    def add(self, name: str) -> None:
+        self._members.add(name)
+        self._push(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a name if it is present."""
+        self._members.discard(name)
+
+    def key_decreased(self, name: str) -> None:
+        """Correct the position of a name after its key fell. An absent name is ignored."""
+        if name in self._members:
+            self._push(name)
+
+    def lowest(self) -> tuple[float, str] | None:
+        """Return the lowest key and its name, which stays in the heap; None if the heap is empty."""
+        heap, members, key_of = self._heap, self._members, self._key
+        while heap:
+            pushed, name = heap[0]
+            if name not in members:
+                heappop(heap)
+                continue
+            key = key_of(name)
+            if key == pushed:
+                return heap[0]
+            if key > pushed:
+                heapreplace(heap, (key, name))
+            else:
+                heappop(heap)
+        return None
+
+    def _push(self, name: str) -> None:
+        heappush(self._heap, (self._key(name), name))
+        if len(self._heap) > 2 * len(self._members) + SLACK:
+            self._heap = [(self._key(member), member) for member in self._members]
+            heapify(self._heap)
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How fast the counter of a tenant with running requests rises. The counter is up to date at `since_step`."""
+
+    requests: int
+    per_step: float
+    since_step: int
+
+
+class TenantCounters:
+    """A counter for each tenant that rises with every decode step while requests of the tenant run.
+
+    Counters are in service units over weight. `step`: decode steps so far, which the owner increments.
+
+    A decode step costs nothing: a counter is brought up to date only when it is read or changed.
+    """
+
+    __slots__ = ("_paces", "_values", "step")
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._values: dict[str, float] = {}
+        self._paces: dict[str, _Pace] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def value(self, tenant: str) -> float:
+        """Return the tenant's counter; 0 if it has none."""
+        value = self._values.get(tenant, 0.0)
+        pace = self._paces.get(tenant)
+        return value if pace is None else value + pace.per_step * (self.step - pace.since_step)
+
+    def add(self, tenant: str, amount: float) -> None:
+        self._values[tenant] = self._values.get(tenant, 0.0) + amount
+
+    def lift(self, tenant: str, level: float) -> None:
+        """Raise the counter to at least `level`."""
+        self._settle(tenant)
+        self._values[tenant] = max(self._values.get(tenant, 0.0), level)
+
+    def run(self, tenant: str, per_step: float) -> None:
+        """Add `per_step` to the counter at every step from now on, for one more running request."""
+        pace = self._settle(tenant)
+        if pace is None:
+            self._paces[tenant] = _Pace(1, per_step, self.step)
+        else:
+            pace.requests += 1
+            pace.per_step += per_step
+
+    def stop(self, tenant: str, per_step: float) -> None:
+        """Undo a `run` of the same `per_step`: the request no longer runs."""
+        self._settle(tenant)
+        pace = self._paces[tenant]
+        pace.requests -= 1
+        pace.per_step -= per_step
+        if not pace.requests:
+            del self._paces[tenant]
+
+    def keep(self, wanted: Callable[[str, float], bool]) -> None:
+        """Drop the counters that are not wanted. None of their tenants may have a running request."""
+        self._values = {tenant: value for tenant, value in self._values.items() if wanted(tenant, value)}
+
+    def drop(self, tenant: str) -> None:
+        """Drop the counter of a tenant without running requests."""
+        self._values.pop(tenant, None)
+
+    def _settle(self, tenant: str) -> _Pace | None:
+        """Bring the tenant's counter up to date, and return its pace."""
+        pace = self._paces.get(tenant)
+        if pace is not None and pace.since_step != self.step:
+            self._values[tenant] = self._values.get(tenant, 0.0) + pace.per_step * (self.step - pace.since_step)
+            pace.since_step = self.step
+        return pace
+
+
+_ABSENT_KEPT_MAX = 10_000
+"""Absent tenants that are remembered. Beyond it, the tenant absent for the longest time restarts from zero."""
+
+
+@dataclass(slots=True)
+class TenantService:
+    """Tokens, and service in the units of h; weights are not applied."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    service: float = 0.0
+
+    def __add__(self, other: TenantService) -> TenantService:
+        tokens = self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
+        return TenantService(*tokens, self.service + other.service)
+
+
+class ServiceByTenant:
+    """The service that each tenant has received, for reports and metrics; no decision depends on it.
+
+    A tenant is present while at least one of its requests waits or runs.
+    """
+
+    def __init__(self) -> None:
+        self._requests: dict[str, int] = {}
+        self._present: dict[str, TenantService] = {}
+        self._absent: OrderedDict[str, TenantService] = OrderedDict()
+
+    def add_request(self, tenant: str) -> None:
+        count = self._requests.get(tenant, 0)
+        self._requests[tenant] = count + 1
+        if not count:
+            self._present[tenant] = self._absent.pop(tenant, TenantService())
+
+    def remove_request(self, tenant: str) -> bool:
+        """Return whether the tenant is still present."""
+        self._requests[tenant] -= 1
+        if self._requests[tenant]:
+            return True
+        del self._requests[tenant]
+        received = self._present.pop(tenant)
+        if received.input_tokens or received.output_tokens:
+            self._absent[tenant] = received
+        if len(self._absent) > _ABSENT_KEPT_MAX:
+            self._absent.popitem(last=False)
+        return False
+
+    def is_present(self, tenant: str) -> bool:
+        return tenant in self._requests
+
+    def add(self, tenant: str, service: float, input_tokens: int, output_tokens: int) -> None:
+        """Add to what a present tenant received; a refund is negative."""
+        received = self._present[tenant]
+        received.service += service
+        received.input_tokens += input_tokens
+        received.output_tokens += output_tokens
+
+    def by_tenant(self) -> dict[str, TenantService]:
+        """Return a copy."""
+        return {tenant: replace(received) for tenant, received in (self._absent | self._present).items()}

@@ -1,1 +1,0 @@
-"""Data structures that several queue policies share: queues, heaps, counters and predictions."""

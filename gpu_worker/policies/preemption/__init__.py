@@ -1,1 +1,0 @@
-"""Preemption: which waiting requests are admitted, which running requests are evicted for them, and how."""

@@ -1,1 +1,0 @@
-"""Service-level objectives: the monitor of first-token and end times, and load shedding."""
