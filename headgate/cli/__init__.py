@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
-from headgate.local.proxies import bypass_proxies
+from headgate.machine.proxies import bypass_proxies
 
 COMMANDS = {
     "serve": ("headgate.cli.serve", "Serve OpenAI's API from this machine with fair shares, without AWS."),

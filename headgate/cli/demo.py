@@ -21,8 +21,8 @@ from headgate.demo.report import as_json, print_report, say
 from headgate.demo.run import DemoOptions, PlayedDemo, run_demo
 from headgate.demo.sources import Sources
 from headgate.demo.verdict import DemoOutcome
-from headgate.local.home import home_folder
-from headgate.local.options import START_TIMEOUT_S, stack_options, validated
+from headgate.machine.options import START_TIMEOUT_S, stack_options, validated
+from headgate.machine.places import home_folder
 from headgate.serve.options import ServeOptions
 from headgate.workloads.shape import MODELLED_ENGINE, SMALL_ENGINE, Fit
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.local.options import WORKER_BATCH_MAX, WORKER_SLOTS_MAX, WORKERS_MAX, WorkerGroup
+from headgate.machine.options import WORKER_BATCH_MAX, WORKER_SLOTS_MAX, WORKERS_MAX, WorkerGroup
 
 if TYPE_CHECKING:
     from headgate.deployment.model import Deployment

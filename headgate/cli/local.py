@@ -23,10 +23,10 @@ from headgate.cli.terminal.fleet_options import fleet_values
 from headgate.cli.terminal.one_object import takes_fields
 from headgate.cli.terminal.signals import either, interrupted
 from headgate.local import background
-from headgate.local.home import home_folder
-from headgate.local.options import Addresses, StackOptions, stack_options
 from headgate.local.seed import CREDENTIALS
 from headgate.local.stack import Stack
+from headgate.machine.options import Addresses, StackOptions, stack_options
+from headgate.machine.places import home_folder
 
 app = typer.Typer(add_completion=False, help="Run the whole stack on this machine.")
 

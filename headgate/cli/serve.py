@@ -13,7 +13,7 @@ from headgate.cli.terminal.address_table import print_address_table, print_json_
 from headgate.cli.terminal.fleet_options import fleet_values
 from headgate.cli.terminal.one_object import takes_fields
 from headgate.cli.terminal.signals import either, interrupted
-from headgate.local.options import validated
+from headgate.machine.options import validated
 from headgate.serve.folder import DEFAULT_FOLDER
 from headgate.serve.options import ServeAddresses, ServeOptions
 from headgate.serve.server import Server

@@ -20,7 +20,7 @@ from headgate.demo.services import Service, running
 from headgate.demo.sources import Sources, load_sources
 from headgate.demo.stage import Stage, calibration_requests
 from headgate.demo.verdict import DemoOutcome, Verdict, judge
-from headgate.local.options import FleetOptions
+from headgate.machine.options import FleetOptions
 from headgate.workloads.arrivals import Arrival
 
 GUARANTEE = 0.4

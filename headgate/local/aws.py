@@ -27,7 +27,7 @@ from headgate.local.aws_lambda.pool import EVENT_RETRY_DELAYS_S, FunctionPool, I
 from headgate.local.aws_lambda.schedule import Schedule, tick
 from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, poll
 from headgate.local.embedded_server import EmbeddedServer, log_failure
-from headgate.local.processes import Children
+from headgate.machine.processes import Children
 
 logger = logging.getLogger(__name__)
 

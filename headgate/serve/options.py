@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from headgate.local.options import FleetOptions, ProcessAddress
+from headgate.machine.options import FleetOptions, ProcessAddress
 
 
 class ServeOptions(FleetOptions):

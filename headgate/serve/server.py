@@ -32,9 +32,9 @@ from dispatcher.operations.tenants.administration import StoreAdmin
 from dispatcher.ports import Clock, Store
 from dispatcher.processes.bootstrap import RealClock, RealIds, make_store
 from dispatcher.settings.config import load_config
-from headgate.local.fleet import FRONT, WORKER, LocalFleet, Member, not_registered
-from headgate.local.ports import front_ports
-from headgate.local.processes import Child, ChildDied, Children
+from headgate.machine.fleet import FRONT, WORKER, LocalFleet, Member, not_registered
+from headgate.machine.places import front_ports
+from headgate.machine.processes import Child, ChildDied, Children
 from headgate.serve.folder import DataFolder
 from headgate.serve.options import ServeAddresses, ServeOptions
 from headgate.serve.tenants_file import ServedTenants, read_tenants

@@ -22,9 +22,9 @@ import pytest
 from openai import AsyncOpenAI
 
 from headgate.local import dynamodb_local
-from headgate.local.ports import front_ports
-from headgate.local.processes import Children
 from headgate.local.stack import base_environment
+from headgate.machine.places import front_ports
+from headgate.machine.processes import Children
 from tests.local.test_serve import Served, serve
 from tests.support.compose.read import read_compose
 from tests.support.hang_guard import HANG_S

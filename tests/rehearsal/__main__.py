@@ -20,10 +20,10 @@ from aws_cdk import App
 from dispatcher.processes.bootstrap import RealIds
 from headgate.deployment.model import Deployment
 from headgate.local.aws import LocalAws
-from headgate.local.ports import front_ports
-from headgate.local.processes import Children
 from headgate.local.seed import CREDENTIALS, REGION, session
 from headgate.local.stack import base_environment
+from headgate.machine.places import front_ports
+from headgate.machine.processes import Children
 from infra.app import make_app
 from infra.bundle import Bundle
 from infra.checks.cdk_warnings import synthesise

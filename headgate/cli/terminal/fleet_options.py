@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.local.options import SwappingWorker
+from headgate.machine.options import SwappingWorker
 
 SLOTS_MAX = 64
 """A worker of this machine takes at most so many requests at a time, whatever its profile allows."""

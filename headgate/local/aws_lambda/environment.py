@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headgate.local.aws_lambda.invocation import REGION, FunctionSpec, LambdaAnswer, LambdaRequest, fault
 from headgate.local.aws_lambda.runtime_api import RuntimeApi, RuntimeReply
-from headgate.local.processes import Child, Children
+from headgate.machine.processes import Child, Children
 
 RESPONSE_BYTES_MAX = 6 * 1024 * 1024 + 100
 LOG_TAIL_BYTES = 4096

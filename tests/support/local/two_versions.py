@@ -17,8 +17,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from headgate.local.fleet import FRONT, Member
-from headgate.local.processes import Child
+from headgate.machine.fleet import FRONT, Member
+from headgate.machine.processes import Child
 from headgate.serve.options import ServeAddresses, ServeOptions
 from headgate.serve.server import STOP_GRACE_S, Server
 from tests.support.hang_guard import HANG_S

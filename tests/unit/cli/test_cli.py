@@ -13,8 +13,8 @@ import typer
 
 from dispatcher.model.errors import ConfigurationError
 from headgate.cli.terminal.exits import INTERRUPTED, PIPE_CLOSED, exit_code
-from headgate.local.options import FleetOptions
-from headgate.local.proxies import bypass_proxies
+from headgate.machine.options import FleetOptions
+from headgate.machine.proxies import bypass_proxies
 from tests.support.hang_guard import HANG_S
 from tests.support.warm_commands import run_warm
 from tests.unit.cli.command import headgate as in_process

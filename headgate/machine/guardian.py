@@ -1,4 +1,4 @@
-"""Ends the processes that a dead stack left: `python -m headgate.local.guardian MARK GRACE_S [FOLDER]`.
+"""Ends the processes that a dead stack left: `python -m headgate.machine.guardian MARK GRACE_S [FOLDER]`.
 
 Its standard input is a pipe. The stack holds the other end, so the pipe closes when the stack ends, even by kill -9.
 Then the guardian ends every process that has the mark in its environment: SIGTERM, after the grace SIGKILL.

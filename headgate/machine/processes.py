@@ -23,8 +23,8 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
-from headgate.local.guardian import MARK_VARIABLE, ORDERLY, end_marked, marked
-from headgate.local.options import LOG_BYTES_MAX
+from headgate.machine.guardian import MARK_VARIABLE, ORDERLY, end_marked, marked
+from headgate.machine.options import LOG_BYTES_MAX
 
 ANNOUNCEMENT_BYTES_MAX = 65536
 LOG_TAIL_CHARS = 2000
@@ -262,7 +262,7 @@ class Children:
         environment = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
         folders = [] if self._temporary is None else [str(self._temporary)]
         self._guardian = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "headgate.local.guardian", self.mark, str(self._grace_s), *folders],
+            [sys.executable, "-m", "headgate.machine.guardian", self.mark, str(self._grace_s), *folders],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=environment,

@@ -1,13 +1,40 @@
-"""Chooses the TCP ports of processes that are about to start."""
+"""The folder and the TCP ports of processes that are about to start on this machine.
+
+The folder is one that the user names, or a temporary one that ends with the command.
+"""
 
 from __future__ import annotations
 
 import socket
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.processes.bootstrap import real_random
-from headgate.local.options import PORT_MAX
+from headgate.machine.options import PORT_MAX
+
+PREFIX = "headgate-"
+
+
+@contextmanager
+def home_folder(home: Path | None) -> Iterator[Path]:
+    """Yield the folder; for None a new temporary one, which is removed at the end, with its logs.
+
+    If the block raises ConfigurationError and there are logs, the error says how to keep them.
+    """
+    if home is not None:
+        yield home
+        return
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as made:
+        try:
+            yield Path(made)
+        except ConfigurationError as error:
+            if any(Path(made).rglob("*.log")):
+                raise ConfigurationError(f"{error} (--home FOLDER keeps the logs)") from None
+            raise
+
 
 FREE_FROM, FREE_TO = 20_000, 32_000
 """Free ports are taken from below the range from which operating systems choose. Otherwise a process on a port that the

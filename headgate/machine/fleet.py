@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from headgate.local.options import SMALL_MODEL, FleetOptions, ProcessAddress
-from headgate.local.processes import Child, Children
+from headgate.machine.options import SMALL_MODEL, FleetOptions, ProcessAddress
+from headgate.machine.processes import Child, Children
 
 FRONT, EXECUTOR, WORKER, GATE = "front", "executor", "worker", "gate"
 STOP_ORDER = (FRONT, EXECUTOR, WORKER, GATE)
