@@ -98,7 +98,7 @@ async def _table(
         environment["HEADGATE_STORE"] = f"sqlite:{folder / 'headgate.sqlite'}"
         return {}, make_store(load_config(environment))
     if name == "moto":
-        child = await _announced(children, name, ["-m", "headgate.local.moto.server"], environment)
+        child = await _announced(children, name, ["-m", "headgate.local.moto_server"], environment)
         url = str((await child.announcement(START_S))["url"])
     else:
         child, url = await dynamodb_local.start(children, START_S)

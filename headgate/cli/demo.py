@@ -23,7 +23,7 @@ from headgate.demo.sources import Sources
 from headgate.demo.verdict import DemoOutcome
 from headgate.machine.options import START_TIMEOUT_S, stack_options, validated
 from headgate.machine.places import home_folder
-from headgate.serve.options import ServeOptions
+from headgate.serve.server import ServeOptions
 from headgate.workloads.shape import MODELLED_ENGINE, SMALL_ENGINE, Fit
 
 EXIT_CODES = {DemoOutcome.PASSED: 0, DemoOutcome.FAILED: 1, DemoOutcome.INCONCLUSIVE: 3}

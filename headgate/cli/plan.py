@@ -14,8 +14,7 @@ from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config
 from headgate.cli.terminal.gate_store import Data, PoolName, with_store
-from headgate.monitor.as_json import plan_json
-from headgate.monitor.terminal import plan_view
+from headgate.monitor import plan_json, plan_view
 
 
 def plan(

@@ -15,8 +15,7 @@ from headgate.cli.terminal.one_object import takes_fields
 from headgate.cli.terminal.signals import either, interrupted
 from headgate.machine.options import validated
 from headgate.serve.folder import DEFAULT_FOLDER
-from headgate.serve.options import ServeAddresses, ServeOptions
-from headgate.serve.server import Server
+from headgate.serve.server import ServeAddresses, ServeOptions, Server
 
 OPTIONS = (
     "port", "host", "engine", "model", "fleet", "url", "context_tokens", "slots", "batch", "swap_gib", "kv_tokens",

@@ -18,8 +18,7 @@ from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config
 from headgate.cli.terminal.gate_store import Data, PoolName, with_store
 from headgate.cli.terminal.signals import either, interrupted
-from headgate.monitor.as_json import top_json
-from headgate.monitor.terminal import top_view
+from headgate.monitor import top_json, top_view
 
 
 def top(

@@ -177,7 +177,7 @@ class Stack:
     async def _start(self, ports: list[int], aws_port: int, on_step: Step) -> Addresses:
         options = self.options
         on_step("DynamoDB, S3, SQS and CloudWatch (moto)")
-        moto_url = await self._service("moto", ["-m", "headgate.local.moto.server"])
+        moto_url = await self._service("moto", ["-m", "headgate.local.moto_server"])
         dynamodb_url = await self._dynamodb_url(moto_url, on_step)
         await make_table(dynamodb_url)
         environment = _environment(options, moto_url, dynamodb_url, await make_queue(moto_url), self._operator_token)

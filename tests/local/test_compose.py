@@ -94,7 +94,7 @@ async def composed(home: Path, server: Served) -> AsyncIterator[Composed]:
 async def _dynamodb(children: Children) -> str:
     if dynamodb_local.find() is not None:
         return (await dynamodb_local.start(children, HANG_S))[1]
-    moto = await children.spawn_python("moto", ["-m", "headgate.local.moto.server"], environment=base_environment())
+    moto = await children.spawn_python("moto", ["-m", "headgate.local.moto_server"], environment=base_environment())
     return str((await moto.announcement(HANG_S))["url"])
 
 

@@ -95,7 +95,7 @@ async def running(home: Path) -> AsyncIterator[Stack]:
     async with AsyncExitStack() as ends:
         children = Children(f"mark-{home.name}", home / "logs", grace_s=3.0)
         ends.push_async_callback(children.stop)
-        moto = await children.spawn_python("moto", ["-m", "headgate.local.moto.server"], environment=base_environment())
+        moto = await children.spawn_python("moto", ["-m", "headgate.local.moto_server"], environment=base_environment())
         url = str((await moto.announcement(HANG_S))["url"])
         await make_table(url)
         variables = {

@@ -76,7 +76,7 @@ async def _rehearse(template: dict[str, Any], home: Path) -> int:
     aws: LocalAws | None = None
     following: list[asyncio.Task[None]] = []
     try:
-        moto = await children.spawn_python("moto", ["-m", "headgate.local.moto.server"], environment=base_environment())
+        moto = await children.spawn_python("moto", ["-m", "headgate.local.moto_server"], environment=base_environment())
         moto_url = str((await moto.announcement(60.0))["url"])
         created = await asyncio.to_thread(create, session(), moto_url, template)
         _report(created)

@@ -33,7 +33,7 @@ from headgate.cli.tenants.keys import Json, Name, SloClassName, check_class, key
 from headgate.cli.tenants.overbooked import warn_if_overbooked
 from headgate.cli.terminal.gate_store import Data, with_store
 from headgate.cli.terminal.one_object import takes
-from headgate.monitor.as_json import tenant_json
+from headgate.monitor import tenant_json
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage tenants and their API keys.")
 

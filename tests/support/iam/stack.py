@@ -15,11 +15,9 @@ from typing import Any
 from dispatcher.policies.clocks import Share
 from dispatcher.processes.bootstrap import RealClock, real_random
 from dispatcher.stores.dynamodb.store import DynamoStore, create_table
-from headgate.local.aws import LocalAws, Wiring
-from headgate.local.aws_lambda.functions import function_specs
+from headgate.local.aws import LocalAws, Wiring, function_specs
 from headgate.local.aws_lambda.invocation import REGION
-from headgate.local.aws_lambda.schedule import Schedule, scheduled_event
-from headgate.local.aws_lambda.sqs_poller import QueueMapping
+from headgate.local.aws_lambda.triggers import QueueMapping, Schedule, scheduled_event
 from headgate.local.seed import make_tenants
 from headgate.machine.fleet import LocalFleet
 from headgate.machine.options import FleetOptions

@@ -1,8 +1,9 @@
-"""An event source mapping: sends the messages of an SQS queue to a Lambda function in batches, as Lambda's pollers do.
+"""What invokes a Lambda function by itself: the messages of an SQS queue, and a rate schedule as in EventBridge.
 
-Messages of an answered batch are deleted, except those that the answer reports as failed (ReportBatchItemFailures). If
-the whole batch failed, or the function is at its concurrency, the messages stay and are visible again after the queue's
-visibility timeout. The queue itself moves messages to a dead-letter queue.
+An event source mapping sends the messages of a queue in batches, as Lambda's pollers do. Messages of an answered batch
+are deleted, except those that the answer reports as failed (ReportBatchItemFailures). If the whole batch failed, or the
+function is at its concurrency, the messages stay and are visible again after the queue's visibility timeout. The queue
+itself moves messages to a dead-letter queue.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -141,3 +143,42 @@ async def carry_batch(mapping: QueueMapping, queue: SqsQueue, invoke: Invoke, wa
     done = handled(messages, answer, mapping.report_batch_item_failures)
     await queue.delete(done)
     return len(done)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A function and the seconds between two events for it; EventBridge allows whole minutes only."""
+
+    function_name: str
+    every_s: float
+
+
+def scheduled_event(schedule: Schedule, event_id: str, now: float) -> bytes:
+    """Make the event that EventBridge sends for a rule. `now`: Unix seconds."""
+    return json.dumps(
+        {
+            "version": "0",
+            "id": event_id,
+            "detail-type": "Scheduled Event",
+            "source": "aws.events",
+            "account": ACCOUNT_ID,
+            "time": datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "region": REGION,
+            "resources": [f"arn:aws:events:{REGION}:{ACCOUNT_ID}:rule/{schedule.function_name}"],
+            "detail": {},
+        }
+    ).encode()
+
+
+async def tick(
+    schedule: Schedule,
+    fire: Callable[[bytes], Awaitable[object]],
+    *,
+    sleep: Callable[[float], Awaitable[None]],
+    now: Callable[[], float],
+    new_id: Callable[[], str],
+) -> None:
+    """Send events until cancelled. Each waits for the end of the one before, so that they do not pile up."""
+    while True:
+        await sleep(schedule.every_s)
+        await fire(scheduled_event(schedule, new_id(), now()))
