@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from statistics import fmean, stdev
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headgate.cli.simulate.cells import new_table, seconds
 from headgate.simulator.measures.collector import Measures
+from headgate.simulator.measures.percentiles import Percentiles
 from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.measures.tiers import Scheduling, TierMeasures
 from headgate.simulator.run import Run
@@ -152,3 +153,19 @@ def _print_rejections(console: Console, run: Run) -> None:
     if run.rejections:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in run.rejections.items())
         console.print(f"{escape(run.policy)} rejected: {escape(reasons)}")
+
+
+LEFT = ("policy", "tenant", "tier", "planner", "class")
+"""The columns of text. All others are numbers, and are aligned right."""
+
+
+def new_table(*headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in LEFT else "right")
+    return table
+
+
+def seconds(values: Percentiles | None) -> tuple[str, str]:
+    """Return the cells of the median and the 99th percentile."""
+    return ("–", "–") if values is None else (f"{values.p50:.2f} s", f"{values.p99:.2f} s")

@@ -14,10 +14,9 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.records.tenants import Tenant
 from dispatcher.operations.tenants.administration import TenantAdmin
 from dispatcher.operations.tenants.settings import difference, settings_of, with_settings
-from headgate.cli.tenants.admins import with_admin
-from headgate.cli.tenants.keys import Json, shown_as
-from headgate.cli.tenants.overbooked import warn_if_overbooked
+from headgate.cli.tenants.admins import warn_if_overbooked, with_admin
 from headgate.cli.terminal.gate_store import Data
+from headgate.cli.terminal.output import Json, shown_as
 from headgate.tenants_file import read_tenants
 
 File = Annotated[Path, typer.Argument(help="YAML file of tenants, as `headgate serve --tenants` reads it.")]

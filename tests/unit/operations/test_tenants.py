@@ -16,8 +16,8 @@ from dispatcher.operations.tenants.administration import Booking, StoreAdmin, bo
 from dispatcher.operations.tenants.directory import CACHE_S, key_prefix
 from dispatcher.operations.tenants.settings import difference
 from dispatcher.policies.clocks import Share
+from headgate.doctor.after import check_shares
 from headgate.doctor.finding import CheckResult
-from headgate.doctor.service import check_shares
 from tests.support.gate.memory_gate import Gate
 
 ACTOR = "arn:aws:iam::123456789012:user/ada"

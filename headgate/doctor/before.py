@@ -1,10 +1,18 @@
-"""Checks of an AWS account before `cdk deploy`: region, credentials, bootstrap, instance types and quotas.
+"""Checks before `cdk deploy`: of an AWS account, of what headgate.yaml needs there, and of the machine that deploys.
 
-Each check reads, and changes nothing. A later check is skipped if one that it needs failed.
+Account: region, credentials, bootstrap, instance types and quotas. Each check reads, and changes nothing. A later check
+is skipped if one that it needs failed. The model of a pool must fit: its files in S3 beside the memory of the GPUs and
+the disk of the instance. With `traces: xray`, X-Ray takes spans only in an account with Transaction Search.
+
+Machine: Node for the CDK, and Docker for the images that it builds. `CDK_DOCKER` names another command than docker, as
+for the CDK.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +21,8 @@ import boto3
 from botocore.config import Config as ClientConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
-from headgate.deployment.pool import CapacityBlock, Pool
+from headgate.deployment.model import Deployment
+from headgate.deployment.pool import USABLE, CapacityBlock, Pool
 from headgate.doctor.finding import CheckResult, Finding, failed, ok, skipped, warning
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
@@ -235,3 +244,112 @@ def reason(error: BotoCoreError | ClientError) -> str:
         said = error.response.get("Error", {})
         return f"{said.get('Code', 'error')}: {said.get('Message', '')}"[:300]
     return " ".join(str(error).split())[:300]
+
+
+GB = 1e9
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+
+
+def check_weights(s3: Any, name: str, pool: Pool) -> Finding:
+    """Return what the files of the pool's model say. A pool without a model must not be given."""
+    check = f"model of {name}"
+    bucket, _, prefix = str(pool.model).removeprefix("s3://").partition("/")
+    below = f"{prefix.rstrip('/')}/"
+    try:
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=below)
+        files = {each["Key"]: each["Size"] for page in pages for each in page.get("Contents", [])}
+    except (BotoCoreError, ClientError) as error:
+        return warning(check, f"{pool.model}: {reason(error)}", "allow s3:ListBucket, or check the address yourself")
+    weights_gb = sum(size for key, size in files.items() if key.endswith(WEIGHTS)) / GB
+    if not weights_gb:
+        return failed(check, f"{pool.model} has no weights in its {len(files)} files", "copy the model there first")
+    return _fits(check, pool, weights_gb, sum(files.values()) / GB)
+
+
+def _fits(check: str, pool: Pool, weights_gb: float, all_gb: float) -> Finding:
+    seen = f"{weights_gb:.1f} GB of weights"
+    for name, kind in pool.types().items():
+        usable_gb = USABLE * kind.gpu_gb * pool.tensor_parallel
+        if weights_gb > usable_gb:
+            advice = "raise tensor_parallel, or name instance types with more GPU memory"
+            return failed(check, f"{seen}, and {pool.tensor_parallel} GPU(s) of {name} have {usable_gb:.0f}", advice)
+        if all_gb > kind.disk_gb:
+            advice = "name instance types with a larger disk"
+            return failed(check, f"{all_gb:.0f} GB of files, and the disk of {name} has {kind.disk_gb}", advice)
+    return ok(check, f"{seen} fit into {pool.tensor_parallel} GPU(s) of {', '.join(pool.instance_types)}")
+
+
+CHECK = "traces"
+ADVICE = "enable Transaction Search (docs/deployment.md, Traces), or set `traces: none`"
+
+
+def check_traces(xray: Any) -> Finding:
+    """Return whether X-Ray takes spans. `xray`: a client of boto3. Nothing is changed."""
+    try:
+        found = xray.get_trace_segment_destination()
+    except (BotoCoreError, ClientError) as error:
+        return warning(CHECK, reason(error), "allow xray:GetTraceSegmentDestination, or look in CloudWatch's console")
+    if found["Destination"] != "CloudWatchLogs":
+        return failed(CHECK, f"spans would be lost: X-Ray keeps traces in {found['Destination']}", ADVICE)
+    if found["Status"] != "ACTIVE":
+        return warning(CHECK, f"Transaction Search is {found['Status']}", "repeat this check in some minutes")
+    return ok(CHECK, "Transaction Search is active")
+
+
+NODE_MIN = 20
+COMMAND_S = 20.0
+ARM, X86 = "linux/arm64", "linux/amd64"
+
+
+def check_node() -> Finding:
+    """Check that Node is new enough for the CDK."""
+    found = _output("node", "--version")
+    if found is None:
+        return failed("Node", "there is no command node that answers", f"install Node {NODE_MIN} or later, with npm")
+    major = found.removeprefix("v").partition(".")[0]
+    if not major.isdigit() or int(major) < NODE_MIN:
+        return failed("Node", found, f"install Node {NODE_MIN} or later")
+    return ok("Node", found)
+
+
+def check_docker(deployment: Deployment) -> Finding:
+    """Check that Docker builds for the platform of each image that the deployment needs."""
+    images = _images(deployment)
+    if not images:
+        return skipped("Docker", "nothing is built: the front is a function, and each pool names its image")
+    docker = os.environ.get("CDK_DOCKER", "docker")
+    server = _output(docker, "version", "--format", "{{.Server.Version}} on {{.Server.Os}}/{{.Server.Arch}}")
+    if server is None:
+        advice = "start Docker; without it, use front: lambda, and name an image in each pool with a model"
+        return failed("Docker", f"no engine answers {docker}, which builds {' and '.join(images)}", advice)
+    can_build = f"{server} {_output(docker, 'buildx', 'inspect') or ''}"
+    missing = sorted({each for each in images.values() if each not in can_build})
+    if missing:
+        advice = "install QEMU's emulation: docker run --privileged --rm tonistiigi/binfmt --install all"
+        return failed("Docker", f"{server} cannot build for {', '.join(missing)}", advice)
+    return ok("Docker", f"{server} builds {', '.join(f'{name} for {kind}' for name, kind in images.items())}")
+
+
+def _images(deployment: Deployment) -> Mapping[str, str]:
+    """Return the platforms of the images that `cdk deploy` builds (infra/), by image."""
+    pools = deployment.pools.values()
+    built = {
+        "the front": (deployment.front == "fargate", ARM),
+        "workers": (any(pool.model is not None and pool.image is None for pool in pools), X86),
+        "workers before servers": (any(pool.servers for pool in pools), ARM),
+    }
+    return {image: platform for image, (is_built, platform) in built.items() if is_built}
+
+
+def _output(command: str, *arguments: str) -> str | None:
+    """Return what the command prints; None if it is missing, fails or does not answer."""
+    path = shutil.which(command)
+    if path is None:
+        return None
+    try:
+        ended = subprocess.run(  # noqa: S603 - the command is one of this file
+            [path, *arguments], capture_output=True, text=True, timeout=COMMAND_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return ended.stdout.strip() if ended.returncode == 0 else None
