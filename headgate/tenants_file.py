@@ -9,7 +9,7 @@
     expected_tokens: 512                                                  # optional: of a chat without max_tokens
     slo_classes: {chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}   # optional
 
-dispatcher/settings/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/file.py).
+dispatcher/settings/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/spec.py).
 """
 
 from __future__ import annotations

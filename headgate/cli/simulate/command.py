@@ -21,14 +21,13 @@ from headgate.cli.simulate.options import SimulateOptions, notes_of, policy_name
 from headgate.cli.simulate.tables import new_table, print_tables, seconds
 from headgate.cli.terminal.one_object import takes
 from headgate.cli.terminal.output import progress
-from headgate.simulator.fleet.file import read_fleet
 from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.run import check_fleet_run
+from headgate.simulator.fleet.spec import read_fleet
 from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.measures.collector import Measures
-from headgate.simulator.measures.summary import as_json, spread_of
 from headgate.simulator.parallel import Processes
-from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.run import Run, RunSpec, as_json, spread_of
 from headgate.simulator.simulate import simulate as simulate_one
 from headgate.workloads.sources import open_workload
 
@@ -99,7 +98,7 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
             raise ConfigurationError(f"--{field.name.replace('_', '-')} does not apply with --fleet")
     names = list(dict.fromkeys(name.strip() for name in options.planner.split(",") if name.strip()))
     if not names:
-        raise ConfigurationError(f"--planner: name at least one of {', '.join(PLANNERS)}")
+        raise ConfigurationError(f"--planner: name at least one of {', '.join(sorted(PLANNERS))}")
     policies = policy_names(options.policy, "", "weighted")
     fleet, workload = read_fleet(options.fleet), open_workload(options.trace)
     specs = [RunSpec(workload, policy, fleet, planner=name, seed=options.seed) for name in names for policy in policies]

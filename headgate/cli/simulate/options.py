@@ -20,8 +20,7 @@ from dispatcher.policies.service import service_function
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.engines.profile import DEFAULT_ENGINE, load_profile
-from headgate.simulator.gates.file import read_gate
-from headgate.simulator.gates.spec import GateSpec
+from headgate.simulator.gates.spec import GateSpec, read_gate
 from headgate.simulator.report.drawing import check_installed
 from headgate.simulator.run import RunSpec
 from headgate.workloads.sources import Workload, open_workload

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headgate.simulator.measures.collector import Measures
-from headgate.simulator.measures.percentiles import Percentiles
+from headgate.simulator.measures.collector import Measures, Percentiles
 from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.measures.tiers import Scheduling, TierMeasures
 from headgate.simulator.run import Run

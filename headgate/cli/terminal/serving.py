@@ -23,7 +23,7 @@ SLOTS_MAX = 64
 
 
 def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a fleet's file (headgate/simulator/fleet/file.py); none without a file.
+    """Return the options of a fleet's file (headgate/simulator/fleet/spec.py); none without a file.
 
     The step times are those of the engine that runs here; from the profiles come only the slots. Raises
     ConfigurationError.
@@ -31,7 +31,7 @@ def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
     fleet, engine, model = options["fleet"], options["engine"], options["model"]
     if fleet is None:
         return {}
-    from headgate.simulator.fleet.file import read_fleet
+    from headgate.simulator.fleet.spec import read_fleet
 
     if engine == "openai" or model is not None:
         raise ConfigurationError("--fleet has the models of each worker: leave out --model, and use another --engine")

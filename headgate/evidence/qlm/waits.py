@@ -9,7 +9,7 @@ from headgate.evidence.document.sections import Cell, Check, Section, Setting, T
 from headgate.evidence.qlm.full_queue import BATCHES, FLOORS, fits
 from headgate.evidence.qlm.scenes import lengths
 from headgate.simulator.engines.profile import load_profile
-from headgate.simulator.measures.percentiles import Percentiles
+from headgate.simulator.measures.collector import Percentiles
 from headgate.simulator.run import Run, RunSpec
 from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival

@@ -9,19 +9,129 @@ request that the engine refuses at its dispatch, or drops, is not dispatched aga
 
 The charge and the slot are for the true output length: as in the VTC paper's workloads, a request names its length as
 its max_tokens. Unlike a real worker, the engine model cuts no request short at its deadline.
+
+SimulatedGate is the production's shard, with deadlines, bounded queues, refusals, and reports of the worker.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
 
+from dispatcher.model.commands import Refused, Tick
+from dispatcher.model.facts import Dispatched, Dropped
 from dispatcher.policies.service import ServiceFunction
+from dispatcher.policies.tiers import Tier
+from dispatcher.shard.alone import EPOCH, Decided, LoneGate, report
 from gpu_worker.policies.capacity import MeasuredCapacity
 from headgate.simulator.drive import EngineLike
 from headgate.simulator.engines.interface import SimulatedEngine
-from headgate.simulator.gates.simulated_gate import Downstream, SimulatedGate
-from headgate.simulator.gates.spec import GateSpec
+from headgate.simulator.gates.spec import QUEUE_MAX, REPORT_S, GateSpec
 from headgate.simulator.requests import SimRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Downstream:
+    """What a gate calls when it has decided, and what it asks of the engine when the worker reports."""
+
+    dispatch: Callable[[SimRequest, float], bool]
+    """Send the request to the engine, at this time. False: the engine refused it and set `request.rejected`."""
+    reject: Callable[[SimRequest], None]
+    """Report a request that the gate gave up; `request.rejected` gives the reason. Not called after a False dispatch:
+    that request is reported already."""
+    service_per_s: Callable[[float], float]
+    """The engine's capacity as measured by this time, in service units a second; 0 while it is unknown."""
+    kv_use: Callable[[], float]
+    """The part of the engine's KV cache in use now."""
+
+
+class SimulatedGate:
+    """Times are seconds of the run and never fall from call to call.
+
+    A request that the gate refuses counts as rejected: `full` (its tenant's queue is full), `throttled_user` or
+    `throttled_app`, or `timeout` (not dispatched before its deadline).
+    """
+
+    def __init__(self, spec: GateSpec, service: ServiceFunction, downstream: Downstream) -> None:
+        self._spec = spec
+        self._service = service
+        self._downstream = downstream
+        self._gate = LoneGate(spec.shard_settings(service), report(slots=spec.slots))
+        self._gate.unnamed = self._gate.unnamed._replace(waiting_max=QUEUE_MAX)
+        for name, tenant in spec.tenants.items():
+            tier = tenant.tier or Tier.STANDARD
+            self._gate.set_tenant(name, tenant.share, tier=tier, waiting_max=tenant.queue_max)
+        self._held: dict[str, SimRequest] = {}
+        """Requests that wait or run, by the id of their call."""
+        self._names: dict[str, str] = {}
+        """The ids of their calls, by request."""
+        self._report_s = 0.0 if spec.uses_reports else inf
+
+    def arrive(self, request: SimRequest, now_s: float) -> None:
+        arrival, now = request.arrival, EPOCH + now_s
+        name = self._gate.next_name()
+        self._held[name] = request
+        self._names[request.request_id] = name
+        decided = self._gate.submit(
+            arrival.tenant,
+            self._service(arrival.input_tokens, max(1, arrival.output_tokens)),  # a client asks for at least one token
+            now,
+            deadline_at=now + self._spec.deadline_s,
+            app=arrival.app or "",
+            interaction=arrival.interaction or "",
+        )
+        if isinstance(decided.outcome, Refused):
+            self._reject(name, _REASONS.get(decided.outcome.code, decided.outcome.code))
+        else:
+            self._follow(decided, now_s)
+
+    def on_ended(self, request: SimRequest, now_s: float) -> None:
+        """Settle a dispatched request, served or dropped by the engine, and give its slot to the next."""
+        name = self._names.pop(request.request_id)
+        del self._held[name]
+        outcome = "done" if request.rejected is None else "failed"
+        self._follow(self._gate.finish(name, *request.charged_tokens, EPOCH + now_s, outcome=outcome), now_s)
+
+    def next_s(self) -> float:
+        """Return the next time at which the gate acts by itself (a deadline, a report); infinity if there is none."""
+        return min(self._gate.next_tick() - EPOCH, self._report_s)
+
+    def advance(self, until_s: float) -> None:
+        """Do everything that is due by `until_s`."""
+        while self.next_s() <= until_s:
+            if self._report_s <= until_s:
+                self._report(self._report_s)
+                self._report_s += REPORT_S
+            else:
+                self._follow(self._gate.decide(Tick(), now=self._gate.next_tick()), until_s)
+
+    def _report(self, now_s: float) -> None:
+        capacity_per_s, kv_use = self._downstream.service_per_s(now_s), self._downstream.kv_use()
+        worker = report(slots=self._spec.slots, kv_use=kv_use, capacity_per_s=capacity_per_s)
+        self._follow(self._gate.decide(worker, now=EPOCH + now_s), now_s)
+
+    def _follow(self, decided: Decided, now_s: float) -> None:
+        """Send dispatched requests to the engine. The slot of one that the engine refuses is free again."""
+        decisions = deque([decided])
+        while decisions:
+            for fact in decisions.popleft().facts:
+                if type(fact) is Dropped:
+                    self._reject(fact.id, "timeout")
+                elif type(fact) is Dispatched and not self._downstream.dispatch(self._held[fact.id], now_s):
+                    del self._names[self._held.pop(fact.id).request_id]
+                    decisions.append(self._gate.finish(fact.id, 0, 0, EPOCH + now_s, outcome="failed"))
+
+    def _reject(self, name: str, reason: str) -> None:
+        request = self._held.pop(name)
+        del self._names[request.request_id]
+        request.rejected = reason
+        self._downstream.reject(request)
+
+
+_REASONS = {"queue_full": "full"}
+"""SimRequest.rejected for codes of a refusal; the others stand for themselves."""
 
 
 class EngineCapacity:

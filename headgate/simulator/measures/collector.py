@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import ServiceFunction
-from headgate.simulator.measures.percentiles import Percentiles, percentiles
 from headgate.simulator.measures.service_difference import HORIZON_MIN_S, Difference, MeasuredRates
 from headgate.simulator.measures.timeline import Timeline, TimelineCollector
 from headgate.simulator.requests import SimRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Seconds, by nearest rank."""
+
+    p50: float
+    p99: float
+
+
+def percentiles(seconds: Sequence[float]) -> Percentiles | None:
+    """Return the median and the 99th percentile; None of no values."""
+    ordered = sorted(seconds)
+    p50, p99 = percentile(ordered, 0.50), percentile(ordered, 0.99)
+    return None if p50 is None or p99 is None else Percentiles(p50, p99)
 
 
 @dataclass(frozen=True, slots=True)

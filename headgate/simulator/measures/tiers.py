@@ -16,8 +16,7 @@ from dispatcher.policies.service import ServiceFunction
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
-from headgate.simulator.measures.collector import Collector
-from headgate.simulator.measures.percentiles import Percentiles, percentiles
+from headgate.simulator.measures.collector import Collector, Percentiles, percentiles
 from headgate.simulator.requests import SimRequest
 
 TTFT_TARGET_S: Mapping[Tier, float] = {Tier.PREMIUM: 0.2, Tier.STANDARD: 0.5}

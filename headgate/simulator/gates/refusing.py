@@ -1,14 +1,63 @@
-"""Load shedding before a simulated engine: what a worker does with arrivals while a tier is at risk."""
+"""What refuses arrivals before a simulated engine: FairServe's throttling, and load shedding.
+
+Throttling is for an engine without a gate (dispatcher/policies/throttling.py). Shedding is what a worker does with
+arrivals while a tier is at risk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from dispatcher.policies.throttling import Throttle, ThrottleLimits
+from dispatcher.shard.settings import SATURATED
 from gpu_worker.policies.slo.monitor import SloMonitor
 from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
 from headgate.simulator.drive import EngineLike
 from headgate.simulator.engines.interface import Observer
 from headgate.simulator.requests import SimRequest
+
+
+class ThrottledEngine:
+    """drive.EngineLike. A request's tenant is FairServe's user. A request is in the middle of an interaction when it is
+    not the first stage, because a later stage is sent only after the one before it was answered.
+
+    `saturation`: the share of the KV pool in use now, 0 to 1. A refused request counts as rejected (`throttled_user`,
+    `throttled_app`).
+    """
+
+    def __init__(
+        self,
+        engine: EngineLike,
+        limits: ThrottleLimits,
+        saturation: Callable[[], float],
+        *,
+        saturated: float = SATURATED,
+    ) -> None:
+        self._engine = engine
+        self._throttle = Throttle(limits)
+        self._saturation = saturation
+        self._saturated = saturated
+
+    @property
+    def now_s(self) -> float:
+        return self._engine.now_s
+
+    def submit(self, request: SimRequest, at_s: float) -> bool:
+        arrival = request.arrival
+        refused = self._throttle.decide(
+            arrival.tenant,
+            arrival.app or "",
+            at_s,
+            saturated=self._saturation() >= self._saturated,
+            under_way=bool(arrival.stage),
+        )
+        if refused is not None:
+            request.rejected = f"throttled_{refused.limit}"
+            return False
+        return self._engine.submit(request, at_s)
+
+    def advance(self, until_s: float) -> list[SimRequest]:
+        return self._engine.advance(until_s)
 
 
 class SloObserver(Observer):
