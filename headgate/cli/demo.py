@@ -24,7 +24,7 @@ from headgate.demo.verdict import DemoOutcome
 from headgate.machine.options import START_TIMEOUT_S, stack_options, validated
 from headgate.machine.places import home_folder
 from headgate.serve.server import ServeOptions
-from headgate.workloads.shape import MODELLED_ENGINE, SMALL_ENGINE, Fit
+from headgate.workloads.profiles import MODELLED_ENGINE, SMALL_ENGINE, Fit
 
 EXIT_CODES = {DemoOutcome.PASSED: 0, DemoOutcome.FAILED: 1, DemoOutcome.INCONCLUSIVE: 3}
 MODELLED = "modelled"

@@ -15,9 +15,8 @@ from random import Random
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.workloads.arrivals import Arrival
-from headgate.workloads.described.profiles import CHAT, CODE, Profile, make_arrivals
-from headgate.workloads.shape import Fit, fitted
-from headgate.workloads.traces.files import read_trace
+from headgate.workloads.profiles import CHAT, CODE, Fit, Profile, fitted, make_arrivals
+from headgate.workloads.traces import read_trace
 
 QUIET, FLOOD = "quiet", "flood"
 QUIET_LOAD = 0.2

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from headgate.workloads.traces.rows import TOKENS_MAX
+from headgate.workloads.traces import TOKENS_MAX
 
 
 class Length(Protocol):
@@ -46,7 +46,7 @@ class Lognormal:
     `sigma` is the standard deviation of the natural logarithm, without unit. Without the limits the mean is
     median x exp(sigma^2 / 2).
     Source: Johnson, Kotz and Balakrishnan, Continuous Univariate Distributions 1, chapter 14; Wang et al., BurstGPT
-    (2024), and headgate/workloads/described/profiles.py for such fits to traces of language models.
+    (2024), and headgate/workloads/profiles.py for such fits to traces of language models.
     """
 
     median: float

@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate.workloads.arrivals import Arrival, WorkloadError
-from headgate.workloads.described.tenants import CallsShare, InteractionArrivals, PlannedWorkload, TenantPlan
 from headgate.workloads.lengths import Empirical, Fixed, Length, Lognormal, SampledLengths, Uniform
+from headgate.workloads.planned import CallsShare, InteractionArrivals, PlannedWorkload, TenantPlan
 from headgate.workloads.processes import Burst, Even, Gamma, OnOff, Ramp, Rate, Spacing, Steady, TimedArrivals
 
 SIGMAS = 4.5
@@ -243,7 +243,7 @@ def test_weights_and_tiers() -> None:
 def test_nothing_and_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorkloadError, match="makes no request"):
         PlannedWorkload("w", (tenant("a", 1e-9),), 1000.0)
-    monkeypatch.setattr("headgate.workloads.described.tenants.REQUESTS_MAX", 500)
+    monkeypatch.setattr("headgate.workloads.planned.REQUESTS_MAX", 500)
     with pytest.raises(WorkloadError, match="more than 500 requests"):
         PlannedWorkload("w", (tenant("a", 1.0),), 1000.0)
 

@@ -8,20 +8,18 @@ from pathlib import Path
 from dispatcher.settings.strict import Loc
 from dispatcher.settings.yaml_file import Document, read_document
 from headgate.workloads.arrivals import TraceError
-from headgate.workloads.described.arrival_fields import ArrivalProcess
-from headgate.workloads.described.length_fields import EmpiricalLength, LengthDistribution
-from headgate.workloads.described.tenants import (
-    REQUESTS_MAX,
-    CallsShare,
-    InteractionArrivals,
-    PlannedWorkload,
-    TenantPlan,
+from headgate.workloads.described_fields import (
+    ArrivalProcess,
+    EmpiricalLength,
+    InteractionFields,
+    LengthDistribution,
+    TenantFields,
+    WorkloadFields,
 )
-from headgate.workloads.described.workload_fields import InteractionFields, TenantFields, WorkloadFields
 from headgate.workloads.lengths import Empirical, Length, SampledLengths
+from headgate.workloads.planned import REQUESTS_MAX, CallsShare, InteractionArrivals, PlannedWorkload, TenantPlan
 from headgate.workloads.processes import TimedArrivals
-from headgate.workloads.traces.files import SORTED_ROWS_MAX, scan_trace
-from headgate.workloads.traces.rows import TENANT_CHARS_MAX
+from headgate.workloads.traces import SORTED_ROWS_MAX, TENANT_CHARS_MAX, scan_trace
 
 EMPIRICAL_ROWS_MAX = SORTED_ROWS_MAX
 _INPUTS = ("input_tokens", "ContextTokens")
