@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from headgate.evidence.document.sections import EXPERIMENTS as EXPERIMENTS
+from headgate.evidence.document import EXPERIMENTS as EXPERIMENTS
 
 MODULES = (
     "vtc.tables",
     "vtc.sharing",
-    "vtc.isolation",
     "vtc.response",
     "vtc.ablation",
     "vtc.profiled",
@@ -17,8 +16,8 @@ MODULES = (
     "bwfq.paper",
     "bwfq.scale",
     "bwfq.cares",
-    "fairserve.case",
-    "qlm.overview",
+    "fairserve",
+    "qlm.scenes",
     "qlm.waits",
     "qlm.single_model",
     "qlm.multi_model",

@@ -11,8 +11,7 @@ import pytest
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.shard.settings import SATURATED
 from gpu_worker.policies.fairness.registry import make_policy
-from headgate.evidence.fairserve.case import OIT, RPM, play
-from headgate.evidence.fairserve.workload import APPS, CALLS, case_study
+from headgate.evidence.fairserve import APPS, CALLS, OIT, RPM, case_study, play
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.registry import make_engine

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf, sqrt
 from statistics import fmean, stdev
 
-from headgate.evidence.bwfq.played import HELD, Figures, play_paper
-from headgate.evidence.bwfq.workload import Scenario
-from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
-from headgate.evidence.over_seeds import mean
+from headgate.evidence.bwfq.workload import HELD, Figures, Scenario, play_paper
+from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
+from headgate.evidence.runs import mean
 
 SEEDS = 10
 T_95 = 2.262

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from headgate.evidence.bwfq.played import p99, play, play_paper
-from headgate.evidence.bwfq.workload import Scenario, is_batch, is_interactive, paper_workload
-from headgate.evidence.document.sections import Check, Section, Setting, Table, experiment
+from headgate.evidence.bwfq.workload import Scenario, is_batch, is_interactive, p99, paper_workload, play, play_paper
+from headgate.evidence.document import Check, Section, Setting, Table, experiment
 from headgate.simulator.report.drawing import Plot, Series
 
 WINDOW_S = 10.0

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
-from headgate.evidence.qlm.played import PLANNERS, at_least, missed, percent, played, times
-from headgate.evidence.qlm.scenes import due_by_turns, due_by_turns_fleet, w_b, w_b_fleet
+from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
+from headgate.evidence.qlm.scenes import (
+    PLANNERS,
+    at_least,
+    due_by_turns,
+    due_by_turns_fleet,
+    missed,
+    percent,
+    played,
+    times,
+    w_b,
+    w_b_fleet,
+)
 from headgate.simulator.run import Run
 
 LOADS = (10.0, 40.0, 100.0, 500.0)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
-from headgate.evidence.qlm.played import percent, played, times
-from headgate.evidence.qlm.scenes import A_MODELS, fleet, mixed_fleet, w_a
+from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
+from headgate.evidence.qlm.scenes import A_MODELS, fleet, mixed_fleet, percent, played, times, w_a
 
 PLANNERS = ("fcfs", "edf", "shepherd", "qlm", "plan")
 LOADS = (10.0, 20.0, 40.0, 500.0)

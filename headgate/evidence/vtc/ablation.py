@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from headgate.evidence.document.sections import Check, Section, Setting, Table, experiment
-from headgate.evidence.over_seeds import mean, spread, throughput
-from headgate.evidence.over_time import apart_max, apart_plot, rates_plot, service_between
+from headgate.evidence.document import Check, Section, Setting, Table, experiment
+from headgate.evidence.runs import apart_max, apart_plot, mean, rates_plot, service_between, spread, throughput
 from headgate.evidence.vtc.play import described, played
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.run import Run, RunSpec

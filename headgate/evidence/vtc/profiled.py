@@ -6,20 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dispatcher.policies.service import service_function
-from headgate.evidence.document.sections import Check, Section, Setting, Table, experiment
-from headgate.evidence.over_seeds import (
-    above,
-    avg_difference,
-    max_difference,
-    mean,
-    over_seeds,
-    ratio,
-    throughput,
-    within,
-)
-from headgate.evidence.vtc.paper import TABLE_3, TABLE_4, Printed
+from headgate.evidence.document import Check, Section, Setting, Table, experiment
+from headgate.evidence.runs import above, avg_difference, max_difference, mean, over_seeds, ratio, throughput, within
+from headgate.evidence.vtc.play import TABLE_3, TABLE_4, Printed, measured_run
 from headgate.evidence.vtc.tables import AVG_TOLERANCE, THROUGHPUT_TOLERANCE, specs_of
-from headgate.evidence.vtc.traces import measured_run
 from headgate.simulator.run import Run
 
 SCALE = 10.0

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from headgate.evidence.document.sections import Check, Section, Setting, Table, experiment
-from headgate.evidence.over_seeds import over_seeds, ratio
-from headgate.evidence.over_time import response_plot
+from headgate.evidence.document import Check, Section, Setting, Table, experiment
+from headgate.evidence.runs import over_seeds, ratio, response_plot
+from headgate.evidence.vtc.play import measured_runs
 from headgate.evidence.vtc.tables import specs_of
-from headgate.evidence.vtc.traces import measured_runs
 from headgate.simulator.report.plots import timeline_of
 from headgate.simulator.run import Run
 

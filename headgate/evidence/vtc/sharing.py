@@ -1,13 +1,25 @@
-"""Figures 3, 6, 7 and 8 of the VTC paper: clients that request more than their share receive the same."""
+"""Figures 3 to 10 of the VTC paper: clients share, and clients under their share are isolated.
+
+Clients that request more than their share receive the same. Requests of clients under their share do not wait for other
+clients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from headgate.evidence.document.sections import Section, Setting, experiment
-from headgate.evidence.over_time import apart_plot, rates_plot, response_plot, service_between
+from headgate.evidence.document import Check, Section, Setting, Table, experiment
+from headgate.evidence.runs import (
+    apart_plot,
+    rates_plot,
+    ratio,
+    response_between,
+    response_plot,
+    service_between,
+    within,
+)
 from headgate.evidence.vtc import play
-from headgate.evidence.vtc.traces import workload_of
+from headgate.evidence.vtc.play import workload_of
 from headgate.simulator.run import Run
 
 
@@ -71,4 +83,131 @@ def _uneven(figure: str, text: str, runs: dict[str, list[Run]], measured: Mappin
             rates_plot(f"{figure}a", "vtc", runs["vtc"][0], 600),
             apart_plot(f"{figure}b", play.first_seed(runs), 600),
         ],
+    )
+
+
+@experiment(
+    "vtc-figure-4",
+    "Figure 4: two clients under their share, one over it",
+    "VTC, section 5.2, Figure 4",
+    needs_traces=True,
+)
+def figure_4(setting: Setting) -> Section:
+    runs = play.played(setting, workload_of(setting.traces_folder, "proportional", "vtc"))
+    vtc, fcfs, requests = runs["vtc"], runs["fcfs"], runs["vtc"][0].tenants
+    slow, middle, greedy = names = sorted(requests, key=lambda name: requests[name].requests)
+    measured = play.measured_timelines(setting, "proportional")
+    service = {name: service_between(vtc, name, 60, 540) for name in names}
+    isolated = {name: response_between(vtc, name, 0, 600) for name in (slow, middle)}
+    behind = {name: response_between(fcfs, name, 0, 600) for name in (slow, middle)}
+    share = service[greedy] / sum(service.values())
+    return Section(
+        text=("15, 30 and 90 requests per minute, 256/256, for 600 s.",),
+        tables=[_waits(names, runs, measured)],
+        checks=[
+            *(
+                within(
+                    f"vtc: mean time to first token of {name}",
+                    ours,
+                    response_between([measured["vtc"]], name, 0, 600),
+                    0.2,
+                )
+                for name, ours in isolated.items()
+            ),
+            play.prompt("vtc: the slow client's mean time to first token", isolated[slow]),
+            play.prompt("vtc: the middle client's mean time to first token", isolated[middle]),
+            Check(
+                "under fcfs both wait at least five times as long as under vtc",
+                all(behind[name] > 5 * isolated[name] for name in isolated),
+                ", ".join(f"{seconds:.1f} s" for seconds in behind.values()),
+            ),
+            Check(
+                "vtc: service of the first two is 1 : 2 within 5 %",
+                abs(service[middle] / service[slow] / 2 - 1) < 0.05,
+                f"1 : {service[middle] / service[slow]:.3f}",
+            ),
+            Check("vtc: the third receives what they leave, more than a third", share > 1 / 3, f"{share:.3f}"),
+        ],
+        plots=[
+            rates_plot("4a", "vtc", vtc[0], min(vtc[0].total_time_s, 600)),
+            response_plot("4b", play.first_seed(runs), 600),
+        ],
+    )
+
+
+def _waits(names: Sequence[str], runs: play.Runs, measured: Mapping[str, Run]) -> Table:
+    rows = []
+    for policy in runs:
+        for name in names:
+            theirs, ours = (response_between(of, name, 0, 600) for of in ([measured[policy]], runs[policy]))
+            rows.append((policy, name, theirs, ours, ratio(ours, theirs)))
+    return Table("Mean time to first token (s)", ("scheduler", "client", "measured", "ours", "ratio"), rows)
+
+
+@experiment("vtc-figure-5", "Figure 5: a client that comes and goes, under its share", "VTC, section 5.2, Figure 5")
+def figure_5(setting: Setting) -> Section:
+    runs = play.played(setting, play.described("vtc-figure-5"))
+    vtc = runs["vtc"]
+    totals = [
+        sum(service_between(vtc, name, start, start + 60) for name in vtc[0].tenants) for start in range(60, 600, 60)
+    ]
+    ours, fcfs = (response_between(runs[policy], "client-1", 0, 600) for policy in play.VTC_AND_FCFS)
+    return Section(
+        text=("Client 1: 30 requests per minute in every second minute. Client 2: 120 all the time. 256/256, 600 s.",),
+        checks=[
+            play.prompt("vtc: client 1's mean time to first token", ours),
+            Check("under fcfs it waits at least five times as long as under vtc", fcfs > 5 * ours, f"{fcfs:.1f} s"),
+            play.equal("work conserving: total service per minute", totals, 0.15),
+        ],
+        plots=[rates_plot("5a", "vtc", vtc[0], 600), response_plot("5b", play.first_seed(runs), 600)],
+    )
+
+
+@experiment("vtc-figure-9", "Figure 9: isolation from an ill-behaved client", "VTC, section 5.2, Figure 9")
+def figure_9(setting: Setting) -> Section:
+    runs = play.played(setting, play.described("vtc-figure-9"))
+    (ninth, tenth), fcfs = (
+        [response_between(runs[policy], "client-1", start, start + 60) for start in (480, 540)]
+        for policy in play.VTC_AND_FCFS
+    )
+    overall = response_between(runs["vtc"], "client-1", 0, 600)
+    return Section(
+        text=("Client 1: 30 requests per minute. Client 2: a linear ramp from 0 to 120 per minute. 256/256, 600 s.",),
+        checks=[
+            play.prompt("vtc: client 1's mean time to first token", overall),
+            Check(
+                "vtc: it does not grow with client 2's rate: minute 10 within 20 % of minute 9",
+                abs(tenth / ninth - 1) < 0.20,
+                f"{ninth:.2f} s, then {tenth:.2f} s",
+            ),
+            Check(
+                "fcfs: it grows: minute 10 at least 1.5 times minute 9",
+                fcfs[1] > 1.5 * fcfs[0],
+                f"{fcfs[0]:.2f} s, then {fcfs[1]:.2f} s",
+            ),
+        ],
+        plots=[rates_plot("9a", "vtc", runs["vtc"][0], 600), response_plot("9b", play.first_seed(runs), 600)],
+    )
+
+
+@experiment("vtc-figure-10", "Figure 10: the workload shifts", "VTC, section 5.2, Figure 10")
+def figure_10(setting: Setting) -> Section:
+    runs = play.played(setting, play.described("vtc-figure-10"), ("vtc", "lcf"))
+    second = {p: [service_between(runs[p], name, 330, 600) for name in ("client-1", "client-2")] for p in runs}
+    favoured = second["lcf"][0] / second["lcf"][1]
+    return Section(
+        text=(
+            "Three phases of five minutes. First client 1 sends 30 requests per minute in every second minute, beside "
+            "client 2's 90 per minute; then both send 60; then 30 and 90. All requests are 256/256. LCF is VTC without "
+            "the counter lift.",
+        ),
+        checks=[
+            play.equal("vtc: both receive the same in the second phase", second["vtc"], 0.10),
+            Check(
+                "lcf: client 1 receives more in the second phase, because it received less in the first",
+                favoured > 1.10,
+                f"{favoured:.2f} : 1",
+            ),
+        ],
+        plots=[rates_plot("10a", "vtc", runs["vtc"][0], 900), rates_plot("10b", "lcf", runs["lcf"][0], 900)],
     )
