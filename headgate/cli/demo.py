@@ -17,10 +17,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from headgate.demo.measure import DemoOutcome
 from headgate.demo.report import as_json, print_report, say
 from headgate.demo.run import DemoOptions, PlayedDemo, run_demo
 from headgate.demo.scene import Sources
-from headgate.demo.verdict import DemoOutcome
 from headgate.machine.options import START_TIMEOUT_S, stack_options, validated
 from headgate.machine.places import home_folder
 from headgate.serve.server import ServeOptions

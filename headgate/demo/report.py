@@ -20,9 +20,8 @@ from dispatcher.model.records.tenants import name_of
 from dispatcher.monitor.picture import Picture
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from headgate.demo.measure import RunReport, Sample, TenantReport
+from headgate.demo.measure import DemoOutcome, RunReport, Sample, TenantReport, Verdict
 from headgate.demo.scene import FLOOD, QUIET
-from headgate.demo.verdict import DemoOutcome, Verdict
 
 WITHOUT, WITH = "fcfs", "headgate"
 LABELS = {WITHOUT: "without headgate", WITH: "with headgate"}

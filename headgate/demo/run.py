@@ -20,12 +20,11 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from headgate.demo.measure import RunReport, Sample, report
+from headgate.demo.measure import DemoOutcome, RunReport, Sample, Verdict, judge, report
 from headgate.demo.player import Player
 from headgate.demo.report import LABELS, WITH, WITHOUT, say, tenant_now, view
 from headgate.demo.scene import FLOOD, FLOOD_LOAD, QUIET, QUIET_LOAD, Scene, Sources, compose, load_sources
 from headgate.demo.services import CALIBRATION, Service, running
-from headgate.demo.verdict import DemoOutcome, Verdict, judge
 from headgate.machine.options import FleetOptions
 from headgate.workloads.arrivals import Arrival
 

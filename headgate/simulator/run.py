@@ -18,9 +18,8 @@ from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.fleet.spec import FleetSpec
 from headgate.simulator.gates.spec import GateSpec
-from headgate.simulator.measures.collector import Collector, Measures
+from headgate.simulator.measures.collector import Collector, Measures, Scheduling
 from headgate.simulator.measures.service_difference import Difference
-from headgate.simulator.measures.tiers import Scheduling
 from headgate.simulator.measures.timeline import Timeline
 from headgate.workloads.sources import Workload
 

@@ -15,8 +15,20 @@ from pydantic_core import PydanticCustomError
 
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.settings.strict import Strict, at_key
-from headgate.workloads.lengths import Fixed, Length, Lognormal, Uniform
-from headgate.workloads.processes import Burst, Even, Gamma, OnOff, Ramp, Rate, Spacing, Steady
+from headgate.workloads.distributions import (
+    Burst,
+    Even,
+    Fixed,
+    Gamma,
+    Length,
+    Lognormal,
+    OnOff,
+    Ramp,
+    Rate,
+    Spacing,
+    Steady,
+    Uniform,
+)
 from headgate.workloads.traces import TOKENS_MAX
 
 DURATION_S_MAX = 100_000_000.0

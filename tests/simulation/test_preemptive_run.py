@@ -13,7 +13,7 @@ from gpu_worker.policies.slo.shedding import ShedSettings
 from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.engines.interface import output_tokens_max, queue_request
 from headgate.simulator.engines.profile import load_profile
-from headgate.simulator.measures.tiers import Scheduling
+from headgate.simulator.measures.collector import Scheduling
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec, as_json
 from headgate.simulator.simulate import simulate

@@ -15,7 +15,7 @@ from headgate.evidence.fairserve import APPS, CALLS, OIT, RPM, case_study, play
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.registry import make_engine
-from headgate.simulator.gates.refusing import ThrottledEngine
+from headgate.simulator.gates.stages import ThrottledEngine
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 from tests.support.simulator.ended_requests import EndedRequests

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headgate.simulator.measures.collector import Measures, Percentiles
+from headgate.simulator.measures.collector import Measures, Percentiles, Scheduling, TierMeasures
 from headgate.simulator.measures.service_difference import Difference
-from headgate.simulator.measures.tiers import Scheduling, TierMeasures
 from headgate.simulator.run import Run
 
 TENANTS_MAX = 12

@@ -62,7 +62,7 @@ class FleetGate:
         self._ordered: list[tuple[SimulatedWorker, str]] = []
 
     def arrive(self, request: SimRequest, deferred: bool, now_s: float) -> None:
-        """Queue the request, or set its `rejected`. The charge is for its true length, as in gated_engine.py."""
+        """Queue the request, or set its `rejected`. The charge is for its true length, as in gates/stages.py."""
         name, arrival = self._gate.next_name(), request.arrival
         self._calls[name], self._names[request.request_id] = request, name
         decided = self._gate.submit(
