@@ -33,8 +33,6 @@ from headgate.demo.player import Player
 from headgate.doctor.finding import Finding, failed, ok, skipped, warning
 from headgate.workloads.arrivals import Arrival
 
-LOG_AGE_MAX_S = 180.0
-"""The sweep writes an entry at least each minute if anything waits or runs."""
 REQUEST_S = 120.0
 TOKENS = 8
 SHARES_SHOWN = 10
