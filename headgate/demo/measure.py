@@ -1,11 +1,13 @@
 """The figures of a played workload, and the verdict of the demo on them. Pure: samples in, a report out.
 
 Times are seconds since the play began.
+
 A tenant is backlogged while one of its requests has arrived and has no token yet. The share of service is measured over
 the time in which all tenants were backlogged: only then does each want more than it gets, so that its share depends on
 the scheduling and not on its demand. Service is weighted tokens (dispatcher/policies/service.py).
 
 The verdict: did headgate keep its promises on this machine, with this workload?
+
 The engine's speed is measured before and after each run (the calibrations). Both runs have the same requests, so a
 machine that becomes slower or faster changes latency and throughput as headgate's policies do. Therefore:
 

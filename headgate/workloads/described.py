@@ -2,10 +2,10 @@
 
 Each error in a file is one sentence that names file, line, column and key.
 
-A plan has arrival processes, lengths and interactions. Its arrivals are streamed, never held.
-The same seed gives the same arrivals. The arrivals of a tenant depend only on the seed and on the tenant's own plan:
-adding, removing or changing another tenant does not change them. Times, interactions and lengths each have a random
-source of their own, so that changing one does not change the others.
+A plan has arrival processes, lengths and interactions. Its arrivals are streamed, never held. The same seed gives the
+same arrivals. The arrivals of a tenant depend only on the seed and on the tenant's own plan: adding, removing or
+changing another tenant does not change them. Times, interactions and lengths each have a random source of their own, so
+that changing one does not change the others.
 """
 
 from __future__ import annotations

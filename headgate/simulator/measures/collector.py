@@ -1,10 +1,10 @@
 """Measures a run as its requests end. It keeps two numbers of each request, and not the requests.
 
-Of a run on the paged engine there are also measures of each tier, and the evictions.
-A tier has: percentiles of TTFT and of the whole latency over its served requests; TPOT, the mean of
-(end - first token) / (output - 1) over those with at least two output tokens, with the waits after evictions;
-attainment, the share of all its requests, refused and dropped ones included, with a TTFT within the target; throughput,
-the input and output tokens of its served requests over the run's time.
+Of a run on the paged engine there are also measures of each tier, and the evictions. A tier has: percentiles of TTFT
+and of the whole latency over its served requests; TPOT, the mean of (end - first token) / (output - 1) over those with
+at least two output tokens, with the waits after evictions; attainment, the share of all its requests, refused and
+dropped ones included, with a TTFT within the target; throughput, the input and output tokens of its served requests
+over the run's time.
 """
 
 from __future__ import annotations
