@@ -21,7 +21,7 @@ from headgate.machine.proxies import bypass_proxies
 COMMANDS = {
     "serve": ("headgate.cli.serve", "Serve OpenAI's API from this machine with fair shares, without AWS."),
     "demo": ("headgate.cli.demo", "Show the effect: play one workload without headgate's policies and with them."),
-    "simulate": ("headgate.cli.simulate.command", "Simulate a policy on a workload, in virtual time."),
+    "simulate": ("headgate.cli.simulate", "Simulate a policy on a workload, in virtual time."),
     "reproduce": ("headgate.cli.reproduce", "Run the papers' experiments again and check their claims."),
     "local": ("headgate.cli.local", "Run the whole stack on this machine."),
     "invoke": ("headgate.cli.invoke", "Call the service once, over HTTP or lambda.invoke."),
