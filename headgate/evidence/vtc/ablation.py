@@ -190,7 +190,7 @@ def vtc_profiled(setting: Setting) -> Section:
         ),
         tables=[
             _cost_table("Table 3: the arena trace", TABLE_3, real),
-            _table("Table 4: two clients", TABLE_4, overload),
+            _cost_table("Table 4: two clients", TABLE_4, overload),
         ],
         checks=[
             *(
