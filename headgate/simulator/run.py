@@ -1,7 +1,7 @@
 """A simulated run as a value: what to simulate (RunSpec), and its measures (Run). Both can be pickled.
 
-A run is of one engine, or of a fleet of them. `headgate simulate --json` prints an object for a run,
-or for the runs of several seeds.
+A run is of one engine, or of a fleet of them. `headgate simulate --json` prints an object for a run, or for the
+runs of several seeds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows of docs/operations.md about what runs: the stack itself, its fronts, and the instances and workers of the pools.
 
-The stack is created; fronts are healthy, and reached with HTTPS.
+The stack must be created, and its fronts healthy and reached with HTTPS.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Why the gate's order has two clocks: every order on the same runs.
 
-The runs that decided the gate's order: ten slots, and a few tenants that flood. Each run plays under any
-order. A service unit is a slot-second. Arrivals are Poisson, drawn from the seed. Every tenant except the
-measured one floods.
+These runs decided the gate's order: ten slots, and a few tenants that flood. Each run plays under any order. A service
+unit is a slot-second. Arrivals are Poisson, drawn from the seed. Every tenant except the measured one floods.
 """
 
 from __future__ import annotations
