@@ -40,10 +40,10 @@ from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealIds, make_store
 from dispatcher.settings.config import load_config
 from headgate.local import dynamodb_local
-from headgate.local.ports import usable
-from headgate.local.processes import Child, Children
 from headgate.local.seed import TABLE, make_table, make_tenants, table_store
 from headgate.local.stack import base_environment
+from headgate.machine.places import usable
+from headgate.machine.processes import Child, Children
 
 STORES = ("memory", "sqlite", "moto", "dynamodb-local")
 TOKENS = 8
@@ -98,7 +98,7 @@ async def _table(
         environment["HEADGATE_STORE"] = f"sqlite:{folder / 'headgate.sqlite'}"
         return {}, make_store(load_config(environment))
     if name == "moto":
-        child = await _announced(children, name, ["-m", "headgate.local.moto.server"], environment)
+        child = await _announced(children, name, ["-m", "headgate.local.moto_server"], environment)
         url = str((await child.announcement(START_S))["url"])
     else:
         child, url = await dynamodb_local.start(children, START_S)

@@ -42,8 +42,8 @@ from headgate.simulator.engines.interface import Jitter, SimulatedEngine
 from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.registry import make_engine
+from headgate.simulator.measures.collector import TierCollector
 from headgate.simulator.measures.service_difference import HALF_WINDOW_S, POINTS, WARM_UP_S
-from headgate.simulator.measures.tiers import TierCollector
 from headgate.simulator.parallel import Processes
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.sources import Workload, open_workload

@@ -36,7 +36,7 @@ from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
-from headgate.simulator.fleet.file import read_fleet
+from headgate.simulator.fleet.spec import read_fleet
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
 from headgate.workloads.sources import open_workload

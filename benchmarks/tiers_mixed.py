@@ -29,12 +29,12 @@ from statistics import fmean
 from gpu_worker.policies.shedding import ShedSettings
 from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.engines.profile import EngineProfile, load_profile
-from headgate.simulator.measures.tiers import Scheduling
+from headgate.simulator.measures.collector import Scheduling
 from headgate.simulator.parallel import Processes
 from headgate.simulator.run import Run, RunSpec
 from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
-from headgate.workloads.lengths import Lognormal, SampledLengths
+from headgate.workloads.distributions import Lognormal, SampledLengths
 from headgate.workloads.sources import ListWorkload
 
 PROFILE = "a100x8-llama3-70b"

@@ -1,4 +1,4 @@
-"""Reads the YAML file of tenants that `headgate serve` and `headgate simulate --gate on` share:
+"""Reads the YAML file of tenants, which `headgate serve`, `tenants apply` and `simulate --gate on` share:
 
     tenants:
       quiet: {weight: 2, rate_per_s: 500, burst: 2000, tier: premium, queue_max: 1000, max_tokens: 512, models: [m]}
@@ -9,7 +9,7 @@
     expected_tokens: 512                                                  # optional: of a chat without max_tokens
     slo_classes: {chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}   # optional
 
-dispatcher/settings/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/file.py).
+dispatcher/settings/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/spec.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, to_json
 
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.administration import NAME
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.settings.sections import SloClassesSection, TenantSection
 from dispatcher.settings.strict import Strict
@@ -82,3 +84,34 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(tenants, dict):
         tenants = {name: {} if entry is None else entry for name, entry in tenants.items()}
     return {**value, "tenants": tenants}
+
+
+TenantName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+
+
+class ServedTenants(TenantsFile):
+    tenants: Annotated[dict[TenantName, TenantSection], Field(min_length=1)]
+    slots: Any = None
+    deadline_s: Any = None
+    """`slots` and `deadline_s` are for the simulator's gate. A server ignores them: its workers have their own
+    slots."""
+
+    def wanted(self) -> list[Tenant]:
+        return [section.tenant(name) for name, section in self.tenants.items()]
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of the gate's configuration that the file sets."""
+        sections = {
+            "HEADGATE_TIERS": self.tiers,
+            "HEADGATE_THROTTLING": self.throttling,
+            "HEADGATE_SLO_CLASSES": self.slo_classes,
+        }
+        plain = {"HEADGATE_UNKNOWN_FIELDS": self.unknown_fields, "HEADGATE_EXPECTED_TOKENS": self.expected_tokens}
+        return {name: str(value) for name, value in plain.items() if value is not None} | {
+            name: to_json(section).decode() for name, section in sections.items() if section is not None
+        }
+
+
+def read_tenants(path: Path) -> ServedTenants:
+    """Read the file. Raises ConfigurationError, which names the place in the file."""
+    return read_tenants_file(path, ServedTenants)

@@ -13,8 +13,7 @@ from pathlib import Path
 from aws_cdk import App, Validations
 from cdk_nag import AwsSolutionsChecks
 
-from headgate.deployment.loading import ConfigurationError, load
-from headgate.deployment.model import Deployment
+from headgate.deployment.model import ConfigurationError, Deployment, load
 from infra.bundle import Bundle, build
 from infra.checks import UnexplainedWarningError, synthesise
 from infra.stack import HeadgateStack

@@ -19,9 +19,9 @@ from pathlib import Path
 import psutil
 
 from dispatcher.processes.bootstrap import RealIds
-from headgate.local.ports import usable
-from headgate.local.processes import Child, Children
 from headgate.local.stack import base_environment
+from headgate.machine.places import usable
+from headgate.machine.processes import Child, Children
 
 HOST = "127.0.0.1"
 MODEL = "instant"

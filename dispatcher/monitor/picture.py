@@ -1,6 +1,6 @@
 """The picture of a running gate at one moment: tenants, tiers, workers, models, the plan, and the last minute. Pure.
 
-`take_picture` gathers it once from the state of a shard. headgate/monitor renders it for the terminal and as JSON,
+`take_picture` gathers it once from the state of a shard. headgate/monitor.py renders it for the terminal and as JSON,
 functions/http_api/operator as the operator's page.
 
 Recent has the figures of the last minute, from the facts of the log: waiting times, first-token latencies and service.

@@ -1,7 +1,7 @@
 """The command line. A command's module is imported when it is called, so `headgate --help` loads no torch and no boto3.
 
 Exit codes: 0 done; 1 the verdict of the run failed; 2 bad input, with one line on standard error and no traceback; 3
-the verdict is inconclusive; 130 interrupted; 141 the reader of standard output has closed it (exits.py).
+the verdict is inconclusive; 130 interrupted; 141 the reader of standard output has closed it (terminal/output.py).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
-from headgate.local.proxies import bypass_proxies
+from headgate.machine.proxies import bypass_proxies
 
 COMMANDS = {
     "serve": ("headgate.cli.serve", "Serve OpenAI's API from this machine with fair shares, without AWS."),
     "demo": ("headgate.cli.demo", "Show the effect: play one workload without headgate's policies and with them."),
-    "simulate": ("headgate.cli.simulate.command", "Simulate a policy on a workload, in virtual time."),
+    "simulate": ("headgate.cli.simulate", "Simulate a policy on a workload, in virtual time."),
     "reproduce": ("headgate.cli.reproduce", "Run the papers' experiments again and check their claims."),
     "local": ("headgate.cli.local", "Run the whole stack on this machine."),
     "invoke": ("headgate.cli.invoke", "Call the service once, over HTTP or lambda.invoke."),
     "tenants": ("headgate.cli.tenants.commands", "Create, list, show, set and delete tenants; rotate their keys."),
     "doctor": ("headgate.cli.doctor", "Check an AWS account before a deployment, and a service after it."),
     "table": ("headgate.cli.table", "Create the table of a service outside AWS."),
-    "top": ("headgate.cli.top", "Watch shares, waiting, latencies, workers and the leader."),
-    "plan": ("headgate.cli.plan", "Show queues, models, swaps and lateness of a fleet with several models."),
-    "formats": ("headgate.cli.formats", "Show or change the log's format, while two versions serve together."),
+    "top": ("headgate.cli.gate", "Watch shares, waiting, latencies, workers and the leader."),
+    "plan": ("headgate.cli.gate", "Show queues, models, swaps and lateness of a fleet with several models."),
+    "formats": ("headgate.cli.gate", "Show or change the log's format, while two versions serve together."),
     "usage": ("headgate.cli.usage", "Print tokens and service per tenant, application and hour."),
 }
 
@@ -99,8 +99,7 @@ def _pass_on_region() -> None:
 
 
 def main() -> None:
-    from headgate.cli.terminal.exits import exit_code
-    from headgate.cli.terminal.output import guard_output
+    from headgate.cli.terminal.output import exit_code, guard_output
 
     guard_output()
     bypass_proxies(os.environ)

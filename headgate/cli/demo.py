@@ -17,14 +17,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from headgate.demo.measure import DemoOutcome
 from headgate.demo.report import as_json, print_report, say
 from headgate.demo.run import DemoOptions, PlayedDemo, run_demo
-from headgate.demo.sources import Sources
-from headgate.demo.verdict import DemoOutcome
-from headgate.local.home import home_folder
-from headgate.local.options import START_TIMEOUT_S, stack_options, validated
-from headgate.serve.options import ServeOptions
-from headgate.workloads.shape import MODELLED_ENGINE, SMALL_ENGINE, Fit
+from headgate.demo.scene import Sources
+from headgate.machine.options import START_TIMEOUT_S, stack_options, validated
+from headgate.machine.places import home_folder
+from headgate.serve.server import ServeOptions
+from headgate.workloads.profiles import MODELLED_ENGINE, SMALL_ENGINE, Fit
 
 EXIT_CODES = {DemoOutcome.PASSED: 0, DemoOutcome.FAILED: 1, DemoOutcome.INCONCLUSIVE: 3}
 MODELLED = "modelled"

@@ -25,15 +25,15 @@ from dispatcher.settings.config import Config
 from headgate.cli.tenants.admins import admin_of
 from headgate.cli.terminal.gate_store import Data, with_store
 from headgate.cli.terminal.one_object import takes
+from headgate.cli.terminal.output import Json
 from headgate.doctor.finding import CheckResult, Finding
 
 if TYPE_CHECKING:
-    from headgate.doctor.account import AwsAccount
+    from headgate.doctor.before import AwsAccount
     from headgate.doctor.deployed.stack import DeployedStack, Traffic
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check an account before, and a service after.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 MARKS = {
     CheckResult.OK: "[green]✔[/]",
     CheckResult.WARNING: "[yellow]![/]",
@@ -54,11 +54,8 @@ def before(
     json: Json = False,
 ) -> None:
     """Check tools, region, credentials, bootstrap, permission to deploy and quotas. Nothing is changed."""
-    from headgate.deployment.loading import load
-    from headgate.doctor.account import AwsAccount, fleet_of
-    from headgate.doctor.machine import check_docker, check_node
-    from headgate.doctor.trace_destination import check_traces
-    from headgate.doctor.weights import check_weights
+    from headgate.deployment.model import load
+    from headgate.doctor.before import AwsAccount, check_docker, check_node, check_traces, check_weights, fleet_of
 
     if file is None:
         _report([check_node(), *AwsAccount(region).findings()], json)
@@ -105,7 +102,7 @@ class DeployedStackOptions:
 
     def traffic_to(self, stack: DeployedStack) -> Traffic | None:
         """Return what requests to send; None without --disturb. Raises ConfigurationError."""
-        from headgate.doctor.deployed.streams import traffic_to
+        from headgate.doctor.deployed.changes import traffic_to
 
         address = self.base_url or stack.outputs.get("OpenAiBaseUrl", "")
         key = self.key or os.environ.get("HEADGATE_API_KEY", "")
@@ -116,10 +113,9 @@ class DeployedStackOptions:
 @takes(DeployedStackOptions)
 def deployed(options: DeployedStackOptions) -> None:
     """Go through what only AWS can show (docs/operations.md), on a deployed stack. Only --disturb changes anything."""
-    from headgate.deployment.loading import load
-    from headgate.doctor.account import AwsAccount
-    from headgate.doctor.deployed.checks import run_checks
-    from headgate.doctor.deployed.record import as_markdown
+    from headgate.deployment.model import load
+    from headgate.doctor.before import AwsAccount
+    from headgate.doctor.deployed.checks import as_markdown, run_checks
     from headgate.doctor.deployed.stack import Deployed
 
     deployment = load(options.file, options.name)
@@ -136,7 +132,7 @@ def _stack_of(account: AwsAccount, name: str) -> DeployedStack:
     """Raises ConfigurationError if there is no such stack, or AWS cannot be asked."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    from headgate.doctor.account import reason
+    from headgate.doctor.before import reason
     from headgate.doctor.deployed.stack import read_stack
 
     try:
@@ -189,7 +185,7 @@ def after(service: AfterOptions) -> None:
 
 
 async def _after(store: Store, config: Config, service: AfterOptions) -> list[Finding]:
-    from headgate.doctor.service import check_pools, check_request, check_shares, no_request
+    from headgate.doctor.after import check_pools, check_request, check_shares, no_request
 
     found, followers = await check_pools(store, config, RealClock())
     if followers:
@@ -205,13 +201,13 @@ async def _after(store: Store, config: Config, service: AfterOptions) -> list[Fi
 
 
 async def _fairness(admin: TenantAdmin, workers: Sequence[WorkerSet], service: AfterOptions, window: float) -> Finding:
-    from headgate.doctor import fairness
+    from headgate.doctor.after import TestedService, check_fairness
 
     serving = [worker for worker in workers if worker.state != "silent"]
     model = service.model or (serving[0].model if serving else "")
     slots = sum(worker.slots for worker in serving if worker.model == model)
-    place = fairness.TestedService(service.address, model, slots, window)
-    return await fairness.check_fairness(admin, RealIds(), place)
+    place = TestedService(service.address, model, slots, window)
+    return await check_fairness(admin, RealIds(), place)
 
 
 def _report(found: Sequence[Finding], json: bool) -> None:

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.cli.terminal.progress import progress
-from headgate.evidence.document import files as document
-from headgate.evidence.document.sections import Section, Setting
+from headgate.cli.terminal.output import progress
+from headgate.evidence import document
+from headgate.evidence.document import Section, Setting
 from headgate.evidence.registry import EXPERIMENTS
 from headgate.simulator.parallel import Processes
 from headgate.simulator.report.drawing import check_installed

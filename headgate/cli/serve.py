@@ -9,14 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from headgate.cli.terminal.address_table import print_address_table, print_json_line
-from headgate.cli.terminal.fleet_options import fleet_values
 from headgate.cli.terminal.one_object import takes_fields
-from headgate.cli.terminal.signals import either, interrupted
-from headgate.local.options import validated
+from headgate.cli.terminal.serving import either, fleet_values, interrupted, print_address_table, print_json_line
+from headgate.machine.options import validated
 from headgate.serve.folder import DEFAULT_FOLDER
-from headgate.serve.options import ServeAddresses, ServeOptions
-from headgate.serve.server import Server
+from headgate.serve.server import ServeAddresses, ServeOptions, Server
 
 OPTIONS = (
     "port", "host", "engine", "model", "fleet", "url", "context_tokens", "slots", "batch", "swap_gib", "kv_tokens",

@@ -7,7 +7,7 @@
 It is a layer over the official openai client. It raises openai's errors (openai.RateLimitError and so on), over
 lambda.invoke too; HeadgateClientError is an openai.OpenAIError for what openai has no class for. Every call carries an
 idempotency key, yours or a new one, so a retry of the same call is the same invocation: one charge, the same answer. A
-call is tried again only as far as `patience` allows (patience.py). To continue after a connection broke, give
+call is tried again only as far as `patience` allows (over_http.py). To continue after a connection broke, give
 `idempotency_key` and call again with the same key.
 
 Importing this package loads neither openai nor boto3; the first use of a class does.
@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headgate.client.answers import Answer, HeadgateClientError, Outcome
-    from headgate.client.over_http import AsyncHeadgate, Headgate
+    from headgate.client.over_http import AsyncHeadgate, Headgate, Patience
     from headgate.client.over_lambda import AsyncLambdaHeadgate, LambdaHeadgate
-    from headgate.client.patience import Patience
 
 __all__ = [
     "Answer",
@@ -35,7 +34,7 @@ __all__ = [
     "Patience",
 ]
 MODULES = {"AsyncHeadgate": "over_http", "AsyncLambdaHeadgate": "over_lambda", "Headgate": "over_http",
-           "LambdaHeadgate": "over_lambda", "Patience": "patience"}  # fmt: skip
+           "LambdaHeadgate": "over_lambda", "Patience": "over_http"}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,18 +1,27 @@
-"""The demo's result: a table, before and after as bars, the verdict and a sentence; and the same as JSON."""
+"""What the demo shows: a live view while the workload plays, and its result at the end.
+
+The live view has queue, credit and latency of each tenant. The result is a table, before and after as bars, the verdict
+and a sentence; and the same as JSON.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.bar import Bar
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
-from headgate.demo.measure import RunReport, TenantReport
+from dispatcher.model.tenants import name_of
+from dispatcher.monitor.picture import Picture
+from dispatcher.policies.percentiles import percentile
+from dispatcher.policies.service import WEIGHTED_TOKENS
+from headgate.demo.measure import DemoOutcome, RunReport, Sample, TenantReport, Verdict
 from headgate.demo.scene import FLOOD, QUIET
-from headgate.demo.verdict import DemoOutcome, Verdict
 
 WITHOUT, WITH = "fcfs", "headgate"
 LABELS = {WITHOUT: "without headgate", WITH: "with headgate"}
@@ -116,3 +125,75 @@ def _bars(title: str, values: Mapping[str, float], texts: Mapping[str, str]) -> 
 
 def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} s"
+
+
+RATE_WINDOW_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TenantNow:
+    """A row of the view. `waiting`, `running`: at the gate. `credit`: service units, None without a guarantee.
+    `service_rate`: service units a second."""
+
+    name: str
+    waiting: int
+    running: int
+    credit: float | None
+    service_rate: float
+    ttft_last_s: float | None
+    ttft_p99_s: float | None
+    sent: int
+    answered: int
+
+
+def tenant_now(name: str, samples: Sequence[Sample], picture: Picture | None, elapsed_s: float) -> TenantNow:
+    """Make a tenant's row. `picture`: the gate; None if it is not known. `elapsed_s`: seconds since the play began."""
+    own = [sample for sample in samples if sample.tenant == name]
+    ttfts = [sample.ttft_s for sample in own if sample.ttft_s is not None]
+    gate = picture.tenants if picture else ()
+    found = next((each for each in gate if name_of(each.row.tenant) == name), None)
+    return TenantNow(
+        name=name,
+        waiting=found.row.waiting if found else 0,
+        running=found.row.running if found else 0,
+        credit=found.row.credit if found else None,
+        service_rate=_service_rate(own, elapsed_s),
+        ttft_last_s=ttfts[-1] if ttfts else None,
+        ttft_p99_s=percentile(ttfts, 0.99),
+        sent=len(own),
+        answered=sum(sample.end_s is not None for sample in own),
+    )
+
+
+def view(title: str, tenants: Sequence[TenantNow], sent: int, total: int, elapsed_s: float) -> RenderableType:
+    table = Table(title=title, title_justify="left", expand=False)
+    table.add_column("tenant")
+    for heading in ("waiting", "running", "credit", "service/s", "first token", "P99", "answered"):
+        table.add_column(heading, justify="right")
+    for tenant in tenants:
+        table.add_row(*_live_cells(tenant))
+    answered = sum(tenant.answered for tenant in tenants)
+    progress = ProgressBar(total=max(1, total), completed=answered, width=40)
+    caption = Text(f"{elapsed_s:5.1f} s   sent {sent} of {total}, answered {answered}")
+    return Group(table, progress, caption)
+
+
+def _live_cells(tenant: TenantNow) -> list[str]:
+    return [
+        tenant.name,
+        str(tenant.waiting),
+        str(tenant.running),
+        "–" if tenant.credit is None else f"{tenant.credit:.0f}",
+        f"{tenant.service_rate:.0f}",
+        _seconds(tenant.ttft_last_s),
+        _seconds(tenant.ttft_p99_s),
+        f"{tenant.answered}/{tenant.sent}",
+    ]
+
+
+def _service_rate(samples: Sequence[Sample], elapsed_s: float) -> float:
+    """Service per second in the last RATE_WINDOW_S, from streamed pieces: the exact count comes with the last piece."""
+    since = elapsed_s - RATE_WINDOW_S
+    pieces = sum(time_s > since for sample in samples for time_s in sample.token_times_s)
+    prompts = sum(s.input_tokens for s in samples if s.first_token_s is not None and s.first_token_s > since)
+    return WEIGHTED_TOKENS(prompts, pieces) / max(1.0, min(RATE_WINDOW_S, elapsed_s))

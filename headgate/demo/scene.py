@@ -1,16 +1,22 @@
 """The workload of the demo: two tenants on one engine, sized to the machine.
 
-The load is a multiple of the engine's measured capacity, so that the flood overloads a laptop and a GPU alike. Arrival
-times and lengths keep the pattern of their source (a profile or a trace); only their scale changes.
+The requests come from traces or from the built-in profiles, with lengths fitted to a small engine. The load is a
+multiple of the engine's measured capacity, so that the flood overloads a laptop and a GPU alike. Arrival times and
+lengths keep the pattern of their source (a profile or a trace); only their scale changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
 
+from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.workloads.arrivals import Arrival
+from headgate.workloads.profiles import CHAT, CODE, Fit, Profile, fitted, make_arrivals
+from headgate.workloads.traces import read_trace
 
 QUIET, FLOOD = "quiet", "flood"
 QUIET_LOAD = 0.2
@@ -89,3 +95,36 @@ def _scale(arrivals: Sequence[Arrival], service: float) -> list[Arrival]:
 
 def _service(arrivals: Sequence[Arrival]) -> float:
     return sum(WEIGHTED_TOKENS(arrival.input_tokens, arrival.output_tokens) for arrival in arrivals)
+
+
+SOURCE_REQUESTS_MIN = 20
+SOURCE_REQUESTS = 2000
+"""Requests made from the built-in profile: more than the engine can serve in the time of a demo."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Traces with arrivals and lengths; None: the built-in profile with this seed. `fit`: scales the lengths."""
+
+    quiet: Path | None
+    flood: Path | None
+    seed: int
+    fit: Fit
+
+
+def load_sources(sources: Sources) -> tuple[list[Arrival], list[Arrival]]:
+    """Read or make the requests of both tenants, with lengths scaled to what the engine can serve.
+
+    Raises TraceError, with file, line and column, and ConfigurationError for a trace that is too short.
+    """
+    random = Random(sources.seed)
+    quiet = read_trace(sources.quiet, tenant=QUIET) if sources.quiet else _make_requests(CHAT, QUIET, random)
+    flood = read_trace(sources.flood, tenant=FLOOD) if sources.flood else _make_requests(CODE, FLOOD, random)
+    for path, arrivals in ((sources.quiet, quiet), (sources.flood, flood)):
+        if len(arrivals) < SOURCE_REQUESTS_MIN:
+            raise ConfigurationError(f"{path}: {len(arrivals)} requests; the demo needs at least {SOURCE_REQUESTS_MIN}")
+    return fitted(quiet, sources.fit), fitted(flood, sources.fit)
+
+
+def _make_requests(profile: Profile, tenant: str, random: Random) -> list[Arrival]:
+    return make_arrivals(profile, tenant, SOURCE_REQUESTS, random)

@@ -17,11 +17,10 @@ from dispatcher.monitor.picture import Picture
 from dispatcher.policies.clocks import Share
 from dispatcher.processes.bootstrap import RealClock, make_store
 from dispatcher.settings.config import load_config
-from headgate.local.options import FleetOptions, StackOptions
 from headgate.local.seed import make_tenants
+from headgate.machine.options import FleetOptions, StackOptions
 from headgate.serve.folder import ORDER, DataFolder
-from headgate.serve.options import ServeOptions
-from headgate.serve.server import Server
+from headgate.serve.server import ServeOptions, Server
 
 CALIBRATION = "calibration"
 """The tenant of the requests that measure the engine."""

@@ -1,4 +1,4 @@
-"""headgate.yaml as a model. docs/deployment.md explains each field; a test compares the two.
+"""headgate.yaml as a model, and its reading. docs/deployment.md explains each field; a test compares the two.
 
 A field is here only if something reads it: the CDK app (infra/), `headgate doctor` or `headgate local --file`.
 """
@@ -6,18 +6,21 @@ A field is here only if something reads it: the CDK app (infra/), `headgate doct
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError, to_jsonable_python
 
+from dispatcher.model.errors import ConfigurationError as ConfigurationError
 from dispatcher.policies.bounds import Bounds, Pattern
 from dispatcher.policies.service import CACHED_FRACTION
-from headgate.deployment import offers
+from dispatcher.settings.yaml_file import read_document
+from headgate.deployment import instances
 from headgate.deployment.images import ecr_image, partition_of
-from headgate.deployment.pool import LAMBDA_S, GateSections, Pool, Range, ZoneName
-from headgate.deployment.server_address import is_own_machine
+from headgate.deployment.pool import LAMBDA_S, GateSections, Pool, Range, ZoneName, is_own_machine
 
 PoolName = Annotated[str, Pattern(r"^[a-z][a-z0-9-]{0,15}$", "chat, with at most 16 small letters, digits and hyphens")]
 NAME = r"[a-z][a-z0-9-]{0,31}"
@@ -53,7 +56,7 @@ class Deployment(GateSections):
     zones: Zones = 2
     """How many, or which."""
     check_zones: bool = True
-    """Whether instance types and zones are compared with the table of AWS's offers (headgate/deployment/offers.py)."""
+    """Whether instance types and zones are compared with the table of AWS's offers (deployment/instances.py)."""
     nat_gateways: Annotated[int, Field(ge=1, le=6)] = 1
     front: Literal["fargate", "lambda"] = "fargate"
     front_count: Range = Range(min=2, max=8)
@@ -176,12 +179,12 @@ class Deployment(GateSections):
         """Compare each pool's instance types and zones with the dated table."""
         pools = self.pools.items() if self.check_zones and region is not None else ()
         for name, pool in pools:
-            found = pool.model and offers.problem(str(region), pool.instance_types, pool.own_zones or self.zones)
+            found = pool.model and instances.problem(str(region), pool.instance_types, pool.own_zones or self.zones)
             if found:
                 raise PydanticCustomError(
                     "offers",
                     "pools.{name}: {what}{advice}, as of {day}; if AWS offers more by now, set check_zones: false",
-                    {"name": name, "what": found.what, "advice": _where(found.zones), "day": offers.as_of()},
+                    {"name": name, "what": found.what, "advice": _where(found.zones), "day": instances.as_of()},
                 )
 
     def _variables_bytes(self) -> int:
@@ -219,3 +222,23 @@ def _sections(owner: GateSections) -> dict[str, Any]:
     """Return the sections that are given, as JSON values."""
     sections = {name: getattr(owner, name) for name in GateSections.model_fields}
     return {name: to_jsonable_python(section) for name, section in sections.items() if section is not None}
+
+
+NAME_CHARS_MAX = 40
+
+
+def load(path: Path, name: str | None = None, region: str | None = None) -> Deployment:
+    """Read and validate the file. `name` takes the place of the name in the file. `region`: of the environment, for a
+    file that names none. Raises ConfigurationError."""
+    deployment = read_document(path).parse(Deployment, {"region": region})
+    return deployment if name is None else _rename(deployment, name)
+
+
+def _rename(deployment: Deployment, name: str) -> Deployment:
+    """Return the deployment with another name. Raises ConfigurationError."""
+    if not re.fullmatch(NAME, name):
+        raise ConfigurationError(
+            f"the stack cannot have the name {name[:NAME_CHARS_MAX]!r}: use at most 32 lower-case letters, digits and "
+            "hyphens, with a letter first"
+        )
+    return deployment.model_copy(update={"name": name})

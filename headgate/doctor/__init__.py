@@ -1,1 +1,1 @@
-"""Checks of an account before a deployment, and of a service after it."""
+"""Checks of an AWS account before a deployment, of a deployed stack, and of a service after it."""

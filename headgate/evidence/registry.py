@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from headgate.evidence.document.sections import EXPERIMENTS as EXPERIMENTS
+from headgate.evidence.document import EXPERIMENTS as EXPERIMENTS
 
 MODULES = (
     "vtc.tables",
     "vtc.sharing",
-    "vtc.isolation",
-    "vtc.response",
     "vtc.ablation",
-    "vtc.profiled",
     "vtc.theorems",
     "bwfq.paper",
-    "bwfq.scale",
     "bwfq.cares",
-    "fairserve.case",
-    "qlm.overview",
+    "fairserve",
+    "qlm.scenes",
     "qlm.waits",
-    "qlm.single_model",
-    "qlm.multi_model",
+    "qlm.models",
     "qlm.tenants",
     "qlm.robustness",
     "qlm.planning_cost",

@@ -1,9 +1,14 @@
-"""The local AWS in the caller's event loop: the gateway, the Lambda functions, queue pollers and schedules.
+"""The local AWS in the caller's event loop: its one endpoint, the Lambda functions, queue pollers and schedules.
 
 aws = LocalAws(children, environment, moto_url=...)
 url = await aws.start()    # the value for AWS_ENDPOINT_URL
 ...
 await aws.stop()           # the caller stops the children
+
+One endpoint serves all AWS services, so an unmodified SDK needs no setting but AWS_ENDPOINT_URL. The credential scope
+of a request's signature (Signature Version 4) names its service. Requests for `lambda` are answered here, by real
+`awslambdaric` processes; all others are forwarded to moto, byte for byte. Signatures are read, not verified: this
+endpoint listens on loopback and protects nothing.
 """
 
 from __future__ import annotations
@@ -11,23 +16,148 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import httpx
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from dispatcher.ports import Clock, Ids
 from dispatcher.processes.bootstrap import RealClock, RealIds
-from headgate.local.aws_gateway import Gateway
-from headgate.local.aws_lambda.functions import function_specs
 from headgate.local.aws_lambda.invocation import INIT_TIMEOUT_S, FunctionSpec, LambdaAnswer, LambdaRequest
 from headgate.local.aws_lambda.invoke_api import InvokeApi, LambdaFunction
 from headgate.local.aws_lambda.pool import EVENT_RETRY_DELAYS_S, FunctionPool, InvocationQueue, TooManyRequests
-from headgate.local.aws_lambda.schedule import Schedule, tick
-from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, poll
+from headgate.local.aws_lambda.triggers import QueueMapping, Schedule, SqsQueue, poll, tick
 from headgate.local.embedded_server import EmbeddedServer, log_failure
-from headgate.local.processes import Children
+from headgate.machine.processes import Children
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "proxy-authorization",
+        "proxy-connection",
+    }
+)
+SCOPE = re.compile(r"Credential=[^/,\s]+/\d{8}/[^/,\s]*/(?P<service>[\w.-]+)/aws4_request")
+PRESIGNED_SCOPE = re.compile(r"[^/]+/\d{8}/[^/]*/(?P<service>[\w.-]+)/aws4_request")
+
+
+def service_of(authorization: str | None, presigned_credential: str | None) -> str | None:
+    """Return the service that a signature names; None if there is no signature of version 4."""
+    if authorization is not None:
+        found = SCOPE.search(authorization) if authorization.startswith("AWS4-HMAC-SHA256") else None
+    else:
+        found = PRESIGNED_SCOPE.fullmatch(presigned_credential or "")
+    return found["service"].lower() if found else None
+
+
+class Gateway:
+    """The ASGI application. `endpoints`: base URL by service; `default_url`: of every other service."""
+
+    def __init__(self, invoke_api: InvokeApi, default_url: str, endpoints: Mapping[str, str] | None = None) -> None:
+        self._invoke_api = invoke_api
+        self._default_url = default_url
+        self._endpoints = endpoints or {}
+        # No read timeout: a long poll of SQS is silent for 20 s, and the SDK has timeouts of its own.
+        self._http = httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=5.0), limits=httpx.Limits(max_connections=None), trust_env=False
+        )
+        self.app = Starlette(routes=[Route("/{path:path}", self._answer, methods=METHODS)])
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _answer(self, request: Request) -> Response:
+        service = service_of(request.headers.get("authorization"), request.query_params.get("X-Amz-Credential"))
+        if service is None:
+            return unsigned()
+        if service == "lambda":
+            return await self._invoke_api.answer(request)
+        return await self._forward(request, self._endpoints.get(service, self._default_url))
+
+    async def _forward(self, request: Request, base_url: str) -> Response:
+        upstream = self._http.build_request(
+            request.method,
+            httpx.URL(base_url).copy_with(raw_path=_raw_path(request)),
+            headers=_end_to_end(request.headers.raw),
+            content=request.stream() if _has_body(request) else None,
+        )
+        try:
+            answer = await self._http.send(upstream, stream=True)
+        except httpx.TransportError as error:
+            return aws_error(
+                503, "ServiceUnavailable", f"The local service at {base_url} does not answer: {type(error).__name__}"
+            )
+        response = StreamingResponse(answer.aiter_raw(), answer.status_code, background=BackgroundTask(answer.aclose))
+        response.raw_headers = _end_to_end(answer.headers.raw)
+        return response
+
+
+def _raw_path(request: Request) -> bytes:
+    path: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    query: bytes = request.scope["query_string"]
+    return path.split(b"?")[0] + (b"?" + query if query else b"")
+
+
+def _has_body(request: Request) -> bool:
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+
+
+def _end_to_end(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower(), value) for name, value in headers if name.decode("latin-1").lower() not in HOP_BY_HOP]
+
+
+def aws_error(status: int, kind: str, message: str) -> Response:
+    """Make an error in the shape of AWS's JSON protocols; the SDK of any other protocol shows its text."""
+    return JSONResponse({"__type": kind, "message": message}, status, {"x-amzn-ErrorType": kind})
+
+
+def unsigned() -> Response:
+    return aws_error(
+        403,
+        "MissingAuthenticationTokenException",
+        "Missing Authentication Token: this endpoint finds the service in the AWS Signature Version 4 of a request. "
+        "Use an AWS SDK or the AWS CLI with any credentials.",
+    )
+
+
+INVOKE_CONCURRENCY = 6
+"""Each environment is a process that waits with its caller: more of them cost memory and serve nothing sooner."""
+
+
+def function_specs(environment: Mapping[str, str], init_timeout_s: float = INIT_TIMEOUT_S) -> tuple[FunctionSpec, ...]:
+    """Return the functions. `environment`: variables that every handler gets."""
+
+    def spec(name: str, module: str, timeout_s: float, concurrency: int) -> FunctionSpec:
+        return FunctionSpec(
+            name=f"headgate-{name}",
+            handler=f"functions.{module}.handler.handler",
+            timeout_s=timeout_s,
+            concurrency=concurrency,
+            environment=dict(environment),
+            init_timeout_s=init_timeout_s,
+        )
+
+    return (
+        spec("invoke", "invoke", 300.0, INVOKE_CONCURRENCY),
+        spec("result", "result", 30.0, 2),
+        spec("execute", "execute", 300.0, 2),
+        spec("sweep", "sweep", 60.0, 1),
+        spec("admin", "admin", 30.0, 1),
+    )
+
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.local.options import Addresses
+from headgate.machine.options import Addresses
 
 STATE, LOG, LOGS = "local.json", "local.log", "logs"
 MARK_VARIABLE = "HEADGATE_BACKGROUND_STACK"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx
 
-from headgate.local.options import START_TIMEOUT_S
-from headgate.local.ports import usable
-from headgate.local.processes import Child, ChildDied, Children
+from headgate.machine.options import START_TIMEOUT_S
+from headgate.machine.places import usable
+from headgate.machine.processes import Child, ChildDied, Children
 
 PLACE_VARIABLE = "HEADGATE_DYNAMODB_LOCAL"
 """Variable with a folder that has DynamoDBLocal.jar in it or in a subfolder."""

@@ -31,12 +31,12 @@ from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock, RealIds
 from dispatcher.settings.config import load_config
 from headgate.local.aws import LocalAws, headgate_wiring
-from headgate.local.fleet import FRONT, WORKER, LocalFleet, not_registered
-from headgate.local.options import Addresses, ProcessAddress, StackOptions, WorkerGroup
-from headgate.local.ports import front_ports, usable
-from headgate.local.processes import Child, ChildDied, Children
-from headgate.local.proxies import bypass_proxies
 from headgate.local.seed import CREDENTIALS, TABLE, make_bucket, make_queue, make_table, make_tenants, table_store
+from headgate.machine.fleet import FRONT, WORKER, LocalFleet, not_registered
+from headgate.machine.options import Addresses, ProcessAddress, StackOptions, WorkerGroup
+from headgate.machine.places import front_ports, usable
+from headgate.machine.processes import Child, ChildDied, Children
+from headgate.machine.proxies import bypass_proxies
 
 STOP_GRACE_S = 3.0
 REGISTERED_EVERY_S = 0.1
@@ -177,7 +177,7 @@ class Stack:
     async def _start(self, ports: list[int], aws_port: int, on_step: Step) -> Addresses:
         options = self.options
         on_step("DynamoDB, S3, SQS and CloudWatch (moto)")
-        moto_url = await self._service("moto", ["-m", "headgate.local.moto.server"])
+        moto_url = await self._service("moto", ["-m", "headgate.local.moto_server"])
         dynamodb_url = await self._dynamodb_url(moto_url, on_step)
         await make_table(dynamodb_url)
         environment = _environment(options, moto_url, dynamodb_url, await make_queue(moto_url), self._operator_token)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.local.options import LOG_BYTES_MAX
+from headgate.machine.options import LOG_BYTES_MAX
 
 DEFAULT_FOLDER = Path("headgate-data")
 DATABASE, SETTINGS, LOCK = "headgate.sqlite", "gate.json", "lock"

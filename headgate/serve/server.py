@@ -25,6 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from dispatcher.model.errors import ConfigurationError, LogError, LogNewer, StoreUnavailable
 from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import LogFollower, open_follower
@@ -32,12 +34,38 @@ from dispatcher.operations.administration import StoreAdmin
 from dispatcher.ports import Clock, Store
 from dispatcher.processes.bootstrap import RealClock, RealIds, make_store
 from dispatcher.settings.config import load_config
-from headgate.local.fleet import FRONT, WORKER, LocalFleet, Member, not_registered
-from headgate.local.ports import front_ports
-from headgate.local.processes import Child, ChildDied, Children
+from headgate.machine.fleet import FRONT, WORKER, LocalFleet, Member, not_registered
+from headgate.machine.options import FleetOptions, ProcessAddress
+from headgate.machine.places import front_ports
+from headgate.machine.processes import Child, ChildDied, Children
 from headgate.serve.folder import DataFolder
-from headgate.serve.options import ServeAddresses, ServeOptions
-from headgate.serve.tenants_file import ServedTenants, read_tenants
+from headgate.tenants_file import ServedTenants, read_tenants
+
+
+class ServeOptions(FleetOptions):
+    """Options of a server and its processes. `home` is the data folder."""
+
+    tenants: Path | None = Field(
+        default=None, description="YAML file of tenants; those that do not exist yet are created."
+    )
+
+
+class ServeAddresses(BaseModel):
+    """The fields of `headgate serve --json`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    openai_base_url: str
+    openai_base_urls: list[str]
+    data: str
+    """The data folder, which the other commands take as `--data`."""
+    model: str
+    api_keys: dict[str, str]
+    """The keys of the tenants that this start created, by name. A key is shown only once."""
+    operator_url: str
+    """The page for operators; its token is in the file operator-token of the data folder."""
+    processes: list[ProcessAddress]
+
 
 STOP_GRACE_S = 40.0
 """The longest time for each process to stop. It is above a worker's own bounds for a drain (gpu_worker/service)."""

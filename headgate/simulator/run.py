@@ -1,12 +1,14 @@
 """A simulated run as a value: what to simulate (RunSpec), and its measures (Run). Both can be pickled.
 
-A run is of one engine, or of a fleet of them.
+A run is of one engine, or of a fleet of them. `headgate simulate --json` prints an object for a run, or for the
+runs of several seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean, stdev
 from typing import Any, Literal
 
 from dispatcher.policies.planning.groups import DELTA
@@ -16,9 +18,8 @@ from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.fleet.spec import FleetSpec
 from headgate.simulator.gates.spec import GateSpec
-from headgate.simulator.measures.collector import Collector, Measures
+from headgate.simulator.measures.collector import Collector, Measures, Scheduling
 from headgate.simulator.measures.service_difference import Difference
-from headgate.simulator.measures.tiers import Scheduling
 from headgate.simulator.measures.timeline import Timeline
 from headgate.workloads.sources import Workload
 
@@ -144,3 +145,65 @@ def run_of(
         planner=spec.planner,
         classes=collector.classes(),
     )
+
+
+SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", "decisions")
+DIFFERENCE_KEYS = ("max", "avg", "var")
+OF_FLEETS = ("planner", "classes", "swaps", "swapping_s", "moves")
+"""The measures that only a fleet has."""
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """Make the JSON object. A measure that does not exist (no sample points, nothing served) is None."""
+    if run.planner:
+        return _fleet_json(run)
+    fields = asdict(replace(run, timeline=None))
+    summary = {"service_difference" if name == "difference" else name: value for name, value in fields.items()}
+    for name in ("pool_tokens", "timeline", "all", *OF_FLEETS):
+        del summary[name]
+    for name in ("timing", "scheduling"):
+        if summary[name] is None:
+            del summary[name]
+    summary["service_difference"] = summary["service_difference"] or dict.fromkeys(DIFFERENCE_KEYS)
+    for tenant in summary["tenants"].values():
+        del tenant["in_time"]
+        for name in ("ttft_s", "latency_s"):
+            tenant[name] = tenant[name] or dict.fromkeys(("p50", "p99"))
+    return summary
+
+
+def _fleet_json(run: Run) -> dict[str, Any]:
+    return {
+        "workload": run.workload,
+        "planner": run.planner,
+        "policy": run.policy,
+        "all": _in_time(run.all),
+        "classes": {name: _in_time(measures) for name, measures in run.classes.items()},
+        "tenants": {name: _in_time(measures) for name, measures in run.tenants.items()},
+        "total_time_s": run.total_time_s,
+        "requests_per_s": run.requests_per_s,
+        "tokens_per_s": run.throughput_tokens_per_s,
+        "swaps": run.swaps,
+        "swapping_s": run.swapping_s,
+        "rejections": run.rejections,
+        "moves": run.moves,
+    }
+
+
+def _in_time(measures: Measures) -> dict[str, Any]:
+    first_token_s = None if measures.ttft_s is None else asdict(measures.ttft_s)
+    counts = {"requests": measures.requests, "served": measures.served, "in_time": measures.in_time}
+    return {**counts, "first_token_s": first_token_s}
+
+
+def spread_of(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """Return {measure: {mean, sd}} over runs that differ only in the seed; sd is the sample standard deviation."""
+    measures = {key: [float(getattr(run, key)) for run in runs] for key in SPREAD_KEYS}
+    for key in DIFFERENCE_KEYS:
+        values = [getattr(run.difference, key) for run in runs if run.difference is not None]
+        if values:
+            measures[f"service_difference.{key}"] = values
+    return {
+        key: {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0}
+        for key, values in measures.items()
+    }

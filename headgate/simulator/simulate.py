@@ -3,7 +3,7 @@
 The way of a request; what has a question mark is there only if the RunSpec names it:
 
     workload ──▶ drive ──▶ throttling? ──▶ gate? ──▶ shedding? ──▶ engine ──▶ Collector ──▶ Run
-                       └─▶ SimulatedFleet (fleet/fleet.py) ───────────────┘
+                       └─▶ SimulatedFleet (fleet/run.py) ───────────────┘
 """
 
 from __future__ import annotations
@@ -22,12 +22,9 @@ from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.fleet.run import simulate_fleet
-from headgate.simulator.gates.gated_engine import EngineCapacity, GatedEngine
-from headgate.simulator.gates.shedding import SheddingEngine, SloObserver
-from headgate.simulator.gates.throttling import ThrottledEngine
-from headgate.simulator.measures.collector import Collector
+from headgate.simulator.gates.stages import EngineCapacity, GatedEngine, SheddingEngine, SloObserver, ThrottledEngine
+from headgate.simulator.measures.collector import Collector, Scheduling, TierCollector
 from headgate.simulator.measures.theorems import TheoremMonitor
-from headgate.simulator.measures.tiers import Scheduling, TierCollector
 from headgate.simulator.run import Run, RunSpec, Timing, run_of
 from headgate.workloads.arrivals import Arrival
 

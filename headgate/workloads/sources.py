@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headgate.workloads.arrivals import Arrival, TraceError, WorkloadError
-from headgate.workloads.traces.files import TENANTS_MAX, Trace, scan_trace
+from headgate.workloads.traces import TENANTS_MAX, Trace, scan_trace
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -123,7 +123,7 @@ def _read_yaml(named: Sequence[tuple[str | None, Path]]) -> Workload:
     if len(named) > 1 or tenant is not None:
         raise WorkloadError("a YAML workload has its own tenants and stands alone: give FILE.yaml and nothing else")
     # Here, because pydantic and yaml are slow to import, and CSV needs neither.
-    from headgate.workloads.described.reading import read_planned
+    from headgate.workloads.described import read_planned
 
     return read_planned(path)
 

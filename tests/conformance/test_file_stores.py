@@ -14,7 +14,7 @@ from dispatcher.files.s3 import PART_BYTES, S3Files
 from dispatcher.model.batches import FileStore, UnknownFile
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.processes.bootstrap import RealClock
-from headgate.local.moto.server import make_server
+from headgate.local.moto_server import make_server
 
 BUCKET = "headgate-files"
 

@@ -22,7 +22,7 @@ from gpu_worker.engines.interface import EngineError, EngineEvent, Finished, Tok
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.server_api import ServerOptions
 from gpu_worker.policies.fairness.registry import make_policy
-from headgate.local.ports import usable
+from headgate.machine.places import usable
 from tests.engines.engine_kinds import needs_torch
 from tests.support.llama_cpp.server import CONTEXT_TOKENS
 

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from dispatcher.settings.config import load_config
 from functions.http_api.app import app
-from headgate.local.aws_lambda.functions import function_specs
+from headgate.local.aws import function_specs
 from tests.infra.templates import functions, of_type
 
 NAMES = {"headgate-invoke", "headgate-result", "headgate-execute", "headgate-sweep", "headgate-admin"}

@@ -10,7 +10,7 @@ from typing import Any
 
 from headgate.local.aws import LocalAws, Wiring
 from headgate.local.aws_lambda.invocation import FunctionSpec
-from headgate.local.processes import Children
+from headgate.machine.processes import Children
 from tests.support.hang_guard import HANG_S
 
 HANDLERS = "tests.local.handlers."

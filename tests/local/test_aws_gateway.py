@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.local.aws_gateway import service_of
+from headgate.local.aws import service_of
 from tests.local.aws_fixtures import call, function, local_aws
 from tests.support.hang_guard import HANG_S
 from tests.support.local.aws_client import aws_client

@@ -22,9 +22,9 @@ import pytest
 from openai import AsyncOpenAI
 
 from headgate.local import dynamodb_local
-from headgate.local.ports import front_ports
-from headgate.local.processes import Children
 from headgate.local.stack import base_environment
+from headgate.machine.places import front_ports
+from headgate.machine.processes import Children
 from tests.local.test_serve import Served, serve
 from tests.support.compose.read import read_compose
 from tests.support.hang_guard import HANG_S
@@ -94,7 +94,7 @@ async def composed(home: Path, server: Served) -> AsyncIterator[Composed]:
 async def _dynamodb(children: Children) -> str:
     if dynamodb_local.find() is not None:
         return (await dynamodb_local.start(children, HANG_S))[1]
-    moto = await children.spawn_python("moto", ["-m", "headgate.local.moto.server"], environment=base_environment())
+    moto = await children.spawn_python("moto", ["-m", "headgate.local.moto_server"], environment=base_environment())
     return str((await moto.announcement(HANG_S))["url"])
 
 

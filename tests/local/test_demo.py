@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headgate.local.guardian import MARK_VARIABLE
+from headgate.machine.guardian import MARK_VARIABLE
 from tests.support.hang_guard import HANG_S
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]

@@ -18,9 +18,9 @@ import pytest
 
 from headgate.deployment.model import Deployment
 from headgate.doctor.deployed import changes
+from headgate.doctor.deployed.changes import traffic_to
 from headgate.doctor.deployed.checks import CHECKS
 from headgate.doctor.deployed.stack import Deployed, DeployedStack
-from headgate.doctor.deployed.streams import traffic_to
 from headgate.doctor.finding import CheckResult, Finding
 from tests.support.local.balancer import Balancer
 from tests.support.local.stack import Running, eventually, start, stop

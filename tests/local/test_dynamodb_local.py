@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headgate.local import dynamodb_local
-from headgate.local.processes import Children
+from headgate.machine.processes import Children
 from tests.local.aws_fixtures import call
 from tests.support.hang_guard import HANG_S
 from tests.support.local.aws_client import aws_client

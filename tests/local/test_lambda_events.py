@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from headgate.local.aws import Wiring
 from headgate.local.aws_lambda.invocation import LambdaAnswer
 from headgate.local.aws_lambda.pool import TooManyRequests
-from headgate.local.aws_lambda.schedule import Schedule, tick
-from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, carry_batch, handled, sqs_event
+from headgate.local.aws_lambda.triggers import QueueMapping, Schedule, SqsQueue, carry_batch, handled, sqs_event, tick
 from tests.local.aws_fixtures import function, local_aws
 from tests.support.hang_guard import HANG_S
 from tests.support.local.aws_client import aws_client

@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from gpu_worker.service.options import parse_options
-from headgate.local import processes
-from headgate.local.fleet import LocalFleet
-from headgate.local.options import FleetOptions
-from headgate.local.ports import usable
-from headgate.local.processes import Child, ChildDied, Children, last_sentence
+from headgate.machine import processes
+from headgate.machine.fleet import LocalFleet
+from headgate.machine.options import FleetOptions
+from headgate.machine.places import usable
+from headgate.machine.processes import Child, ChildDied, Children, last_sentence
 from tests.support.hang_guard import HANG_S
 
 pytestmark = [pytest.mark.stack]
@@ -215,7 +215,7 @@ STACK = textwrap.dedent(
     """
     import asyncio, json, signal, sys
     from pathlib import Path
-    from headgate.local.processes import Children
+    from headgate.machine.processes import Children
 
     # A shell in the background starts its processes with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -24,12 +24,12 @@ from dispatcher.ports import GateLink
 from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link
 from dispatcher.service.load_watch import LoadWatch
 from dispatcher.settings.config import load_config
-from headgate.local.fleet import WORKER, LocalFleet, Member
-from headgate.local.options import StackOptions
-from headgate.local.ports import front_ports
-from headgate.local.processes import Children
 from headgate.local.seed import CREDENTIALS, TABLE, make_table, make_tenants, table_store
 from headgate.local.stack import base_environment
+from headgate.machine.fleet import WORKER, LocalFleet, Member
+from headgate.machine.options import StackOptions
+from headgate.machine.places import front_ports
+from headgate.machine.processes import Children
 from tests.support.hang_guard import HANG_S
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
@@ -95,7 +95,7 @@ async def running(home: Path) -> AsyncIterator[Stack]:
     async with AsyncExitStack() as ends:
         children = Children(f"mark-{home.name}", home / "logs", grace_s=3.0)
         ends.push_async_callback(children.stop)
-        moto = await children.spawn_python("moto", ["-m", "headgate.local.moto.server"], environment=base_environment())
+        moto = await children.spawn_python("moto", ["-m", "headgate.local.moto_server"], environment=base_environment())
         url = str((await moto.announcement(HANG_S))["url"])
         await make_table(url)
         variables = {

@@ -20,10 +20,10 @@ from aws_cdk import App
 from dispatcher.processes.bootstrap import RealIds
 from headgate.deployment.model import Deployment
 from headgate.local.aws import LocalAws
-from headgate.local.ports import front_ports
-from headgate.local.processes import Children
 from headgate.local.seed import CREDENTIALS, REGION, session
 from headgate.local.stack import base_environment
+from headgate.machine.places import front_ports
+from headgate.machine.processes import Children
 from infra.app import make_app
 from infra.bundle import Bundle
 from infra.checks import synthesise
@@ -76,7 +76,7 @@ async def _rehearse(template: dict[str, Any], home: Path) -> int:
     aws: LocalAws | None = None
     following: list[asyncio.Task[None]] = []
     try:
-        moto = await children.spawn_python("moto", ["-m", "headgate.local.moto.server"], environment=base_environment())
+        moto = await children.spawn_python("moto", ["-m", "headgate.local.moto_server"], environment=base_environment())
         moto_url = str((await moto.announcement(60.0))["url"])
         created = await asyncio.to_thread(create, session(), moto_url, template)
         _report(created)

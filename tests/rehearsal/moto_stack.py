@@ -12,8 +12,7 @@ import boto3
 
 from headgate.local.aws import Wiring
 from headgate.local.aws_lambda.invocation import FunctionSpec
-from headgate.local.aws_lambda.schedule import Schedule
-from headgate.local.aws_lambda.sqs_poller import QueueMapping
+from headgate.local.aws_lambda.triggers import QueueMapping, Schedule
 from tests.rehearsal.template import SECRET, Template, prepared
 
 SWEEP_EVERY_S = 5.0

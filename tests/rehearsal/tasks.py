@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headgate.local.processes import Child, Children
+from headgate.machine.processes import Child, Children
 from tests.rehearsal.moto_stack import Container, WorkersOf
 
 POLL_S = 1.0

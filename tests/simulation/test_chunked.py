@@ -17,7 +17,7 @@ from headgate.simulator.engines.chunked_prefill import ChunkedPrefillEngine
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
-from headgate.simulator.gates.throttling import ThrottledEngine
+from headgate.simulator.gates.stages import ThrottledEngine
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 from tests.support.simulator.ended_requests import EndedRequests

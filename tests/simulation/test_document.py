@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.evidence.document import files as document
-from headgate.evidence.document import markdown
-from headgate.evidence.document.sections import Check, Section, Table, experiment
+from headgate.evidence import document
+from headgate.evidence.document import Check, Section, Table, experiment
 from headgate.evidence.registry import EXPERIMENTS
 from headgate.simulator.report.drawing import Plot, Series, svg
 
@@ -28,7 +27,7 @@ SECTIONS = {"first": SECTION, "second": Section("Left out", "Paper", skipped="th
 
 
 def test_the_document_says_all_of_it() -> None:
-    text = markdown.document(SECTIONS)
+    text = document.render_document(SECTIONS)
     assert "| [first](#first) | A title with \\| and \\*stars\\* | Paper, section 1 | 1 | 1 | 1 |" in text
     assert "| ✔ | it holds | 1 > 0 |" in text
     assert "| ✘ | it does not | 0 > 1 |" in text
@@ -74,7 +73,7 @@ def test_two_plots_of_one_name_are_refused(tmp_path: Path) -> None:
 
 def test_a_row_of_the_wrong_width_is_refused() -> None:
     with pytest.raises(ValueError, match="a row of 1 cells under 2 columns"):
-        markdown.table(Table("wrong", ("a", "b"), [("only",)]))
+        document.render_table(Table("wrong", ("a", "b"), [("only",)]))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_a_row_of_the_wrong_width_is_refused() -> None:
     [(0.0, "0"), (0.12344, "0.1234"), (1.0, "1.000"), (12345.6, "12,350"), (999.96, "1,000"), (-2.5, "-2.500")],
 )
 def test_four_significant_digits(value: float, text: str) -> None:
-    assert markdown.number(value) == text
+    assert document.number(value) == text
 
 
 def test_a_name_is_entered_once() -> None:

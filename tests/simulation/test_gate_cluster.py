@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.clocks import Share
 from dispatcher.shard.alone import CostGate
-from headgate.evidence.bwfq.floods import RUNS, measure
-from headgate.evidence.bwfq.played import GATE_ORDERS, HELD, play, play_paper
-from headgate.evidence.bwfq.workload import Scenario, is_batch, is_interactive, paper_workload
+from headgate.evidence.bwfq.cares import RUNS, measure
+from headgate.evidence.bwfq.workload import (
+    GATE_ORDERS,
+    HELD,
+    Scenario,
+    is_batch,
+    is_interactive,
+    paper_workload,
+    play,
+    play_paper,
+)
 from headgate.simulator.gates.cluster import Change, ClusterRequest, run_cluster
 
 requests = st.lists(

@@ -21,9 +21,8 @@ from headgate.simulator.drive import drive
 from headgate.simulator.engines.interface import Observer
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
-from headgate.simulator.gates.file import read_gate
-from headgate.simulator.gates.gated_engine import GatedEngine
-from headgate.simulator.gates.spec import GateSpec, GateTenant
+from headgate.simulator.gates.spec import GateSpec, GateTenant, read_gate
+from headgate.simulator.gates.stages import GatedEngine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec

@@ -14,7 +14,7 @@ from gpu_worker.policies.shedding import ShedSettings
 from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.gates.spec import GateSpec, GateTenant
-from headgate.simulator.measures.tiers import Scheduling, TierCollector
+from headgate.simulator.measures.collector import Scheduling, TierCollector
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec
 from headgate.simulator.simulate import simulate

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.evidence.over_seeds import avg_difference, max_difference, var_difference
-from headgate.evidence.vtc.paper import TABLE_2, TABLE_5, TABLE_6, Printed
-from headgate.evidence.vtc.traces import measured_run
-from headgate.simulator.measures.percentiles import Percentiles, percentiles
+from headgate.evidence.runs import avg_difference, max_difference, var_difference
+from headgate.evidence.vtc.play import TABLE_2, TABLE_5, TABLE_6, Printed, measured_run
+from headgate.simulator.measures.collector import Percentiles, percentiles
 from headgate.simulator.measures.service_difference import POINTS, MeasuredRates
 from tests.support.simulator.paper_traces import TRACES, needs_traces
 

@@ -25,7 +25,7 @@ from headgate.simulator.engines.interface import SimulatedEngine
 from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
-from headgate.simulator.measures.tiers import TierCollector
+from headgate.simulator.measures.collector import TierCollector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 

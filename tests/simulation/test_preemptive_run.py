@@ -13,10 +13,9 @@ from gpu_worker.policies.shedding import ShedSettings
 from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.engines.interface import output_tokens_max, queue_request
 from headgate.simulator.engines.profile import load_profile
-from headgate.simulator.measures.summary import as_json
-from headgate.simulator.measures.tiers import Scheduling
+from headgate.simulator.measures.collector import Scheduling
 from headgate.simulator.requests import SimRequest
-from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.run import Run, RunSpec, as_json
 from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headgate.simulator.engines.profile import load_profile
-from headgate.simulator.measures.summary import as_json, spread_of
-from headgate.simulator.run import RunSpec
+from headgate.simulator.run import RunSpec, as_json, spread_of
 from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload

@@ -11,12 +11,11 @@ import pytest
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.shard.settings import SATURATED
 from gpu_worker.policies.fairness.registry import make_policy
-from headgate.evidence.fairserve.case import OIT, RPM, play
-from headgate.evidence.fairserve.workload import APPS, CALLS, case_study
+from headgate.evidence.fairserve import APPS, CALLS, OIT, RPM, case_study, play
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.registry import make_engine
-from headgate.simulator.gates.throttling import ThrottledEngine
+from headgate.simulator.gates.stages import ThrottledEngine
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 from tests.support.simulator.ended_requests import EndedRequests

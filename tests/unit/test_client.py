@@ -14,8 +14,8 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from headgate.client import AsyncHeadgate, AsyncLambdaHeadgate, Headgate, HeadgateClientError, LambdaHeadgate, Patience
+from headgate.client.over_http import retry_after_s
 from headgate.client.over_lambda import LAMBDA_READ_TIMEOUT_S, lambda_client
-from headgate.client.patience import retry_after_s
 
 ANSWER = {
     "id": "chatcmpl-1",

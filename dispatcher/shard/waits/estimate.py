@@ -24,7 +24,7 @@ Deviations:
 - Service units (input + 2 x output), in which the gate charges and measures, instead of output tokens.
 - The wait ends with the dispatch, not with the last token of the requests before. A slot is the unit of the batch at
   the gate: a call waits only while no slot is free, and Θ contains the rests of the running calls (each dispatch
-  follows an end). So equation 2's error for the first batches does not arise (evidence/qlm/full_queue.py).
+  follows an end). So equation 2's error for the first batches does not arise (evidence/qlm/waits.py).
 - q corrects what the normal distribution leaves out: later calls that are served first, and a Θ that changes.
 - others(T) is taken as a straight line from 0 to FORECAST_S, because the exact one takes O(queues) for each
   announcement. It is concave, so the line is below it by a little.

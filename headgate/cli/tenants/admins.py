@@ -1,4 +1,7 @@
-"""Opens the administration of tenants: the function that HEADGATE_ADMIN_FUNCTION names, or else the store itself."""
+"""Opens the administration of tenants: the function that HEADGATE_ADMIN_FUNCTION names, or else the store itself.
+
+After a change, it warns if the guarantees exceed what the workers deliver.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import asyncio
 import getpass
 import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from dispatcher.operations.administration import StoreAdmin, TenantAdmin, TenantData
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.monitor.follower import open_follower
+from dispatcher.operations.administration import Booking, StoreAdmin, TenantAdmin, TenantData, booking
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock, RealIds, make_files
 from dispatcher.settings.config import Config
@@ -83,3 +89,34 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
+
+
+def warn_if_overbooked(data: Path | None) -> None:
+    """Compare the guarantees with the capacity, which is in the log; callers of headgate-admin may not read it. Call
+    this after the change was made and its key was printed."""
+    if admin_function(data):
+        return
+    try:
+        bookings = with_store(data, _bookings)
+    except ConfigurationError as error:
+        sys.stderr.write(f"headgate: the change was made, but the capacity for the guarantees is unknown: {error}\n")
+        return
+    for pool, booked in bookings.items():
+        if not booked.is_overbooked:
+            continue
+        place = f" in pool {pool}" if len(bookings) > 1 else ""
+        sys.stderr.write(
+            f"headgate: overbooked{place}: the guarantees add up to {booked.promised_per_s:.0f} service units per "
+            f"second, the workers serve {booked.capacity_per_s:.0f}; guarantees are scaled down while all tenants are "
+            "active\n"
+        )
+
+
+async def _bookings(store: Store, config: Config) -> dict[str, Booking]:
+    """Return for each pool the sum of its guarantees, and the capacity of its workers in the log."""
+    tenants, found = await store.list_tenants(), dict[str, Booking]()
+    for each in config.each_pool():
+        follower = open_follower(store, each, RealClock())
+        await follower.catch_up()
+        found[each.pool] = booking(tenants, follower.workers(), each.models)
+    return found

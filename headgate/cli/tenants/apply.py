@@ -13,11 +13,10 @@ import typer
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.administration import TenantAdmin, difference, settings_of, with_settings
-from headgate.cli.tenants.admins import with_admin
-from headgate.cli.tenants.keys import Json, shown_as
-from headgate.cli.tenants.overbooked import warn_if_overbooked
+from headgate.cli.tenants.admins import warn_if_overbooked, with_admin
 from headgate.cli.terminal.gate_store import Data
-from headgate.serve.tenants_file import read_tenants
+from headgate.cli.terminal.output import Json, shown_as
+from headgate.tenants_file import read_tenants
 
 File = Annotated[Path, typer.Argument(help="YAML file of tenants, as `headgate serve --tenants` reads it.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before the changes are made.")]

@@ -1,19 +1,29 @@
-"""Standard output and standard error of a command, wherever they lead: to a pipe that is closed, or to a full disk.
+"""Standard output and standard error of a command, wherever they lead, and the exit code with which it ends.
 
-Results go to standard output. If one cannot be written, the command ends (OutputLost, exits.py). Messages go to
-standard error. If one cannot be written, it is dropped, because no other place is left for it, and the command goes on:
-a server must not end because the terminal of its messages is gone.
+Output may lead to a pipe that is closed, or to a full disk. Results go to standard output. If one cannot be written,
+the command ends (OutputLost). Messages go to standard error, one line for a mistake, and a progress bar if it is a
+terminal. If one cannot be written, it is dropped, because no other place is left for it, and the command goes on: a
+server must not end because the terminal of its messages is gone.
 """
 
 from __future__ import annotations
 
 import errno
 import io
+import json as json_module
+import logging
 import os
 import select
 import sys
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from dispatcher.model.errors import AnsweredError, ConfigurationError
 
 STANDARD = (0, 1, 2)
 """Descriptors of standard input, output and error."""
@@ -93,3 +103,93 @@ def _write(write: Callable[[bytes], int | None], descriptor: int, data: bytes) -
         waiting.register(descriptor, select.POLLOUT)
         waiting.poll()
     return written
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+"""The reader of standard output, such as `head`, has closed it."""
+EXTRAS = {
+    "openai": "client",
+    "moto": "local",
+    "awslambdaric": "local",
+    "psutil": "serve",
+    "torch": "transformers",
+    "transformers": "transformers",
+    "matplotlib": "plots",
+}
+"""The extra that installs each optional package."""
+USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""Base class of Typer's errors about arguments; it has no public name."""
+
+
+def exit_code(run: Callable[[], object]) -> int:
+    """Run a command and return its exit code.
+
+    Bad input prints one line on standard error and gives 2, and so does output that cannot be written. For a defect of
+    headgate the traceback is shown.
+    """
+    for name in ("dispatcher", "headgate.store"):  # the error line below is the only message
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    try:
+        code = _exit_code(run)
+        sys.stdout.flush()
+    except OutputLost as lost:
+        drop_output()
+        return PIPE_CLOSED if lost.is_closed else _bad_input(str(lost))
+    return code
+
+
+def _exit_code(run: Callable[[], object]) -> int:
+    try:
+        code = run()
+    except typer.Exit as ended:
+        return ended.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except (ConfigurationError, AnsweredError) as error:
+        return _bad_input(str(error))
+    except ImportError as error:
+        if "socksio" in str(error):  # raised by httpx, whatever the client is for
+            return _bad_input("a proxy of the environment (ALL_PROXY) is a SOCKS proxy: pip install 'httpx[socks]'")
+        if error.name not in EXTRAS:
+            raise
+        return _bad_input(f"this needs the package {error.name}: pip install 'headgate[{EXTRAS[error.name]}]'")
+    except OSError as error:
+        if error.filename is None:  # not about a file that the user named
+            raise
+        return _bad_input(f"{error.filename}: {error.strerror}")
+    except Exception as error:
+        if not isinstance(error, USAGE_ERROR):
+            raise
+        return _bad_input(error.format_message())  # type: ignore[attr-defined]
+    return code if isinstance(code, int) else 0
+
+
+def _bad_input(message: str) -> int:
+    if message:  # empty if the help was printed
+        sys.stderr.write(f"headgate: {' '.join(message.split())}\n")
+    return BAD_INPUT
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar while the block runs. Call the yielded function with the number done and the total."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def shown_as(shown: dict[str, Any], json: bool, text: str) -> None:
+    """Print the object with --json, otherwise the text."""
+    sys.stdout.write((json_module.dumps(shown) if json else text) + "\n")

@@ -1,41 +1,46 @@
 """The checks of a deployed stack, in the order of the table in docs/operations.md. A test compares the two.
 
-None changes anything, unless the operator allows it (`Deployed.traffic`).
+None changes anything, unless the operator allows it (`Deployed.traffic`). Their record is a page: docs/operations.md
+calls its list "not yet run" until there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from headgate.doctor.account import reason
+from headgate.doctor.before import reason
 from headgate.doctor.deployed.changes import (
     stream_survives_a_deployment,
     version_is_taken_back,
     worker_drains,
     workers_are_replaced_without_a_gap,
 )
-from headgate.doctor.deployed.ecs_services import WORKERS
-from headgate.doctor.deployed.front_checks import (
-    fronts_are_healthy,
-    function_answers,
-    https_answers,
-    image_is_for_arm64,
-    stack_is_created,
-)
-from headgate.doctor.deployed.log_checks import (
+from headgate.doctor.deployed.observed import (
+    alarms_arrive,
+    alarms_have_metrics,
     image_is_read_only,
+    metrics_arrive,
     no_connection_is_refused,
     policies_are_sufficient,
     protections_are_taken,
     secret_is_rotated,
+    spans_arrive,
     weights_are_copied,
 )
-from headgate.doctor.deployed.pool_checks import instances_have_joined, pools_have_workers
+from headgate.doctor.deployed.running import (
+    fronts_are_healthy,
+    function_answers,
+    https_answers,
+    image_is_for_arm64,
+    instances_have_joined,
+    pools_have_workers,
+    stack_is_created,
+)
 from headgate.doctor.deployed.service_checks import administrator_is_named, gate_leads, operator_page
-from headgate.doctor.deployed.stack import Deployed, Traffic
-from headgate.doctor.deployed.watch_checks import alarms_arrive, alarms_have_metrics, metrics_arrive, spans_arrive
+from headgate.doctor.deployed.stack import WORKERS, Deployed, Traffic
 from headgate.doctor.finding import Finding, skipped, warning
 
 Run = Callable[[Deployed, str], Finding]
@@ -121,3 +126,15 @@ def _run(title: str, run: Run, deployed: Deployed) -> Finding:
         return run(deployed, title)
     except (BotoCoreError, ClientError) as error:
         return warning(title, reason(error), "allow this principal to do it, or check it in AWS's console")
+
+
+def as_markdown(stack: str, found: Sequence[Finding], now: float) -> str:
+    """Return the findings as a page. `now`: Unix seconds."""
+    day = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    rows = [f"| {each.check} | {each.result.value} | {_cell(each.seen)} |" for each in found]
+    head = [f"# The stack {stack} on {day}", "", "`headgate doctor deployed` saw:", "", "| what | result | seen |"]
+    return "\n".join([*head, "| --- | --- | --- |", *rows, ""])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

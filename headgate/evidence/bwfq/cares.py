@@ -1,13 +1,175 @@
-"""Why the gate's order has two clocks: every order on the same runs."""
+"""Why the gate's order has two clocks: every order on the same runs.
+
+These runs decided the gate's order: ten slots, and a few tenants that flood. Each run plays under any order. A service
+unit is a slot-second. Arrivals are Poisson, drawn from the seed. Every tenant except the measured one floods.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from random import Random
 from statistics import fmean
 
-from headgate.evidence.bwfq.floods import Measured, measure
-from headgate.evidence.bwfq.played import GATE_ORDERS
-from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
+from dispatcher.policies.clocks import Share
+from dispatcher.policies.percentiles import percentile
+from dispatcher.shard.alone import CostGate
+from headgate.evidence.bwfq.workload import GATE_ORDERS
+from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
+from headgate.simulator.gates.cluster import ClusterRequest, ClusterRun, run_cluster
+
+SLOTS = 10
+FLOOD_PER_S = 20.0
+LEAD_MAX = 60.0
+HOUR_S = 3600.0
+
+Measured = tuple[float, ...]
+"""Service per second of tenants a and b; or one wait in seconds; or one fraction of all requests."""
+
+
+def arrivals(
+    random: Random, tenant: str, per_s: float, end_s: float, *, start_s: float = 0.0, cost_s: float = 1.0
+) -> Iterator[ClusterRequest]:
+    at_s = start_s + random.expovariate(per_s)
+    while at_s < end_s:
+        yield ClusterRequest(at_s, tenant, cost_s)
+        at_s += random.expovariate(per_s)
+
+
+def play(
+    order: str,
+    sources: Iterable[Iterable[ClusterRequest]],
+    until_s: float,
+    **share: Share,
+) -> ClusterRun:
+    requests = sorted((request for source in sources for request in source), key=lambda request: request.arrival_s)
+    gate = CostGate(order, slots=SLOTS, lead_max=LEAD_MAX)
+    return run_cluster(gate, requests, share=share, capacity_per_s=float(SLOTS), until_s=until_s)
+
+
+def two_shares(run: ClusterRun, from_s: float, to_s: float) -> Measured:
+    shares = run.shares(from_s, to_s)
+    return shares.get("a", 0.0), shares.get("b", 0.0)
+
+
+def wait_s(run: ClusterRun, tenant: str, fraction: float, from_s: float) -> Measured:
+    """Return a percentile by nearest rank. A request that has not started counts with its wait until the end."""
+    waits = [
+        min(start, run.until_s) - request.arrival_s
+        for request, start in zip(run.requests, run.starts_s, strict=True)
+        if request.tenant == tenant and request.arrival_s >= from_s
+    ]
+    return (percentile(waits, fraction) or 0.0,)
+
+
+# ── What decided the order ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def weights(order: str, random: Random) -> Measured:
+    """Weights 1 : 3, costs 1 and 0.2 s, the same small guarantee for both."""
+    sources = (
+        arrivals(random, "a", FLOOD_PER_S, 200.0),
+        arrivals(random, "b", 5 * FLOOD_PER_S, 200.0, cost_s=0.2),
+    )
+    return two_shares(play(order, sources, 200.0, a=Share(1.0, 1.0, 10.0), b=Share(3.0, 1.0, 10.0)), 40.0, 200.0)
+
+
+def idle_hours(order: str, random: Random) -> Measured:
+    """a uses idle slots for an hour, then b joins: the first minute of both."""
+    sources = (
+        arrivals(random, "a", 0.99 * SLOTS, HOUR_S),
+        arrivals(random, "a", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        arrivals(random, "b", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+    )
+    run = play(order, sources, HOUR_S + 60.0, a=Share(1.0, 1.0, 10.0), b=Share(1.0, 1.0, 10.0))
+    return two_shares(run, HOUR_S, HOUR_S + 60.0)
+
+
+def owed_more(order: str, random: Random) -> Measured:
+    """a has a guarantee of 6 of 10 and needs 5: its median wait."""
+    sources = arrivals(random, "a", 5.0, 600.0), arrivals(random, "b", FLOOD_PER_S, 600.0)
+    return wait_s(play(order, sources, 600.0, a=Share(1.0, 6.0, 12.0), b=Share(1.0, 3.0, 12.0)), "a", 0.50, 60.0)
+
+
+def within_bucket(order: str, random: Random) -> Measured:
+    """a sends bursts of 20, with time between them to fill its bucket of 20: P99 wait."""
+    bursts = [
+        ClusterRequest(at_s, "a", 1.0)
+        for at_s in (60.0 + number * 20.0 + random.uniform(0, 10) for number in range(40))
+        for _ in range(20)
+    ]
+    sources = (bursts, arrivals(random, "b", FLOOD_PER_S, 900.0))
+    return wait_s(play(order, sources, 900.0, a=Share(1.0, 3.0, 20.0), b=Share(1.0, 3.0, 12.0)), "a", 0.99, 60.0)
+
+
+def overbooked(order: str, random: Random) -> Measured:
+    """Both have a guarantee of all ten slots, with bursts of 10 s and 1 s."""
+    sources = arrivals(random, "a", FLOOD_PER_S, 150.0), arrivals(random, "b", FLOOD_PER_S, 150.0)
+    return two_shares(play(order, sources, 150.0, a=Share(1.0, 10.0, 100.0), b=Share(1.0, 10.0, 10.0)), 30.0, 150.0)
+
+
+# ── The five weaknesses of the published order, where the runs above do not show them ────────────────────────────────
+
+
+def slept(order: str, random: Random) -> Measured:
+    """1: b sends one request, earns credit for an hour, then floods beside a: the first minute. Equal guarantees."""
+    sources = (
+        [ClusterRequest(1.0, "b", 1.0)],
+        arrivals(random, "a", 5.0, HOUR_S),
+        arrivals(random, "a", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        arrivals(random, "b", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+    )
+    run = play(order, sources, HOUR_S + 60.0, a=Share(1.0, 4.0, 10.0), b=Share(1.0, 4.0, 10.0))
+    return two_shares(run, HOUR_S, HOUR_S + 60.0)
+
+
+def history(order: str, random: Random) -> Measured:
+    """2: for an hour a uses what b leaves, then both flood: the tenth minute of that."""
+    end_s = HOUR_S + 600.0
+    sources = (
+        arrivals(random, "a", 8.5, HOUR_S),
+        arrivals(random, "a", FLOOD_PER_S, end_s, start_s=HOUR_S),
+        arrivals(random, "b", 1.0, HOUR_S),
+        arrivals(random, "b", FLOOD_PER_S, end_s, start_s=HOUR_S),
+    )
+    run = play(order, sources, end_s, a=Share(1.0, 4.0, 10.0), b=Share(1.0, 4.0, 10.0))
+    return two_shares(run, end_s - 60.0, end_s)
+
+
+def stale(order: str, random: Random) -> Measured:
+    """3: a sends one request, later 400 at once; b sends steadily at half of its guarantee: P99 wait of b."""
+    flood = [ClusterRequest(0.0, "a", 1.0), *(ClusterRequest(60.0, "a", 1.0) for _ in range(400))]
+    steady = list(arrivals(random, "b", 2.0, 160.0))
+    return wait_s(play(order, (flood, steady), 160.0, a=Share(1.0, 4.0, 4.0), b=Share(1.0, 4.0, 4.0)), "b", 0.99, 60.0)
+
+
+def stranded(order: str, random: Random) -> Measured:
+    """4: a is alone, needs half of the slots and has a tenth of that guaranteed: the fraction that starts."""
+    requests = list(arrivals(random, "a", 5.0, 300.0))
+    run = play(order, (requests,), 310.0, a=Share(1.0, 0.5, 1.0))
+    return (run.dispatched / len(requests),)
+
+
+def costs(order: str, random: Random) -> Measured:
+    """5: equal weights and rates, but a request of a costs a hundred times a request of b."""
+    sources = (
+        arrivals(random, "a", FLOOD_PER_S, 40.0),
+        arrivals(random, "b", 60 * FLOOD_PER_S, 40.0, cost_s=0.01),
+    )
+    return two_shares(play(order, sources, 40.0, a=Share(1.0, 1.0, 1.0), b=Share(1.0, 1.0, 1.0)), 10.0, 40.0)
+
+
+Run = Callable[[str, Random], Measured]
+RUNS: dict[str, Run] = {
+    run.__name__: run
+    for run in (weights, idle_hours, owed_more, within_bucket, overbooked, slept, history, stale, stranded, costs)
+}
+
+
+def measure(job: tuple[str, str, int]) -> Measured:
+    """Play one run. A job for Setting.map: name of the run, order, seed."""
+    name, order, seed = job
+    return RUNS[name](order, Random(f"{seed} {name}"))
+
 
 SEEDS = 3
 DECIDED = ("weights", "idle_hours", "owed_more", "within_bucket", "overbooked")

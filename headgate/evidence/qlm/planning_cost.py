@@ -11,10 +11,9 @@ from statistics import fmean
 from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.planning.problem import late_requests
 from dispatcher.policies.planning.search import anneal, insert_by_due_time
-from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
-from headgate.evidence.qlm.played import fleet_spec, percent
+from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
 from headgate.evidence.qlm.problems import mixed
-from headgate.evidence.qlm.scenes import A_MODELS, five_models, five_models_fleet, fleet, w_a
+from headgate.evidence.qlm.scenes import A_MODELS, five_models, five_models_fleet, fleet, fleet_spec, percent, w_a
 from headgate.simulator.simulate import simulate
 
 DELTAS = (1, 2, DELTA, 8)

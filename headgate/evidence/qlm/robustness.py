@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
-from headgate.evidence.qlm.played import percent, played
-from headgate.evidence.qlm.scenes import A_MODELS, fleet, w_a, w_b, w_b_fleet
+from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
+from headgate.evidence.qlm.scenes import A_MODELS, fleet, percent, played, w_a, w_b, w_b_fleet
 
 GOAL = 0.99
 """The part of the requests that must be in time."""

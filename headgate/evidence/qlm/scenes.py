@@ -1,22 +1,27 @@
-"""The workloads and fleets of the chapter. Everything random is seeded by the scene's name.
+"""The chapter on QLM: which figure is checked where, its workloads and fleets, and how they are played.
 
-QLM publishes neither data nor rates that can be read off. Its workloads have 3,500 requests of ShareGPT with Poisson
-arrivals (section 8). Here lengths are lognormal with ShareGPT's rough shape (Figure 8): prompts of 200 tokens in the
-mean, outputs of 250, both with a long tail.
+Everything random is seeded by the scene's name. QLM publishes neither data nor rates that can be read off. Its
+workloads have 3,500 requests of ShareGPT with Poisson arrivals (section 8). Here lengths are lognormal with
+ShareGPT's rough shape (Figure 8): prompts of 200 tokens in the mean, outputs of 250, both with a long tail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
 from random import Random
+from typing import TypeVar
 
+from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.planning.slo import SloClass
+from headgate.evidence.document import Check, Section, Setting, Table, experiment
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerSpec, default_slots
+from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
-from headgate.workloads.sources import ListWorkload
+from headgate.workloads.sources import ListWorkload, Workload
 
 INPUT_MEAN, OUTPUT_MEAN = 200.0, 250.0
 VARIATION = 1.0
@@ -191,3 +196,77 @@ def due_by_turns_fleet() -> FleetSpec:
 
 def five_models_fleet(swap_s: float) -> FleetSpec:
     return fleet(2, dict.fromkeys(FIVE_MODELS, (MISTRAL[0], swap_s)))
+
+
+K = TypeVar("K")
+PLANNERS = ("round-robin", "fcfs", "edf", "static", "shepherd", "qlm", "plan")
+
+
+def played(
+    setting: Setting, scenes: Mapping[K, tuple[Workload, FleetSpec]], planners: Iterable[str]
+) -> dict[tuple[K, str], Run]:
+    """Run each planner on each scene. Returns the runs by scene and planner."""
+    keys = [(scene, planner) for scene in scenes for planner in planners]
+    return dict(
+        zip(keys, setting.map(simulate, [fleet_spec(*scenes[scene], name) for scene, name in keys]), strict=True)
+    )
+
+
+def fleet_spec(workload: Workload, fleet: FleetSpec, planner: str, *, delta: int = DELTA) -> RunSpec:
+    return RunSpec(workload, "fcfs", fleet, planner=planner, delta=delta)
+
+
+def percent(part: float) -> str:
+    return f"{100 * part:.1f} %"
+
+
+def at_least(claim: str, least: float, found: Sequence[float]) -> Check:
+    """Check that every part is at least `least`."""
+    return Check(claim, min(found) >= least, ", ".join(percent(part) for part in found))
+
+
+def times(claim: str, least: float, ours: Run, theirs: Run) -> Check:
+    """Check that our throughput is at least `least` times theirs."""
+    ratio = ours.requests_per_s / theirs.requests_per_s
+    return Check(claim, ratio >= least, _ratio(ratio, ours, theirs))
+
+
+def missed(claim: str, reason: str, ours: Run, theirs: Run) -> Check:
+    """Report a ratio of throughputs that is below the claim, with the reason and no verdict."""
+    ratio = ours.requests_per_s / theirs.requests_per_s
+    return Check(claim, None, f"{_ratio(ratio, ours, theirs)}. {reason}")
+
+
+def _ratio(ratio: float, ours: Run, theirs: Run) -> str:
+    return f"{ratio:.2f} times: {ours.requests_per_s:.2f} against {theirs.requests_per_s:.2f} requests/s"
+
+
+FIGURES = (
+    ("1", "fewer GPUs", "qlm-figure-1"),
+    ("3, 18", "waiting times are predictable", "qlm-figure-3-18"),
+    ("4", "eviction cuts the wait at the head", "qlm-figure-4"),
+    ("5", "EDF drains more slowly than groups", "qlm-figure-5"),
+    ("9, 10", "throughput and SLOs with one model", "qlm-figure-9-10"),
+    ("11, 14", "each operation left out", "qlm-figure-11-14, without eviction"),
+    ("12, 13", "throughput and SLOs with several models", "qlm-figure-12-13"),
+    ("15", "A10 and A100 together", "qlm-figure-15"),
+    ("16", "mega prompts", "qlm-figure-16"),
+    ("17", "the gain grows with the queue", "qlm-figure-17"),
+    ("19", "group size", "qlm-figure-19"),
+    ("20", "the time of a plan", "qlm-figure-20"),
+)
+
+
+@experiment("qlm", "Queue management for SLOs: the figures of its evaluation", "QLM (SoCC 2024), sections 2 and 8")
+def overview(_setting: Setting) -> Section:
+    return Section(
+        text=(
+            "QLM publishes neither data nor rates: its curves are images. So its statements are checked as bands, on "
+            "workloads made as it describes them, with lognormal lengths (prompts of 200 tokens and outputs of 250 in "
+            "the mean, at most 1,000) and the simulator's profiles of step times. Prompts are computed in steps of "
+            "their own. `headgate simulate --fleet` runs the same planners; docs/simulator.md describes them. `qlm` is "
+            "QLM's planner with annealing in place of its program, `plan` is headgate's: the production's planner and "
+            "gate. A request is in time if its first token is.",
+        ),
+        tables=[Table("Figures", ("figure", "statement", "where"), FIGURES)],
+    )

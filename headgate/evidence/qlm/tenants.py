@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
-from headgate.evidence.qlm.played import at_least, percent, played, times
-from headgate.evidence.qlm.scenes import FLOOD_MODELS, five_models, five_models_fleet, fleet, flood
+from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
+from headgate.evidence.qlm.scenes import (
+    FLOOD_MODELS,
+    at_least,
+    five_models,
+    five_models_fleet,
+    fleet,
+    flood,
+    percent,
+    played,
+    times,
+)
 
 FIVE_SCENES = ((0.4, 3.0), (0.4, 10.0), (0.4, 20.0), (0.4, 40.0), (0.7, 3.0))
 """Load, and seconds of a swap."""

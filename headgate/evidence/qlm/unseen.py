@@ -7,9 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
-from headgate.evidence.qlm.played import at_least, percent, played
-from headgate.evidence.qlm.scenes import MISTRAL, SMALL, VICUNA, RequestStream, fleet, loadables, workload
+from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
+from headgate.evidence.qlm.scenes import (
+    MISTRAL,
+    SMALL,
+    VICUNA,
+    RequestStream,
+    at_least,
+    fleet,
+    loadables,
+    percent,
+    played,
+    workload,
+)
 from headgate.simulator.fleet.spec import FleetSpec, WorkerSpec
 from headgate.simulator.run import Run
 from headgate.workloads.sources import Workload

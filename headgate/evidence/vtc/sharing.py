@@ -1,13 +1,30 @@
-"""Figures 3, 6, 7 and 8 of the VTC paper: clients that request more than their share receive the same."""
+"""Figures 3 to 13 of the VTC paper: clients share, clients under their share are isolated, and response times.
+
+Clients that request more than their share receive the same. Requests of clients under their share do not wait for
+other clients. Response times are those on the arena trace, beside the measured ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
 
-from headgate.evidence.document.sections import Section, Setting, experiment
-from headgate.evidence.over_time import apart_plot, rates_plot, response_plot, service_between
+from headgate.evidence.document import Check, Section, Setting, Table, experiment
+from headgate.evidence.runs import (
+    apart_plot,
+    over_seeds,
+    rates_plot,
+    ratio,
+    response_between,
+    response_plot,
+    service_between,
+    within,
+)
 from headgate.evidence.vtc import play
-from headgate.evidence.vtc.traces import workload_of
+from headgate.evidence.vtc.play import measured_runs, workload_of
+from headgate.evidence.vtc.tables import specs_of
+from headgate.simulator.report.plots import timeline_of
 from headgate.simulator.run import Run
 
 
@@ -72,3 +89,185 @@ def _uneven(figure: str, text: str, runs: dict[str, list[Run]], measured: Mappin
             apart_plot(f"{figure}b", play.first_seed(runs), 600),
         ],
     )
+
+
+@experiment(
+    "vtc-figure-4",
+    "Figure 4: two clients under their share, one over it",
+    "VTC, section 5.2, Figure 4",
+    needs_traces=True,
+)
+def figure_4(setting: Setting) -> Section:
+    runs = play.played(setting, workload_of(setting.traces_folder, "proportional", "vtc"))
+    vtc, fcfs, requests = runs["vtc"], runs["fcfs"], runs["vtc"][0].tenants
+    slow, middle, greedy = names = sorted(requests, key=lambda name: requests[name].requests)
+    measured = play.measured_timelines(setting, "proportional")
+    service = {name: service_between(vtc, name, 60, 540) for name in names}
+    isolated = {name: response_between(vtc, name, 0, 600) for name in (slow, middle)}
+    behind = {name: response_between(fcfs, name, 0, 600) for name in (slow, middle)}
+    share = service[greedy] / sum(service.values())
+    return Section(
+        text=("15, 30 and 90 requests per minute, 256/256, for 600 s.",),
+        tables=[_waits(names, runs, measured)],
+        checks=[
+            *(
+                within(
+                    f"vtc: mean time to first token of {name}",
+                    ours,
+                    response_between([measured["vtc"]], name, 0, 600),
+                    0.2,
+                )
+                for name, ours in isolated.items()
+            ),
+            play.prompt("vtc: the slow client's mean time to first token", isolated[slow]),
+            play.prompt("vtc: the middle client's mean time to first token", isolated[middle]),
+            Check(
+                "under fcfs both wait at least five times as long as under vtc",
+                all(behind[name] > 5 * isolated[name] for name in isolated),
+                ", ".join(f"{seconds:.1f} s" for seconds in behind.values()),
+            ),
+            Check(
+                "vtc: service of the first two is 1 : 2 within 5 %",
+                abs(service[middle] / service[slow] / 2 - 1) < 0.05,
+                f"1 : {service[middle] / service[slow]:.3f}",
+            ),
+            Check("vtc: the third receives what they leave, more than a third", share > 1 / 3, f"{share:.3f}"),
+        ],
+        plots=[
+            rates_plot("4a", "vtc", vtc[0], min(vtc[0].total_time_s, 600)),
+            response_plot("4b", play.first_seed(runs), 600),
+        ],
+    )
+
+
+def _waits(names: Sequence[str], runs: play.Runs, measured: Mapping[str, Run]) -> Table:
+    rows = []
+    for policy in runs:
+        for name in names:
+            theirs, ours = (response_between(of, name, 0, 600) for of in ([measured[policy]], runs[policy]))
+            rows.append((policy, name, theirs, ours, ratio(ours, theirs)))
+    return Table("Mean time to first token (s)", ("scheduler", "client", "measured", "ours", "ratio"), rows)
+
+
+@experiment("vtc-figure-5", "Figure 5: a client that comes and goes, under its share", "VTC, section 5.2, Figure 5")
+def figure_5(setting: Setting) -> Section:
+    runs = play.played(setting, play.described("vtc-figure-5"))
+    vtc = runs["vtc"]
+    totals = [
+        sum(service_between(vtc, name, start, start + 60) for name in vtc[0].tenants) for start in range(60, 600, 60)
+    ]
+    ours, fcfs = (response_between(runs[policy], "client-1", 0, 600) for policy in play.VTC_AND_FCFS)
+    return Section(
+        text=("Client 1: 30 requests per minute in every second minute. Client 2: 120 all the time. 256/256, 600 s.",),
+        checks=[
+            play.prompt("vtc: client 1's mean time to first token", ours),
+            Check("under fcfs it waits at least five times as long as under vtc", fcfs > 5 * ours, f"{fcfs:.1f} s"),
+            play.equal("work conserving: total service per minute", totals, 0.15),
+        ],
+        plots=[rates_plot("5a", "vtc", vtc[0], 600), response_plot("5b", play.first_seed(runs), 600)],
+    )
+
+
+@experiment("vtc-figure-9", "Figure 9: isolation from an ill-behaved client", "VTC, section 5.2, Figure 9")
+def figure_9(setting: Setting) -> Section:
+    runs = play.played(setting, play.described("vtc-figure-9"))
+    (ninth, tenth), fcfs = (
+        [response_between(runs[policy], "client-1", start, start + 60) for start in (480, 540)]
+        for policy in play.VTC_AND_FCFS
+    )
+    overall = response_between(runs["vtc"], "client-1", 0, 600)
+    return Section(
+        text=("Client 1: 30 requests per minute. Client 2: a linear ramp from 0 to 120 per minute. 256/256, 600 s.",),
+        checks=[
+            play.prompt("vtc: client 1's mean time to first token", overall),
+            Check(
+                "vtc: it does not grow with client 2's rate: minute 10 within 20 % of minute 9",
+                abs(tenth / ninth - 1) < 0.20,
+                f"{ninth:.2f} s, then {tenth:.2f} s",
+            ),
+            Check(
+                "fcfs: it grows: minute 10 at least 1.5 times minute 9",
+                fcfs[1] > 1.5 * fcfs[0],
+                f"{fcfs[0]:.2f} s, then {fcfs[1]:.2f} s",
+            ),
+        ],
+        plots=[rates_plot("9a", "vtc", runs["vtc"][0], 600), response_plot("9b", play.first_seed(runs), 600)],
+    )
+
+
+@experiment("vtc-figure-10", "Figure 10: the workload shifts", "VTC, section 5.2, Figure 10")
+def figure_10(setting: Setting) -> Section:
+    runs = play.played(setting, play.described("vtc-figure-10"), ("vtc", "lcf"))
+    second = {p: [service_between(runs[p], name, 330, 600) for name in ("client-1", "client-2")] for p in runs}
+    favoured = second["lcf"][0] / second["lcf"][1]
+    return Section(
+        text=(
+            "Three phases of five minutes. First client 1 sends 30 requests per minute in every second minute, beside "
+            "client 2's 90 per minute; then both send 60; then 30 and 90. All requests are 256/256. LCF is VTC without "
+            "the counter lift.",
+        ),
+        checks=[
+            play.equal("vtc: both receive the same in the second phase", second["vtc"], 0.10),
+            Check(
+                "lcf: client 1 receives more in the second phase, because it received less in the first",
+                favoured > 1.10,
+                f"{favoured:.2f} : 1",
+            ),
+        ],
+        plots=[rates_plot("10a", "vtc", runs["vtc"][0], 900), rates_plot("10b", "lcf", runs["lcf"][0], 900)],
+    )
+
+
+POLICIES = ("fcfs", "vtc", "rpm:5", "rpm:30")
+MIDDLE = slice(12, 14)
+"""The 13th and 14th client by number of requests, fewest first…"""
+BUSIEST = slice(25, 27)
+"""…and the 26th and 27th, as in the paper."""
+
+
+@experiment(
+    "vtc-response",
+    "Response times on the arena trace",
+    "VTC, section 5.3, Figures 12 and 13",
+    needs_traces=True,
+)
+def vtc_response(setting: Setting) -> Section:
+    specs = specs_of(setting, "real", POLICIES)
+    runs = over_seeds(setting, {policy: replace(spec, timeline=True) for policy, spec in specs.items()})
+    clients = _clients(runs["fcfs"][0])
+    logs = measured_runs(setting, "real", POLICIES)
+    ours = {(p, c): median(_p50(run, c) for run in runs[p]) for p in POLICIES for c in clients}
+    theirs = {(p, c): _p50(log, c) for p, log in logs.items() for c in log.tenants}
+    rows = [(*key, theirs.get(key), seconds, ratio(seconds, theirs.get(key))) for key, seconds in ours.items()]
+    return Section(
+        text=(
+            "Median time to first token of the 13th, 14th, 26th and 27th of the 27 clients by number of requests; ours "
+            "is the median over the seeds. Under VTC only the clients that request more than their share wait.",
+        ),
+        tables=[Table("Median time to first token (s)", ("scheduler", "client", "measured", "ours", "ratio"), rows)],
+        checks=[
+            Check(
+                f"vtc: {client} waits less than a tenth of its wait under fcfs",
+                ours["vtc", client] < 0.1 * ours["fcfs", client],
+                f"{ours['vtc', client]:.2f} s against {ours['fcfs', client]:.2f} s",
+            )
+            for client in clients[:2]
+        ],
+        plots=[response_plot("12", {p: _of_clients(runs[p][0], clients) for p in ("vtc", "fcfs")}, 600)],
+    )
+
+
+def _clients(run: Run) -> list[str]:
+    by_requests = sorted(run.tenants, key=lambda name: (run.tenants[name].requests, name))
+    return by_requests[MIDDLE] + by_requests[BUSIEST]
+
+
+def _p50(run: Run, client: str) -> float:
+    figures = run.tenants[client].ttft_s
+    return 0.0 if figures is None else figures.p50
+
+
+def _of_clients(run: Run, clients: Sequence[str]) -> Run:
+    """Keep only these clients' response times."""
+    timeline = timeline_of(run)
+    return replace(run, timeline=replace(timeline, response_s={c: timeline.response_s[c] for c in clients}))

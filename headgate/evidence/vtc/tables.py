@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
-from headgate.evidence.over_seeds import (
+from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
+from headgate.evidence.runs import (
     above,
     avg_difference,
     max_difference,
@@ -18,8 +18,7 @@ from headgate.evidence.over_seeds import (
     total_time,
     within,
 )
-from headgate.evidence.vtc.paper import HORIZON_S, TABLE_2, TABLE_5, TABLE_6, Printed
-from headgate.evidence.vtc.traces import measured_runs, workload_of
+from headgate.evidence.vtc.play import HORIZON_S, TABLE_2, TABLE_5, TABLE_6, Printed, measured_runs, workload_of
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.report.drawing import Plot, Series
 from headgate.simulator.run import Run, RunSpec

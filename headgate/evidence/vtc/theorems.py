@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from headgate.evidence.document.sections import Check, Section, Setting, Table, experiment
-from headgate.evidence.over_seeds import over_seeds
-from headgate.evidence.vtc.traces import workload_of
+from headgate.evidence.document import Check, Section, Setting, Table, experiment
+from headgate.evidence.runs import over_seeds
+from headgate.evidence.vtc.play import workload_of
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.run import Run, RunSpec
 from headgate.simulator.simulate import simulate

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from headgate.local.aws_lambda.environment import Sandbox
 from headgate.local.aws_lambda.invocation import FunctionSpec, LambdaAnswer, LambdaRequest
-from headgate.local.processes import Children
+from headgate.machine.processes import Children
 
 EVENTS_MAX = 10_000
 EVENT_RETRY_DELAYS_S = (60.0, 120.0)

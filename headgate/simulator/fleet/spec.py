@@ -1,13 +1,40 @@
-"""A fleet of workers as a value: which models each can load, how long a swap takes, and when requests are due."""
+"""A fleet of workers as a value: which models each can load, how long a swap takes, and when requests are due.
+
+`headgate simulate --fleet FILE.yaml` reads it from a file:
+
+    kinds:                       # for each kind of worker, the models that it can load
+      a100:
+        chat-13b: {engine: a100-llama2-13b, swap_s: 3}
+        code-8b: {engine: a100-llama3-8b-chunked, swap_s: 2, slots: 64}
+    workers:
+      - {name: a, kind: a100, loaded: chat-13b}
+      - {name: b, kind: a100, models: [code-8b], count: 2}     # b-1 and b-2, which load only this model
+    classes:                     # optional; by default interactive (20 s), normal (60 s) and batch (3600 s)
+      interactive: {first_token_s: 20}
+      batch: {first_token_s: 3600, deferred: true}
+    default_class: interactive   # optional: of requests that name none
+    drain_s: 30                  # optional: how long a swap waits for running requests
+
+`engine` is a profile of step times, by name or as a .yaml file. `slots`: requests that run at once; by default as many
+as the profile allows, or one for each 500 tokens of its KV cache.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field, model_validator
+
+from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.planning.slo import DEFAULT_CLASSES, NORMAL, SloClass, SloClasses
-from headgate.simulator.engines.profile import EngineProfile
+from dispatcher.settings.strict import Strict, at_key
+from dispatcher.settings.yaml_file import Document, read_document
+from headgate.simulator.engines.profile import EngineProfile, load_profile
 
 DRAIN_S = 30.0
 """A worker that swaps waits so long for its running requests; then they are returned and go on elsewhere."""
@@ -68,3 +95,118 @@ class FleetSpec:
 def default_slots(profile: EngineProfile) -> int:
     """Return how many requests fit at once: the profile's own limit, or one for each 500 tokens of its KV cache."""
     return profile.batch_max or max(1, min(SLOTS_MAX, profile.pool_tokens // SLOT_TOKENS))
+
+
+SWAP_S_MAX = 600.0
+"""A gate orders no longer swap (dispatcher/shard/swapping.py)."""
+WORKERS_MAX = 1000
+
+Label = Annotated[str, Field(min_length=1, max_length=200)]
+SwapSeconds = Annotated[float, Field(ge=0, le=SWAP_S_MAX)]
+
+
+class LoadableFields(Strict):
+    engine: Label
+    swap_s: SwapSeconds
+    slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
+
+
+class WorkerFields(Strict):
+    """`models`: a part of its kind's; by default all. `count`: so many workers, with a number after the name."""
+
+    name: Label
+    kind: Label
+    models: tuple[Label, ...] | None = None
+    loaded: Label | None = None
+    count: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = 1
+
+    @property
+    def names(self) -> list[str]:
+        return [self.name] if self.count == 1 else [f"{self.name}-{number}" for number in range(1, self.count + 1)]
+
+
+class ClassFields(Strict):
+    first_token_s: Annotated[float, Field(gt=0, le=1e9)]
+    deferred: bool = False
+
+
+class FleetFields(Strict):
+    kinds: Annotated[dict[Label, Annotated[dict[Label, LoadableFields], Field(min_length=1)]], Field(min_length=1)]
+    workers: tuple[WorkerFields, ...]
+    classes: Annotated[dict[Label, ClassFields], Field(min_length=1)] | None = None
+    default_class: Label | None = None
+    drain_s: Annotated[float, Field(ge=DRAIN_S_MIN, le=3600.0)] = DRAIN_S
+
+    @model_validator(mode="after")
+    def _workers_are_sound(self) -> FleetFields:
+        if not self.workers:
+            raise at_key("workers", "needs at least one worker")
+        names = Counter(name for worker in self.workers for name in worker.names)
+        if names.total() > WORKERS_MAX:
+            raise at_key("workers", f"{names.total()} workers, more than the {WORKERS_MAX} that a fleet may have")
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise at_key("workers", f"two workers have the name {twice[0]!r}")
+        return self
+
+
+def read_fleet(path: Path) -> FleetSpec:
+    """Read the file. Raises ConfigurationError, which names the place in the file."""
+    document = read_document(path)
+    fields = document.parse(FleetFields)
+    kinds = {name: _loadables(document, name, models) for name, models in fields.kinds.items()}
+    workers = [
+        worker for number in range(len(fields.workers)) for worker in _workers(document, fields.workers, number, kinds)
+    ]
+    _check_models(document, fields, workers)
+    classes = _classes(document, fields)
+    default = fields.default_class or (NORMAL.name if fields.classes is None else classes[0].name)
+    try:
+        return FleetSpec(workers, classes, default, fields.drain_s)
+    except ValueError as error:
+        raise document.wrong(("default_class",), str(error)) from None
+
+
+def _loadables(document: Document, kind: str, models: dict[str, LoadableFields]) -> dict[str, Loadable]:
+    found = {}
+    for name, fields in models.items():
+        try:
+            profile = load_profile(fields.engine)
+        except ConfigurationError as error:
+            raise document.wrong(("kinds", kind, name, "engine"), str(error)) from None
+        found[name] = Loadable(profile, fields.swap_s, fields.slots or default_slots(profile))
+    return found
+
+
+def _workers(
+    document: Document, workers: tuple[WorkerFields, ...], number: int, kinds: dict[str, dict[str, Loadable]]
+) -> list[WorkerSpec]:
+    fields, loc = workers[number], ("workers", number)
+    if fields.kind not in kinds:
+        raise document.wrong((*loc, "kind"), f"{fields.kind!r} is no kind; there are {', '.join(kinds)}")
+    able = kinds[fields.kind]
+    names = fields.models or tuple(able)
+    for name in names:
+        if name not in able:
+            raise document.wrong((*loc, "models"), f"{name!r} is no model of {fields.kind!r}: {', '.join(able)}")
+    if fields.loaded is not None and fields.loaded not in names:
+        raise document.wrong((*loc, "loaded"), f"{fields.loaded!r} is not one of its models: {', '.join(names)}")
+    models = {name: able[name] for name in names}
+    return [WorkerSpec(name, fields.kind, models, fields.loaded) for name in fields.names]
+
+
+def _check_models(document: Document, fields: FleetFields, workers: list[WorkerSpec]) -> None:
+    able = {model for worker in workers for model in worker.models}
+    for kind, models in fields.kinds.items():
+        for model in models:
+            if model not in able:
+                raise document.wrong(("kinds", kind, model), "fits no worker: none of this kind lists it")
+
+
+def _classes(document: Document, fields: FleetFields) -> tuple[SloClass, ...]:
+    if fields.classes is None:
+        return DEFAULT_CLASSES
+    found = (SloClass(name, each.first_token_s, each.deferred) for name, each in fields.classes.items())
+    try:
+        return SloClasses(tuple(found)).ordered
+    except ValueError as error:
+        raise document.wrong(("classes",), str(error)) from None

@@ -1,1 +1,1 @@
-"""The gate before a simulated engine or cluster; throttling and shedding without a gate."""
+"""The stages before a simulated engine or cluster: the gate, throttling and shedding."""

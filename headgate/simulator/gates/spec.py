@@ -1,9 +1,27 @@
-"""The configuration of a simulated gate: its order, its slots, and each tenant's share."""
+"""The configuration of a simulated gate: its order, its slots, and each tenant's share.
+
+`headgate simulate --gate on --tenants FILE.yaml` reads it from a file. The file
+is that of `headgate serve` (headgate/tenants_file.py), with two more keys:
+
+    slots: 16
+    deadline_s: 300        # optional: longest wait from arrival to dispatch; then the request is rejected
+    tenants:
+      quiet: {weight: 2, rate_per_s: 500, burst: 2000, tier: premium, queue_max: 1000}
+      flood: {weight: 1}
+
+`tenants:` may be left out; its entries then stand beside `slots`. A tenant that is not named has weight 1 and no
+guarantee. Rates and bursts are in service units (in requests for the order `ratio`, which has no costs). A simulation
+has one model and no key, so `models` and `max_tokens` have no effect.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.pools import PoolSettings
@@ -12,7 +30,9 @@ from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
 from dispatcher.policies.service import ServiceFunction
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
+from dispatcher.settings.sections import TenantSection
 from dispatcher.shard.settings import ShardSettings, TierFloors
+from headgate.tenants_file import TenantsFile, read_tenants_file
 
 DEADLINE_S = PoolSettings().deadline_s
 QUEUE_MAX = Tenant("").queue_items_max
@@ -70,3 +90,29 @@ class GateSpec:
             share = replace(old.share, weight=weights.get(name, old.share.weight))
             changed[name] = replace(old, share=share, tier=Tier(tiers[name]) if name in tiers else old.tier)
         return replace(self, tenants=changed)
+
+
+SECONDS_MAX = 1e9
+
+
+class GateFile(TenantsFile):
+    slots: Annotated[int, Field(ge=1, le=SLOTS_MAX)]
+    deadline_s: Annotated[float, Field(gt=0, le=SECONDS_MAX)] = DEADLINE_S
+
+
+def read_gate(path: Path, *, order: str) -> GateSpec:
+    """Read a gate. Raises ConfigurationError, which names the place in the file; ValueError for an unknown order."""
+    file = read_tenants_file(path, GateFile, flat=True)
+    return GateSpec(
+        file.slots,
+        order,
+        {name: _tenant(name, section) for name, section in file.tenants.items()},
+        file.deadline_s,
+        tiers=file.tiers,
+        throttling=file.throttling,
+    )
+
+
+def _tenant(name: str, section: TenantSection) -> GateTenant:
+    tenant = section.tenant(name)
+    return GateTenant(tenant.share, None if section.tier is None else tenant.tier, tenant.queue_items_max)

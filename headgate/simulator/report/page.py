@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from statistics import fmean, stdev
 
-from headgate.simulator.measures.percentiles import Percentiles
+from headgate.simulator.measures.collector import Percentiles
 from headgate.simulator.report.plots import figures
 from headgate.simulator.run import Run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.simulator.fleet.file import read_fleet
+from headgate.simulator.fleet.spec import read_fleet
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "simulated-fleet.yaml"
 KINDS = "kinds:\n  k:\n    a: {engine: a10g-llama2-7b, swap_s: 2}\n    b: {engine: a100-llama2-13b, swap_s: 3}\n"

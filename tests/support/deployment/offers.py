@@ -14,8 +14,7 @@ from typing import Any
 
 import moto
 
-from headgate.deployment.instances import INSTANCE_TYPES
-from headgate.deployment.offers import FILE
+from headgate.deployment.instances import FILE, INSTANCE_TYPES
 
 MOTO, RELEASED = "5.2.5", "2026-10-27"
 MAPPED_PER_ACCOUNT = frozenset(

@@ -12,7 +12,7 @@ from typing import Any
 
 from moto.moto_api._internal.models import moto_api_backend
 
-from headgate.local.moto.server import make_server
+from headgate.local.moto_server import make_server
 from tests.support.iam.policies import Call
 from tests.support.iam.requests import calls_of
 

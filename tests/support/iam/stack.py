@@ -15,16 +15,14 @@ from typing import Any
 from dispatcher.policies.clocks import Share
 from dispatcher.processes.bootstrap import RealClock, real_random
 from dispatcher.stores.dynamodb.store import DynamoStore, create_table
-from headgate.local.aws import LocalAws, Wiring
-from headgate.local.aws_lambda.functions import function_specs
+from headgate.local.aws import LocalAws, Wiring, function_specs
 from headgate.local.aws_lambda.invocation import REGION
-from headgate.local.aws_lambda.schedule import Schedule, scheduled_event
-from headgate.local.aws_lambda.sqs_poller import QueueMapping
-from headgate.local.fleet import LocalFleet
-from headgate.local.options import FleetOptions
-from headgate.local.ports import front_ports
-from headgate.local.processes import Children
+from headgate.local.aws_lambda.triggers import QueueMapping, Schedule, scheduled_event
 from headgate.local.seed import make_tenants
+from headgate.machine.fleet import LocalFleet
+from headgate.machine.options import FleetOptions
+from headgate.machine.places import front_ports
+from headgate.machine.processes import Children
 from tests.infra.templates import Template, functions, of_type
 from tests.support.hang_guard import HANG_S
 from tests.support.iam.names import Names

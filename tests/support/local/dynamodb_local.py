@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import httpx
 
 from headgate.local import dynamodb_local
-from headgate.local.ports import usable
+from headgate.machine.places import usable
 from tests.support.hang_guard import HANG_S
 
 

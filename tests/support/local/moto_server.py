@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headgate.local.moto.server import make_server
+from headgate.local.moto_server import make_server
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from dispatcher.policies.clocks import Share
-from headgate.local.options import Addresses, StackOptions, WorkerGroup
 from headgate.local.seed import CREDENTIALS, TABLE
 from headgate.local.stack import Stack
+from headgate.machine.options import Addresses, StackOptions, WorkerGroup
 from tests.support.hang_guard import HANG_S
 from tests.support.local.aws_client import aws_client
 from tests.support.local.stack import run_json

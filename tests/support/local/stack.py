@@ -17,7 +17,7 @@ import psutil
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from headgate.local.guardian import MARK_VARIABLE
+from headgate.machine.guardian import MARK_VARIABLE
 from tests.support.hang_guard import HANG_S
 from tests.support.local.aws_client import aws_client
 from tests.support.warm_commands import run_warm

@@ -17,10 +17,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from headgate.local.fleet import FRONT, Member
-from headgate.local.processes import Child
-from headgate.serve.options import ServeAddresses, ServeOptions
-from headgate.serve.server import STOP_GRACE_S, Server
+from headgate.machine.fleet import FRONT, Member
+from headgate.machine.processes import Child
+from headgate.serve.server import STOP_GRACE_S, ServeAddresses, ServeOptions, Server
 from tests.support.hang_guard import HANG_S
 
 ROOT = Path(__file__).parents[3]

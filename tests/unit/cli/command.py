@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from headgate.cli import app
-from headgate.cli.terminal.exits import exit_code
+from headgate.cli.terminal.output import exit_code
 
 
 def headgate(*arguments: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.cli.terminal.address_table import print_address_table
+from headgate.cli.terminal.serving import print_address_table
 
 KEY = "hg-" + "k" * 43
 

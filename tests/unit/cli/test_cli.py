@@ -12,9 +12,9 @@ import pytest
 import typer
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.cli.terminal.exits import INTERRUPTED, PIPE_CLOSED, exit_code
-from headgate.local.options import FleetOptions
-from headgate.local.proxies import bypass_proxies
+from headgate.cli.terminal.output import INTERRUPTED, PIPE_CLOSED, exit_code
+from headgate.machine.options import FleetOptions
+from headgate.machine.proxies import bypass_proxies
 from tests.support.hang_guard import HANG_S
 from tests.support.warm_commands import run_warm
 from tests.unit.cli.command import headgate as in_process
@@ -125,7 +125,7 @@ def test_a_reader_that_has_seen_enough() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     code = (
-        "import sys, headgate.cli.terminal.exits as e, headgate.cli.terminal.output as o; o.guard_output();"
+        "import sys, headgate.cli.terminal.output as e, headgate.cli.terminal.output as o; o.guard_output();"
         "sys.exit(e.exit_code(lambda: sys.stdout.write('x' * 100_000)))"
     )
     command = [sys.executable, "-c", code]

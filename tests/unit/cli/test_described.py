@@ -10,8 +10,8 @@ import pytest
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.settings.config import load_config
-from headgate.cli.described import described_values
-from headgate.local.options import WORKERS_MAX, stack_options
+from headgate.cli.local import described_values
+from headgate.machine.options import WORKERS_MAX, stack_options
 
 ONE_POOL = """
 deadline_s: 100

@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.settings.config import load_config
 from headgate.cli.local import lines_to_paste
-from headgate.local.options import Addresses
+from headgate.machine.options import Addresses
 
 ADDRESSES = Addresses(
     operator_url="http://127.0.0.1:1/operator",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.evidence.document.sections import Check, Section, Setting
+from headgate.evidence.document import Check, Section, Setting
 from headgate.evidence.registry import EXPERIMENTS
 from tests.unit.cli.command import headgate
 

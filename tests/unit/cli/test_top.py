@@ -22,7 +22,7 @@ from dispatcher.monitor.follower import LogFollower
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory import MemoryStore
-from headgate.cli.top import _stream
+from headgate.cli.gate import _stream
 from headgate.cli.usage import _hours
 from headgate.serve.folder import DataFolder
 from tests.unit.cli.command import headgate

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from headgate.demo.measure import RunReport, Sample, report
+from headgate.demo.measure import RunReport, Sample, judge, report
 from headgate.demo.report import as_json, in_words
-from headgate.demo.verdict import judge
 
 
 def run(ttft_s: float, speed: float = 10.0) -> RunReport:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.demo.measure import RunReport, Sample, report
-from headgate.demo.verdict import DemoOutcome, Verdict, judge
+from headgate.demo.measure import DemoOutcome, RunReport, Sample, Verdict, judge, report
 
 STEADY = (10.0, 10.0)
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from headgate.deployment.images import ecr_image
-from headgate.deployment.loading import ConfigurationError, load
+from headgate.deployment.model import ConfigurationError, load
 from headgate.deployment.pool import Pool
 
 DIGEST = f"sha256:{'a' * 64}"

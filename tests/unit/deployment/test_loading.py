@@ -18,8 +18,7 @@ from pydantic import BaseModel
 from dispatcher.model.errors import ConfigurationError
 from gpu_worker.service import options
 from headgate.deployment.instances import INSTANCE_TYPES
-from headgate.deployment.loading import load
-from headgate.deployment.model import Deployment
+from headgate.deployment.model import Deployment, load
 from headgate.deployment.pool import (
     BATCH_MAX,
     SLOTS_MAX,
@@ -219,7 +218,7 @@ def test_the_limits_are_those_of_a_worker() -> None:
 
 def test_the_model_loads_without_the_cdk_and_without_aws() -> None:
     heavy = "{'boto3', 'torch', 'typer', 'aws_cdk'}"
-    code = f"import headgate.deployment.loading, sys; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import headgate.deployment.model, sys; print(sorted({heavy} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert ended.stdout.strip() == "[]"
 

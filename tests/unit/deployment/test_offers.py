@@ -9,9 +9,8 @@ import moto
 import pytest
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.deployment.instances import INSTANCE_TYPES
-from headgate.deployment.loading import load
-from headgate.deployment.offers import FILE, problem
+from headgate.deployment.instances import FILE, INSTANCE_TYPES, problem
+from headgate.deployment.model import load
 from tests.support.deployment.offers import MOTO, as_text, made
 
 TABLE = json.loads(FILE.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from headgate.deployment.pool import CapacityBlock, Pool, Range
-from headgate.doctor.account import BOOTSTRAP_PARAMETER, AwsAccount, PoolFleet, fleet_of, judged_block
+from headgate.doctor.before import BOOTSTRAP_PARAMETER, AwsAccount, PoolFleet, fleet_of, judged_block
 from headgate.doctor.finding import CheckResult, Finding
 from tests.unit.cli.command import headgate
 from tests.unit.doctor.tools import command, engine

@@ -23,9 +23,8 @@ from dispatcher.settings.config import load_config
 from dispatcher.shard.codec import encode_entry
 from dispatcher.stores.dynamodb.store import DynamoStore, create_table
 from headgate.deployment.model import Deployment
-from headgate.doctor.deployed.checks import CHECKS, run_checks
-from headgate.doctor.deployed.front_checks import OUTPUTS
-from headgate.doctor.deployed.record import as_markdown
+from headgate.doctor.deployed.checks import CHECKS, as_markdown, run_checks
+from headgate.doctor.deployed.running import OUTPUTS
 from headgate.doctor.deployed.stack import Deployed, DeployedStack, read_stack
 from headgate.doctor.finding import CheckResult, Finding, ok
 from tests.unit.cli.command import headgate

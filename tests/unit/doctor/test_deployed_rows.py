@@ -15,7 +15,7 @@ from botocore.stub import Stubber
 
 from dispatcher.processes.bootstrap import RealClock
 from headgate.deployment.model import Deployment
-from headgate.doctor.deployed import changes, watch_checks
+from headgate.doctor.deployed import changes, observed
 from headgate.doctor.deployed.checks import CHECKS
 from headgate.doctor.deployed.stack import Deployed, DeployedStack, Traffic
 from headgate.doctor.finding import CheckResult, Finding
@@ -217,7 +217,7 @@ def test_an_alarm_that_is_raised_executes_its_action(
     aws: None, monkeypatch: pytest.MonkeyPatch, history: Sequence[str], result: CheckResult, seen: str
 ) -> None:
     """Stubbed: the history, because moto executes no action."""
-    monkeypatch.setattr(watch_checks, "HISTORY_S", 0.0)
+    monkeypatch.setattr(observed, "HISTORY_S", 0.0)
     cloudwatch = client("cloudwatch")
     topic = client("sns").create_topic(Name="alarms")["TopicArn"]
     client("sns").subscribe(TopicArn=topic, Protocol="email", Endpoint="operators@example.com")

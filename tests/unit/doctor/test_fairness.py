@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.demo.measure import Sample
-from headgate.doctor.fairness import AHEAD_MAX, verdict
+from headgate.doctor.after import AHEAD_MAX, verdict
 from headgate.doctor.finding import CheckResult
 
 

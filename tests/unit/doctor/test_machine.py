@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headgate.deployment.model import Deployment
+from headgate.doctor.before import check_docker, check_node
 from headgate.doctor.finding import CheckResult
-from headgate.doctor.machine import check_docker, check_node
 from tests.unit.doctor.tools import command, engine
 
 ON_ARM, ON_X86 = "28.2.2 on linux/arm64", "28.2.2 on linux/amd64"

@@ -11,9 +11,8 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from headgate.doctor.account import AwsAccount
+from headgate.doctor.before import AwsAccount, check_traces
 from headgate.doctor.finding import CheckResult, Finding, failed, ok
-from headgate.doctor.trace_destination import check_traces
 from tests.unit.cli.command import headgate
 
 REGION = "us-east-1"

@@ -10,8 +10,8 @@ from botocore.stub import Stubber
 from moto import mock_aws
 
 from headgate.deployment.pool import Pool
+from headgate.doctor.before import check_weights
 from headgate.doctor.finding import CheckResult
-from headgate.doctor.weights import check_weights
 
 GB = 10**9
 

@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.model.errors import ConfigurationError
 from headgate.local.background import STATE, BackgroundStack, default_folder, running_stack, stop, stop_command
-from headgate.local.options import Addresses
+from headgate.machine.options import Addresses
 
 ADDRESSES = Addresses(
     operator_url="http://127.0.0.1:1/operator",

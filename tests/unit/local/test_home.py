@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.local.home import home_folder
+from headgate.machine.places import home_folder
 
 
 def end_by(error: BaseException, log: str, folders: list[Path]) -> None:

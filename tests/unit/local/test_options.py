@@ -10,7 +10,7 @@ import pytest
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.settings.config import Config
-from headgate.local.options import FleetOptions, stack_options
+from headgate.machine.options import FleetOptions, stack_options
 
 HOME = Path("home")
 CONFIGURED = get_args(Config.model_fields["order"].annotation)

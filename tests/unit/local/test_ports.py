@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.local.ports import front_ports, usable
+from headgate.machine.places import front_ports, usable
 
 HOST = "127.0.0.1"
 

@@ -14,8 +14,8 @@ from dispatcher.model.tenants import AuditRecord, Tenant, name_of
 from dispatcher.operations.administration import Booking, StoreAdmin, booking, difference
 from dispatcher.operations.directory import CACHE_S, key_prefix
 from dispatcher.policies.clocks import Share
+from headgate.doctor.after import check_shares
 from headgate.doctor.finding import CheckResult
-from headgate.doctor.service import check_shares
 from tests.support.gate.memory_gate import Gate
 
 ACTOR = "arn:aws:iam::123456789012:user/ada"

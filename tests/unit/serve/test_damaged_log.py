@@ -15,8 +15,7 @@ from dispatcher.processes.bootstrap import RealClock, make_store
 from dispatcher.service.gate.replica import Replica
 from dispatcher.settings.config import load_config
 from dispatcher.shard.codec import pack
-from headgate.serve.options import ServeOptions
-from headgate.serve.server import POOL, Server
+from headgate.serve.server import POOL, ServeOptions, Server
 
 
 async def written(folder: Path, entries: int) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.monitor.picture import Picture, WorkerPicture
-from headgate.serve.options import ServeOptions
-from headgate.serve.server import Server
+from headgate.serve.server import ServeOptions, Server
 from tests.support.hang_guard import HANG_S
 
 

@@ -13,7 +13,7 @@ from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
 from dispatcher.settings.config import load_config
 from dispatcher.shard.settings import TierFloors
-from headgate.serve.tenants_file import read_tenants
+from headgate.tenants_file import read_tenants
 
 EXAMPLE = Path(__file__).parents[3] / "examples/tenants.yaml"
 

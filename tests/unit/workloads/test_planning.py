@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.settings.yaml_file import BYTES_MAX
 from headgate.workloads.arrivals import Arrival
-from headgate.workloads.described.tenants import PlannedWorkload
+from headgate.workloads.described import PlannedWorkload
 from headgate.workloads.sources import Workload, open_workload
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "workloads"

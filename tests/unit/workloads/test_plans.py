@@ -15,9 +15,24 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate.workloads.arrivals import Arrival, WorkloadError
-from headgate.workloads.described.tenants import CallsShare, InteractionArrivals, PlannedWorkload, TenantPlan
-from headgate.workloads.lengths import Empirical, Fixed, Length, Lognormal, SampledLengths, Uniform
-from headgate.workloads.processes import Burst, Even, Gamma, OnOff, Ramp, Rate, Spacing, Steady, TimedArrivals
+from headgate.workloads.described import CallsShare, InteractionArrivals, PlannedWorkload, TenantPlan
+from headgate.workloads.distributions import (
+    Burst,
+    Empirical,
+    Even,
+    Fixed,
+    Gamma,
+    Length,
+    Lognormal,
+    OnOff,
+    Ramp,
+    Rate,
+    SampledLengths,
+    Spacing,
+    Steady,
+    TimedArrivals,
+    Uniform,
+)
 
 SIGMAS = 4.5
 """Of seven in a million draws; the seeds are fixed, so what passes once passes always."""
@@ -243,7 +258,7 @@ def test_weights_and_tiers() -> None:
 def test_nothing_and_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorkloadError, match="makes no request"):
         PlannedWorkload("w", (tenant("a", 1e-9),), 1000.0)
-    monkeypatch.setattr("headgate.workloads.described.tenants.REQUESTS_MAX", 500)
+    monkeypatch.setattr("headgate.workloads.described.REQUESTS_MAX", 500)
     with pytest.raises(WorkloadError, match="more than 500 requests"):
         PlannedWorkload("w", (tenant("a", 1.0),), 1000.0)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.sampled import SampledWorkload
+from headgate.workloads import traces as traces
 from headgate.workloads.arrivals import Arrival, TraceError, WorkloadError
 from headgate.workloads.sources import ListWorkload, Workload, open_workload
-from headgate.workloads.traces import files as traces
-from headgate.workloads.traces.files import read_trace
+from headgate.workloads.traces import read_trace
 
 SHARED = Path(__file__).parents[4] / "shared" / "traces"
 HEADER = "arrival_s,tenant,input_tokens,output_tokens\n"

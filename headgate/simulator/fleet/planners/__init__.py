@@ -1,1 +1,1 @@
-"""Planners of a fleet: one file for each, an interface and a registry."""
+"""Planners of a fleet: headgate's own, QLM's, and the baselines, with an interface and a registry."""

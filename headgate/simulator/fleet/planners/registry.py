@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.simulator.fleet.planners import edf, fcfs, plan, qlm, round_robin, shepherd, static
+from headgate.simulator.fleet.planners import baselines, plan, qlm
 from headgate.simulator.fleet.planners.interface import PLANNERS as PLANNERS
 
-__all__ = ["PLANNERS", "edf", "fcfs", "plan", "qlm", "round_robin", "shepherd", "static"]
+__all__ = ["PLANNERS", "baselines", "plan", "qlm"]

@@ -1,1 +1,0 @@
-"""`headgate simulate`: its options, the runs that follow from them, and its output."""

@@ -1,0 +1,278 @@
+"""The options of `headgate simulate`, and the runs that follow from them.
+
+All runs are checked before the first begins. A wrong option raises ConfigurationError, with one sentence that names it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
+from dispatcher.policies.service import service_function
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.tiers import TierSettings
+from headgate.simulator.engines.profile import DEFAULT_ENGINE, load_profile
+from headgate.simulator.gates.spec import GateSpec, read_gate
+from headgate.simulator.report.drawing import check_installed
+from headgate.simulator.run import RunSpec
+from headgate.workloads.sources import Workload, open_workload
+
+TRACE = "FILE.csv, TENANT=FILE.csv (one of Azure's files for each tenant) or FILE.yaml."
+POLICY = (
+    "The engine's queue policy: fcfs, rpm:N, lcf, vtc, vtc-predict, vtc-noisy:0.5, vtc-oracle, vtc-cap:TOKENS, wsc, "
+    "drr:QUANTUM, tiered:POLICY. Separate several with commas."
+)
+ENGINE = "Profile of step times: a name, or a profile's .yaml file."
+WEIGHTS = "Weights of tenants: TENANT=1,TENANT=2,…; 1 for the others."
+SERVICE = "How service is measured: weighted, tokens, flops or profiled."
+WSC_WEIGHTS = "Weights of wsc for input, system and output tokens: a,b,c. Default: 1,2,1."
+SEEDS = "Run each policy with this many seeds. The results are the first seed's; `spread` gives mean and sd over all."
+JITTER = "Relative standard deviation of a step's time, for example 0.05."
+HORIZON = "T of the service difference, in seconds. Default: the last arrival (600 for the VTC traces)."
+GATE = "on or off: put the gate before the engine. Needs --tenants."
+ORDER = "The gate's order: bwfq, ratio, ratio+wake, virtual-clock, virtual-clock+cap, sfq or fcfs. Default: bwfq."
+TENANTS = "YAML file of the gate: slots, {weight, rate_per_s, burst, tier} of each tenant, tiers, throttling."
+PREEMPTION = (
+    "on or off: use the paged engine, which allocates KV blocks as tokens come. With on, tiered:POLICY evicts running "
+    "requests for more urgent ones. Default: an engine that admits a request only if it can serve it to its end."
+)
+PREMIUM_RESERVE = "Share of the KV blocks that only premium requests may use, for example 0.3. Needs --preemption."
+LEAD_MAX = (
+    "Service by which a tenant may be ahead of another of its tier before its requests are evicted for the other's. "
+    "Default: no limit. Needs --preemption on."
+)
+FLEET = "YAML file of a fleet: workers that load one of several models at a time, and SLO classes. Needs --planner."
+PLANNER = (
+    "Who plans the fleet: fcfs, edf, round-robin, static, shepherd, qlm or plan. Separate several with commas. "
+    "Needs --fleet."
+)
+PROCESSES = "Parallel processes. Default: CPU count."
+REPORT = "Write a page with plots to this FILE.html."
+TIMING = "Also print how long the runs take on this machine."
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateOptions:
+    trace: Annotated[list[str], Argument(help=TRACE)]
+    policy: Annotated[str, Option(help=POLICY)] = "vtc"
+    engine: Annotated[str, Option(help=ENGINE)] = DEFAULT_ENGINE
+    weights: Annotated[str, Option(help=WEIGHTS)] = ""
+    service: Annotated[str, Option(help=SERVICE)] = "weighted"
+    wsc_weights: Annotated[str, Option(help=WSC_WEIGHTS)] = ""
+    seeds: Annotated[int, Option(help=SEEDS, min=1, max=10_000)] = 1
+    seed: Annotated[int, Option(help="The first seed.")] = 0
+    jitter: Annotated[float, Option(help=JITTER)] = 0.0
+    horizon: Annotated[float | None, Option(help=HORIZON)] = None
+    gate: Annotated[str, Option(help=GATE)] = "off"
+    order: Annotated[str | None, Option(help=ORDER)] = None
+    tenants: Annotated[Path | None, Option(help=TENANTS)] = None
+    preemption: Annotated[str | None, Option(help=PREEMPTION)] = None
+    premium_reserve: Annotated[float | None, Option(help=PREMIUM_RESERVE)] = None
+    lead_max: Annotated[float | None, Option(help=LEAD_MAX)] = None
+    fleet: Annotated[Path | None, Option(help=FLEET)] = None
+    planner: Annotated[str | None, Option(help=PLANNER)] = None
+    processes: Annotated[int | None, Option(help=PROCESSES, min=1)] = None
+    report: Annotated[Path | None, Option(help=REPORT)] = None
+    timing: Annotated[bool, Option("--timing", help=TIMING)] = False
+    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
+
+
+VTC_WORKLOADS = frozenset({"real", "overload", "overload-multi", "poisson_short_long", "proportional"})
+"""The workloads of the VTC artifact. The paper computes their service difference over 600 s, although the last request
+arrives a little earlier or later (one of them ends at 360 s)."""
+VTC_HORIZON_S = 600.0
+VTC_LAST_ARRIVAL_S = (300.0, 620.0)
+JITTER_MAX = 1.0
+
+
+def run_specs(options: SimulateOptions) -> list[RunSpec]:
+    """Make all seeds of the first policy, all seeds of the next, and so on.
+
+    Raises ConfigurationError, with one sentence, for the first option that is wrong.
+    """
+    policies = policy_names(options.policy, options.wsc_weights, options.service)
+    profile = load_profile(options.engine)
+    _check_numbers(options)
+    gate = _gate(options)
+    if options.report is not None:
+        _check_writable(options.report, "--report")
+        check_installed()
+    workload = open_workload(options.trace)
+    first = RunSpec(
+        workload,
+        policies[0],
+        profile,
+        service=options.service,
+        weights=tenant_weights(options.weights, workload),
+        jitter=options.jitter,
+        horizon_s=_horizon_s(options, workload),
+        timing=options.timing,
+        tiers=_tiers(options),
+        gate=gate,
+    )
+    with_timeline = options.seed if options.report is not None else None
+    return [
+        replace(first, policy=policy, seed=seed, timeline=seed == with_timeline)
+        for policy in policies
+        for seed in range(options.seed, options.seed + options.seeds)
+    ]
+
+
+def _check_numbers(options: SimulateOptions) -> None:
+    if not 0 <= options.jitter <= JITTER_MAX:
+        raise ConfigurationError(f"--jitter must be between 0 and {JITTER_MAX:g}, not {options.jitter:g}")
+    if options.horizon is not None and not 0 < options.horizon < math.inf:
+        raise ConfigurationError(f"--horizon must be a positive number of seconds, not {options.horizon:g}")
+
+
+def _check_writable(path: Path, option: str) -> None:
+    if path.is_dir():
+        raise ConfigurationError(f"{option}: {path} is a folder")
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"{option}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigurationError(f"{option}: {path} cannot be written")
+
+
+def _gate(options: SimulateOptions) -> GateSpec | None:
+    if options.gate not in ("on", "off"):
+        raise ConfigurationError(f"--gate must be on or off, not {options.gate[:40]!r}")
+    order = options.order or DEFAULT_ORDER
+    if order not in ORDERS:
+        raise ConfigurationError(f"unknown order {order[:40]!r}; there are {', '.join(sorted(ORDERS))}")
+    if options.gate == "on":
+        if options.tenants is None:
+            raise ConfigurationError("--gate on needs --tenants FILE.yaml, with its slots and its tenants' shares")
+        return read_gate(options.tenants, order=order)
+    if options.order is not None or options.tenants is not None:
+        raise ConfigurationError("--order and --tenants need --gate on")
+    return None
+
+
+def _tiers(options: SimulateOptions) -> TierSettings | None:
+    if options.preemption not in ("on", "off", None):
+        raise ConfigurationError(f"--preemption must be on or off, not {options.preemption[:40]!r}")
+    if options.preemption is None and options.premium_reserve is not None:
+        raise ConfigurationError("--premium-reserve needs the paged engine: add --preemption on or off")
+    if options.preemption != "on" and options.lead_max is not None:
+        raise ConfigurationError("--lead-max needs --preemption on")
+    if options.preemption is None:
+        return None
+    try:
+        return TierSettings(
+            preemption=options.preemption == "on",
+            premium_reserve=options.premium_reserve or 0.0,
+            lead_max=math.inf if options.lead_max is None else options.lead_max,
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"--preemption: {error}") from None
+
+
+def _horizon_s(options: SimulateOptions, workload: Workload) -> float | None:
+    if options.horizon is not None:
+        return options.horizon
+    shortest_s, longest_s = VTC_LAST_ARRIVAL_S
+    is_vtc = workload.name.partition(".")[0] in VTC_WORKLOADS and shortest_s <= workload.last_arrival_s <= longest_s
+    return VTC_HORIZON_S if is_vtc else None
+
+
+def notes_of(options: SimulateOptions, spec: RunSpec) -> list[str]:
+    """Return notes about what the user may have overlooked, one sentence each. `spec`: any of the runs."""
+    notes = list(spec.workload.notes)
+    if options.seeds > 1 and not options.jitter:
+        notes.append("Without --jitter, seeds differ only for policies that draw random numbers (vtc-noisy).")
+    return notes if spec.gate is None else notes + _gate_notes(spec.gate, spec.workload, options.tenants)
+
+
+def _gate_notes(gate: GateSpec, workload: Workload, file: Path | None) -> list[str]:
+    notes = []
+    if unnamed := [name for name in workload.tenants if name not in gate.tenants]:
+        notes.append(f"Not in {file}, so with weight 1 and without a guarantee: {some(unnamed)}.")
+    if absent := [name for name in gate.tenants if name not in workload.tenants]:
+        notes.append(f"In {file} but not in the workload: {some(absent)}.")
+    if gate.order == "ratio" and not any(tenant.share.rate_per_s for tenant in gate.tenants.values()):
+        notes.append(
+            "The order ratio, as published, dispatches no tenant without credit, even to an idle fleet: give tenants a "
+            "rate_per_s."
+        )
+    return notes
+
+
+NAMED_MAX = 5
+"""The most names that a message lists."""
+
+
+def policy_names(text: str, wsc_weights: str, service: str) -> list[str]:
+    """Split --policy into names, and check that each policy can be made."""
+    names = _with_weights(_split(text), wsc_weights)
+    if not names:
+        raise ConfigurationError("--policy: name at least one")
+    try:
+        for name in names:
+            make_policy(name, service_function(service))
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return names
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas, except those between a policy's own numbers: `wsc:1,1,2` is one name."""
+    names: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        if names and part and not part[0].isalpha():
+            names[-1] += f",{part}"
+        elif part:
+            names.append(part)
+    return list(dict.fromkeys(names))
+
+
+def _with_weights(names: list[str], text: str) -> list[str]:
+    """Write --wsc-weights into the name of `wsc`."""
+    if not text:
+        return names
+    if "wsc" not in names:
+        raise ConfigurationError("--wsc-weights needs --policy wsc")
+    numbers = [_number(part, "--wsc-weights") for part in text.split(",")]
+    if len(numbers) != 3 or not any(numbers):
+        raise ConfigurationError(f"--wsc-weights: expected three numbers, not all 0 (1,2,1), not {text[:80]!r}")
+    return [f"wsc:{','.join(f'{number:g}' for number in numbers)}" if name == "wsc" else name for name in names]
+
+
+def tenant_weights(text: str, workload: Workload) -> dict[str, float]:
+    """Parse TENANT=1,TENANT=2. The last `=` separates: a tenant's name may contain one."""
+    weights: dict[str, float] = {}
+    known = frozenset(workload.tenants)
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = entry.rpartition("=")
+        if not equals or not name:
+            raise ConfigurationError(f"--weights: expected TENANT=NUMBER, not {entry[:80]!r}")
+        if name not in known:
+            raise ConfigurationError(
+                f"--weights: the workload has no tenant {name[:80]!r}; it has {some(workload.tenants)}"
+            )
+        weights[name] = _number(value, "--weights", positive=True)
+    return weights
+
+
+def _number(text: str, option: str, *, positive: bool = False) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if 0 < value < math.inf or (value == 0 and not positive):
+        return value
+    raise ConfigurationError(f"{option}: expected {'a positive number' if positive else 'a number'}, not {text[:40]!r}")
+
+
+def some(names: Sequence[str]) -> str:
+    """List the first names, and say how many more there are."""
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,82 @@
+"""What `headgate serve` and `headgate local` share: the options of a fleet's file, the addresses shown, and the end.
+
+The addresses are a table for people, or one line of JSON. A command runs in the foreground until SIGINT or SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from dispatcher.model.errors import ConfigurationError
+from headgate.machine.options import SwappingWorker
+
+SLOTS_MAX = 64
+"""A worker of this machine takes at most so many requests at a time, whatever its profile allows."""
+
+
+def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a fleet's file (headgate/simulator/fleet/spec.py); none without a file.
+
+    The step times are those of the engine that runs here; from the profiles come only the slots. Raises
+    ConfigurationError.
+    """
+    fleet, engine, model = options["fleet"], options["engine"], options["model"]
+    if fleet is None:
+        return {}
+    from headgate.simulator.fleet.spec import read_fleet
+
+    if engine == "openai" or model is not None:
+        raise ConfigurationError("--fleet has the models of each worker: leave out --model, and use another --engine")
+    spec = read_fleet(fleet)
+    workers = []
+    for worker in spec.workers:
+        names = sorted(worker.models, key=lambda name: name != worker.loaded)
+        slots = min(SLOTS_MAX, *(model.slots for model in worker.models.values()))
+        workers.append(SwappingWorker(tuple((name, worker.models[name].swap_s) for name in names), slots))
+    classes = {each.name: {"first_token_s": each.first_token_s, "deferred": each.is_deferred} for each in spec.classes}
+    return {
+        "fleet": fleet, "swapping": workers, "workers": len(workers), "slo_classes": json.dumps(classes),
+    }  # fmt: skip
+
+
+def print_json_line(addresses: BaseModel) -> None:
+    sys.stdout.write(json.dumps(addresses.model_dump(mode="json")) + "\n")  # in ASCII, whatever a name has
+    sys.stdout.flush()
+
+
+def print_address_table(title: str, rows: Sequence[tuple[str, str]], next_steps: str) -> None:
+    """Print a line for each row (name, value), and below them the commands to call next.
+
+    No line is broken and none has a border, so that a key can be copied from a terminal of any width.
+    """
+    width = max(len(name) for name, _ in rows)
+    lines = [title, *(f"  {name:<{width}}  {value}" for name, value in rows), next_steps]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+def interrupted() -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set. From now on they do not end the process."""
+    over = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(number, over.set)
+    return over
+
+
+async def either(work: asyncio.Future[Any], over: asyncio.Event) -> None:
+    """Wait until the work is done or a signal arrives. After a signal, cancel the work."""
+    stop: asyncio.Future[Any] = asyncio.ensure_future(over.wait())
+    await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if over.is_set() and not work.done():
+        work.cancel()
+        await asyncio.wait({work})

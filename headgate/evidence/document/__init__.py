@@ -1,1 +1,0 @@
-"""The evidence document: sections, tables and checks, written as Markdown with plots."""

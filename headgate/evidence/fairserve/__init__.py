@@ -1,1 +1,0 @@
-"""The experiment of the FairServe paper (arXiv 2411.15997)."""

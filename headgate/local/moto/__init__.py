@@ -1,1 +1,0 @@
-"""moto as the local DynamoDB, SQS and CloudWatch, with patches where it is not exact."""

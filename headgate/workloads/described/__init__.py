@@ -1,1 +1,0 @@
-"""Workloads described in YAML: tenants, arrival processes, lengths and interactions."""

@@ -1,1 +1,0 @@
-"""Traces: CSV files of requests, in headgate's format or in Azure's."""
