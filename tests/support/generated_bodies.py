@@ -21,8 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
 from dispatcher.model.fleet import Capability
-from functions.http_api import openapi
-from functions.http_api.openapi import OPERATIONS
+from functions.http_api.openapi import OPERATIONS, document
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import Gate, make_gate
 from tests.support.gate.worker_client import Act
@@ -45,7 +44,7 @@ def generated(path: str, count: int, seed: int) -> Iterator[dict[str, Any]]:
     import schemathesis  # here: it takes seconds, and most tests that are collected beside these need none
 
     bodies: list[dict[str, Any]] = []
-    schema = schemathesis.openapi.from_dict(openapi())
+    schema = schemathesis.openapi.from_dict(document())
 
     @seeded(seed)
     @settings(

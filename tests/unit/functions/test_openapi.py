@@ -13,9 +13,8 @@ from starlette.routing import Route
 from dispatcher.fields.kinds import FieldTable, Shape
 from dispatcher.fields.shapes import Anything, ByFirst, Either, Entries, Items, Record, Tagged
 from dispatcher.fields.tables import ALL
-from functions.http_api import openapi
 from functions.http_api.app import make_app
-from functions.http_api.openapi import ACCEPTED, OPERATIONS, page, schema_of
+from functions.http_api.openapi import ACCEPTED, OPERATIONS, document, page, schema_of
 from tests.support.gate.memory_gate import Gate
 
 
@@ -35,11 +34,11 @@ def test_each_route_of_the_app_is_in_the_document() -> None:
 
 
 def test_the_document_is_valid() -> None:
-    validate(openapi())
+    validate(document())
 
 
 def test_a_body_that_the_document_allows_is_checked_by_its_schema() -> None:
-    schema = openapi()["components"]["schemas"]["ChatCompletionsRequest"]
+    schema = document()["components"]["schemas"]["ChatCompletionsRequest"]
     good = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "n": 2, "stop": ["a"], "top_p": None}
     jsonschema.validate(good, schema)
     wrongs: tuple[dict[str, Any], ...] = (
@@ -92,7 +91,7 @@ async def test_the_document_of_a_pool_that_drops_unknown_fields_allows_them(gate
 
 
 async def test_the_parameters_of_usage_are_those_that_it_reads(gate: Gate) -> None:
-    named = [each["name"] for each in openapi()["paths"]["/v1/usage"]["get"]["parameters"]]
+    named = [each["name"] for each in document()["paths"]["/v1/usage"]["get"]["parameters"]]
     assert named == ["from", "to"]
     assert (await gate.caller().get("/v1/usage", query="from=0&to=3600")).status == 200
     assert (await gate.caller().get("/v1/usage", query="since=0")).status == 400
@@ -100,7 +99,7 @@ async def test_the_parameters_of_usage_are_those_that_it_reads(gate: Gate) -> No
 
 @pytest.mark.parametrize(("value", "status"), [(7.0, 200), (7.5, 400), (True, 400), (1e300, 400)])
 async def test_a_whole_number_is_one_by_the_document_and_by_the_gate(gate: Gate, value: float, status: int) -> None:
-    schema = openapi()["components"]["schemas"]["CompletionsRequest"]
+    schema = document()["components"]["schemas"]["CompletionsRequest"]
     body = {"model": "m", "prompt": "p", "max_tokens": value}
     reply = await gate.caller().post("/v1/completions", body)
     assert reply.status == status
@@ -125,7 +124,7 @@ def test_the_page_has_no_script_and_nothing_from_elsewhere() -> None:
 
 @pytest.mark.parametrize(("key", "status"), [("a" * 128, 200), ("a.b_c:d-e", 200), ("a" * 129, 400), ("a b", 400)])
 async def test_the_document_says_which_idempotency_keys_are_accepted(gate: Gate, key: str, status: int) -> None:
-    operation = openapi()["paths"]["/v1/completions"]["post"]
+    operation = document()["paths"]["/v1/completions"]["post"]
     (named,) = (each for each in operation["parameters"] if each["name"] == "Idempotency-Key")
     assert bool(re.fullmatch(named["schema"]["pattern"], key)) == (status == 200)
     body = {"model": "m", "prompt": "p", "max_tokens": 1}
