@@ -15,7 +15,7 @@ from dispatcher.settings.config import load_config
 from gpu_worker.service.options import parse_options
 from tests.infra.conftest import IMAGE, MODEL, Synthesise
 from tests.infra.templates import Template, actions, functions, of_type, plain, statements, template_in
-from tests.support.iam.names import Names
+from tests.support.iam.policies import Names
 
 
 def task(template: Template) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.infra.conftest import IMAGE, MODEL, Synthesise
 from tests.infra.templates import Template, actions, functions, listed, of_type, statements, template_in
-from tests.support.iam.names import Names
+from tests.support.iam.policies import Names
 
 CODE = "s3://models/coder/"
 FIELDS: dict[str, Any] = {

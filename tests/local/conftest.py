@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.local.moto_server import moto_server
+from tests.support.local.aws import moto_server
 
 
 @pytest.fixture(scope="module")

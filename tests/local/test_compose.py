@@ -26,9 +26,9 @@ from headgate.local.ports import front_ports
 from headgate.local.processes import Children
 from headgate.local.stack import base_environment
 from tests.local.test_serve import Served, serve
-from tests.support.compose.read import read_compose
+from tests.support.compose import read_compose
 from tests.support.hang_guard import HANG_S
-from tests.support.local.moto_server import moto_server
+from tests.support.local.aws import moto_server
 from tests.support.local.stack import ROOT, run_json
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]

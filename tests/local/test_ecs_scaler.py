@@ -14,8 +14,8 @@ from dispatcher.model.scaling import FleetLoad, ScaleReport
 from dispatcher.operations.scaling.scale import ScaleSettings
 from dispatcher.operations.scaling.service import Scaling
 from dispatcher.scalers.ecs import KEPT_MINUTES, EcsService
-from tests.support.local.aws_client import aws_client
-from tests.support.virtual_time import LoopClock
+from tests.support.local.aws import aws_client
+from tests.support.world.virtual_time import LoopClock
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def test_the_desired_count_is_read_and_set(ecs: Any) -> None:
 async def test_a_sweep_scales_the_service(ecs: Any) -> None:
     ecs.update_service(cluster="pool", service="workers", desiredCount=0)
     settings = ScaleSettings(workers_min=0, workers_max=4, scale_to_zero=True)
-    scaling = Scaling(EcsService(ecs, "pool", "workers"), cast(Any, None), settings, LoopClock())
+    scaling = Scaling(EcsService(ecs, "pool", "workers"), cast("Any", None), settings, LoopClock())
     waiting = FleetLoad(0, 0, 0, {"standard": 3}, 900.0, 0.0, 0.0)
     assert await scaling.sweep(waiting) == ScaleReport(1)
     assert desired(ecs) == 1

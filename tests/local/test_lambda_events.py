@@ -20,7 +20,7 @@ from headgate.local.aws_lambda.schedule import Schedule, tick
 from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, carry_batch, handled, sqs_event
 from tests.local.aws_fixtures import function, local_aws
 from tests.support.hang_guard import HANG_S
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
 
 BATCH = [{"MessageId": str(n), "ReceiptHandle": f"r{n}", "Body": "b", "Attributes": {}} for n in range(4)]
 

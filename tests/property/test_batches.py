@@ -10,10 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import StoreUnavailable
-from tests.support.gate.batch_story import batch_gate, batch_process, ended, errors, line, output, runner, started
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.worker_client import SHED, UNREACHABLE, WELL, Act, dies_after
-from tests.support.virtual_time import VirtualTimeLoop
+from tests.support.world.memory_gate import Gate
+from tests.support.world.story import batch_gate, batch_process, ended, errors, line, output, runner, started
+from tests.support.world.virtual_time import VirtualTimeLoop
+from tests.support.world.worker_client import SHED, UNREACHABLE, WELL, Act, dies_after
 
 ACTS = [WELL, SHED, UNREACHABLE, dies_after(0), dies_after(2), Act(token_s=20.0), Act(start_s=40.0)]
 TOKENS = 3

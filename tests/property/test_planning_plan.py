@@ -10,7 +10,7 @@ from dispatcher.policies.planning.claims import TenantBacklog
 from dispatcher.policies.planning.fleet import FleetWorker
 from dispatcher.policies.planning.plan import make_plan
 from dispatcher.policies.planning.residency import held_s
-from tests.support.depth import at_depth
+from tests.support.duration import at_depth
 from tests.support.planning.fleets import NOW, PER_S, backlog, group
 
 MODELS = "abcd"

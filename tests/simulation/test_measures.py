@@ -13,7 +13,7 @@ from headgate.evidence.vtc.paper import TABLE_2, TABLE_5, TABLE_6, Printed
 from headgate.evidence.vtc.traces import measured_run
 from headgate.simulator.measures.percentiles import Percentiles, percentiles
 from headgate.simulator.measures.service_difference import POINTS, MeasuredRates
-from tests.support.simulator.paper_traces import TRACES, needs_traces
+from tests.support.simulator.fleets import TRACES, needs_traces
 
 
 @needs_traces

@@ -27,9 +27,9 @@ from headgate.local.processes import Children
 from headgate.local.seed import make_tenants
 from tests.infra.templates import Template, functions, of_type
 from tests.support.hang_guard import HANG_S
-from tests.support.iam.names import Names
+from tests.support.iam.policies import Names
 from tests.support.iam.recorder import Recorder, recording_moto
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
 from tests.support.local.stack import run_json
 
 FRONT, LAMBDA_FRONT, WORKER = "front", "lambda-front", "worker"

@@ -19,7 +19,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from headgate.local.guardian import MARK_VARIABLE
 from tests.support.hang_guard import HANG_S
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
 from tests.support.warm_commands import run_warm
 
 ROOT = Path(__file__).parents[3]

@@ -14,8 +14,8 @@ from gpu_worker.engines.interface import Engine, EngineEvent, EngineFacts, Token
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.swapping.model_swaps import ModelSwaps
 from gpu_worker.engines.swapping.sleep import SleepFailed
-from tests.support.virtual_time import LoopClock
 from tests.support.worker.scripted_engine import ScriptedEngine
+from tests.support.world.virtual_time import LoopClock
 
 COMPLETES = frozenset({Capability.COMPLETION})
 DEVICE_BYTES = 100

@@ -16,7 +16,7 @@ from dispatcher.shard.alone import with_fields
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.sqlite.store import SqliteStore
 from headgate.serve.folder import DataFolder
-from tests.support.gate.swapping import swap_report
+from tests.support.world.lone_shard import swap_report
 from tests.unit.cli.command import headgate
 from tests.unit.cli.gate_log import WRITER, accept, make_folder, write_history
 

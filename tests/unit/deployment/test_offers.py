@@ -12,7 +12,7 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.deployment.instances import INSTANCE_TYPES
 from headgate.deployment.loading import load
 from headgate.deployment.offers import FILE, problem
-from tests.support.deployment.offers import MOTO, as_text, made
+from tests.support.offers import MOTO, as_text, made
 
 TABLE = json.loads(FILE.read_text(encoding="utf-8"))
 MODEL = "model: s3://models/llama/"
@@ -30,7 +30,7 @@ def refused(folder: Path, text: str, region: str | None = None) -> str:
 
 
 def test_the_committed_table_is_the_one_that_is_made() -> None:
-    assert moto.__version__ == MOTO, "a new version has newer offers: see tests/support/deployment/offers.py"
+    assert moto.__version__ == MOTO, "a new version has newer offers: see tests/support/offers.py"
     assert FILE.read_text(encoding="utf-8") == as_text(made())
 
 

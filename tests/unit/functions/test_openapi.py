@@ -18,7 +18,7 @@ from functions.http_api.app import make_app
 from functions.http_api.openapi.document import OPERATIONS, document
 from functions.http_api.openapi.routes import page
 from functions.http_api.openapi.schemas import ACCEPTED, schema_of
-from tests.support.gate.memory_gate import Gate
+from tests.support.world.memory_gate import Gate
 
 
 def routes() -> set[tuple[str, str]]:

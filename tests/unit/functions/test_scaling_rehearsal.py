@@ -17,7 +17,7 @@ from dispatcher.operations.scaling.scale import ScaleSettings
 from dispatcher.operations.scaling.service import Scaling
 from dispatcher.operations.scaling.waking import Waking
 from dispatcher.shard.state.fleet_load import fleet_load
-from tests.support.gate.memory_gate import COMPLETION, Gate
+from tests.support.world.memory_gate import COMPLETION, Gate
 
 SWEEP_S = 60.0
 START_S = 120.0

@@ -14,7 +14,7 @@ from dispatcher.model.errors import Refused, Unauthorized
 from dispatcher.operations.tenants.directory import Directory, has_check, key_digest, new_key
 from dispatcher.operations.tenants.lookup_budget import ADDRESSES_MAX
 from tests.support.asgi import Call
-from tests.support.gate.memory_gate import Gate
+from tests.support.world.memory_gate import Gate
 
 FLOOD_PER_S, FLOOD_S = 1000, 5
 NUMBERS = count()

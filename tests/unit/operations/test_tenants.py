@@ -18,7 +18,7 @@ from dispatcher.operations.tenants.settings import difference
 from dispatcher.policies.clocks import Share
 from headgate.doctor.finding import CheckResult
 from headgate.doctor.service import check_shares
-from tests.support.gate.memory_gate import Gate
+from tests.support.world.memory_gate import Gate
 
 ACTOR = "arn:aws:iam::123456789012:user/ada"
 

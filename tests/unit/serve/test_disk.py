@@ -9,7 +9,7 @@ import pytest
 
 from headgate.serve import server
 from headgate.serve.server import FREE_MIN_BYTES, DiskWatch
-from tests.support.gate.service_world import World, in_virtual_time
+from tests.support.world.processes import World, in_virtual_time
 
 
 def test_each_change_is_reported_once() -> None:

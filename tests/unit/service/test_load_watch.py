@@ -10,8 +10,8 @@ from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.service.load_watch import LoadWatch
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.fleet_load import SLACK_S, fleet_load
-from tests.support.gate.lone_shard import LoneShard, report
-from tests.support.gate.service_world import SHARD, World, in_virtual_time, new_call, start_gates, start_worker
+from tests.support.world.lone_shard import LoneShard, report
+from tests.support.world.processes import SHARD, World, in_virtual_time, new_call, start_gates, start_worker
 
 CLASSES = ShardSettings(slack=Slack(5_000.0))
 

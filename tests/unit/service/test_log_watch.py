@@ -11,8 +11,8 @@ from dispatcher.model.errors import STORE_UNAVAILABLE, NotAccepted, StoreUnavail
 from dispatcher.service.gate.group_commit import STALLED_S, WATCH_MAX_S, no_reply, unwritten
 from dispatcher.service.link.log_watch import LOG_PATIENCE_S, STEP_S, LogWatch
 from dispatcher.service.link.pending import Pending
-from tests.support.gate.service_world import World, accept, end, in_virtual_time, report, start_worker
-from tests.support.virtual_time import LoopClock
+from tests.support.world.processes import World, accept, end, in_virtual_time, report, start_worker
+from tests.support.world.virtual_time import LoopClock
 from tests.unit.service.test_group_commit import committing
 
 

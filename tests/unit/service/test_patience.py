@@ -14,7 +14,7 @@ from dispatcher.service.link.patience import (
     WINDOW_S,
     LinkPatience,
 )
-from tests.support.gate.service_world import World, in_virtual_time, start_gates
+from tests.support.world.processes import World, in_virtual_time, start_gates
 
 
 def test_without_receipts_it_is_the_least() -> None:

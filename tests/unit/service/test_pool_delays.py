@@ -9,8 +9,8 @@ from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.service.load_watch import LoadWatch
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.fleet_load import pool_delays
-from tests.support.gate.lone_shard import LoneShard, report
-from tests.support.gate.service_world import SHARD, World, in_virtual_time, new_call, start_gates, start_worker
+from tests.support.world.lone_shard import LoneShard, report
+from tests.support.world.processes import SHARD, World, in_virtual_time, new_call, start_gates, start_worker
 
 
 def test_an_empty_pool_has_no_delays() -> None:

@@ -13,7 +13,7 @@ from dispatcher.processes.pool_sweep import PoolSweep
 from dispatcher.service.link.link import Link
 from dispatcher.settings.config import load_config
 from dispatcher.shard.state.records import NO_PROCESS
-from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, start_worker
+from tests.support.world.processes import SHARD, World, accept, in_virtual_time, start_worker
 
 CALLS = 4
 SLOTS = 2
@@ -22,7 +22,7 @@ SWEEP_EVERY_S = 60.0
 
 def pool_sweep(world: World) -> PoolSweep:
     pool = Pool(world.link("sweep"), world.clock, PoolSettings(SHARD))
-    no_workers = cast(Any, None)  # a sweep executes nothing
+    no_workers = cast("Any", None)  # a sweep executes nothing
     context = Context(Pools(pool), world.store("sweep"), no_workers, world.launches, world.clock, world.ids)
     return PoolSweep(context, pool, load_config({"HEADGATE_POOL": SHARD}))
 

@@ -9,7 +9,7 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.state.failure_causes import next_causes
 from dispatcher.shard.state.records import FAILED_MOST, RECENT
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report
 
 
 def state_of(shard: LoneShard, worker: str = "w") -> str:

@@ -13,8 +13,7 @@ from dispatcher.policies.planning.residency import DRAIN_S
 from dispatcher.shard.plan.command import plan_command
 from dispatcher.shard.plan.input import plan_input, predicts_miss
 from dispatcher.shard.settings import ShardSettings
-from tests.support.gate.lone_shard import T0, LoneShard
-from tests.support.gate.swapping import swap_report
+from tests.support.world.lone_shard import T0, LoneShard, swap_report
 
 SWAPS = {"a": 2.0, "b": 2.0}
 

@@ -14,8 +14,8 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
 from dispatcher.shard.transitions import TRANSITIONS, CallState, find_state
-from tests.support.gate import transition_page
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support import transition_page
+from tests.support.world.lone_shard import LoneShard, report
 
 Seen = set[tuple[CallState, type[Fact], CallState]]
 PROCESSES = ("p", "q", "r")

@@ -21,9 +21,9 @@ from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingSta
 from gpu_worker.service.health.kinds import FailureKind
 from gpu_worker.service.health.probe import ProbeVerdict
 from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
-from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
+from tests.support.world.virtual_time import START, run
 
 ALERTS = Path(__file__).parents[3] / "gpu_worker/alerts.yaml"
 LABELS = ("strategy", "tier", "kind", "quantile", "tenant", "by", "reason", "model", "outcome", "verdict")

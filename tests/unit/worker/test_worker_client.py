@@ -17,9 +17,9 @@ from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, Wo
 from dispatcher.workers.client import CLOSING_S, LINE_BYTES_MAX, HttpWorkerClient
 from dispatcher.workers.connections import BrokenConnection, NotSent
 from dispatcher.workers.wire import encode_event
-from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.connections import Posted, ScriptedAnswer, ScriptedConnections
 from tests.support.worker.harness import SECRET, SECRETS, WorkerHarness, offer, order
+from tests.support.world.virtual_time import START, LoopClock, run
 
 WHOLE = [
     encode_event(Started(1)),
