@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dispatcher.scalers.ecs import EcsService
-from tests.infra.conftest import IMAGE, Synthesise
-from tests.infra.templates import Template, functions, listed, role_of, statements, template_in
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import IMAGE, Template, functions, listed, role_of, statements, template_in
 from tests.support.iam.policies import Call, Names, allows, policies
 from tests.support.iam.recorder import calls_of
 from tests.support.local.aws import aws_client

@@ -1,4 +1,4 @@
-"""A pool of workers in virtual time for scale(), loads, the cheapest fleet for a load, and a service that counts workers.
+"""A pool of workers in virtual time for scale(), loads, the cheapest fleet for a load, and a service that counts.
 
 Work is a fluid in service units. Time goes in steps of a second, and a sweep decides once a minute, and at once when
 work arrives while the desired number is 0. Workers start, fail to start, are interrupted and drain. The launches follow

@@ -25,7 +25,7 @@ from headgate.local.options import FleetOptions
 from headgate.local.ports import front_ports
 from headgate.local.processes import Children
 from headgate.local.seed import make_tenants
-from tests.infra.templates import Template, functions, of_type
+from tests.infra.templates import Template, functions, tasks, variables_of
 from tests.support.hang_guard import HANG_S
 from tests.support.iam.policies import Names
 from tests.support.iam.recorder import Recorder, recording_moto
@@ -178,9 +178,7 @@ async def _make_tenants(url: str, table: str) -> dict[str, str]:
 def _variables(template: Template, names: Names) -> dict[str, dict[str, str]]:
     """Return the variables of each role's processes."""
     by_container = {
-        container["Name"]: {each["Name"]: names.resolved(each["Value"]) for each in container["Environment"]}
-        for task in of_type(template, "AWS::ECS::TaskDefinition")
-        for container in task["ContainerDefinitions"]
+        name: names.resolved(variables_of(container)) for task in tasks(template) for name, container in task.items()
     }
     of_functions = {role: _of_function(template, names, role) for role in FUNCTIONS}
     return {**of_functions, FRONT: by_container["front"], WORKER: by_container["worker"]}
