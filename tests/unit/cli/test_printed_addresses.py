@@ -1,4 +1,4 @@
-"""The lines that `headgate local` prints: a shell understands them."""
+"""The lines and the table that `headgate local` and `headgate serve` print: a shell understands the lines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.settings.config import load_config
 from headgate.cli.local import lines_to_paste
+from headgate.cli.terminal.address_table import print_address_table
 from headgate.local.options import Addresses
 
 ADDRESSES = Addresses(
@@ -70,3 +71,16 @@ def test_each_call_has_a_limit_because_the_tiny_model_does_not_end_by_itself() -
     (invoke,) = [words for words in lines() if words[:2] == ["headgate", "invoke"]]
     assert json.loads(curl[curl.index("-d") + 1])["max_tokens"] == 32
     assert invoke[invoke.index("--max-tokens") + 1] == "32"
+
+
+KEY = "hg-" + "k" * 43
+
+
+def test_a_narrow_terminal_does_not_break_a_key(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_address_table("headgate serve", [("model", "m"), ("key of default (shown once)", KEY)], "\nCtrl-C stops.")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split()[-1] == KEY
+    assert lines[-1] == "Ctrl-C stops."
