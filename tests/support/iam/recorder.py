@@ -20,8 +20,8 @@ from urllib.parse import parse_qs, unquote
 from moto.moto_api._internal.models import moto_api_backend
 
 from headgate.local.aws_lambda.invocation import ACCOUNT_ID, REGION
-from headgate.local.moto.server import make_server
 from tests.support.iam.policies import LEADING_KEYS, Call
+from tests.support.local.aws import moto_server
 
 PARTITION = "pk"
 PLACE = f"{REGION}:{ACCOUNT_ID}"
@@ -134,11 +134,16 @@ OWN_KEY = "any"
 class Recorder:
     """A WSGI application around moto's. `calls`: by access key."""
 
-    def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
-        self._app, self._lock = app, threading.Lock()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.calls: dict[str, set[Call]] = defaultdict(set)
         self.unread: list[str] = []
         """Requests that could not be read. A complete recording has none."""
+
+    def around(self, app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+        """Return the application that records the requests to `app`."""
+        self._app = app
+        return self
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         body = environ["wsgi.input"].read()
@@ -166,15 +171,9 @@ class Recorder:
 def recording_moto() -> Iterator[tuple[str, Recorder]]:
     """Serve moto in a thread until the block ends; yield its URL and the recorder. At the end forget all resources:
     every moto of this process has the same ones."""
-    server = make_server("127.0.0.1", 0)
-    recorder = Recorder(server.app)
-    server.app = recorder
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    recorder = Recorder()
     try:
-        yield f"http://127.0.0.1:{server.port}", recorder
+        with moto_server(recorder.around) as url:
+            yield url, recorder
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
         moto_api_backend.reset()

@@ -33,9 +33,13 @@ def aws_client(service: str, url: str, **config: Any) -> Any:
 
 
 @contextmanager
-def moto_server() -> Iterator[str]:
-    """Serve until the block ends; yield the URL."""
+def moto_server(around: Callable[[Any], Any] = lambda app: app) -> Iterator[str]:
+    """Serve the local DynamoDB, SQS and CloudWatch in a thread until the block ends; yield the URL.
+
+    `around`: what stands before moto's WSGI application.
+    """
     server = make_server("127.0.0.1", 0)
+    server.app = around(server.app)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

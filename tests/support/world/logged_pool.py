@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dispatcher.model.call import CallTerms, TenantConfig
-from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Report
+from typing import Any
+
+from dispatcher.model.commands import Command, End, Offer, Outcome, Report
 from dispatcher.monitor.console import Console, OperatorAccess
 from dispatcher.monitor.follower import LogFollower
 from dispatcher.ports import Log
@@ -12,6 +13,7 @@ from dispatcher.shard.settings import ShardSettings
 from functions.http_api.app import make_app
 from tests.support.asgi import Caller
 from tests.support.world.memory_gate import POOL, Gate
+from tests.support.world.processes import accept
 
 TOKEN = "operator-token-of-the-tests-0123456789"
 WRITER = "writer"
@@ -47,18 +49,12 @@ class LoggedPool:
     async def worker(self, name: str = "w-1", model: str = "m", slots: int = 1) -> None:
         await self.do(Report(name, f"http://{name}", model, slots, 4096, 4.0, 90.0, False, 0.1, 0, ()))
 
-    async def accept(
-        self, tenant: str, *, tier: str = "standard", rate_per_s: float = 0.0, model: str = "m"
-    ) -> Outcome:
+    async def accept(self, tenant: str, **fields: Any) -> Outcome:
+        """Send a call. `fields`: of its terms, or of its tenant's configuration."""
         self._numbers += 1
-        share = (1, 1.0, rate_per_s, 100.0, tier, 10)
-        deadline_at = self.gate.clock.now() + 600
-        call = f"{WRITER}-{self._numbers}"
-        return await self.do(
-            Accept(
-                call, 0, WRITER, CallTerms(tenant, model, 20.0, deadline_at, False, "chat", ""), TenantConfig(*share)
-            )
-        )
+        usual = {"cost": 20.0, "app": "chat", "burst": 100.0, "waiting_max": 10}
+        call, now = f"{WRITER}-{self._numbers}", self.gate.clock.now()
+        return await self.do(accept(call, WRITER, now, tenant, **{**usual, **fields}))
 
     async def served(self, tenant: str, *, rate_per_s: float = 0.0) -> None:
         """Let a call of 10 input and 4 output tokens begin and end."""
