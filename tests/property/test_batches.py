@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.world.memory_gate import Gate
-from tests.support.world.processes import StoreFaults
+from tests.support.world.store_faults import StoreFaults
 from tests.support.world.story import batch_gate, batch_process, ended, errors, line, output, runner, started
 from tests.support.world.virtual_time import VirtualTimeLoop
 from tests.support.world.worker_client import SHED, UNREACHABLE, WELL, Act, dies_after

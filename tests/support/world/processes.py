@@ -10,7 +10,6 @@ from typing import Any, NoReturn, ParamSpec
 
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Report
-from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.service.gate.follower import Offload, at_once
 from dispatcher.service.gate.process import GateProcess, GateStores
@@ -21,11 +20,11 @@ from dispatcher.shard.alone import with_fields
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryData, MemoryStore
 from tests.support.world.network import Host, Network, install_hosts
+from tests.support.world.store_faults import Latency, StoreFaults
 from tests.support.world.virtual_time import LoopClock, run
 
 SHARD = "pool"
 SECRETS = FleetSecrets("a secret of the whole fleet")
-Latency = Callable[[Random], float]
 P = ParamSpec("P")
 
 
@@ -37,39 +36,6 @@ def light(random: Random) -> float:
 def tailed(p99_s: float) -> Latency:
     """Return a latency of 4 ms with a P99 of `p99_s` (log_gate_tails.py)."""
     return lambda random: light(random) + (2 * p99_s * random.random() if random.random() < 0.02 else 0.0)
-
-
-class StoreFaults:
-    """The faults of one host's requests. `lost`: the operations that lose their next reply."""
-
-    def __init__(self, random: Random, latency_s: Latency) -> None:
-        self._random, self._latency_s = random, latency_s
-        self.lost: list[str] = []
-        self.only: frozenset[str] = frozenset()
-        """The operations that the faults below concern; empty: all."""
-        self.away = False
-        self.fails = 0.0
-        """The part of the requests that are refused."""
-        self.stalled: asyncio.Event | None = None
-        self.is_deaf = False
-        """True: the requests are applied, and their replies are lost."""
-
-    async def before(self, operation: str) -> None:
-        await asyncio.sleep(self._latency_s(self._random) / 2)
-        if self.only and operation not in self.only:
-            return
-        if self.stalled is not None:
-            await self.stalled.wait()
-        if self.away or (self.fails and self._random.random() < self.fails):
-            raise StoreUnavailable()
-
-    async def after(self, operation: str) -> None:
-        await asyncio.sleep(self._latency_s(self._random) / 2)
-        if operation in self.lost:
-            self.lost.remove(operation)
-            raise StoreUnavailable("The reply was lost.")
-        if self.is_deaf and (not self.only or operation in self.only):
-            raise StoreUnavailable("The reply was lost.")
 
 
 class SeededIds:

@@ -1,6 +1,7 @@
 """Faults of the memory store (MemoryStore.faults), and its answers without an event loop.
 
-A storm's process has StormFaults: failures, lost replies, pauses, and its own death at a request.
+Slow and FailsOnce have one fault each, StoreFaults those that a test sets. A storm's process has StormFaults: failures,
+lost replies, pauses, and its own death at a request.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, TypeVar
 from dispatcher.model.errors import StoreUnavailable
 
 T = TypeVar("T")
+Latency = Callable[[Random], float]
+"""Draws the seconds that a request takes."""
 
 
 def run_at_once(call: Coroutine[Any, Any, T]) -> T:
@@ -63,6 +66,39 @@ class FailsOnce:
 FAIL_AFTER_MAX_S = 1.0
 PAUSE_MAX_S = 4.0
 FREEZE_S = (8.0, 22.0)
+
+
+class StoreFaults:
+    """The faults of one host's requests. `lost`: the operations that lose their next reply."""
+
+    def __init__(self, random: Random, latency_s: Latency) -> None:
+        self._random, self._latency_s = random, latency_s
+        self.lost: list[str] = []
+        self.only: frozenset[str] = frozenset()
+        """The operations that the faults below concern; empty: all."""
+        self.away = False
+        self.fails = 0.0
+        """The part of the requests that are refused."""
+        self.stalled: asyncio.Event | None = None
+        self.is_deaf = False
+        """True: the requests are applied, and their replies are lost."""
+
+    async def before(self, operation: str) -> None:
+        await asyncio.sleep(self._latency_s(self._random) / 2)
+        if self.only and operation not in self.only:
+            return
+        if self.stalled is not None:
+            await self.stalled.wait()
+        if self.away or (self.fails and self._random.random() < self.fails):
+            raise StoreUnavailable()
+
+    async def after(self, operation: str) -> None:
+        await asyncio.sleep(self._latency_s(self._random) / 2)
+        if operation in self.lost:
+            self.lost.remove(operation)
+            raise StoreUnavailable("The reply was lost.")
+        if self.is_deaf and (not self.only or operation in self.only):
+            raise StoreUnavailable("The reply was lost.")
 
 
 class Outage:
