@@ -55,6 +55,8 @@ def test_one_object_a_policy_with_the_promised_keys(trace: Path, capsys: pytest.
         assert run["served"] + run["rejected"] == run["requests"] == 240
         assert list(run["service_difference"]) == ["max", "avg", "var"]
         assert list(run["tenants"]) == ["flood", "quiet"]
+        kept = ["requests", "served", "rejected", "service", "ttft_s", "latency_s"]
+        assert list(run["tenants"]["quiet"]) == kept
     assert runs[1]["bounds"].keys() == {"4.3", "4.4", "4.9", "4.11", "4.13"}
     assert runs[2]["rejections"] == {"rate": runs[2]["rejected"]}
 
