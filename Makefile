@@ -150,7 +150,7 @@ coverage: ## all tests, and how much of the code they run (not in CI)
 		|| echo "coverage: unknown, because a test run did not end"; \
 	exit $$failed
 
-# With every test to its full depth (tests/support/depth.py).
+# With every test to its full depth (tests/support/duration.py).
 test-deep: ## the tests of one process, to their full depth: an hour of CPU (not in CI)
 	@failed=0; export HEADGATE_TESTS=deep; \
 	$(MAKE) test SMOKE= SLOWEST=20 || failed=1; $(MAKE) test-long SLOWEST=20 || failed=1; exit $$failed
@@ -177,8 +177,8 @@ test-bodies: $(STAMPS)/install ## 50,000 bodies generated from the OpenAPI docum
 	@$(BIN)/python -W ignore -m tests.support.generated_bodies --bodies 50000
 
 storm: $(STAMPS)/install ## 10,000 seeds of the gate under faults at every await (seven minutes; CI has 400)
-	@$(BIN)/python -m tests.support.gate.storm --seeds $(STORM_SEEDS) --processes $(TEST_PROCESSES) --reach
-	@$(BIN)/python -m tests.support.gate.storm --seeds 0:200 --fronts 8 --processes $(TEST_PROCESSES)
+	@$(BIN)/python -m tests.support.world.storm --seeds $(STORM_SEEDS) --processes $(TEST_PROCESSES) --reach
+	@$(BIN)/python -m tests.support.world.storm --seeds 0:200 --fronts 8 --processes $(TEST_PROCESSES)
 
 check: $(STAMPS)/install ## lint, types, import contracts, style as a test
 	$(BIN)/ruff check .

@@ -37,7 +37,7 @@ from benchmarks.gate_model.slot_machine import UNITS_PER_S, Sender, SlotMachine,
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import DEFAULT_ORDER
 from dispatcher.policies.percentiles import percentile
-from tests.support.virtual_time import run
+from tests.support.world.virtual_time import run
 
 CAPACITY_PER_S = 64 / 3
 ABUSE = 100.0

@@ -34,7 +34,7 @@ from benchmarks.table_capacity import CapacityMeter, Consumed, metered_table
 from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.service.snapshots import UNSAVED_S
 from dispatcher.stores.dynamodb.store import create_table
-from tests.support.virtual_time import run
+from tests.support.world.virtual_time import run
 
 SECONDS, WARMUP_S = 60.0, 5.0
 RUNNING = (0, 64, 256, 1024)

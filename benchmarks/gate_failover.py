@@ -28,7 +28,7 @@ from rich.table import Table
 from benchmarks.gate_model.fleet import ModelledFleet
 from benchmarks.gate_model.load import Load
 from dispatcher.policies.percentiles import percentile
-from tests.support.virtual_time import run
+from tests.support.world.virtual_time import run
 
 GATES = ("gate-1", "gate-2", "gate-3")
 P99_S = 0.1

@@ -28,7 +28,7 @@ from rich.table import Table
 from benchmarks.gate_model.fleet import ModelledFleet
 from benchmarks.gate_model.load import Load
 from dispatcher.policies.percentiles import percentile
-from tests.support.virtual_time import run
+from tests.support.world.virtual_time import run
 
 SECONDS = 10.0
 WORKERS = 8

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.gate_model.loaded_gate import started
 from dispatcher.policies.percentiles import percentile
-from tests.support.virtual_time import run
+from tests.support.world.virtual_time import run
 
 FRONTS = (1, 8)
 WORKERS, SLOTS = 2, 16

@@ -31,7 +31,7 @@ from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory import MemoryStore
-from tests.support.virtual_time import LoopClock, run
+from tests.support.world.virtual_time import LoopClock, run
 
 PROCESSES = (1, 4, 20)
 WEIGHTS = (1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0)

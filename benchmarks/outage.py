@@ -1,7 +1,7 @@
 """What callers get while the table is away, in virtual time: `python -m benchmarks.outage [--gates N] [--json]`.
 
 A front serves a call of each kind five times a second, for twenty seconds. At their start the table goes away, in one
-of four ways (tests/support/gate/outage_world.py), and after them it is back. Without gate processes the front decides
+of four ways (tests/support/world/outage_world.py), and after them it is back. Without gate processes the front decides
 alone, with its own replica; otherwise it asks the leader, with no heir (1) or two (3). For each kind: the statuses of
 the calls that began in the outage, and the longest time until one of them was answered.
 
@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from functions.observability import logger
-from tests.support.gate.outage_world import FAULTS, Fault, OutageWorld
-from tests.support.virtual_time import run
+from tests.support.world.outage_world import FAULTS, Fault, OutageWorld
+from tests.support.world.virtual_time import run
 
 OUTAGE_S, EVERY_S = 20.0, 0.2
 ANSWERED_S = 60.0

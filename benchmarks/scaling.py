@@ -14,9 +14,7 @@ from collections.abc import Callable
 from random import Random
 
 from dispatcher.operations.worker_count import ScaleSettings
-from tests.support.scaling.fleet import CAPACITY_PER_S, Pool, World
-from tests.support.scaling.loads import DAY_S, arrivals, bursts, day, flood
-from tests.support.scaling.oracle import oracle_worker_s
+from tests.support.scaling import CAPACITY_PER_S, DAY_S, Pool, World, arrivals, bursts, day, flood, oracle_worker_s
 
 SEEDS = (1, 2, 3)
 SMOOTH = ScaleSettings(workers_min=1, workers_max=20)

@@ -14,9 +14,8 @@ from dispatcher.service.gate.replica import Replica
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
 from dispatcher.shard.settings import ShardSettings
-from tests.support.gate.hosts import Host, install_hosts
-from tests.support.gate.network import Network
-from tests.support.virtual_time import LoopClock
+from tests.support.world.network import Host, Network, install_hosts
+from tests.support.world.virtual_time import LoopClock
 
 SHARD = "default"
 SECRETS = FleetSecrets("a secret of the whole fleet")

@@ -19,7 +19,7 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.kept import Invocation
 from dispatcher.model.requests import Endpoint
 from dispatcher.service.link.link import Link
-from tests.support.gate.hosts import Host
+from tests.support.world.network import Host
 
 FULL_MODEL = "full"
 REPORT_S = 1.0

@@ -1,7 +1,7 @@
 """The golden file of the HTTP face: requests and answers, head and body, over the whole gate in virtual time.
 
-The workers are scripted (tests/support/gate/worker_client.py). Ids count, and time passes only while the gate waits, so
-a run repeats to the byte.
+The workers are scripted (tests/support/world/worker_client.py). Ids count, and time passes only while the gate waits,
+so a run repeats to the byte.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from dispatcher.model.fleet import Capability
 from tests.support.asgi import Caller
-from tests.support.gate.batch_story import batch_gate, ended, runner
-from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
-from tests.support.gate.worker_client import SHED, dies_after, refuses
-from tests.support.virtual_time import VirtualTimeLoop
+from tests.support.world.memory_gate import CHAT, COMPLETION, Gate
+from tests.support.world.story import batch_gate, ended, runner
+from tests.support.world.virtual_time import VirtualTimeLoop
+from tests.support.world.worker_client import SHED, dies_after, refuses
 
 RESPONSES, BATCHES, FILES = "/v1/responses", "/v1/batches", "/v1/files"
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}

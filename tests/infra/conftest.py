@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from headgate.deployment.model import Deployment
-from tests.infra.templates import Template, template_in
+from tests.infra import templates
+from tests.infra.templates import IMAGE, MODEL, Template, template_in
 
 
 class Synthesise(Protocol):
@@ -21,19 +21,9 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
     """Synthesise a deployment with these fields of headgate.yaml, and return the cloud assembly's folder."""
     if find_spec("aws_cdk") is None or find_spec("constructs") is None:
         pytest.skip("aws_cdk is not installed: `make synth` installs it and runs these tests")
-    from aws_cdk import App
-
-    from infra import checks
-    from infra.app import make_app
-    from infra.bundle import Bundle
 
     def made(**fields: Any) -> Path:
-        bundle = tmp_path_factory.mktemp("bundle")
-        for name in ("run.sh", "Dockerfile"):
-            (bundle / name).write_text("")
-        out = tmp_path_factory.mktemp("cdk.out")
-        checks.synthesise(make_app(Deployment.model_validate(fields), Bundle(bundle, "digest"), App(outdir=str(out))))
-        return out
+        return templates.synthesise(fields, tmp_path_factory.mktemp("assembly"))
 
     return made
 
@@ -49,8 +39,6 @@ def template(synthesised: Path) -> Template:
     return template_in(synthesised)
 
 
-MODEL = "s3://models/llama-3-8b/"
-IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/worker@sha256:{'a' * 64}"
 POOLS = {"default": {"model": MODEL, "image": IMAGE}}
 
 

@@ -13,11 +13,9 @@ from typing import Any
 
 import yaml
 
-from tests.infra.templates import Template, template_in
+from tests.infra.templates import IMAGE, MODEL, Template, synthesise, template_in
 
 FOLDER = Path(__file__).parent / "snapshots"
-MODEL = "s3://models/llama-3-8b/"
-IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/worker@sha256:{'a' * 64}"
 STACKS: dict[str, dict[str, Any]] = {
     "fargate-with-workers": {"pools": {"chat": {"model": MODEL, "image": IMAGE}}},
     "lambda": {"front": "lambda"},
@@ -74,28 +72,11 @@ def _short(value: Any) -> Any:
     return {key: _short(each) for key, each in value.items()}
 
 
-def synthesised(fields: dict[str, Any], folder: Path) -> str:
-    """Synthesise a stack over an empty bundle, and return its text."""
-    from aws_cdk import App
-
-    from headgate.deployment.model import Deployment
-    from infra.app import make_app
-    from infra.bundle import Bundle
-    from infra.checks import synthesise
-
-    bundle, out = folder / "bundle", folder / "cdk.out"
-    bundle.mkdir()
-    for name in ("run.sh", "Dockerfile"):
-        (bundle / name).write_text("")
-    synthesise(make_app(Deployment.model_validate(fields), Bundle(bundle, "digest"), App(outdir=str(out))))
-    return as_text(template_in(out))
-
-
 def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     for name, fields in STACKS.items():
         with tempfile.TemporaryDirectory() as folder:
-            (FOLDER / f"{name}.yaml").write_text(synthesised(fields, Path(folder)))
+            (FOLDER / f"{name}.yaml").write_text(as_text(template_in(synthesise(fields, Path(folder)))))
     return 0
 
 

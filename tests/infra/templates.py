@@ -1,4 +1,4 @@
-"""Readers of a CloudFormation template."""
+"""A stack's synthesis over an empty bundle, and readers of its CloudFormation template."""
 
 from __future__ import annotations
 
@@ -9,7 +9,27 @@ from pathlib import Path
 from typing import Any
 
 Template = dict[str, Any]
+MODEL = "s3://models/llama-3-8b/"
+IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/worker@sha256:{'a' * 64}"
 MANAGED = "AWS::IAM::ManagedPolicy"
+
+
+def synthesise(fields: dict[str, Any], folder: Path) -> Path:
+    """Synthesise a stack with these fields of headgate.yaml over an empty bundle, and return the assembly's folder."""
+    from aws_cdk import App
+
+    from headgate.deployment.model import Deployment
+    from infra import checks
+    from infra.app import make_app
+    from infra.bundle import Bundle
+
+    bundle, out = folder / "bundle", folder / "cdk.out"
+    bundle.mkdir()
+    for name in ("run.sh", "Dockerfile"):
+        (bundle / name).write_text("")
+    app = make_app(Deployment.model_validate(fields), Bundle(bundle, "digest"), App(outdir=str(out)))
+    checks.synthesise(app)
+    return out
 
 
 def template_in(assembly: Path) -> Template:
@@ -26,6 +46,16 @@ def of_type(template: Template, kind: str) -> list[dict[str, Any]]:
 
 def functions(template: Template) -> dict[str, dict[str, Any]]:
     return {function["FunctionName"]: function for function in of_type(template, "AWS::Lambda::Function")}
+
+
+def tasks(template: Template) -> list[dict[str, dict[str, Any]]]:
+    """The containers of each task definition, by name."""
+    definitions = of_type(template, "AWS::ECS::TaskDefinition")
+    return [{each["Name"]: each for each in task["ContainerDefinitions"]} for task in definitions]
+
+
+def variables_of(container: dict[str, Any]) -> dict[str, Any]:
+    return {each["Name"]: each["Value"] for each in container["Environment"]}
 
 
 def role_of(function: dict[str, Any]) -> str:

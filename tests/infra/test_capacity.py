@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.infra.conftest import IMAGE, MODEL, Synthesise
-from tests.infra.templates import Template, actions, of_type, statements, template_in
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import IMAGE, MODEL, Template, actions, of_type, statements, template_in
 from tests.infra.test_names import physical_names
 
 BLOCK = {

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headgate.deployment.model import Deployment
-from tests.infra.conftest import IMAGE, MODEL, Synthesise
-from tests.infra.templates import Template, functions, of_type, template_in
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import IMAGE, MODEL, Template, functions, of_type, template_in
 
 EXPLAINED = ("W3005", "W3010")
 """The CDK writes a DependsOn beside a reference that implies it; headgate.yaml may name zones, for a capacity block."""

@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.infra.conftest import IMAGE, MODEL, Synthesise
-from tests.infra.templates import Template, actions, dependencies, ids_of_type, references, statements, template_in
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import (
+    IMAGE,
+    MODEL,
+    Template,
+    actions,
+    dependencies,
+    ids_of_type,
+    references,
+    statements,
+    template_in,
+)
 
 ASSOCIATION, PROVIDER = "AWS::ECS::ClusterCapacityProviderAssociations", "AWS::ECS::CapacityProvider"
 GROUP, REMOVAL, SERVICE = "AWS::AutoScaling::AutoScalingGroup", "Custom::FleetRemoval", "AWS::ECS::Service"
@@ -64,6 +74,7 @@ def test_instances_with_tasks_stay_protected_at_scale_in(two_pools: Template) ->
     for provider in ids_of_type(two_pools, PROVIDER):
         managed = two_pools["Resources"][provider]["Properties"]["AutoScalingGroupProvider"]
         assert managed["ManagedTerminationProtection"] == managed["ManagedDraining"] == "ENABLED"
+        assert managed["ManagedScaling"]["Status"] == "ENABLED"
 
 
 def test_a_group_has_no_instance_before_its_service(two_pools: Template) -> None:

@@ -13,9 +13,20 @@ import pytest
 
 from dispatcher.settings.config import load_config
 from gpu_worker.service.options import parse_options
-from tests.infra.conftest import IMAGE, MODEL, Synthesise
-from tests.infra.templates import Template, actions, functions, of_type, plain, statements, template_in
-from tests.support.iam.names import Names
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import (
+    IMAGE,
+    MODEL,
+    Template,
+    actions,
+    functions,
+    of_type,
+    plain,
+    statements,
+    tasks,
+    template_in,
+)
+from tests.support.iam.policies import Names
 
 
 def task(template: Template) -> dict[str, Any]:
@@ -26,7 +37,8 @@ def task(template: Template) -> dict[str, Any]:
 
 
 def containers(template: Template) -> dict[str, dict[str, Any]]:
-    return {container["Name"]: container for container in task(template)["ContainerDefinitions"]}
+    (found,) = (each for each in tasks(template) if "weights" in each)
+    return found
 
 
 def service(template: Template) -> dict[str, Any]:
@@ -68,10 +80,6 @@ def test_containers_are_not_root_and_cannot_write_the_image(fleet_template: Temp
         assert container["ReadonlyRootFilesystem"] is True
         assert container["User"] == "10001"
         assert plain(container["Image"]) == IMAGE
-
-
-def test_a_worker_has_time_to_drain(synthesise: Synthesise) -> None:
-    assert containers(with_workers(synthesise, drain_s=900))["worker"]["StopTimeout"] > 900
 
 
 @pytest.mark.parametrize(("status", "code"), [("loading", 1), ("ok", 0), (None, 1)])
@@ -117,8 +125,7 @@ def test_a_large_model_has_time_to_load(fleet_template: Template) -> None:
 def test_a_spot_worker_on_managed_instances_drains_before_its_instance_ends(synthesise: Synthesise) -> None:
     for spot, drain in ((0, "300"), (50, "110")):
         made = with_workers(synthesise, capacity="managed_instances", spot_percent=spot)
-        definitions = of_type(made, "AWS::ECS::TaskDefinition")
-        commands = [one["Command"] for each in definitions for one in each["ContainerDefinitions"]]
+        commands = [one["Command"] for each in tasks(made) for one in each.values()]
         (command,) = (each for each in commands if "--notice" in each)
         assert command[command.index("--drain-s") + 1] == drain
 
@@ -188,13 +195,6 @@ def test_the_gate_sets_the_number_of_workers_and_of_nothing_else(
 def test_a_fleet_that_may_be_empty_has_no_alarm_for_it(synthesise: Synthesise, fleet_template: Template) -> None:
     alarms = len(of_type(fleet_template, "AWS::CloudWatch::Alarm"))
     assert len(of_type(with_workers(synthesise, count={"min": 0, "max": 2}), "AWS::CloudWatch::Alarm")) == alarms - 1
-
-
-def test_ecs_starts_and_drains_instances(fleet_template: Template) -> None:
-    (provider,) = of_type(fleet_template, "AWS::ECS::CapacityProvider")
-    managed = provider["AutoScalingGroupProvider"]
-    assert managed["ManagedScaling"]["Status"] == "ENABLED"
-    assert managed["ManagedDraining"] == managed["ManagedTerminationProtection"] == "ENABLED"
 
 
 def test_no_worker_is_stopped_to_balance_the_zones(fleet_template: Template) -> None:

@@ -12,14 +12,14 @@ import pytest
 from dispatcher.settings.config import load_config
 from infra import bundle
 from tests.infra.conftest import Synthesise
-from tests.infra.templates import Template, of_type, template_in
+from tests.infra.templates import Template, of_type, tasks, template_in, variables_of
 
 ROOT = Path(__file__).parents[2]
 
 
 def containers(template: Template) -> dict[str, dict[str, Any]]:
-    (task,) = of_type(template, "AWS::ECS::TaskDefinition")
-    return {container["Name"]: container for container in task["ContainerDefinitions"]}
+    (only,) = tasks(template)
+    return only
 
 
 def attributes(resource: dict[str, Any], key: str) -> dict[str, str]:
@@ -46,7 +46,7 @@ def test_a_task_has_the_variables_that_a_function_has(template: Template) -> Non
         each for each in of_type(template, "AWS::Lambda::Function") if each["FunctionName"] == "headgate-invoke"
     )
     for container in containers(template).values():
-        variables = {each["Name"]: each["Value"] for each in container["Environment"]}
+        variables = variables_of(container)
         assert {name: variables.get(name) for name in invoke["Environment"]["Variables"]} == invoke["Environment"][
             "Variables"
         ]
@@ -77,8 +77,7 @@ def test_no_timeout_is_shorter_than_the_longest_answer(synthesise: Synthesise, d
     assert deadline_s < silence_s <= 4000
     assert deadline_s < drain_s <= 3600
     assert float(command[command.index("--idle-s") + 1]) > silence_s, "the load balancer closes idle connections first"
-    variables = {each["Name"]: each["Value"] for each in containers(made)["front"]["Environment"]}
-    assert variables["HEADGATE_DEADLINE_S"] == str(deadline_s)
+    assert variables_of(containers(made)["front"])["HEADGATE_DEADLINE_S"] == str(deadline_s)
 
 
 def test_a_front_without_workers_answers_itself(template: Template) -> None:
@@ -103,7 +102,7 @@ def test_the_number_of_tasks_is_that_of_the_file(synthesise: Synthesise) -> None
 def test_the_gates_settings_of_the_file_reach_every_process(synthesise: Synthesise) -> None:
     classes = {"chat": {"first_token_s": 20}, "night": {"first_token_s": 3600, "deferred": True}}
     made = template_in(synthesise(slo_classes=classes, throttling={"user": 60, "app": 600}))
-    processes = [{each["Name"]: each["Value"] for each in one["Environment"]} for one in containers(made).values()]
+    processes = [variables_of(each) for each in containers(made).values()]
     processes += [each["Environment"]["Variables"] for each in of_type(made, "AWS::Lambda::Function")]
     for variables in processes:
         texts = {name: value for name, value in variables.items() if isinstance(value, str)}
@@ -142,9 +141,7 @@ def test_fronts_alone_read_the_operators_token(front: str, synthesise: Synthesis
     if front == "lambda":
         environments = [each["Environment"]["Variables"] for each in of_type(made, "AWS::Lambda::Function")]
     else:
-        environments = [
-            {each["Name"]: each["Value"] for each in one["Environment"]} for one in containers(made).values()
-        ]
+        environments = [variables_of(each) for each in containers(made).values()]
     named = [each["HEADGATE_OPERATOR_TOKEN_ARN"] for each in environments if "HEADGATE_OPERATOR_TOKEN_ARN" in each]
     assert named
     assert all(value == {"Ref": token} for value in named)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.iam.names import Names
-from tests.support.iam.policies import LEADING_KEYS, Call, Grant, Unsupported, allows, unused
-from tests.support.iam.requests import Unreadable, calls_of
+from tests.support.iam.policies import LEADING_KEYS, Call, Grant, Names, Unsupported, allows, unused
+from tests.support.iam.recorder import Unreadable, calls_of
 
 TABLE = "arn:aws:dynamodb:us-east-1:123456789012:table/t"
 CONDITION = {"ForAllValues:StringLike": {LEADING_KEYS: ["LOG#*", "INV#?"]}, "Null": {LEADING_KEYS: "false"}}

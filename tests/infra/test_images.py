@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.deployment.images import ecr_image
-from tests.infra.conftest import IMAGE, MODEL, Synthesise
-from tests.infra.templates import Template, actions, listed, of_type, plain, statements, template_in
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import IMAGE, MODEL, Template, actions, listed, of_type, plain, statements, template_in
 
 DIGEST = f"sha256:{'a' * 64}"
 PULL = {"ecr:BatchCheckLayerAvailability", "ecr:GetDownloadUrlForLayer", "ecr:BatchGetImage"}

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.infra.conftest import Synthesise
-from tests.infra.templates import Template, of_type, template_in
+from tests.infra.templates import Template, ids_of_type, of_type, template_in
+from tests.infra.wiring import group_name
 
 FRONT, GATE, WORKER = 8080, 8090, 8080
 PATHS = {
@@ -22,13 +23,7 @@ HTTPS = {"certificate": "arn:aws:acm:us-east-1:123456789012:certificate/a", "dom
 
 def group_names(template: Template) -> dict[str, str]:
     """Who is in each security group, by logical id."""
-    named = {}
-    for logical_id, resource in template["Resources"].items():
-        if resource["Type"] == "AWS::EC2::SecurityGroup":
-            words = {"fronts": "front", "functions": "function", "workers": "worker"}
-            text = resource["Properties"]["GroupDescription"]
-            named[logical_id] = next((name for word, name in words.items() if f": {word}" in text), "balancer")
-    return named
+    return {name: group_name(template, name) for name in ids_of_type(template, "AWS::EC2::SecurityGroup")}
 
 
 def paths(template: Template) -> set[tuple[str, str, int]]:

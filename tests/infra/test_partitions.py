@@ -30,7 +30,7 @@ from tests.conformance.store_world import (
     usage_row,
 )
 from tests.support.iam.policies import LEADING_KEYS
-from tests.support.iam.requests import calls_of
+from tests.support.iam.recorder import calls_of
 from tests.support.server_time import IgnoredServerTime
 
 HOURS = (0, 1000)

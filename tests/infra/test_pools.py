@@ -7,9 +7,21 @@ from typing import Any
 
 import pytest
 
-from tests.infra.conftest import IMAGE, MODEL, Synthesise
-from tests.infra.templates import Template, actions, functions, listed, of_type, statements, template_in
-from tests.support.iam.names import Names
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import (
+    IMAGE,
+    MODEL,
+    Template,
+    actions,
+    functions,
+    listed,
+    of_type,
+    statements,
+    tasks,
+    template_in,
+    variables_of,
+)
+from tests.support.iam.policies import Names
 
 CODE = "s3://models/coder/"
 FIELDS: dict[str, Any] = {
@@ -25,31 +37,24 @@ def made(synthesise: Synthesise) -> Template:
     return template_in(synthesise(**FIELDS))
 
 
-def tasks(template: Template) -> dict[str, dict[str, Any]]:
+def worker_tasks(template: Template) -> dict[str, dict[str, Any]]:
     """The task definitions of the workers, by the pool in their variables."""
-    found = {}
-    for task in of_type(template, "AWS::ECS::TaskDefinition"):
-        for container in task["ContainerDefinitions"]:
-            if container["Name"] == "worker":
-                variables = {each["Name"]: each["Value"] for each in container["Environment"]}
-                found[str(variables["HEADGATE_POOL"])] = task
-    return found
+    definitions = of_type(template, "AWS::ECS::TaskDefinition")
+    workers = [each.get("worker") for each in tasks(template)]
+    found = zip(workers, definitions, strict=True)
+    return {str(variables_of(worker)["HEADGATE_POOL"]): task for worker, task in found if worker is not None}
 
 
 def front_containers(template: Template) -> dict[str, dict[str, Any]]:
-    (task,) = (
-        each
-        for each in of_type(template, "AWS::ECS::TaskDefinition")
-        if each["ContainerDefinitions"][0]["Name"] == "front"
-    )
-    return {container["Name"]: container for container in task["ContainerDefinitions"]}
+    (found,) = (each for each in tasks(template) if "front" in each)
+    return found
 
 
 def test_each_pool_has_a_service_of_its_own(made: Template) -> None:
     names = {each["ServiceName"] for each in of_type(made, "AWS::ECS::Service")}
     assert names == {"headgate-front", "headgate-chat-workers", "headgate-code-workers"}
     assert len(of_type(made, "AWS::AutoScaling::AutoScalingGroup")) == 2
-    assert tasks(made).keys() == {"chat", "code"}
+    assert worker_tasks(made).keys() == {"chat", "code"}
 
 
 def test_a_front_has_a_gate_process_for_each_pool(made: Template) -> None:
@@ -71,14 +76,13 @@ def test_every_process_knows_all_pools(made: Template) -> None:
     assert (pools["code"]["workers_min"], pools["code"]["scale_to_zero"]) == (0, True)
     services = [each["ecs_service"].rpartition("/")[2] for each in pools.values()]
     assert services == ["headgate-chat-workers", "headgate-code-workers"]
-    for container in (*front_containers(made).values(), *tasks(made)["code"]["ContainerDefinitions"]):
-        own = {each["Name"]: each["Value"] for each in container["Environment"]}
-        assert own["HEADGATE_POOLS"] == variables["HEADGATE_POOLS"]
+    for container in (*front_containers(made).values(), *worker_tasks(made)["code"]["ContainerDefinitions"]):
+        assert variables_of(container)["HEADGATE_POOLS"] == variables["HEADGATE_POOLS"]
 
 
 def test_a_worker_may_write_the_log_of_its_own_pool_only(made: Template) -> None:
     for pool, other in (("chat", "code"), ("code", "chat")):
-        role = tasks(made)[pool]["TaskRoleArn"]["Fn::GetAtt"][0]
+        role = worker_tasks(made)[pool]["TaskRoleArn"]["Fn::GetAtt"][0]
         own = [each for owner, each in statements(made) if owner == role]
         text = json.dumps([each for each in own if actions(each)[0].startswith("dynamodb:")])
         assert f"LOG#{pool}" in text
@@ -105,12 +109,6 @@ def test_each_pool_has_its_alarms(made: Template) -> None:
     assert [text.split(":")[0] for text in texts if text.endswith("#noworker")] == ["Pool chat"]
     alarms = of_type(made, "AWS::CloudWatch::Alarm")
     assert {each["Threshold"] for each in alarms if each["AlarmDescription"].endswith("#waitslong")} == {60, 300}
-
-
-def test_a_front_waits_as_long_as_the_longest_deadline(made: Template) -> None:
-    (balancer,) = of_type(made, "AWS::ElasticLoadBalancingV2::LoadBalancer")
-    attributes = {each["Key"]: each["Value"] for each in balancer["LoadBalancerAttributes"]}
-    assert int(attributes["idle_timeout.timeout_seconds"]) > 600
 
 
 def test_a_second_pool_changes_no_resource_of_the_first(made: Template, synthesise: Synthesise) -> None:

@@ -12,10 +12,9 @@ import pytest
 
 from dispatcher.stores import layout
 from dispatcher.stores.table import PARTITION
-from tests.infra.conftest import IMAGE, Synthesise
-from tests.infra.templates import Template, functions, listed, managed_policy, of_type, role_of, template_in
-from tests.support.iam.names import Names, policies
-from tests.support.iam.policies import LEADING_KEYS, Call, Grant, allows, unused
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import IMAGE, Template, functions, listed, managed_policy, of_type, role_of, template_in
+from tests.support.iam.policies import LEADING_KEYS, Call, Grant, Names, allows, policies, unused
 from tests.support.iam.recorder import Recorder
 from tests.support.iam.scenario import play
 from tests.support.iam.stack import (

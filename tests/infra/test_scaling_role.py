@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from dispatcher.ecs import EcsService
-from tests.infra.conftest import IMAGE, Synthesise
-from tests.infra.templates import Template, functions, listed, role_of, statements, template_in
-from tests.support.iam.names import Names, policies
-from tests.support.iam.policies import Call, allows
-from tests.support.iam.requests import calls_of
-from tests.support.local.aws_client import aws_client
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import IMAGE, Template, functions, listed, role_of, statements, template_in
+from tests.support.iam.policies import Call, Names, allows, policies
+from tests.support.iam.recorder import calls_of
+from tests.support.local.aws import aws_client
 
 ARN = "arn:aws:ecs:us-east-1:123456789012:service/headgate/workers"
 TASKS = [f"{number:032x}" for number in range(3)]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gpu_worker.service.options import parse_options
-from tests.infra.conftest import IMAGE, MODEL, Synthesise
-from tests.infra.templates import Template, actions, functions, of_type, statements, template_in
+from tests.infra import templates
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import IMAGE, MODEL, Template, actions, functions, of_type, statements, template_in
 
 SECRET = "arn:aws:secretsmanager:us-east-1:123456789012:secret:vllm-AbCdEf"
 SERVERS = [
@@ -27,11 +28,7 @@ def made(synthesise: Synthesise) -> Template:
 @pytest.fixture(scope="module")
 def tasks(made: Template) -> list[dict[str, dict[str, Any]]]:
     """The containers by name, of each task before a server."""
-    found = [
-        {container["Name"]: container for container in task["ContainerDefinitions"]}
-        for task in of_type(made, "AWS::ECS::TaskDefinition")
-    ]
-    return [each for each in found if each.keys() == {"gate", "worker"}]
+    return [each for each in templates.tasks(made) if each.keys() == {"gate", "worker"}]
 
 
 def test_each_server_has_a_service(made: Template, tasks: list[dict[str, dict[str, Any]]]) -> None:

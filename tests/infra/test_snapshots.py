@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra.snapshots import FOLDER, STACKS, as_text, synthesised
+from tests.infra.snapshots import FOLDER, STACKS, as_text
+from tests.infra.templates import synthesise, template_in
 
 RENEW = "is this intended? Then `.venv/bin/python -m tests.infra.snapshots` renews the files; commit them"
 
@@ -18,7 +19,7 @@ def test_the_stack_is_the_committed_one(name: str, tmp_path: Path) -> None:
     if find_spec("aws_cdk") is None:
         pytest.skip("aws_cdk is not installed: `make synth` installs it and runs these tests")
     committed = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
-    now = synthesised(STACKS[name], tmp_path).splitlines()
+    now = as_text(template_in(synthesise(STACKS[name], tmp_path))).splitlines()
     difference = "\n".join(unified_diff(committed, now, "committed", "synthesised", lineterm="", n=4))
     assert not difference, f"{RENEW}\n{difference}"
 

@@ -11,7 +11,17 @@ import pytest
 from dispatcher.otlp import XRAY, ratio_of
 from gpu_worker.service.options import parse_options
 from tests.infra.conftest import POOLS, Synthesise
-from tests.infra.templates import Template, actions, functions, of_type, role_of, statements, template_in
+from tests.infra.templates import (
+    Template,
+    actions,
+    functions,
+    of_type,
+    role_of,
+    statements,
+    tasks,
+    template_in,
+    variables_of,
+)
 from tests.support.emf import series_in
 from tests.support.worker.metric_lines import write_metrics
 
@@ -32,14 +42,14 @@ def traced_lambda(synthesise: Synthesise) -> Template:
 
 
 def containers(template: Template) -> list[dict[str, Any]]:
-    return [each for task in of_type(template, "AWS::ECS::TaskDefinition") for each in task["ContainerDefinitions"]]
+    return [each for task in tasks(template) for each in task.values()]
 
 
 def variables(template: Template) -> dict[str, dict[str, Any]]:
     """The variables of each function and of each container, by its name."""
     found = {each["FunctionName"]: each["Environment"]["Variables"] for each in of_type(template, FUNCTION)}
     for number, one in enumerate(containers(template)):
-        found[f"{one['Name']} {number}"] = {each["Name"]: each["Value"] for each in one["Environment"]}
+        found[f"{one['Name']} {number}"] = variables_of(one)
     return found
 
 
@@ -72,9 +82,9 @@ def test_each_process_with_spans_gets_the_endpoint_that_the_exporter_signs_for(t
 
 
 def test_exactly_those_processes_may_send_them(traced: Template, traced_lambda: Template) -> None:
-    tasks = {each["TaskRoleArn"]["Fn::GetAtt"][0] for each in of_type(traced, "AWS::ECS::TaskDefinition")}
-    assert len(tasks) == 2
-    assert senders(traced) == tasks | {role_of(functions(traced)[name]) for name in SENDERS}
+    roles = {each["TaskRoleArn"]["Fn::GetAtt"][0] for each in of_type(traced, "AWS::ECS::TaskDefinition")}
+    assert len(roles) == 2
+    assert senders(traced) == roles | {role_of(functions(traced)[name]) for name in SENDERS}
     names = SENDERS | {"headgate-front"}
     assert with_endpoint(traced_lambda) == names
     assert senders(traced_lambda) == {role_of(functions(traced_lambda)[name]) for name in names}

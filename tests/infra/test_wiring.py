@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.infra.conftest import IMAGE, MODEL, Synthesise
-from tests.infra.templates import Template, actions, ids_of_type, statements, template_in
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import IMAGE, MODEL, Template, actions, ids_of_type, statements, template_in
 from tests.infra.wiring import problems, processes
 
 SERVERS = [{"url": "http://a.internal:8000/v1", "model": "qwen"}]

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tests.infra.templates import Template, actions, dependencies, ids_of_type, listed, references, statements
+from tests.infra.templates import Template, actions, dependencies, ids_of_type, listed, of_type, references, statements
 
 WITHOUT_THE_GATE = ("result", "admin", "remove-fleet")
 """Functions that read a log or write the configuration, and decide nothing."""
@@ -84,20 +84,16 @@ def _closed_ports(template: Template, process: Process) -> Iterator[str]:
     groups = set(references(network["SecurityGroups"]))
     open_to = {
         caller
-        for rule in _rules(template)
+        for rule in of_type(template, "AWS::EC2::SecurityGroupIngress")
         if rule["GroupId"]["Fn::GetAtt"][0] in groups and rule["FromPort"] <= port <= rule["ToPort"]
-        for caller in (_group_name(template, rule["SourceSecurityGroupId"]["Fn::GetAtt"][0]),)
+        for caller in (group_name(template, rule["SourceSecurityGroupId"]["Fn::GetAtt"][0]),)
     }
     if missing := CALLERS[module] - open_to:
         yield f"{process.name}: port {port} is closed to {', '.join(sorted(missing))}"
 
 
-def _rules(template: Template) -> Iterator[dict[str, Any]]:
-    for name in ids_of_type(template, "AWS::EC2::SecurityGroupIngress"):
-        yield template["Resources"][name]["Properties"]
-
-
-def _group_name(template: Template, logical_id: str) -> str:
+def group_name(template: Template, logical_id: str) -> str:
+    """Return who is in a security group."""
     text = template["Resources"][logical_id]["Properties"]["GroupDescription"]
     return next((name for word, name in GROUPS.items() if f": {word}" in text), "balancer")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,13 @@ import pytest
 
 from headgate.cli.tenants.admin_function import FunctionAdmin
 from headgate.local.seed import session
-from tests.support.local.stack import Running, run_json, start, stop
+from tests.support.local.stack import Running, run_json
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 IDENTITY = {"url": "u", "headers": {}}
 UNKNOWN = {"do": "create", "tenant": "fast", "settings": {"slo_class": "fast"}}
 ACTOR = "arn:aws:sts::123456789012:user/moto"
 """The identity of all credentials in moto."""
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    started = start(tmp_path_factory.mktemp("stack"), "--engine", "modelled")
-    yield started
-    stop(started)
 
 
 def tenants(stack: Running, *arguments: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headgate.local.aws import service_of
 from tests.local.aws_fixtures import call, function, local_aws
 from tests.support.hang_guard import HANG_S
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
 
 SIGNED = "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/{}/aws4_request, SignedHeaders=host, Signature=0"
 

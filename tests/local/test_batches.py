@@ -14,9 +14,9 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch
 
-from tests.local.test_serve import Served, serve, usage
+from tests.local.test_serve import usage
 from tests.support.hang_guard import HANG_S
-from tests.support.local.stack import ROOT, eventually, start, stop
+from tests.support.local.stack import ROOT, Served, eventually, serve, start, stop
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 

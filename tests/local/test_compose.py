@@ -25,11 +25,10 @@ from headgate.local import dynamodb_local
 from headgate.local.stack import base_environment
 from headgate.machine.places import front_ports
 from headgate.machine.processes import Children
-from tests.local.test_serve import Served, serve
-from tests.support.compose.read import read_compose
+from tests.support.compose import read_compose
 from tests.support.hang_guard import HANG_S
-from tests.support.local.moto_server import moto_server
-from tests.support.local.stack import ROOT, run_json
+from tests.support.local.aws import moto_server
+from tests.support.local.stack import ROOT, Served, run_json, serve
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 FILE = ROOT / "examples" / "compose" / "compose.yaml"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from tests.local.test_serve import serve
 from tests.support.hang_guard import HANG_S
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
+from tests.support.local.stack import serve
 from tests.support.warm_commands import run_warm
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.test_serve import serve
-from tests.support.local.stack import run_json
+from tests.support.local.stack import run_json, serve
 from tests.support.warm_commands import run_warm
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]

@@ -8,7 +8,7 @@ from headgate.local import dynamodb_local
 from headgate.machine.processes import Children
 from tests.local.aws_fixtures import call
 from tests.support.hang_guard import HANG_S
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
 
 
 def test_absent_is_none(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.fleet import FleetLoad, ScaleReport
 from dispatcher.operations.scaling import Scaling
 from dispatcher.operations.worker_count import ScaleSettings
-from tests.support.local.aws_client import aws_client
-from tests.support.virtual_time import LoopClock
+from tests.support.local.aws import aws_client
+from tests.support.world.virtual_time import LoopClock
 
 
 @pytest.fixture

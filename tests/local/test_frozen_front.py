@@ -18,9 +18,10 @@ import psutil
 import pytest
 
 from tests.support.hang_guard import HANG_S
-from tests.support.local.stack import ROOT, Running, eventually, start, stop, usage
+from tests.support.local.stack import ROOT, Running, eventually, usage
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+STACK = ("--slots", "2")
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 TOKENS_MAX, WHOLE_S = 200, 2.0
 
@@ -53,13 +54,6 @@ class FrozenFront:
         options = {"stream_options": {"include_usage": True}} if stream else {}
         body = {"model": self.stack.model, "messages": messages, "stream": stream, **limit, **options}
         return self.send("POST", CHAT, tenant, body, **headers)
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    started = start(tmp_path_factory.mktemp("stack"), "--engine", "modelled", "--slots", "2")
-    yield started
-    stop(started)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from headgate.local.aws_lambda.pool import TooManyRequests
 from headgate.local.aws_lambda.triggers import QueueMapping, Schedule, SqsQueue, carry_batch, handled, sqs_event, tick
 from tests.local.aws_fixtures import function, local_aws
 from tests.support.hang_guard import HANG_S
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
 
 BATCH = [{"MessageId": str(n), "ReceiptHandle": f"r{n}", "Body": "b", "Attributes": {}} for n in range(4)]
 

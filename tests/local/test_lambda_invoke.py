@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from tests.local.aws_fixtures import call, function, local_aws
 from tests.support.hang_guard import HANG_S
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
 
 pytestmark = [pytest.mark.stack]
 

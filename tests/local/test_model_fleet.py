@@ -9,8 +9,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.local.test_serve import serve, usage
-from tests.support.local.stack import ROOT, charges
+from tests.local.test_serve import usage
+from tests.support.local.stack import ROOT, charges, serve
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 

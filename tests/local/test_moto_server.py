@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.dynamodb.models import DynamoDBBackend
 
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
 
 TABLE = "things"
 

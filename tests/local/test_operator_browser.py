@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.local.browser import CHROMIUM, browser
-from tests.support.local.stack import Running, start, stop
+from tests.support.local.stack import Running
 
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.xdist_group("stack"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
 ]
-
-
-@pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Running]:
-    started = start(tmp_path / "stack", "--engine", "modelled")
-    yield started
-    stop(started)
 
 
 async def test_an_operator_logs_in_and_sees_the_tenants(stack: Running, tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,49 +15,12 @@ import httpx
 import openai
 import psutil
 import pytest
-from openai import OpenAI
 
 from tests.support.hang_guard import HANG_S
 from tests.support.html import Page
-from tests.support.local.stack import ROOT, Usage, charges, eventually, run_json, total
+from tests.support.local.stack import ROOT, Served, Usage, charges, eventually, run_json, serve, total
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
-
-
-@dataclass(frozen=True)
-class Served:
-    process: subprocess.Popen[str]
-    openai_base_url: str
-    openai_base_urls: list[str]
-    data: str
-    model: str
-    api_keys: dict[str, str]
-    operator_url: str
-    processes: list[dict[str, Any]]
-
-    def openai(self, key: str) -> OpenAI:
-        return OpenAI(base_url=self.openai_base_url, api_key=key, max_retries=0, timeout=HANG_S)
-
-    def pid(self, role: str) -> int:
-        return int(next(process["pid"] for process in self.processes if process["role"] == role))
-
-    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.wait(HANG_S)
-
-
-def serve(data: Path, *options: str) -> Served:
-    command = [sys.executable, "-m", "headgate.cli", "serve", "--port", "0", "--engine", "modelled", "--json"]
-    command += ["--data", str(data), "--start-timeout", str(HANG_S), *options]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADGATE_"))}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=clean)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        logs = "\n".join(path.read_text()[-3000:] for path in (data / "logs").glob("*.log"))
-        pytest.fail(f"it did not start (exit {process.wait(HANG_S)}): {logs}")
-    return Served(process=process, **json.loads(line))
 
 
 def usage(served: Served) -> Usage:

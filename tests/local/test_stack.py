@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,13 +22,6 @@ from tests.support.hang_guard import HANG_S
 from tests.support.local.stack import Running, descendants, eventually, running, start, stop, usage
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    started = start(tmp_path_factory.mktemp("stack"), "--engine", "modelled")
-    yield started
-    stop(started)
 
 
 class TestOpenAI:

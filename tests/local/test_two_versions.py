@@ -20,7 +20,7 @@ from headgate.local.seed import CREDENTIALS, TABLE, make_table
 from headgate.serve import server as serve
 from headgate.serve.server import ServeOptions
 from tests.support.hang_guard import HANG_S
-from tests.support.local.dynamodb_local import dynamodb_local_process
+from tests.support.local.aws import dynamodb_local_process
 from tests.support.local.stack import run_json, total
 from tests.support.local.two_versions import Load, MixedServer, unpack_earlier
 

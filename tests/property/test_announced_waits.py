@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.shard.settings import ShardSettings, TierFloors
 from dispatcher.shard.waits.estimate import expected_wait
-from tests.support.gate.lone_shard import MODEL, LoneShard, report
+from tests.support.world.lone_shard import MODEL, LoneShard, report
 
 STEPS = st.lists(
     st.tuples(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Tick, call_id
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.shard import Shard
@@ -20,6 +20,7 @@ from dispatcher.shard.waits.backlogs import CLASSES, DEFERRED_RANK, SCALE, Level
 from dispatcher.shard.waits.estimate import sum_changed
 from dispatcher.shard.waits.record import COSTS_MIN
 from tests.property.test_shard_machine import TENANTS, ShardMachine
+from tests.support.world.processes import accept
 
 LEVELS = st.floats(1e-3, 1e6)
 QUEUES = st.lists(st.tuples(st.floats(1e-2, 1e9), st.floats(0.01, 100.0)), max_size=40)
@@ -112,42 +113,26 @@ class BacklogMachine(ShardMachine):
             self.settings = replace(self.settings, tiers=None)
             self.writer, self.reader = Shard(self.settings), Shard(self.settings)
 
+    def next_call(self, tenant: str, **fields: Any) -> Accept:
+        self.sequences["p"] += 1
+        usual = {"cost": 7.0, "deadline_at": self.now + 99, "waiting_max": 9}
+        return accept(call_id("p", self.sequences["p"]), "p", self.now, tenant, **{**usual, **fields})
+
     @rule(tenant=st.sampled_from(sorted(TENANTS)), ends=st.integers(1, 6), seconds=st.sampled_from([0.01, 1.0, 9.0]))
     def traffic(self, tenant: str, ends: int, seconds: float) -> None:
         for _ in range(ends):
             self.now += seconds
-            self.sequences["p"] += 1
-            weight, rate, burst, tier = TENANTS[tenant]
-            name = call_id("p", self.sequences["p"])
-            accept = Accept(
-                name,
-                0,
-                "p",
-                CallTerms(tenant, "m", 7.0, self.now + 99, False, "", ""),
-                TenantConfig(1, weight, rate, burst, tier, 9),
-            )
+            weight, rate_per_s, burst, tier = TENANTS[tenant]
+            call = self.next_call(tenant, weight=weight, rate_per_s=rate_per_s, burst=burst, tier=tier)
             running = [call for call in self.writer.state.calls.values() if call.worker][:2]
-            self.write([*(End(call.id, call.attempt, "done", 5, ends) for call in running), accept], lose=ends == 3)
+            self.write([*(End(each.id, each.attempt, "done", 5, ends) for each in running), call], lose=ends == 3)
 
     @rule(
         tenant=st.sampled_from(sorted(TENANTS)), version=st.integers(2, 9), weight=st.sampled_from([0.01, 2.5, 100.0])
     )
     def share_changes(self, tenant: str, version: int, weight: float) -> None:
-        self.sequences["p"] += 1
-        name, tier = call_id("p", self.sequences["p"]), sorted(str(tier) for tier in Tier)[version % len(Tier)]
-        until = self.now + 99
-        self.write(
-            [
-                Accept(
-                    name,
-                    0,
-                    "p",
-                    CallTerms(tenant, "n", 7.0, until, False, "", ""),
-                    TenantConfig(version, weight, 0.0, 0.0, tier, 9),
-                )
-            ],
-            False,
-        )
+        tier = sorted(str(tier) for tier in Tier)[version % len(Tier)]
+        self.write([self.next_call(tenant, model="n", version=version, weight=weight, tier=tier)], False)
 
     @invariant()
     def sums_are_exact(self) -> None:
@@ -157,15 +142,7 @@ class BacklogMachine(ShardMachine):
     @rule()
     def undone_decisions_leave_no_trace(self) -> None:
         before = {key: dict(sums) for key, sums in kept(self.writer).items()}
-        self.sequences["p"] += 1
-        accept = Accept(
-            call_id("p", self.sequences["p"]),
-            0,
-            "p",
-            CallTerms("a", "m", 7.0, self.now + 99, False, "", ""),
-            TenantConfig(1, 1.0, 0.0, 0.0, "standard", 9),
-        )
-        self.writer.decide([Tick(), accept], self.now + 50.0)
+        self.writer.decide([Tick(), self.next_call("a")], self.now + 50.0)
         sum_changed(self.writer.state)
         self.writer.rollback()
         assert kept(self.writer) == before

@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.model.errors import StoreUnavailable
-from tests.support.gate.batch_story import batch_gate, batch_process, ended, errors, line, output, runner, started
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.worker_client import SHED, UNREACHABLE, WELL, Act, dies_after
-from tests.support.virtual_time import VirtualTimeLoop
+from tests.support.world.memory_gate import Gate
+from tests.support.world.store_faults import StoreFaults
+from tests.support.world.story import batch_gate, batch_process, ended, errors, line, output, runner, started
+from tests.support.world.virtual_time import VirtualTimeLoop
+from tests.support.world.worker_client import SHED, UNREACHABLE, WELL, Act, dies_after
 
 ACTS = [WELL, SHED, UNREACHABLE, dies_after(0), dies_after(2), Act(token_s=20.0), Act(start_s=40.0)]
 TOKENS = 3
 COST = 10 + 2 * TOKENS
 
 
-@dataclass
-class Dying:
-    """Faults of a process's store: after its death no request of it has a reply."""
-
-    is_dead: bool = False
-
-    async def before(self, operation: str) -> None:
-        if self.is_dead:
-            raise StoreUnavailable
-
-    async def after(self, operation: str) -> None: ...
-
-
 async def killed_after(gate: Gate, seconds: float, *, at_once: bool) -> None:
     """Run batches in a new process for a while. `at_once`: it dies and cannot release what it has claimed."""
-    faults = Dying()
+    faults = StoreFaults(Random(0), lambda _: 0.0)
     context = batch_process(gate)
     context.store = gate.store.view(gate.clock, faults)
     async with runner(gate, context):
         await gate.clock.sleep(seconds)
-        faults.is_dead = at_once
+        faults.away = at_once  # after its death no request of it has a reply
 
 
 def line_of(kind: str, name: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from dispatcher.model.facts import Dispatched
 from dispatcher.policies.clocks import Share
 from dispatcher.shard.alone import CostGate
-from tests.support.gate.driver import TENANTS, Driver, Op, stories
-from tests.support.gate.reference import ReferenceGate
+from tests.support.world.driver import TENANTS, Driver, Op, stories
+from tests.support.world.reference import ReferenceGate
 
 LEAD_MAX = 16.0
 START_S = 1000.0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from dispatcher.model.commands import parse_call_id
 from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.shard.alone import CostGate
-from tests.support.gate.driver import Driver, Op, stories
+from tests.support.world.driver import Driver, Op, stories
 
 NOT_WORK_CONSERVING = {"ratio"}
 FIRST_COME_WITHIN_A_TENANT = {"bwfq", "fcfs", "sfq", "virtual-clock", "virtual-clock+cap"}

@@ -13,10 +13,10 @@ from dispatcher.model.tenants import Tenant, name_of
 from dispatcher.operations.administration import StoreAdmin, TenantData
 from dispatcher.operations.directory import CACHE_S
 from tests.support.asgi import Caller
-from tests.support.depth import at_depth
-from tests.support.gate.batch_story import batch_gate, line, started
-from tests.support.gate.memory_gate import COMPLETION, MODEL, Gate
-from tests.support.virtual_time import VirtualTimeLoop
+from tests.support.duration import at_depth
+from tests.support.world.memory_gate import COMPLETION, MODEL, Gate
+from tests.support.world.story import batch_gate, line, started
+from tests.support.world.virtual_time import VirtualTimeLoop
 
 NAMES = st.sampled_from(["acme", "acme-2", "old"])
 PICKS = st.integers(0, 2)

@@ -9,7 +9,7 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.claims import TenantBacklog
 from dispatcher.policies.planning.fleet import FleetWorker, held_s
 from dispatcher.policies.planning.plan import make_plan
-from tests.support.depth import at_depth
+from tests.support.duration import at_depth
 from tests.support.planning.fleets import NOW, PER_S, backlog, group
 
 MODELS = "abcd"

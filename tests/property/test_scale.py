@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model.fleet import FleetLoad
 from dispatcher.operations.worker_count import ScaleSettings, ScaleState, remaining_start_s, scale
-from tests.support.scaling.fleet import CAPACITY_PER_S, Pool, World
+from tests.support.scaling import CAPACITY_PER_S, Pool, World
 
 BOUNDS = st.tuples(st.integers(0, 6), st.integers(1, 20)).map(lambda pair: (min(pair), max(pair)))
 STEPS = st.lists(

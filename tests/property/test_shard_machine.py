@@ -37,7 +37,7 @@ from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings, TierFloors
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, fields_of, load
-from tests.support.gate.swapping import swap_report
+from tests.support.world.lone_shard import swap_report
 
 TENANTS = {"a": (1.0, 0.0, 0.0, "standard"), "b": (3.0, 5.0, 20.0, "premium"), "c": (0.5, 2.0, 0.0, "background")}
 PROCESSES = ("p", "q", "r")

@@ -15,7 +15,7 @@ from dispatcher.model.commands import Accept, Command, End, call_id
 from dispatcher.model.facts import Dispatched, Ended, Entry
 from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.shard import Shard
-from tests.support.gate.lone_shard import MODEL, T0, report
+from tests.support.world.lone_shard import MODEL, T0, report
 
 TENANTS = tuple(f"t{number:02}" for number in range(30))
 WEIGHTS = {name: (1.0, 2.0, 4.0)[number % 3] for number, name in enumerate(TENANTS)}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gpu_worker.engines.interface import own_order
 from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
 from gpu_worker.engines.supervised import SupervisedEngine
-from tests.support.virtual_time import run
 from tests.support.worker.swapped_models import SLEEP_BYTES, Models, prepared
+from tests.support.world.virtual_time import run
 
 NAMES = ("a", "b", "c", "d")
 SLEEPS = ("", "", "", "sleep fails", "sleep hangs", "sleep frees nothing")

@@ -18,7 +18,7 @@ from dispatcher.ports import Store
 from dispatcher.stores.memory import MemoryStore
 from dispatcher.stores.sqlite.store import SqliteStore
 from tests.conformance.store_world import START, FakeClock, answer, invocation, kept_response, tenant_row, usage_row
-from tests.support.depth import at_depth
+from tests.support.duration import at_depth
 
 shards = st.sampled_from(["s", "t"])
 positions = st.integers(0, 6)

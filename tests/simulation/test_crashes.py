@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.gate.storm.simulation import run
-from tests.support.gate.storm.weather import Weather, draw
+from tests.support.world.storm.simulation import run
+from tests.support.world.storm.weather import Weather, draw
 
 STEPS_MAX = 60
 EVERY = 3

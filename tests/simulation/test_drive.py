@@ -14,7 +14,7 @@ from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
-from tests.support.simulator.ended_requests import EndedRequests
+from tests.support.simulator.fleets import EndedRequests
 
 
 class RefusesStage(SeparatePrefillEngine):

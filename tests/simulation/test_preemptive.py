@@ -1,4 +1,6 @@
-"""The paged engine: blocks are conserved, each request ends once and is charged for what it generated."""
+"""The paged engine: blocks are conserved, each request ends once and is charged for what it generated. A share is a
+floor, so that the least urgent request still ends; and the parts of the model by themselves.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,18 @@ from hypothesis import strategies as st
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget, PagedSequence
-from gpu_worker.policies.admission import RESERVED_FOR
+from gpu_worker.engines.modelled.paged.model import PagedBatch
+from gpu_worker.engines.modelled.paged.profile import Copies
+from gpu_worker.policies.admission import RESERVED_FOR, Admission
+from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import TieredQueue
-from gpu_worker.policies.preemption import Strategy
+from gpu_worker.policies.preemption import Resident, Strategy, sort_by_protection
 from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.chunked_prefill import ChunkedPrefillEngine
-from headgate.simulator.engines.interface import SimulatedEngine
-from headgate.simulator.engines.paged import PagedEngine
+from headgate.simulator.engines.interface import Observer, SimulatedEngine
+from headgate.simulator.engines.paged import PagedEngine, paged_profile
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.measures.collector import TierCollector
@@ -276,3 +281,91 @@ def test_an_engine_that_loses_a_block_is_seen(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(PagedKvBudget, "leave", lose_a_block)
     with pytest.raises(AssertionError):
         play(crowd(2, "standard"), made(WHOLE, TierSettings()))
+
+
+def test_background_ends_under_an_endless_premium_flood_within_its_bound() -> None:
+    """From its arrival to its end all tenants together receive at most (its own + 2 slack + U) / share. U is what a
+    full batch may receive: at most three service units for each token of the pool."""
+    slack, own = 400.0, 60 + 2 * 30
+    flood = [Arrival(n * 0.05, f"p{n % 3}", 60, 60, tier="premium") for n in range(1500)]
+    late = Arrival(5.0, "b", 60, 30, tier="background")
+    engine = made(WHOLE, TierSettings(share_slack=slack))
+    admitted = Last(engine)
+    engine._observer = admitted
+    ends = play(sorted([*flood, late], key=lambda arrival: arrival.arrival_s), engine)
+    one = next(r for r in ends.ended if r.tier is Tier.BACKGROUND)
+    assert one.served
+    assert one.finish_s < ends.total_time_s / 4
+    assert admitted.given <= (own + 2 * slack + 3 * WHOLE.pool_tokens) / 0.15
+
+
+class Last(Observer):
+    """What all tenants received from the background request's arrival to its end."""
+
+    def __init__(self, engine: PagedEngine) -> None:
+        assert isinstance(engine.policy, TieredQueue)
+        self._shares = engine.policy.shares
+        self._from = 0.0
+        self.given = 0.0
+
+    def on_enqueued(self, request: SimRequest, now_s: float) -> None:
+        if request.tier is Tier.BACKGROUND:
+            self._from = self._shares.total
+
+    def on_finished(self, request: SimRequest, now_s: float) -> None:
+        if request.tier is Tier.BACKGROUND:
+            self.given = self._shares.total - self._from
+
+
+PROFILE = load_profile("a100x8-llama3-70b")
+
+
+def resident(name: str, generated: int, preemptions: int = 0) -> Resident:
+    return Resident(name, Tier.STANDARD, 1, 10, generated, preemptions)
+
+
+def names(residents: list[Resident]) -> str:
+    return "".join(one.request_id for one in residents)
+
+
+def test_the_protected_are_kept_longest_then_by_rank_then_by_progress() -> None:
+    residents = [resident("a", 5), resident("b", 9), resident("c", 9, 1), resident("d", 0), resident("e", 0)]
+    ranks = {"a": 0.0, "b": 1.0, "c": 1.0, "d": 2.0, "e": 1.0}
+    assert names(sort_by_protection(residents, lambda name: ranks[name], lambda name: name == "d")) == "dabce"
+
+
+def test_where_tenants_are_kept_close_the_leader_is_last_of_its_rank() -> None:
+    residents = [resident("a", 90), resident("b", 5), resident("c", 0)]
+    ranks, had = {"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 500.0, "b": 20.0, "c": 900.0}
+    assert names(sort_by_protection(residents, ranks.__getitem__, lambda _: False)) == "cab"
+    assert names(sort_by_protection(residents, ranks.__getitem__, lambda _: False, had.__getitem__)) == "cba"
+
+
+def test_copies_of_one_direction_follow_one_another_and_none_comes_back_before_it_is_out() -> None:
+    copies = Copies(paged_profile(PROFILE).calibration())
+    one_s = PROFILE.copy_base_s + 1000 * PROFILE.kv_bytes_per_token / PROFILE.copy_out_bytes_per_s
+    assert copies.swap_out(1000, 5.0) == 1000 * PROFILE.kv_bytes_per_token
+    copies.swap_out(1000, 5.0)
+    assert copies.out_until_s == pytest.approx(5.0 + 2 * one_s)
+    copies.swap_in(1000, 5.0)
+    assert copies.in_until_s == pytest.approx(5.0 + 3 * one_s)
+
+
+def test_a_profile_without_copy_rates_does_not_swap() -> None:
+    assert paged_profile(load_profile()).calibration().swap_bytes(1000) == 0.0
+
+
+def test_a_swapped_request_that_is_cancelled_returns_its_host_memory() -> None:
+    machine = paged_profile(PROFILE)
+    tiers = make_policy("tiered:vtc")
+    batch = PagedBatch(replace(machine, batch_max=1), Admission(tiers, replace(machine.calibration(), copy_base_s=0.0)))
+    background = batch.enqueue(QueueRequest("b", "b", 5000, tier=Tier.BACKGROUND, output_tokens_max=10), 0.0)
+    batch.admit(10_000, 0.0, begun=False)
+    assert background is not None
+    background.left = 0  # its prompt is computed
+    batch.kv_tokens = background.held
+    batch.enqueue(QueueRequest("p", "p", 10, tier=Tier.PREMIUM, output_tokens_max=10), 1.0)
+    batch.admit(10_000, 1.0, begun=False)
+    assert batch.kv_budget.swap_bytes_used == background.swap_bytes > 0
+    batch.cancel(background)
+    assert (batch.kv_budget.swap_bytes_used, batch.waiting, len(batch.running)) == (0.0, 0, 1)

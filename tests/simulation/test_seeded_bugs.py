@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.gate.storm.bugs import BUGS
-from tests.support.gate.storm.bugs.found import BY_LIVENESS, FOUND
-from tests.support.gate.storm.bugs.registry import Bug
-from tests.support.gate.storm.oracles.liveness import LIVENESS
-from tests.support.gate.storm.simulation import run
-from tests.support.gate.storm.weather import draw
-from tests.support.gate.storm.world import Violation
+from tests.support.world.storm.bugs import BUGS
+from tests.support.world.storm.bugs.found import BY_LIVENESS, FOUND
+from tests.support.world.storm.bugs.registry import Bug
+from tests.support.world.storm.oracles.liveness import LIVENESS
+from tests.support.world.storm.simulation import run
+from tests.support.world.storm.weather import draw
+from tests.support.world.storm.world import Violation
 
 SEEDS = 2000
 RULES = {*range(1, 18)} - {9}

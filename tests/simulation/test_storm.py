@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from tests.support.depth import at_depth
-from tests.support.gate.storm.simulation import run
-from tests.support.gate.storm.weather import draw
+from tests.support.duration import at_depth
+from tests.support.world.storm.simulation import run
+from tests.support.world.storm.weather import draw
 
 SEEDS = at_depth(400, 4_000)
 """A seed takes 0.085 s of one core. `make storm` has 10,000, for a change of the gate; and
 benchmarks/results/gate_storm.md the record of many more:
-`python -m tests.support.gate.storm --seeds A:B --processes 2 --results FILE`.
+`python -m tests.support.world.storm --seeds A:B --processes 2 --results FILE`.
 """
 PARTS = 10
 EIGHT_FRONTS = at_depth(40, 200)
@@ -27,7 +27,7 @@ DIGESTS = "import sys; from tests.simulation.test_storm import digests; print(di
 def check(part: int) -> None:
     for seed in range(part, SEEDS, PARTS):
         violations = run(draw(seed)).violations
-        assert not violations, f"python -m tests.support.gate.storm --trace --seeds {seed}: {violations[0]}"
+        assert not violations, f"python -m tests.support.world.storm --trace --seeds {seed}: {violations[0]}"
 
 
 def test_nothing_is_violated_in_a_tenth_of_the_seeds() -> None:
@@ -52,7 +52,7 @@ class TestStillMoreSeeds:
 def test_nothing_is_violated_with_eight_fronts() -> None:
     for seed in range(EIGHT_FRONTS):
         violations = run(draw(seed, fronts=8)).violations
-        assert not violations, f"python -m tests.support.gate.storm --fronts 8 --seeds {seed}: {violations[0]}"
+        assert not violations, f"python -m tests.support.world.storm --fronts 8 --seeds {seed}: {violations[0]}"
 
 
 def digests(count: int) -> list[str]:

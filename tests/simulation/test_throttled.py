@@ -18,7 +18,7 @@ from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.gates.stages import ThrottledEngine
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
-from tests.support.simulator.ended_requests import EndedRequests
+from tests.support.simulator.fleets import EndedRequests
 
 PROFILE = load_profile("a100-llama3-8b-chunked")
 

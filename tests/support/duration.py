@@ -1,13 +1,27 @@
-"""The tests that are slow and those that are long, by their names' beginnings: `make unit` leaves out both, and
-`make test` the long ones, which `make test-long` runs. CI runs all.
+"""How long tests run: the tests that are slow and those that are long, and how far the long ones go.
 
-A slow test takes more than 0.3 CPU seconds, a long one more than about 5; `make test SLOWEST=100` prints the figures.
-The names stand here and not as marks beside the tests, so that they are seen side by side.
+Slow and long tests are listed by their names' beginnings: `make unit` leaves out both, and `make test` the long ones,
+which `make test-long` runs. CI runs all. A slow test takes more than 0.3 CPU seconds, a long one more than about 5;
+`make test SLOWEST=100` prints the figures. The names stand here and not as marks beside the tests, so that they are
+seen side by side.
+
+`make test-long` runs long tests as far as they usually find something, `make test-deep` to the end. The last full run
+is in benchmarks/results/deep_tests.md.
 """
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+DEEP = os.environ.get("HEADGATE_TESTS") == "deep"
+
+
+def at_depth(usual: int, deep: int) -> int:
+    """Return how many examples, seeds or schedules a test runs."""
+    return deep if DEEP else usual
+
 
 LONG = (
     "tests/conformance/test_store_concurrency.py::test_processes_lose_nothing",

@@ -23,9 +23,9 @@ from hypothesis import seed as seeded
 from dispatcher.model.fleet import Capability
 from functions.http_api.openapi import OPERATIONS, document
 from tests.support.asgi import Reply
-from tests.support.gate.memory_gate import Gate, make_gate
-from tests.support.gate.worker_client import Act
-from tests.support.virtual_time import run
+from tests.support.world.memory_gate import Gate, make_gate
+from tests.support.world.virtual_time import run
+from tests.support.world.worker_client import Act
 
 PATHS = [each.path for each in OPERATIONS if each.takes_idempotency_key]
 ALL = tuple(sorted(Capability))

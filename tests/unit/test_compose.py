@@ -12,7 +12,7 @@ import pytest
 from compose_spec import PyCompose
 
 from gpu_worker.service.options import parse_options
-from tests.support.compose.read import MissingVariable, read_compose
+from tests.support.compose import MissingVariable, read_compose
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "compose"

@@ -1,7 +1,7 @@
 """BWFQ with two clocks (`bwfq`), the gate's default order; and start-time fair queueing (`sfq`), its vft alone.
 
 Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the units and the reasons. A tenant's clocks are
-(tat, vft). tests/support/gate/definitions.py has the same moves as separate functions, and a test compares them.
+(tat, vft). tests/support/world/reference.py has the same moves as separate functions, and a test compares them.
 
     order         a free slot goes to a waiting tenant in profile (tat <= now); if there is none, to any waiting tenant
                   (surplus). Among several the lowest vft goes first, then the oldest call

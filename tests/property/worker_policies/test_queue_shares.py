@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy
 from tests.support.queue.model import BatchModel, Job
-from tests.support.queue.unfair import FavouriteFirst, NearlyFair
-from tests.support.shares import check_shares, max_min_shares
+from tests.support.shares import FavouriteFirst, NearlyFair, check_shares, max_min_shares
 
 POOL, INPUT, OUTPUT = 120, 8, 4
 SERVICE = INPUT + 2 * OUTPUT

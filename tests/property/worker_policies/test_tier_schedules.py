@@ -11,7 +11,7 @@ import pytest
 from dispatcher.policies.tiers import SHARES, Tier
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.tiers import TierSettings
-from tests.support.depth import at_depth
+from tests.support.duration import at_depth
 from tests.support.queue.block_model import BlockModel, Machine
 from tests.support.queue.plan_rules import plan_is_right
 

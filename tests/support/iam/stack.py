@@ -23,11 +23,11 @@ from headgate.machine.fleet import LocalFleet
 from headgate.machine.options import FleetOptions
 from headgate.machine.places import front_ports
 from headgate.machine.processes import Children
-from tests.infra.templates import Template, functions, of_type
+from tests.infra.templates import Template, functions, tasks, variables_of
 from tests.support.hang_guard import HANG_S
-from tests.support.iam.names import Names
+from tests.support.iam.policies import Names
 from tests.support.iam.recorder import Recorder, recording_moto
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
 from tests.support.local.stack import run_json
 
 FRONT, LAMBDA_FRONT, WORKER = "front", "lambda-front", "worker"
@@ -176,9 +176,7 @@ async def _make_tenants(url: str, table: str) -> dict[str, str]:
 def _variables(template: Template, names: Names) -> dict[str, dict[str, str]]:
     """Return the variables of each role's processes."""
     by_container = {
-        container["Name"]: {each["Name"]: names.resolved(each["Value"]) for each in container["Environment"]}
-        for task in of_type(template, "AWS::ECS::TaskDefinition")
-        for container in task["ContainerDefinitions"]
+        name: names.resolved(variables_of(container)) for task in tasks(template) for name, container in task.items()
     }
     of_functions = {role: _of_function(template, names, role) for role in FUNCTIONS}
     return {**of_functions, FRONT: by_container["front"], WORKER: by_container["worker"]}

@@ -20,7 +20,7 @@ from headgate.local.seed import CREDENTIALS, TABLE
 from headgate.local.stack import Stack
 from headgate.machine.options import Addresses, StackOptions, WorkerGroup
 from tests.support.hang_guard import HANG_S
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
 from tests.support.local.stack import run_json
 
 MODELS = {"chat": "model-of-chat", "code": "model-of-code"}

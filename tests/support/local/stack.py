@@ -1,4 +1,4 @@
-"""The whole local stack as processes, for tests that look at it from outside."""
+"""`headgate local` (Running) and `headgate serve` (Served) as processes, for tests that look at them from outside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from headgate.machine.guardian import MARK_VARIABLE
 from tests.support.hang_guard import HANG_S
-from tests.support.local.aws_client import aws_client
+from tests.support.local.aws import aws_client
 from tests.support.warm_commands import run_warm
 
 ROOT = Path(__file__).parents[3]
@@ -83,17 +83,57 @@ class Running:
         return answer
 
 
+@dataclass(frozen=True)
+class Served:
+    process: subprocess.Popen[str]
+    openai_base_url: str
+    openai_base_urls: list[str]
+    data: str
+    model: str
+    api_keys: dict[str, str]
+    operator_url: str
+    processes: list[dict[str, Any]]
+
+    def openai(self, key: str) -> OpenAI:
+        return OpenAI(base_url=self.openai_base_url, api_key=key, max_retries=0, timeout=HANG_S)
+
+    def pid(self, role: str) -> int:
+        return int(next(process["pid"] for process in self.processes if process["role"] == role))
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(HANG_S)
+
+
 def start(home: Path, *options: str) -> Running:
-    command = [sys.executable, "-m", "headgate.cli", "local", "--port", "0", "--json", "--home", str(home)]
-    command += ["--start-timeout", str(HANG_S), *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    """Start `headgate local` with its data in `home`."""
+    process, announced = _launch(["local", "--home", str(home), *options], home / "logs")
+    order = options[options.index("--order") + 1] if "--order" in options else "bwfq"
+    return Running(process=process, home=home, order=order, **announced)
+
+
+def serve(data: Path, *options: str) -> Served:
+    """Start `headgate serve` with the modelled engine and its data in `data`, without this machine's account."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADGATE_"))}
+    command = ["serve", "--engine", "modelled", "--data", str(data), *options]
+    process, announced = _launch(command, data / "logs", clean)
+    return Served(process=process, **announced)
+
+
+def _launch(
+    command: Sequence[str], logs: Path, environment: Mapping[str, str] | None = None
+) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    """Return a process of the command and what it announces once it is ready."""
+    words = [sys.executable, "-m", "headgate.cli", *command, "--port", "0", "--json", "--start-timeout", str(HANG_S)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        logs = "\n".join(path.read_text()[-3000:] for path in (home / "logs").glob("*.log"))
-        pytest.fail(f"the stack did not start (exit {process.wait(HANG_S)}): {logs}")
-    order = options[options.index("--order") + 1] if "--order" in options else "bwfq"
-    return Running(process=process, home=home, order=order, **json.loads(line))
+        tails = "\n".join(path.read_text()[-3000:] for path in logs.glob("*.log"))
+        pytest.fail(f"{command[0]} did not start (exit {process.wait(HANG_S)}): {tails}")
+    announced: dict[str, Any] = json.loads(line)
+    return process, announced
 
 
 def stop(stack: Running, number: signal.Signals = signal.SIGINT) -> int:

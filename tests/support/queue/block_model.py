@@ -3,6 +3,8 @@
 A step removes expired requests, runs a pass of admissions, and then adds a token to each running request. Blocks are
 taken as tokens come. If none is free, the engine natively evicts the last request of `sort_by_protection`. `check`
 holds the invariants of the model; plan_rules.py holds what must be true of a plan when it is made.
+
+The ledger is a literal account of what the engine delivered, each token once, and of the resulting counters.
 """
 
 from __future__ import annotations
@@ -10,13 +12,87 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.admission import Admission, AdmissionPlan
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import TieredQueue
 from gpu_worker.policies.preemption import Calibration, Eviction, Resident, Strategy, sort_by_protection
 from gpu_worker.policies.tiers import TierSettings
-from tests.support.queue.block_ledger import Ledger
+
+
+class Ledger:
+    """VTC's counters in each tier, by Algorithm 2 read literally: lines 8 to 13 when a tenant joins, 24 and 30 for its
+    charges."""
+
+    def __init__(self) -> None:
+        self.received: dict[str, list[int]] = {}
+        self.given: dict[Tier, float] = {}
+        self.counters: dict[tuple[Tier, str], float] = {}
+        self._queues: dict[Tier, dict[str, int]] = {tier: {} for tier in Tier}
+        self._last_left: dict[Tier, str] = {}
+        self._got: dict[str, int] = {}
+        """Output tokens by request, from its admission on."""
+        self._fresh: set[str] = set()
+
+    def enter_queue(self, request: QueueRequest) -> None:
+        tier, tenant = request.tier, request.tenant
+        queue = self._queues[tier]
+        if tenant not in queue:
+            level = min((self.counters[tier, other] for other in queue), default=None)
+            if level is None and tier in self._last_left:
+                level = self.counters[tier, self._last_left[tier]]
+            self.counters[tier, tenant] = max(self.counters.get((tier, tenant), 0.0), level or 0.0)
+        queue[tenant] = queue.get(tenant, 0) + 1
+
+    def leave_queue(self, request: QueueRequest) -> None:
+        queue = self._queues[request.tier]
+        queue[request.tenant] -= 1
+        if not queue[request.tenant]:
+            del queue[request.tenant]
+            self._last_left[request.tier] = request.tenant
+
+    def admit(self, request: QueueRequest) -> None:
+        self.leave_queue(request)
+        if request.request_id in self._got:
+            self._fresh.discard(request.request_id)
+            return
+        self._got[request.request_id] = 0
+        self._fresh.add(request.request_id)
+        self._give(request, request.input_tokens, 0)
+
+    def on_generated(self, request: QueueRequest, output_tokens: int) -> None:
+        new = output_tokens - self._got[request.request_id]
+        assert new == 1, "an evicted request keeps its output"
+        self._got[request.request_id] = output_tokens
+        self._give(request, 0, new)
+
+    def undo_admit(self, request: QueueRequest) -> None:
+        if request.request_id in self._fresh:
+            del self._got[request.request_id]
+            self._give(request, -request.input_tokens, 0)
+        queue = self._queues[request.tier]
+        queue[request.tenant] = queue.get(request.tenant, 0) + 1
+
+    def check(self, policy: TieredQueue) -> None:
+        got = {tenant: [each.input_tokens, each.output_tokens] for tenant, each in policy.received.items()}
+        for tenant in {*got, *self.received}:
+            assert got.get(tenant, [0, 0]) == self.received.get(tenant, [0, 0])
+        for each in policy.received.values():
+            assert each.service == each.input_tokens + 2 * each.output_tokens
+        assert {tier: policy.shares.given(tier) for tier in self.given} == self.given
+        assert policy.shares.total == sum(self.given.values())
+        counters = {(tier, tenant): policy._tiers[tier].counter(tenant) for tier, tenant in self.counters}
+        assert counters == self.counters
+
+    def _give(self, request: QueueRequest, input_tokens: int, output_tokens: int) -> None:
+        service = input_tokens + 2 * output_tokens
+        tokens = self.received.setdefault(request.tenant, [0, 0])
+        tokens[0] += input_tokens
+        tokens[1] += output_tokens
+        self.given[request.tier] = self.given.get(request.tier, 0.0) + service
+        self.counters[request.tier, request.tenant] += service / request.weight
+
 
 CALIBRATION = Calibration(1.0, 1e3, 1e3, 0.001, 0.0, 1e-3, 1e-4, 0.5)
 """One byte per token. A swap is cheaper than a recompute from 12 tokens on; a step takes 0.5 s."""

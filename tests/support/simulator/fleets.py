@@ -1,11 +1,20 @@
-"""Fleets and workloads for tests: a small engine, models a, b and c, and requests at given times."""
+"""What tests of the simulator share: a small engine with fleets and workloads, a collector that keeps the requests, and
+the folder of the published workloads.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+import pytest
+
+from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.fleet.spec import DRAIN_S, FleetSpec, Loadable, WorkerSpec
+from headgate.simulator.measures.collector import Collector
+from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload
 
@@ -38,3 +47,22 @@ def requests_of(rows: Iterable[tuple[float, str, str, str, int]]) -> ListWorkloa
         for at_s, tenant, model, slo_class, output in rows
     ]
     return ListWorkload("made", arrivals)
+
+
+class EndedRequests(Collector):
+    """`done`, `refused`: in the order in which they ended."""
+
+    def __init__(self) -> None:
+        super().__init__(WEIGHTED_TOKENS, 0.0)
+        self.done: list[SimRequest] = []
+        self.refused: list[SimRequest] = []
+
+    def on_served(self, request: SimRequest) -> None:
+        self.done.append(request)
+
+    def on_rejected(self, request: SimRequest) -> None:
+        self.refused.append(request)
+
+
+TRACES = Path(os.environ.get("HEADGATE_TRACES", Path(__file__).parents[4] / "shared" / "traces"))
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the published traces are not here (HEADGATE_TRACES)")

@@ -12,10 +12,10 @@ from dispatcher.model.commands import Offer, Over, Status
 from dispatcher.model.worker_protocol import Finished, WorkRefused
 from gpu_worker.engines.interface import EngineError, EngineEvent, WorkOrder
 from gpu_worker.service.health.failures import PROBE_TENANT
-from tests.support.virtual_time import START
 from tests.support.worker.gate import DecidingGate
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
+from tests.support.world.virtual_time import START
 
 PROCESS = "pppppppppppp"
 DEADLINE_AT = START + 5000

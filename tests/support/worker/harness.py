@@ -20,10 +20,10 @@ from gpu_worker.service.executions.outbox_journal import Journal
 from gpu_worker.service.server import make_app
 from gpu_worker.service.slo_watch import SloWatch
 from tests.support.asgi import Call
-from tests.support.virtual_time import START, LoopClock
 from tests.support.worker.connections import AsgiConnections
 from tests.support.worker.gate import ScriptedGate
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
+from tests.support.world.virtual_time import START, LoopClock
 
 SECRETS = FleetSecrets("sixteen characters and more")
 SECRET = SECRETS.signing

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gpu_worker.engines.interface import EngineFacts
 from gpu_worker.service.metric_lines import MetricLines
-from tests.support.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
+from tests.support.world.virtual_time import run
 
 
 def write_metrics(pool: str, model: str) -> None:

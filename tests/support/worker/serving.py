@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gpu_worker.service.agent import AgentSettings
-from tests.support.virtual_time import START
 from tests.support.worker.harness import WorkerHarness, order
+from tests.support.world.virtual_time import START
 
 SETTINGS = AgentSettings()
 HEARTBEAT_S = 1.2 * SETTINGS.heartbeat_s

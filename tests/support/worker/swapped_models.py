@@ -13,8 +13,8 @@ from dispatcher.model.fleet import Capability
 from gpu_worker.engines.interface import Engine, EngineEvent, EngineFacts, SleepFailed, Token, WorkOrder
 from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.supervised import SupervisedEngine
-from tests.support.virtual_time import LoopClock
 from tests.support.worker.scripted_engine import ScriptedEngine
+from tests.support.world.virtual_time import LoopClock
 
 COMPLETES = frozenset({Capability.COMPLETION})
 DEVICE_BYTES = 100

@@ -2,49 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from dispatcher.model.commands import Command, Plan
+from dispatcher.model.commands import Plan
 from dispatcher.model.fleet import GroupPlan, WorkerPlan
 from dispatcher.processes.bootstrap import RealClock
-from dispatcher.service.gate.replica import Replica
-from dispatcher.shard.alone import with_fields
-from dispatcher.shard.settings import ShardSettings
-from dispatcher.stores.sqlite.store import SqliteStore
 from headgate.serve.folder import DataFolder
-from tests.support.gate.swapping import swap_report
+from tests.support.world.lone_shard import swap_report
 from tests.unit.cli.command import headgate
-from tests.unit.cli.gate_log import WRITER, accept, make_folder, write_history
+from tests.unit.cli.gate_log import accept, make_folder, write, write_history
 
 Output = pytest.CaptureFixture[str]
 SWAPS = {"m": 2.0, "n": 3.0}
 
 
-async def _write(folder: DataFolder) -> None:
-    store = SqliteStore(folder.database, RealClock())
-    replica = Replica(store.log("default"), ShardSettings(), RealClock(), WRITER)
-    now = RealClock().now()
+def written(path: Path) -> DataFolder:
+    """Make a folder with a plan: w-1 should exchange its model, on which a call waits, and w-2 drains."""
+    folder, now = make_folder(path), RealClock().now()
     group = GroupPlan("a", "n", "normal", 0, 7, now - 5.0, now + 5.0, True)
-    commands: list[Command] = [
+    write(
+        folder.database,
         swap_report("w-1", "m", SWAPS),
         swap_report("w-2", "m", SWAPS, draining=True),
-        with_fields(accept(1, "a"), model="n"),
+        accept(1, "a", model="n"),
         Plan(now, (WorkerPlan("w-1", "n", (0,)), WorkerPlan("w-2", "m", ())), (group,)),
-    ]
-    try:
-        for command in commands:
-            await replica.commit([command])
-    finally:
-        await store.close()
+    )
+    return folder
 
 
 def test_the_plan_as_json(tmp_path: Path, capsys: Output) -> None:
-    folder = make_folder(tmp_path / "data")
-    asyncio.run(_write(folder))
+    folder = written(tmp_path / "data")
     assert headgate("plan", "--json", "--data", str(folder.path)) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["plan"]["is_fresh"]
@@ -63,8 +53,7 @@ def test_the_plan_as_json(tmp_path: Path, capsys: Output) -> None:
 
 
 def test_the_plan_as_a_page(tmp_path: Path, capsys: Output) -> None:
-    folder = make_folder(tmp_path / "data")
-    asyncio.run(_write(folder))
+    folder = written(tmp_path / "data")
     assert headgate("plan", "--data", str(folder.path)) == 0
     page = capsys.readouterr().out
     assert "7 requests late" in page

@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dispatcher.model.call import CallTerms, TenantConfig
-from dispatcher.model.commands import Accept, End, Offer, Report
-from dispatcher.processes.bootstrap import RealClock
-from dispatcher.service.gate.replica import Replica
-from dispatcher.shard.settings import ShardSettings
-from dispatcher.stores.sqlite.store import SqliteStore
+from dispatcher.model.commands import End, Report
 from tests.unit.cli.command import headgate
-from tests.unit.cli.gate_log import add_older_tenant
+from tests.unit.cli.gate_log import WRITER, accept, add_older_tenant, write
 
 Output = pytest.CaptureFixture[str]
 MODELS = {"chat": "m", "code": "n"}
 CAPACITY_PER_S = {"chat": 90.0, "code": 10.0}
 
 
-async def _write(path: Path) -> None:
-    """Write a worker into each pool's log, and a call of the tenant acme that ended (10 input, 4 output tokens)."""
-    store = SqliteStore(str(path), RealClock())
-    for pool, model in MODELS.items():
-        replica = Replica(store.log(pool), ShardSettings(), RealClock(), "writer")
-        well = (f"http://{pool}", model, 2, 4096, 4.0, CAPACITY_PER_S[pool], False, 0.1, 0, ())
-        await replica.commit([Report(f"w-{pool}", *well)])
-        share = (1, 1.0, 50.0, 100.0, "standard", 10)
-        deadline_at = RealClock().now() + 600
-        call = Accept(
-            "writer-1",
-            0,
-            "writer",
-            CallTerms("acme", model, 20.0, deadline_at, False, "chat", ""),
-            TenantConfig(*share),
-        )
-        (offer,) = (await replica.commit([call])).outcomes
-        assert isinstance(offer, Offer)
-        await replica.commit([End(offer.id, offer.attempt, "done", 10, 4, "acme", "", 0.25)])
-    await store.close()
-
-
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asyncio.run(_write(tmp_path / "headgate.sqlite"))
+    """In each pool's log are a worker, and a call of the tenant acme that ended (10 input, 4 output tokens)."""
+    for pool, model in MODELS.items():
+        write(
+            tmp_path / "headgate.sqlite",
+            Report(f"w-{pool}", f"http://{pool}", model, 2, 4096, 4.0, CAPACITY_PER_S[pool], False, 0.1, 0, ()),
+            accept(1, "acme", model=model),
+            End(f"{WRITER}-1", 1, "done", 10, 4, "acme", "", 0.25),
+            pool=pool,
+        )
     monkeypatch.setenv("HEADGATE_STORE", f"sqlite:{tmp_path}/headgate.sqlite")
     monkeypatch.setenv("HEADGATE_POOLS", json.dumps({name: {"models": [model]} for name, model in MODELS.items()}))
     monkeypatch.setenv("HEADGATE_WORKER_SECRET", "s" * 16)

@@ -13,7 +13,7 @@ import boto3
 import pytest
 
 from dispatcher.stores.dynamodb.store import create_table
-from tests.support.local.moto_server import moto_server
+from tests.support.local.aws import moto_server
 from tests.unit.cli.command import headgate
 from tests.unit.cli.gate_log import add_older_tenant, make_folder, write_history
 

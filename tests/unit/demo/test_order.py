@@ -33,10 +33,10 @@ from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.server import make_app as make_worker_app
 from tests.support.asgi import Call, Caller, Reply
-from tests.support.gate.in_process import InProcessGate
-from tests.support.gate.memory_gate import CHAT, MODEL, CountingIds, FakeLauncher
-from tests.support.virtual_time import LoopClock, run
 from tests.support.worker.connections import AsgiConnections
+from tests.support.world.in_process import InProcessGate
+from tests.support.world.memory_gate import CHAT, MODEL, CountingIds, FakeLauncher
+from tests.support.world.virtual_time import LoopClock, run
 
 FLOOD, QUIET = "flood", "quiet"
 REQUESTS = {FLOOD: 60, QUIET: 6}

@@ -11,7 +11,7 @@ import pytest
 from dispatcher.model.errors import ConfigurationError
 from headgate.deployment.instances import FILE, INSTANCE_TYPES, problem
 from headgate.deployment.model import load
-from tests.support.deployment.offers import MOTO, as_text, made
+from tests.support.offers import MOTO, as_text, made
 
 TABLE = json.loads(FILE.read_text(encoding="utf-8"))
 MODEL = "model: s3://models/llama/"
@@ -29,7 +29,7 @@ def refused(folder: Path, text: str, region: str | None = None) -> str:
 
 
 def test_the_committed_table_is_the_one_that_is_made() -> None:
-    assert moto.__version__ == MOTO, "a new version has newer offers: see tests/support/deployment/offers.py"
+    assert moto.__version__ == MOTO, "a new version has newer offers: see tests/support/offers.py"
     assert FILE.read_text(encoding="utf-8") == as_text(made())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from dispatcher.stores.dynamodb.store import DynamoStore, create_table
 from headgate.deployment.model import Deployment
 from headgate.doctor.deployed.checks import CHECKS, as_markdown, run_checks
 from headgate.doctor.deployed.running import OUTPUTS
-from headgate.doctor.deployed.stack import Deployed, DeployedStack, read_stack
+from headgate.doctor.deployed.stack import Deployed, DeployedStack, Traffic, read_stack
 from headgate.doctor.finding import CheckResult, Finding, ok
 from tests.unit.cli.command import headgate
 
@@ -64,15 +64,42 @@ def deployed(**changed: Any) -> Deployed:
     return Deployed(client, stack, Deployment.model_validate(changed), RealClock().now())
 
 
+def run(
+    title: str,
+    resources: Mapping[str, Sequence[str]],
+    make: Callable[[str], Any] = client,
+    traffic: Traffic | None = None,
+    outputs: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> Finding:
+    """Run one check on a stack with these resources. `fields`: of headgate.yaml."""
+    stack = DeployedStack("headgate", "CREATE_COMPLETE", outputs or {}, resources)
+    return CHECKS[title](Deployed(make, stack, Deployment.model_validate(fields), RealClock().now(), traffic), title)
+
+
+def run_stubbed(
+    title: str, resources: Mapping[str, Sequence[str]], service: str, *answers: tuple[Any, ...], **more: Any
+) -> Finding:
+    """Run one check while the service gives these answers, each with its operation first."""
+    stubbed = client(service)
+    with Stubber(stubbed) as stubber:
+        for answer in answers:
+            stubber.add_response(*answer)
+        found = run(title, resources, lambda name: stubbed if name == service else client(name), **more)
+        stubber.assert_no_pending_responses()
+    return found
+
+
 def by_title(found: list[Finding]) -> dict[str, Finding]:
     return {each.check: each for each in found}
 
 
-def log(deployed: Deployed, line: str) -> None:
-    logs, name = client("logs"), "headgate-FrontLog"
-    logs.create_log_stream(logGroupName=name, logStreamName="front/1")
-    event = {"timestamp": int(deployed.now * 1000) - 1000, "message": line}
-    logs.put_log_events(logGroupName=name, logStreamName="front/1", logEvents=[event])
+def log(line: str, group: str = "headgate-FrontLog") -> None:
+    """Write a line of a second ago into a group."""
+    stream = {"logGroupName": group, "logStreamName": "front/1"}
+    client("logs").create_log_stream(**stream)
+    event = {"timestamp": int(RealClock().now() * 1000) - 1000, "message": line}
+    client("logs").put_log_events(**stream, logEvents=[event])
 
 
 def test_each_row_of_the_documentation_has_its_check() -> None:
@@ -111,7 +138,7 @@ def test_a_new_stack(aws: None) -> None:
 
 def test_a_refusal_in_a_log_is_found(aws: None) -> None:
     looked = deployed()
-    log(looked, "AccessDenied: not authorized to perform: dynamodb:PutItem")
+    log("AccessDenied: not authorized to perform: dynamodb:PutItem")
     found = by_title(run_checks(looked))["the policies are sufficient"]
     assert found.result is CheckResult.FAILED
     assert "dynamodb:PutItem" in found.seen
@@ -119,17 +146,13 @@ def test_a_refusal_in_a_log_is_found(aws: None) -> None:
 
 def test_a_protection_that_ecs_refuses_is_found(aws: None) -> None:
     """Stubbed, because the stack of these tests has no workers."""
-    logs, line = client("logs"), '{"problem": "ECS does not protect the other workers: DEPLOYMENT_BLOCKED."}'
-    stubber = Stubber(logs)
-    stubber.add_response("filter_log_events", {"events": [{"timestamp": 1, "message": line}]})
+    line = '{"problem": "ECS does not protect the other workers: DEPLOYMENT_BLOCKED."}'
     parts = {
         "AWS::ECS::Service": ["arn:aws:ecs:us-east-1:1:service/c/headgate-default-workers"],
         "AWS::Logs::LogGroup": ["headgate-FunctionsSweepLog"],
     }
-    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, parts)
-    with stubber:
-        title = "a worker retires"
-        found = CHECKS[title](Deployed(lambda _: logs, stack, Deployment(), RealClock().now()), title)
+    answer = ("filter_log_events", {"events": [{"timestamp": 1, "message": line}]})
+    found = run_stubbed("a worker retires", parts, "logs", answer)
     assert (found.result, "DEPLOYMENT_BLOCKED" in found.seen) == (CheckResult.FAILED, True)
 
 
@@ -198,27 +221,24 @@ def test_the_page_is_opened_with_the_secret_s_token(
 )
 def test_alarms_without_a_metric_are_named(aws: None, states: list[str], result: CheckResult, seen: str) -> None:
     """Stubbed: moto never evaluates an alarm."""
-    cloudwatch, names = client("cloudwatch"), [f"a{number}" for number in range(len(states))]
+    names = [f"a{number}" for number in range(len(states))]
     alarms = [{"AlarmName": name, "StateValue": state} for name, state in zip(names, states, strict=True)]
-    stubber = Stubber(cloudwatch)
-    stubber.add_response("describe_alarms", {"MetricAlarms": alarms})
-    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {"AWS::CloudWatch::Alarm": names})
-    with stubber:
-        title = "each alarm has its metric"
-        found = CHECKS[title](Deployed(lambda _: cloudwatch, stack, Deployment(), RealClock().now()), title)
+    answer = ("describe_alarms", {"MetricAlarms": alarms})
+    found = run_stubbed("each alarm has its metric", {"AWS::CloudWatch::Alarm": names}, "cloudwatch", answer)
     assert (found.result, seen in found.seen) == (result, True)
 
 
 def test_more_alarms_than_one_request_takes_are_all_read(aws: None) -> None:
-    cloudwatch, names = client("cloudwatch"), [f"a{number:03}" for number in range(150)]
-    stubber = Stubber(cloudwatch)
-    for part, state in ((names[:100], "OK"), (names[100:], "INSUFFICIENT_DATA")):
-        alarms = [{"AlarmName": name, "StateValue": state} for name in part]
-        stubber.add_response("describe_alarms", {"MetricAlarms": alarms}, {"AlarmNames": part, "MaxRecords": 100})
-    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {"AWS::CloudWatch::Alarm": names})
-    with stubber:
-        title = "each alarm has its metric"
-        found = CHECKS[title](Deployed(lambda _: cloudwatch, stack, Deployment(), RealClock().now()), title)
+    names = [f"a{number:03}" for number in range(150)]
+    answers = [
+        (
+            "describe_alarms",
+            {"MetricAlarms": [{"AlarmName": name, "StateValue": state} for name in part]},
+            {"AlarmNames": part, "MaxRecords": 100},
+        )
+        for part, state in ((names[:100], "OK"), (names[100:], "INSUFFICIENT_DATA"))
+    ]
+    found = run_stubbed("each alarm has its metric", {"AWS::CloudWatch::Alarm": names}, "cloudwatch", *answers)
     assert (found.result, "a149" in found.seen) == (CheckResult.FAILED, True)
 
 
@@ -233,33 +253,27 @@ def test_more_alarms_than_one_request_takes_are_all_read(aws: None) -> None:
 )
 def test_the_workers_of_each_pool(aws: None, running: int, rollout: str, digests: list[str], problem: str) -> None:
     """Stubbed: moto starts no task."""
-    arn, ecs = "arn:aws:ecs:us-east-1:1:service/c/headgate-chat-workers", client("ecs")
+    arn = "arn:aws:ecs:us-east-1:1:service/c/headgate-chat-workers"
     service = {"serviceName": "headgate-chat-workers", "serviceArn": arn, "runningCount": running, "desiredCount": 2}
     tasks = [{"containers": [{"name": "worker", "imageDigest": digest}]} for digest in digests]
-    stubber = Stubber(ecs)
-    stubber.add_response("describe_services", {"services": [{**service, "deployments": [{"rolloutState": rollout}]}]})
-    stubber.add_response("list_tasks", {"taskArns": [f"t{number}" for number in range(len(tasks))]})
-    stubber.add_response("describe_tasks", {"tasks": tasks})
-    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {"AWS::ECS::Service": [arn]})
-    pools = {"pools": {"chat": {"model": "s3://models/chat/", "count": {"min": 2, "max": 3}}}}
-    with stubber:
-        title = "each pool has its workers"
-        looked = Deployed(lambda _: ecs, stack, Deployment.model_validate(pools), RealClock().now())
-        found = CHECKS[title](looked, title)
+    answers: list[tuple[Any, ...]] = [
+        ("describe_services", {"services": [{**service, "deployments": [{"rolloutState": rollout}]}]}),
+        ("list_tasks", {"taskArns": [f"t{number}" for number in range(len(tasks))]}),
+        ("describe_tasks", {"tasks": tasks}),
+    ]
+    pools = {"chat": {"model": "s3://models/chat/", "count": {"min": 2, "max": 3}}}
+    found = run_stubbed("each pool has its workers", {"AWS::ECS::Service": [arn]}, "ecs", *answers, pools=pools)
     assert (found.result is CheckResult.OK) is (problem == "")
     assert problem in found.seen
 
 
 def test_a_line_after_an_empty_page_is_found(aws: None) -> None:
     """Stubbed: moto has no empty pages before those with lines, as CloudWatch may have."""
-    logs, line = client("logs"), "AccessDeniedException: no"
-    stubber = Stubber(logs)
-    stubber.add_response("filter_log_events", {"events": [], "nextToken": "more"})
-    stubber.add_response("filter_log_events", {"events": [{"timestamp": 1, "message": line}]})
-    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {"AWS::Logs::LogGroup": ["headgate-FrontLog"]})
-    with stubber:
-        title = "the policies are sufficient"
-        found = CHECKS[title](Deployed(lambda _: logs, stack, Deployment(), RealClock().now()), title)
+    line = "AccessDeniedException: no"
+    pages = [{"events": [], "nextToken": "more"}, {"events": [{"timestamp": 1, "message": line}]}]
+    answers = [("filter_log_events", page) for page in pages]
+    group = {"AWS::Logs::LogGroup": ["headgate-FrontLog"]}
+    found = run_stubbed("the policies are sufficient", group, "logs", *answers)
     assert (found.result, line in found.seen) == (CheckResult.FAILED, True)
 
 
@@ -285,17 +299,10 @@ def test_an_output_that_is_missing_is_named(aws: None) -> None:
 @pytest.mark.parametrize(("healthy", "result"), [(2, CheckResult.OK), (1, CheckResult.FAILED), (0, CheckResult.FAILED)])
 def test_fronts_that_are_healthy(aws: None, healthy: int, result: CheckResult) -> None:
     """Stubbed: moto reports no state of a target group's health checks."""
-    balancer = client("elbv2")
     states = ["healthy"] * healthy + ["unhealthy"] * (2 - healthy)
     targets = [{"TargetHealth": {"State": state}} for state in states]
-    stubber = Stubber(balancer)
-    stubber.add_response("describe_target_health", {"TargetHealthDescriptions": targets}, {"TargetGroupArn": "arn:t"})
-    stack = DeployedStack("headgate", "CREATE_COMPLETE", {}, {TARGETS: ["arn:t"]})
-    with stubber:
-        found = CHECKS["fronts are healthy"](
-            Deployed(lambda _: balancer, stack, Deployment(), 0.0), "fronts are healthy"
-        )
-    assert found.result is result
+    answer = ("describe_target_health", {"TargetHealthDescriptions": targets}, {"TargetGroupArn": "arn:t"})
+    assert run_stubbed("fronts are healthy", {TARGETS: ["arn:t"]}, "elbv2", answer).result is result
 
 
 def test_what_aws_refuses_is_a_warning(aws: None) -> None:

@@ -4,39 +4,23 @@ stubbed where moto has none."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any
 
 import httpx
 import pytest
-from botocore.stub import Stubber
 
-from dispatcher.processes.bootstrap import RealClock
-from headgate.deployment.model import Deployment
 from headgate.doctor.deployed import changes, observed
-from headgate.doctor.deployed.checks import CHECKS
-from headgate.doctor.deployed.stack import Deployed, DeployedStack, Traffic
-from headgate.doctor.finding import CheckResult, Finding
+from headgate.doctor.deployed.stack import Traffic
+from headgate.doctor.finding import CheckResult
 from tests.unit.doctor.test_deployed import aws as aws
-from tests.unit.doctor.test_deployed import client
+from tests.unit.doctor.test_deployed import client, log, run, run_stubbed
 
 CERTIFICATE = "arn:aws:acm:us-east-1:123456789012:certificate/a-b"
 HTTPS: dict[str, Any] = {"domain": "llm.example.com", "certificate": CERTIFICATE}
 TRAFFIC = Traffic("http://127.0.0.1:1/v1", "key", "chat", "run")
-
-
-def run(
-    title: str,
-    resources: Mapping[str, Sequence[str]],
-    make: Callable[[str], Any] = client,
-    traffic: Traffic | None = None,
-    outputs: Mapping[str, str] | None = None,
-    **fields: Any,
-) -> Finding:
-    stack = DeployedStack("headgate", "CREATE_COMPLETE", outputs or {}, resources)
-    return CHECKS[title](Deployed(make, stack, Deployment.model_validate(fields), RealClock().now(), traffic), title)
 
 
 def play(monkeypatch: pytest.MonkeyPatch, address: str, answer: int | None) -> None:
@@ -65,12 +49,9 @@ def test_https(
 ) -> None:
     """Stubbed: the certificate's state and the domain's answer."""
     play(monkeypatch, "https://llm.example.com/health", answer)
-    acm = client("acm")
-    stubber = Stubber(acm)
     certificate = {"Status": status, "NotAfter": datetime(2027, 1, 31, tzinfo=UTC)}
-    stubber.add_response("describe_certificate", {"Certificate": certificate}, {"CertificateArn": CERTIFICATE})
-    with stubber:
-        found = run("HTTPS answers", {}, lambda _: acm, **HTTPS)
+    described = ("describe_certificate", {"Certificate": certificate}, {"CertificateArn": CERTIFICATE})
+    found = run_stubbed("HTTPS answers", {}, "acm", described, **HTTPS)
     assert (found.result, seen in found.seen) == (result, True), found
 
 
@@ -95,13 +76,11 @@ def test_a_front_in_lambda(
 
 def test_workers_before_servers_are_looked_at(aws: None) -> None:
     """Stubbed: moto starts no task."""
-    ecs, arn = client("ecs"), "arn:aws:ecs:us-east-1:123456789012:service/c/headgate-chat-server-0"
+    arn = "arn:aws:ecs:us-east-1:123456789012:service/c/headgate-chat-server-0"
     described = {"serviceName": "headgate-chat-server-0", "serviceArn": arn, "runningCount": 0, "desiredCount": 1}
-    stubber = Stubber(ecs)
-    stubber.add_response("describe_services", {"services": [{**described, "deployments": []}]})
-    stubber.add_response("list_tasks", {"taskArns": []})
-    with stubber:
-        found = run("each pool has its workers", {"AWS::ECS::Service": [arn]}, lambda _: ecs)
+    services = ("describe_services", {"services": [{**described, "deployments": []}]})
+    tasks: tuple[Any, ...] = ("list_tasks", {"taskArns": []})
+    found = run_stubbed("each pool has its workers", {"AWS::ECS::Service": [arn]}, "ecs", services, tasks)
     assert (found.result, "headgate-chat-server-0: 0 of 1 tasks run" in found.seen) == (CheckResult.FAILED, True)
 
 
@@ -116,12 +95,9 @@ def test_workers_before_servers_are_looked_at(aws: None) -> None:
     ],
 )
 def test_refused_connections_between_processes_are_found(aws: None, flow: str, refused: str) -> None:
-    logs, name = client("logs"), "headgate-RejectedLog"
-    logs.create_log_group(logGroupName=name)
-    logs.create_log_stream(logGroupName=name, logStreamName="eni-1")
-    message = f"2 123456789012 eni-1 {flow} 6 1 40 1700000000 1700000060 REJECT OK"
-    event = {"timestamp": int(RealClock().now() * 1000) - 1000, "message": message}
-    logs.put_log_events(logGroupName=name, logStreamName="eni-1", logEvents=[event])
+    name = "headgate-RejectedLog"
+    client("logs").create_log_group(logGroupName=name)
+    log(f"2 123456789012 eni-1 {flow} 6 1 40 1700000000 1700000060 REJECT OK", name)
     found = run("no connection is refused", {"AWS::Logs::LogGroup": [name]})
     assert found.result is (CheckResult.FAILED if refused else CheckResult.OK)
     assert refused in found.seen
@@ -136,10 +112,7 @@ def test_a_secret_is_rotated_when_it_has_a_second_version_and_processes_read_it(
     assert run(title, resources).result is CheckResult.SKIPPED
     secrets.put_secret_value(SecretId=name, SecretString="a,b")
     assert run(title, resources).result is CheckResult.OK
-    client("logs").create_log_stream(logGroupName=group, logStreamName="front/1")
-    line = "The fleet's secrets could not be read again: ClientError."
-    event = {"timestamp": int(RealClock().now() * 1000) - 1000, "message": line}
-    client("logs").put_log_events(logGroupName=group, logStreamName="front/1", logEvents=[event])
+    log("The fleet's secrets could not be read again: ClientError.", group)
     found = run(title, resources)
     assert (found.result, "ClientError" in found.seen) == (CheckResult.FAILED, True)
 
@@ -218,22 +191,11 @@ def test_an_alarm_that_is_raised_executes_its_action(
 ) -> None:
     """Stubbed: the history, because moto executes no action."""
     monkeypatch.setattr(observed, "HISTORY_S", 0.0)
-    cloudwatch = client("cloudwatch")
     topic = client("sns").create_topic(Name="alarms")["TopicArn"]
     client("sns").subscribe(TopicArn=topic, Protocol="email", Endpoint="operators@example.com")
-    stubber = Stubber(cloudwatch)
     raised = {"AlarmName": "a", "StateValue": "ALARM", "StateReason": "a test by headgate doctor"}
-    stubber.add_response("set_alarm_state", {}, raised)
     items = [{"AlarmName": "a", "HistoryItemType": "Action", "HistorySummary": each} for each in history]
-    stubber.add_response("describe_alarm_history", {"AlarmHistoryItems": items})
-    clients = {"cloudwatch": cloudwatch}
-    with stubber:
-        found = run(
-            "alarms arrive",
-            {"AWS::CloudWatch::Alarm": ["b", "a"]},
-            lambda service: clients.get(service) or client(service),
-            TRAFFIC,
-            {"AlarmTopic": topic},
-        )
+    answers = [("set_alarm_state", {}, raised), ("describe_alarm_history", {"AlarmHistoryItems": items})]
+    alarms, outputs = {"AWS::CloudWatch::Alarm": ["b", "a"]}, {"AlarmTopic": topic}
+    found = run_stubbed("alarms arrive", alarms, "cloudwatch", *answers, traffic=TRAFFIC, outputs=outputs)
     assert (found.result, seen in found.seen) == (result, True), found
-    stubber.assert_no_pending_responses()

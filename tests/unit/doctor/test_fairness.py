@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,25 +23,27 @@ def result(samples: list[Sample]) -> CheckResult:
     return verdict(samples, "flood", "quiet").result
 
 
-def test_first_come_first_served_fails() -> None:
-    assert result([*flood(*range(1, 33)), sample("quiet", 0.5, 33.0)]) is CheckResult.FAILED
+WAITED = flood(*range(1, 33))
+"""A flood of which one request has its first token each second."""
+EARLY = sample("quiet", 8.5, 10.5)
 
 
-def test_a_quiet_request_that_passes_the_flood() -> None:
-    assert result([*flood(*range(1, 33)), sample("quiet", 8.5, 10.5)]) is CheckResult.OK
-
-
-def test_one_late_quiet_request_is_enough_to_fail() -> None:
-    assert result([*flood(*range(1, 33)), sample("quiet", 8.5, 10.5), sample("quiet", 8.5, 40.0)]) is CheckResult.FAILED
-
-
-def test_a_flood_that_did_not_wait_says_nothing() -> None:
-    assert result([*flood(0.1, 0.2), sample("quiet", 0.5, 0.6)]) is CheckResult.WARNING
-
-
-def test_requests_of_the_flood_that_were_refused_do_not_count() -> None:
-    refused = [sample("flood", 0.0, None, "queue_full") for _ in range(100)]
-    assert result([*flood(1.0, 2.0, 3.0, 4.0), *refused, sample("quiet", 0.5, 5.0)]) is CheckResult.FAILED
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        pytest.param([*WAITED, sample("quiet", 0.5, 33.0)], CheckResult.FAILED, id="first come, first served"),
+        pytest.param([*WAITED, EARLY], CheckResult.OK, id="the quiet request passes the flood"),
+        pytest.param([*WAITED, EARLY, sample("quiet", 8.5, 40.0)], CheckResult.FAILED, id="one of two is late"),
+        pytest.param([*flood(0.1, 0.2), sample("quiet", 0.5, 0.6)], CheckResult.WARNING, id="no flood that waits"),
+        pytest.param(
+            [*flood(1.0, 2.0, 3.0, 4.0), *100 * [sample("flood", 0.0, None, "queue_full")], sample("quiet", 0.5, 5.0)],
+            CheckResult.FAILED,
+            id="refused requests of the flood do not count",
+        ),
+    ],
+)
+def test_the_verdict(samples: list[Sample], expected: CheckResult) -> None:
+    assert result(samples) is expected
 
 
 def test_a_quiet_request_that_failed_fails() -> None:

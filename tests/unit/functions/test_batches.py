@@ -15,21 +15,12 @@ from dispatcher.operations.limits import FrozenFront, Limits, LimitSettings
 from functions.http_api.routes import batches
 from functions.http_api.routes.batches import page
 from tests.support.asgi import Reply
-from tests.support.gate.batch_story import (
-    batch_gate,
-    batch_process,
-    ended,
-    jsonl,
-    line,
-    parts_of,
-    runner,
-    started,
-)
-from tests.support.gate.memory_gate import CHAT, Gate
+from tests.support.world.memory_gate import CHAT, Gate
+from tests.support.world.story import batch_gate, batch_process, ended, jsonl, line, parts_of, runner, started
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx2")
-from tests.support.gate.sdk import client_of
+from tests.support.world.sdk import client_of
 
 BOUNDARY = "limit-of-parts"
 

@@ -19,7 +19,7 @@ from dispatcher.operations.context import Context
 from dispatcher.shard.settings import ShardSettings
 from functions.invoke.handler import invoke
 from functions.result.handler import result
-from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
+from tests.support.world.memory_gate import CHAT, COMPLETION, Gate
 
 TIMES = 5
 LATER_S = 11 * 60.0

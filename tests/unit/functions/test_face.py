@@ -13,7 +13,7 @@ from dispatcher.settings.config import load_config
 from functions.http_api.routes.fleet import PATIENCE_S
 from functions.invoke.handler import invoke
 from tests.support.asgi import Call, Caller, Reply
-from tests.support.gate.memory_gate import CHAT, Gate
+from tests.support.world.memory_gate import CHAT, Gate
 
 PAGE = "https://chat.example.com"
 MESSAGES = [{"role": "user", "content": "hello"}]

@@ -10,7 +10,7 @@ from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.policies.tiers import Tier
 from functions.http_api.routes.complete import HEADER, HEADER_CHARS_MAX
 from functions.invoke.handler import invoke
-from tests.support.gate.memory_gate import CHAT, Gate
+from tests.support.world.memory_gate import CHAT, Gate
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

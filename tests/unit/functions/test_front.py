@@ -18,9 +18,9 @@ from dispatcher.operations.scaling import CHECK_S, Waking
 from dispatcher.strict_json import DEPTH_MAX
 from functions.http_api.routes.replies import HEADERS_AFTER_S
 from tests.support.asgi import Reply
-from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
-from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, WELL, Act, dies_after, refuses
-from tests.support.scaling.service import CountedService
+from tests.support.scaling import CountedService
+from tests.support.world.memory_gate import CHAT, COMPLETION, Gate
+from tests.support.world.worker_client import FULL, SHED, UNREACHABLE, WELL, Act, dies_after, refuses
 
 RESPONSES = "/v1/responses"
 

@@ -14,8 +14,8 @@ from dispatcher.model.tracing import NO_TRACING
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import FrozenFront, LimitSettings
 from tests.support.asgi import Call
-from tests.support.gate.memory_gate import CHAT, Gate
-from tests.support.gate.worker_client import Act, dies_after
+from tests.support.world.memory_gate import CHAT, Gate
+from tests.support.world.worker_client import Act, dies_after
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
 RESPONSES = "/v1/responses"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.depth import at_depth
-from tests.support.gate.memory_gate import Gate
+from tests.support.duration import at_depth
 from tests.support.generated_bodies import PATHS, answers, generated
+from tests.support.world.memory_gate import Gate
 
 BODIES = at_depth(600, 2_000)
 

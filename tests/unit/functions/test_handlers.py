@@ -23,11 +23,11 @@ from functions.execute import handler as execute
 from functions.invoke import handler as invoke
 from functions.result import handler as result
 from functions.sweep import handler as sweep
-from tests.support.gate.memory_gate import CHAT, Gate, make_gate
-from tests.support.gate.story import begun, dispatched, queued
-from tests.support.gate.worker_client import UNREACHABLE, Act, dies_after, refuses
-from tests.support.scaling.service import CountedService
-from tests.support.virtual_time import VirtualTimeLoop
+from tests.support.scaling import CountedService
+from tests.support.world.memory_gate import CHAT, Gate, make_gate
+from tests.support.world.story import begun, dispatched, queued
+from tests.support.world.virtual_time import VirtualTimeLoop
+from tests.support.world.worker_client import UNREACHABLE, Act, dies_after, refuses
 
 
 @dataclass

@@ -11,8 +11,8 @@ import pytest
 from dispatcher.operations.limits import LimitSettings
 from functions.http_api.refusals import retry_after
 from tests.support.asgi import Call, Reply
-from tests.support.gate.memory_gate import CHAT, Gate
-from tests.support.gate.worker_client import UNREACHABLE
+from tests.support.world.memory_gate import CHAT, Gate
+from tests.support.world.worker_client import UNREACHABLE
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
 PAGE = "https://chat.example.com"

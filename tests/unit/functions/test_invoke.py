@@ -15,9 +15,9 @@ from dispatcher.operations.pools import FRESH_S
 from dispatcher.strict_json import DEPTH_MAX
 from functions.invoke.handler import invoke
 from functions.result.handler import result
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import begun
-from tests.support.gate.worker_client import SHED, UNREACHABLE, Act, dies_after, refuses
+from tests.support.world.memory_gate import Gate
+from tests.support.world.story import begun
+from tests.support.world.worker_client import SHED, UNREACHABLE, Act, dies_after, refuses
 
 REMAINING_S = 60.0
 

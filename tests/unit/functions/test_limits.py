@@ -13,8 +13,8 @@ from dispatcher.operations.limits import QUEUE_FULL_S, LimitSettings
 from functions.invoke.handler import invoke
 from functions.result.handler import result
 from tests.support.asgi import Call, Caller, Reply
-from tests.support.gate.memory_gate import CHAT, Gate
-from tests.support.gate.worker_client import Act
+from tests.support.world.memory_gate import CHAT, Gate
+from tests.support.world.worker_client import Act
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dispatcher.model.fleet import Capability
-from tests.support.gate.memory_gate import Gate
 from tests.support.images import data_url, png
+from tests.support.world.memory_gate import Gate
 
 BODIES_EACH = 150
 FUNCTION = {"name": "f", "parameters": {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"enum": ["x"]}}}}

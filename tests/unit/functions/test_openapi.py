@@ -15,7 +15,7 @@ from dispatcher.fields.shapes import Anything, ByFirst, Either, Entries, Items, 
 from dispatcher.fields.tables import ALL
 from functions.http_api.app import make_app
 from functions.http_api.openapi import ACCEPTED, OPERATIONS, document, page, schema_of
-from tests.support.gate.memory_gate import Gate
+from tests.support.world.memory_gate import Gate
 
 
 def routes() -> set[tuple[str, str]]:

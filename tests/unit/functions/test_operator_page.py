@@ -16,10 +16,10 @@ from dispatcher.monitor.follower import HOURS
 from dispatcher.monitor.picture import LATE_S
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
-from tests.support.gate.logged_pool import LoggedPool
-from tests.support.gate.memory_gate import POOL, Gate
-from tests.support.gate.swapping import swap_report
 from tests.support.html import Page
+from tests.support.world.logged_pool import LoggedPool
+from tests.support.world.lone_shard import swap_report
+from tests.support.world.memory_gate import POOL, Gate
 
 TENANTS, USAGE = "Service units in the last minute", "Requests that ended"
 HOSTILE = '<script>alert("1")</script>&\x00é'

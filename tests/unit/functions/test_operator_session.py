@@ -17,9 +17,9 @@ from dispatcher.settings.config import load_config
 from functions.http_api.operator.html import HEADERS, STYLE
 from functions.http_api.operator.routes import COOKIE, LIVES_S, is_session, is_token, new_session
 from tests.support.asgi import Call, Reply
-from tests.support.gate.logged_pool import TOKEN, LoggedPool
-from tests.support.gate.memory_gate import Gate
 from tests.support.html import Page
+from tests.support.world.logged_pool import TOKEN, LoggedPool
+from tests.support.world.memory_gate import Gate
 
 SECRET = {"HEADGATE_WORKER_SECRET": "s" * 16}
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.support.gate.outage_world import LONG, Fault, OutageWorld
-from tests.support.gate.service_world import in_virtual_time
+from tests.support.world.outage_world import LONG, Fault, OutageWorld
+from tests.support.world.processes import in_virtual_time
 
 AWAY_S, ANSWERED_S = 6.0, 2.0
 READS = {"GET of a kept response", "list of files", "list of batches", "usage"}

@@ -16,10 +16,9 @@ from dispatcher.operations.pools import FRESH_S
 from dispatcher.processes.sandbox import Runtime
 from dispatcher.settings.config import load_config
 from functions.sweep import handler as sweep
-from tests.support.gate.memory_gate import CHAT, Gate
-from tests.support.gate.two_pools import TwoPools, two_pools
 from tests.support.html import Page
-from tests.support.virtual_time import VirtualTimeLoop
+from tests.support.world.memory_gate import CHAT, Gate, TwoPools, two_pools
+from tests.support.world.virtual_time import VirtualTimeLoop
 from tests.unit.functions.test_handlers import LambdaContext
 
 POOLS = json.dumps({"chat": {"models": ["m"]}, "code": {"models": ["n"]}})

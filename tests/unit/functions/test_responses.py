@@ -10,9 +10,9 @@ import pytest
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.worker_protocol import Token
 from dispatcher.operations.responses import REFERENCED_MAX
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.store_faults import FailsOnce
-from tests.support.gate.worker_client import SHED, WELL, Act, dies_after
+from tests.support.world.memory_gate import Gate
+from tests.support.world.store_faults import FailsOnce
+from tests.support.world.worker_client import SHED, WELL, Act, dies_after
 
 PATH = "/v1/responses"
 HOUR_S = 3600.0

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from dispatcher.model.worker_protocol import Token
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.worker_client import Act
+from tests.support.world.memory_gate import Gate
+from tests.support.world.worker_client import Act
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("httpx2")
 from pydantic import BaseModel  # noqa: E402
 
-from tests.support.gate.sdk import client_of  # noqa: E402
+from tests.support.world.sdk import client_of  # noqa: E402
 
 CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"city":'}}
 MORE = {"index": 0, "function": {"arguments": '"Ulm"}'}}

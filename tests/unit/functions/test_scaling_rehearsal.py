@@ -16,7 +16,7 @@ from dispatcher.operations.pools import FRESH_S
 from dispatcher.operations.scaling import Scaling, Waking
 from dispatcher.operations.worker_count import ScaleSettings
 from dispatcher.service.load_watch import fleet_load
-from tests.support.gate.memory_gate import COMPLETION, Gate
+from tests.support.world.memory_gate import COMPLETION, Gate
 
 SWEEP_S = 60.0
 START_S = 120.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from functions.invoke.handler import invoke
-from tests.support.gate.memory_gate import CHAT, Gate
+from tests.support.world.memory_gate import CHAT, Gate
 
 FIRST = {"role": "user", "content": "hello"}
 AGAIN = {"role": "user", "content": "and more"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.fleet import LoadableModel
-from tests.support.gate.memory_gate import Gate
+from tests.support.world.memory_gate import Gate
 
 MODELS = (
     LoadableModel("big", 30.0, 8000, 3.5, 50.0, ("chat",)),

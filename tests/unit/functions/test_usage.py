@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.usage import HOUR_S
-from tests.support.gate.memory_gate import CHAT, Gate
+from tests.support.world.memory_gate import CHAT, Gate
 
 
 def chat(app: str = "", **more: Any) -> dict[str, Any]:

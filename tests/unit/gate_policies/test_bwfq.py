@@ -9,8 +9,8 @@ import pytest
 from dispatcher.model.commands import End, Over, Unknown, Waiting
 from dispatcher.policies.clocks import Share, rate_scale
 from dispatcher.policies.orders.two_clocks import TwoClocks
-from tests.support.gate.definitions import Clocks, debit, is_forgettable
-from tests.support.gate.labelled import T0, LabelledGate, full
+from tests.support.world.labelled import T0, LabelledGate, full
+from tests.support.world.reference import Clocks, debit, is_forgettable
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.orders.two_clocks import TwoClocksIndex
 from dispatcher.shard.state.indexes import CHECKED_MOST, IDLE_GROUPS, IDLE_PARTS, IdleTenants
-from tests.support.depth import at_depth
-from tests.support.gate.labelled import T0, LabelledGate
+from tests.support.duration import at_depth
+from tests.support.world.labelled import T0, LabelledGate
 
 
 @pytest.mark.parametrize(("log_format", "most"), [(5, 2 * IDLE_GROUPS), (6, 3 * IDLE_GROUPS)])

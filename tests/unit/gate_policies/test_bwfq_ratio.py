@@ -7,7 +7,7 @@ import pytest
 from dispatcher.model.commands import Waiting
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import new_order
-from tests.support.gate.labelled import T0, LabelledGate
+from tests.support.world.labelled import T0, LabelledGate
 
 
 def ratio(slots: int, *, wake: bool = False, **rates_per_s: float) -> LabelledGate:

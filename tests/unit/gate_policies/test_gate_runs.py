@@ -18,10 +18,8 @@ from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.policies.percentiles import percentile
 from dispatcher.shard.alone import CostGate
 from headgate.simulator.gates.cluster import Change, ClusterRun, run_cluster
-from tests.support.depth import at_depth
-from tests.support.gate.poisson_source import Source
-from tests.support.gate.unfair import Favourite
-from tests.support.shares import check_shares, max_min_shares
+from tests.support.duration import at_depth
+from tests.support.shares import Favourite, Source, check_shares, max_min_shares
 
 SLOTS = 10
 CAPACITY = 10.0

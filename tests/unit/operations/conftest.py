@@ -1,3 +1,3 @@
-from tests.support.gate.fixture import gate, pytest_asyncio_loop_factories
+from tests.support.world.memory_gate import gate, pytest_asyncio_loop_factories
 
 __all__ = ["gate", "pytest_asyncio_loop_factories"]

@@ -9,8 +9,8 @@ import pytest
 
 from dispatcher.model.commands import Cancel
 from dispatcher.operations.calls.answer import progress_of
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import begun, dispatched, followed, queued, read
+from tests.support.world.memory_gate import Gate
+from tests.support.world.story import begun, dispatched, followed, queued, read
 
 WRITES = ("put INV", "update INV")
 

@@ -25,9 +25,9 @@ from dispatcher.operations.calls.following import LATE_S
 from dispatcher.operations.calls.submit import Known
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
-from tests.support.gate.memory_gate import POOL, Gate
-from tests.support.gate.story import asked, begun, dispatched, followed, read, submitted
-from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
+from tests.support.world.memory_gate import POOL, Gate
+from tests.support.world.story import asked, begun, dispatched, followed, read, submitted
+from tests.support.world.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
 
 
 @pytest.mark.parametrize("key", ["", "k"])

@@ -20,12 +20,15 @@ from dispatcher.operations.batches.create import cancel, create
 from dispatcher.operations.files import delete, file_of, upload
 from dispatcher.operations.responses import read_response
 from dispatcher.responses.request import UnknownResponse
-from tests.support.gate.batch_story import (
+from tests.support.world.memory_gate import CHAT, Gate
+from tests.support.world.story import (
     RESPONSES,
     batch_gate,
     batch_process,
+    begun,
     ended,
     errors,
+    followed,
     jsonl,
     line,
     output,
@@ -34,9 +37,7 @@ from tests.support.gate.batch_story import (
     runner,
     started,
 )
-from tests.support.gate.memory_gate import CHAT, Gate
-from tests.support.gate.story import begun, followed
-from tests.support.gate.worker_client import SHED, Act, dies_after
+from tests.support.world.worker_client import SHED, Act, dies_after
 
 HOUR_S = 3600.0
 

@@ -15,9 +15,9 @@ from dispatcher.model.tracing import NO_SPAN, Span
 from dispatcher.operations.calls.detached import execute_detached
 from dispatcher.otlp import OtlpTracing
 from dispatcher.processes.bootstrap import RealClock
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import accepted, begun, queued, read
-from tests.support.gate.worker_client import Act, dies_after
+from tests.support.world.memory_gate import Gate
+from tests.support.world.story import accepted, begun, queued, read
+from tests.support.world.worker_client import Act, dies_after
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CLIENT = f"00-{TRACE}-{SPAN}-01"

@@ -11,10 +11,9 @@ from dispatcher.model.errors import ConfigurationError, StoreUnavailable, Tenant
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.administration import Deleted, StoreAdmin, TenantData
 from dispatcher.operations.directory import CACHE_S, LOOK_S, WAITING_END_S
-from tests.support.gate.batch_story import batch_gate, line, runner, started
-from tests.support.gate.memory_gate import COMPLETION, MODEL, Gate
-from tests.support.gate.story import begun
-from tests.support.gate.worker_client import Act
+from tests.support.world.memory_gate import COMPLETION, MODEL, Gate
+from tests.support.world.story import batch_gate, begun, line, runner, started
+from tests.support.world.worker_client import Act
 
 BODY = {"model": MODEL, "prompt": "hello", "max_tokens": 3}
 LONG = Act(token_s=40.0)

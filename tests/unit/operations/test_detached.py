@@ -11,9 +11,9 @@ from dispatcher.model.commands import Gone, Return, Silent, Status, Waiting
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.kept import StoredAnswer
 from dispatcher.operations.calls.detached import HOLD_S, execute_detached, serve_launched
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import begun, followed, queued
-from tests.support.gate.worker_client import SHED, Act, dies_after, refuses
+from tests.support.world.memory_gate import Gate
+from tests.support.world.story import begun, followed, queued
+from tests.support.world.worker_client import SHED, Act, dies_after, refuses
 
 
 async def launched(gate: Gate, key: str = "k") -> str:

@@ -12,7 +12,7 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.operations import directory as module
 from dispatcher.operations.directory import CACHE_S, key_prefix, new_key
 from dispatcher.operations.limits import LimitSettings
-from tests.support.gate.memory_gate import Gate
+from tests.support.world.memory_gate import Gate
 
 
 async def test_asks_the_table_once_a_minute(gate: Gate) -> None:

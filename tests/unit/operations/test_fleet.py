@@ -13,7 +13,7 @@ from dispatcher.model.facts import WorkerSet
 from dispatcher.model.fleet import LoadableModel
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.pools import FRESH_S, PATIENCE_S, REMEMBERED_S, STALE_S, FleetView, with_each_model
-from tests.support.gate.memory_gate import Gate
+from tests.support.world.memory_gate import Gate
 
 A = Tenant("a")
 

@@ -17,9 +17,9 @@ from dispatcher.model.errors import (
 )
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder
 from dispatcher.operations.calls.followed import EVENTS_AHEAD_MAX
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import begun, dispatched, followed, read
-from tests.support.gate.worker_client import Act, ScriptedWorkers
+from tests.support.world.memory_gate import Gate
+from tests.support.world.story import begun, dispatched, followed, read
+from tests.support.world.worker_client import Act, ScriptedWorkers
 
 
 def lost(gate: Gate, call_id: str, attempt: int) -> None:

@@ -12,9 +12,9 @@ from dispatcher.operations.calls import results
 from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.results import last_try, numbered
 from dispatcher.operations.calls.submit import Known
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import followed, submitted
-from tests.support.gate.worker_client import SHED
+from tests.support.world.memory_gate import Gate
+from tests.support.world.story import followed, submitted
+from tests.support.world.worker_client import SHED
 
 
 async def shed(gate: Gate, times: int) -> None:

@@ -15,11 +15,11 @@ from dispatcher.operations.calls.ends import TAKE_BACK_MAX_S
 from dispatcher.operations.calls.submit import Known
 from dispatcher.operations.context import LASTING_S
 from dispatcher.operations.store_patience import STORE_PATIENCE_S
-from tests.support.gate.in_process import OFFER_S
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.store_faults import Slow
-from tests.support.gate.story import accepted, begun, dispatched, followed, queued, read, submitted
-from tests.support.gate.worker_client import UNREACHABLE, Act, dies_after
+from tests.support.world.in_process import OFFER_S
+from tests.support.world.memory_gate import Gate
+from tests.support.world.store_faults import Slow
+from tests.support.world.story import accepted, begun, dispatched, followed, queued, read, submitted
+from tests.support.world.worker_client import UNREACHABLE, Act, dies_after
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0995, 0.1, 0.1005, 0.3, 0.4])

@@ -11,9 +11,9 @@ from dispatcher.model.answers import Collected
 from dispatcher.model.errors import ConfigurationError, Refused
 from dispatcher.operations.limits import Budget, Limits, LimitSettings, TokenBucket
 from dispatcher.settings.config import load_config
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import asked, begun, followed
-from tests.support.virtual_time import LoopClock
+from tests.support.world.memory_gate import Gate
+from tests.support.world.story import asked, begun, followed
+from tests.support.world.virtual_time import LoopClock
 
 
 def refused(budget: Budget, tenant: str, amount: int = 1) -> Refused:

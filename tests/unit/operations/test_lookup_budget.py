@@ -13,7 +13,7 @@ import pytest
 from dispatcher.model.errors import Refused, Unauthorized
 from dispatcher.operations.directory import ADDRESSES_MAX, Directory, has_check, key_digest, new_key
 from tests.support.asgi import Call
-from tests.support.gate.memory_gate import Gate
+from tests.support.world.memory_gate import Gate
 
 FLOOD_PER_S, FLOOD_S = 1000, 5
 NUMBERS = count()

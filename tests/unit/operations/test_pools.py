@@ -18,11 +18,22 @@ from dispatcher.operations.pools import FRESH_S, REMEMBERED_S
 from dispatcher.operations.scaling import Waking
 from dispatcher.operations.usage import usage_of
 from dispatcher.policies.planning.slo import SloClass, SloClasses
-from tests.support.gate.batch_story import ended, errors, line, output, runner, started
-from tests.support.gate.in_process import InProcessGate
-from tests.support.gate.story import accepted, begun, queued, read, submitted
-from tests.support.gate.two_pools import TwoPools, two_pools
-from tests.support.scaling.service import CountedService
+from tests.support.scaling import CountedService
+from tests.support.world.in_process import InProcessGate
+from tests.support.world.memory_gate import TwoPools, two_pools
+from tests.support.world.story import (
+    accepted,
+    begun,
+    ended,
+    errors,
+    line,
+    output,
+    queued,
+    read,
+    runner,
+    started,
+    submitted,
+)
 
 NIGHT = SloClasses([SloClass("normal", 60.0), SloClass("night", 3600.0, is_deferred=True)])
 

@@ -8,9 +8,7 @@ import pytest
 
 from dispatcher.model.fleet import FleetLoad
 from dispatcher.operations.worker_count import ScaleDecision, ScaleSettings, ScaleState, scale
-from tests.support.scaling.fleet import CAPACITY_PER_S, Pool, World
-from tests.support.scaling.loads import arrivals, day, flood
-from tests.support.scaling.oracle import oracle_worker_s
+from tests.support.scaling import CAPACITY_PER_S, Pool, World, arrivals, day, flood, oracle_worker_s
 
 ZERO = ScaleSettings(workers_min=0, workers_max=10, scale_to_zero=True, hold_s=600.0, start_s=300.0)
 ONE = ScaleSettings(workers_min=1, workers_max=10)

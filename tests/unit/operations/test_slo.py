@@ -15,8 +15,8 @@ from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import ShardSettings
-from tests.support.gate.memory_gate import Gate, make_gate
-from tests.support.gate.story import asked, followed, submitted
+from tests.support.world.memory_gate import Gate, make_gate
+from tests.support.world.story import asked, followed, submitted
 
 CLASSES = SloClasses([SloClass("chat", 20.0), SloClass("normal", 60.0), SloClass("night", 3600.0, is_deferred=True)])
 

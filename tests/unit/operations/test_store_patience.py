@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.operations.store_patience import COLD_PATIENCE_S, STORE_PATIENCE_S, StorePatience
-from tests.support.virtual_time import run
+from tests.support.world.virtual_time import run
 
 
 async def answer_after(seconds: float) -> str:

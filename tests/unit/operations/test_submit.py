@@ -38,11 +38,11 @@ from dispatcher.policies.share_bounds import BURST_MAX, RATE_MIN, WEIGHT_MIN
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import ShardSettings
-from tests.support.gate.in_process import OFFER_S
-from tests.support.gate.memory_gate import POOL, Gate, make_gate
-from tests.support.gate.store_faults import FailsOnce
-from tests.support.gate.story import accepted, asked, begun, dispatched, followed, queued, read, submitted
-from tests.support.gate.worker_client import SHED, Act, refuses
+from tests.support.world.in_process import OFFER_S
+from tests.support.world.memory_gate import POOL, Gate, make_gate
+from tests.support.world.store_faults import FailsOnce
+from tests.support.world.story import accepted, asked, begun, dispatched, followed, queued, read, submitted
+from tests.support.world.worker_client import SHED, Act, refuses
 
 
 def accepts(gate: Gate) -> list[Accept]:

@@ -16,7 +16,7 @@ from dispatcher.operations.directory import CACHE_S, key_prefix
 from dispatcher.policies.clocks import Share
 from headgate.doctor.after import check_shares
 from headgate.doctor.finding import CheckResult
-from tests.support.gate.memory_gate import Gate
+from tests.support.world.memory_gate import Gate
 
 ACTOR = "arn:aws:iam::123456789012:user/ada"
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.operations.usage import merged, usage_of
-from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import asked, followed
+from tests.support.world.memory_gate import Gate
+from tests.support.world.story import asked, followed
 
 ROW = UsageRow("a", "", 5, 1, 10, 3, 16.0, 7)
 

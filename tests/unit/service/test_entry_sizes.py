@@ -15,8 +15,8 @@ from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.snapshot import dump
 from dispatcher.shard.state import indexes
 from dispatcher.stores.layout import ENTRY_BYTES_MAX
-from tests.support.gate.lone_shard import LoneShard
-from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
+from tests.support.world.lone_shard import LoneShard
+from tests.support.world.processes import SHARD, World, accept, in_virtual_time, report
 
 
 @in_virtual_time()

@@ -26,7 +26,7 @@ from dispatcher.shard.decide import decide
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump
 from dispatcher.shard.state.forgetting import forget
-from tests.support.gate.service_world import World, accept, end, in_virtual_time, report
+from tests.support.world.processes import World, accept, end, in_virtual_time, report
 
 SLOTS = 40
 

@@ -5,7 +5,7 @@ import pytest
 from dispatcher.model.errors import LogGap
 from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.snapshot import dump
-from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, accept, in_virtual_time, report
 
 
 async def written(world: World, entries: int) -> Replica:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher.service.garbage import BLOCKS_LEAST, GROWTH, GROWTH_MAX, Garbage
-from tests.support.gate.lone_shard import LoneShard
+from tests.support.world.lone_shard import LoneShard
 
 
 class FakeCollector:

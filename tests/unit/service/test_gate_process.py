@@ -16,7 +16,7 @@ from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link, make_store
 from dispatcher.service.link.finder import Leadership, read_leadership
 from dispatcher.settings.config import load_config
-from tests.support.gate.service_world import accept, report
+from tests.support.world.processes import accept, report
 
 SECRET = "a secret of sixteen or more characters"
 

@@ -7,7 +7,7 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.service.gate.follower import Delivery
 from dispatcher.service.gate.group_commit import PATIENT_S, GroupCommit, no_reply
 from dispatcher.service.gate.replica import COMMANDS_MAX, Replica
-from tests.support.gate.service_world import World, accept, end, in_virtual_time, report
+from tests.support.world.processes import World, accept, end, in_virtual_time, report
 
 
 async def committing(

@@ -15,7 +15,7 @@ from dispatcher.service.gate.replica import Replica
 from dispatcher.service.kept_answers import keep_answers
 from dispatcher.shard import steps
 from dispatcher.shard.codec import decode_entry
-from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, accept, in_virtual_time, report
 
 
 async def accepted(world: World, *, slots: int) -> Replica:

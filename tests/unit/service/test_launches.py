@@ -9,7 +9,7 @@ from dispatcher.service.gate.courier import AGAIN_S
 from dispatcher.service.gate.presence import GONE_SILENT_S
 from dispatcher.service.link.link import Link
 from dispatcher.shard.state.records import NO_PROCESS
-from tests.support.gate.service_world import World, accept, in_virtual_time, start_gates, start_worker
+from tests.support.world.processes import World, accept, in_virtual_time, start_gates, start_worker
 
 CALLS = 6
 SLOTS = 2

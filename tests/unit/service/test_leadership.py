@@ -13,7 +13,7 @@ from dispatcher.service.frames import Hello, encode_frames, encode_message
 from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
 from dispatcher.shard.snapshot import dump
-from tests.support.gate.service_world import (
+from tests.support.world.processes import (
     SHARD,
     World,
     accept,

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.model.commands import Offer, Over, Waiting
 from dispatcher.service.link.link import ASKS_MAX
-from tests.support.gate.service_world import World, end, in_virtual_time, new_call, start_gates, start_worker
+from tests.support.world.processes import World, end, in_virtual_time, new_call, start_gates, start_worker
 
 
 @in_virtual_time()

@@ -14,7 +14,8 @@ from dispatcher.service.link.route import ALONE_AFTER_S, SEARCH_S
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox
-from tests.support.gate.service_world import (
+from tests.support.worker.scripted_engine import ScriptedEngine
+from tests.support.world.processes import (
     SECRETS,
     SHARD,
     World,
@@ -25,7 +26,6 @@ from tests.support.gate.service_world import (
     start_gates,
     start_worker,
 )
-from tests.support.worker.scripted_engine import ScriptedEngine
 
 
 @in_virtual_time()

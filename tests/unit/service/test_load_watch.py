@@ -9,8 +9,8 @@ import pytest
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.service.load_watch import SLACK_S, LoadWatch, fleet_load
 from dispatcher.shard.settings import ShardSettings
-from tests.support.gate.lone_shard import LoneShard, report
-from tests.support.gate.service_world import SHARD, World, in_virtual_time, new_call, start_gates, start_worker
+from tests.support.world.lone_shard import LoneShard, report
+from tests.support.world.processes import SHARD, World, in_virtual_time, new_call, start_gates, start_worker
 
 CLASSES = ShardSettings(slack=Slack(5_000.0))
 

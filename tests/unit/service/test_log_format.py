@@ -19,15 +19,8 @@ from dispatcher.service.link.link import Link
 from dispatcher.service.log_keeper import LogKeeper, use_format
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.snapshot import dump, fields_of, load
-from tests.support.gate.lone_shard import LoneShard
-from tests.support.gate.service_world import (
-    SHARD,
-    World,
-    accept,
-    in_virtual_time,
-    start_gates,
-    start_worker,
-)
+from tests.support.world.lone_shard import LoneShard
+from tests.support.world.processes import SHARD, World, accept, in_virtual_time, start_gates, start_worker
 
 CACHED = 80
 

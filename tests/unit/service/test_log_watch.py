@@ -10,8 +10,8 @@ from dispatcher.model.commands import Accept, Done, Offer, Outcome, Present, Ref
 from dispatcher.model.errors import STORE_UNAVAILABLE, NotAccepted, StoreUnavailable
 from dispatcher.service.gate.group_commit import STALLED_S, WATCH_MAX_S, no_reply, unwritten
 from dispatcher.service.link.pending import LOG_PATIENCE_S, STEP_S, LogWatch, Pending
-from tests.support.gate.service_world import World, accept, end, in_virtual_time, report, start_worker
-from tests.support.virtual_time import LoopClock
+from tests.support.world.processes import World, accept, end, in_virtual_time, report, start_worker
+from tests.support.world.virtual_time import LoopClock
 from tests.unit.service.test_group_commit import committing
 
 

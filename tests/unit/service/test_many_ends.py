@@ -12,7 +12,7 @@ from dispatcher.service.gate.replica import KEEP_OUTCOMES_S, Replica
 from dispatcher.stores.dynamodb.requests import PENDING_PER_THREAD_MAX
 from dispatcher.stores.dynamodb.store import THREADS
 from dispatcher.stores.memory import MemoryStore
-from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, accept, in_virtual_time, report
 
 PENDING_MAX = THREADS * PENDING_PER_THREAD_MAX
 REQUEST_S = 0.005

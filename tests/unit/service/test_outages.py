@@ -12,7 +12,7 @@ from dispatcher.model.commands import Accept, Offer, Outcome, Over, Refused, Wai
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Accepted, Ended
 from dispatcher.shard.codec import decode_entry
-from tests.support.gate.service_world import SHARD, World, accept, end, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, accept, end, in_virtual_time, report
 
 CALLS_PER_S = 5
 ANSWERED_S = 2.0

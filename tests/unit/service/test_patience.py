@@ -7,7 +7,7 @@ import pytest
 from dispatcher.service.gate.presence import SILENT_S
 from dispatcher.service.gate.process import HOLD_OFF_S, STILL_WRITES_S
 from dispatcher.service.link.channel import PATIENCE_MAX_S, PATIENCE_S, SLOTS, TAIL_FACTOR, WINDOW_S, LinkPatience
-from tests.support.gate.service_world import World, in_virtual_time, start_gates
+from tests.support.world.processes import World, in_virtual_time, start_gates
 
 
 def test_without_receipts_it_is_the_least() -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from dispatcher.service.gate.planning import PlannerProcess, plan_of
 from dispatcher.shard.proposals import plan_input
-from tests.support.gate.lone_shard import T0, LoneShard
-from tests.support.gate.swapping import swap_report
+from tests.support.world.lone_shard import T0, LoneShard, swap_report
 
 
 async def test_another_process_makes_the_same_plan() -> None:

@@ -14,8 +14,8 @@ from dispatcher.policies.planning.fleet import DRAIN_S
 from dispatcher.service.gate.follower import Offload, at_once
 from dispatcher.service.gate.planning import REPLAN_S, SWEEP_S
 from dispatcher.shard.codec import decode_entry
-from tests.support.gate.service_world import SHARD, World, in_virtual_time, new_call, start_worker
-from tests.support.gate.swapping import swap_report
+from tests.support.world.lone_shard import swap_report
+from tests.support.world.processes import SHARD, World, in_virtual_time, new_call, start_worker
 
 BOUND_S = 2 * (10.0 + DRAIN_S + 1.0)
 """Three waiting models take turns on two workers. One or two are loaded in half of it."""

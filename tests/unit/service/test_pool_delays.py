@@ -8,8 +8,8 @@ from dispatcher.model.commands import Tick
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.service.load_watch import LoadWatch, pool_delays
 from dispatcher.shard.settings import ShardSettings
-from tests.support.gate.lone_shard import LoneShard, report
-from tests.support.gate.service_world import SHARD, World, in_virtual_time, new_call, start_gates, start_worker
+from tests.support.world.lone_shard import LoneShard, report
+from tests.support.world.processes import SHARD, World, in_virtual_time, new_call, start_gates, start_worker
 
 
 def test_an_empty_pool_has_no_delays() -> None:

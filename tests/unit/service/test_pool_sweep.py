@@ -13,7 +13,7 @@ from dispatcher.processes.pool_sweep import PoolSweep
 from dispatcher.service.link.link import Link
 from dispatcher.settings.config import load_config
 from dispatcher.shard.state.records import NO_PROCESS
-from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, start_worker
+from tests.support.world.processes import SHARD, World, accept, in_virtual_time, start_worker
 
 CALLS = 4
 SLOTS = 2

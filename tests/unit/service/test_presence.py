@@ -19,7 +19,7 @@ from dispatcher.service.gate.presence import (
     Presence,
 )
 from dispatcher.service.gate.replica import Replica
-from tests.support.gate.service_world import World, accept, in_virtual_time, report
+from tests.support.world.processes import World, accept, in_virtual_time, report
 
 
 class Clock:

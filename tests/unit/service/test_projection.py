@@ -17,7 +17,7 @@ from dispatcher.service.gate.replica import Replica
 from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.service.snapshots import UNSAVED_S, Projection, Snapshots
 from dispatcher.stores.memory import MemoryStore
-from tests.support.gate.service_world import SHARD, World, accept, end, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, accept, end, in_virtual_time, report
 
 HOUR = 500_000
 LONG_S = 100 * HOUR_S

@@ -11,7 +11,7 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.service.gate.follower import POSITION_MAX_AGE_S
 from dispatcher.service.gate.replica import COMMANDS_MAX, Deposed, Replica
 from dispatcher.shard.snapshot import dump
-from tests.support.gate.service_world import World, accept, end, in_virtual_time, report
+from tests.support.world.processes import World, accept, end, in_virtual_time, report
 
 
 async def joined(world: World, name: str, *workers: tuple[str] | tuple[str, int]) -> Replica:

@@ -8,7 +8,7 @@ from dispatcher.service.gate.replica import Replica
 from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.service.snapshots import IDLE_S, INTERVAL_S, UNSAVED_S, Snapshots
 from dispatcher.stores.memory import MemoryStore
-from tests.support.gate.service_world import SHARD, World, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, in_virtual_time, report
 
 LIMIT_S = 10 * IDLE_S
 

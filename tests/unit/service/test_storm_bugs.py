@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.gate.storm.bugs import BUGS
-from tests.support.gate.storm.bugs.registry import Bug
+from tests.support.world.storm.bugs import BUGS
+from tests.support.world.storm.bugs.registry import Bug
 
 
 @pytest.mark.parametrize("bug", BUGS.values(), ids=list(BUGS))

@@ -11,8 +11,8 @@ from dispatcher.model.commands import Status, Tick, Waiting
 from dispatcher.model.errors import StoreUnavailable, WrongClock
 from dispatcher.service.gate.replica import Replica
 from dispatcher.stores.memory import MemoryLog
-from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
-from tests.support.virtual_time import LoopClock
+from tests.support.world.processes import SHARD, World, accept, in_virtual_time, report
+from tests.support.world.virtual_time import LoopClock
 
 HOUR_S = 3600.0
 

@@ -15,8 +15,8 @@ from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.state import remembered
 from dispatcher.shard.state.forgetting import forget
 from dispatcher.shard.state.remembered import ENDS_KEPT_S
-from tests.support.gate.lone_shard import LoneShard, report
-from tests.support.gate.service_world import accept as accept_command
+from tests.support.world.lone_shard import LoneShard, report
+from tests.support.world.processes import accept as accept_command
 
 THROTTLED = ShardSettings(throttling=ThrottleLimits(user=2, app=100))
 

@@ -8,7 +8,7 @@ from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Over, Tick
 from dispatcher.model.facts import Entry, TenantSet
 from dispatcher.shard.shard import Shard
-from tests.support.gate.lone_shard import T0, LoneShard, report
+from tests.support.world.lone_shard import T0, LoneShard, report
 
 
 def served(shard: LoneShard, running: str, sent: dict[str, str], most: int) -> list[str]:

@@ -8,7 +8,7 @@ from dispatcher.model.commands import Return, Tick
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.state.records import FAILED_MOST, RECENT, next_causes
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report
 
 
 def state_of(shard: LoneShard, worker: str = "w") -> str:

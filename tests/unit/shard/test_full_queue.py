@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.commands import Offer, Outcome, Refused, Waiting
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report
 
 
 def arrive_together(shard: LoneShard, count: int, waiting_max: int) -> list[Outcome]:

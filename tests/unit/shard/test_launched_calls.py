@@ -11,8 +11,8 @@ from dispatcher.model.commands import Accept, End, Gone, Offer, Over, Return, Si
 from dispatcher.model.facts import Entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
-from tests.support.gate.lone_shard import MODEL, LoneShard, report
-from tests.support.gate.storm.oracles.ends import canonical
+from tests.support.world.lone_shard import MODEL, LoneShard, report
+from tests.support.world.storm.oracles.ends import canonical
 
 NUMBERS = count(1)
 

@@ -10,7 +10,7 @@ from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
-from tests.support.gate.lone_shard import T0, LoneShard, report
+from tests.support.world.lone_shard import T0, LoneShard, report
 
 A = LoadableModel("a", 0.0, 4096, 4.0, 100.0, ("chat",))
 B = LoadableModel("b", 3.0, 8192, 4.0, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.policies.clocks import LEAD_MAX
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report
 
 CALL = 500.0
 

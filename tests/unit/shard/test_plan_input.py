@@ -12,8 +12,7 @@ from dispatcher.policies.planning.history import ArrivalForecast
 from dispatcher.policies.planning.plan import Plan, PlannedGroup, make_plan
 from dispatcher.shard.proposals import plan_command, plan_input, predicts_miss
 from dispatcher.shard.settings import ShardSettings
-from tests.support.gate.lone_shard import T0, LoneShard
-from tests.support.gate.swapping import swap_report
+from tests.support.world.lone_shard import T0, LoneShard, swap_report
 
 SWAPS = {"a": 2.0, "b": 2.0}
 

@@ -13,8 +13,7 @@ from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.swapping import MODELS_S, SKEW_S
-from tests.support.gate.lone_shard import T0, LoneShard
-from tests.support.gate.swapping import swap_report
+from tests.support.world.lone_shard import T0, LoneShard, swap_report
 
 SWAPS = {"a": 2.0, "b": 2.0}
 NOW = T0 + 100.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatcher.model.commands import End, Gone, Offer, Over, Present, Silent, Tick, Waiting
 from dispatcher.shard.settings import ShardSettings
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report
 
 
 def gate(slots: int = 1) -> LoneShard:

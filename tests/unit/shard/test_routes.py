@@ -11,7 +11,7 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, fields_of, load
 from dispatcher.shard.state.records import FAILED_MOST, UNREACHED_KEPT
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report
 
 
 def fleet(*workers: str, slots: int = 4) -> LoneShard:

@@ -9,7 +9,7 @@ from dispatcher.model.facts import Dispatched
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.shard.settings import ShardSettings, TierFloors
 from dispatcher.shard.snapshot import dump, load
-from tests.support.gate.lone_shard import T0, LoneShard, report
+from tests.support.world.lone_shard import T0, LoneShard, report
 
 SLACK = Slack(window=10.0, urgent_s=60.0)
 

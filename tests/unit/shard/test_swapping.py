@@ -17,8 +17,7 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.state.records import ORDER_MARGIN_S, SLOW_SWAPS
 from dispatcher.shard.swapping import DRAIN_MIN_S
-from tests.support.gate.lone_shard import T0, LoneShard
-from tests.support.gate.swapping import HEARTBEAT_S, SwappingWorker, heartbeats, swap_report
+from tests.support.world.lone_shard import HEARTBEAT_S, T0, LoneShard, SwappingWorker, heartbeats, swap_report
 
 SWAPS = {"a": 3.0, "b": 3.0, "c": 3.0}
 RESIDENT_S = 15.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.model.commands import Refused
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.shard.settings import SATURATED, ShardSettings
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report
 
 LIMITS = ThrottleLimits(user=2, app=5, apps={"small": 1}, window_s=30.0)
 FULL = report("w", 100, kv_use=SATURATED)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.shard.settings import ShardSettings, TierFloors
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report
 
 ORDER = ("background", "standard", "premium")
 

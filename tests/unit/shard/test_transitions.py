@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from tests.support.world.transitions import TRANSITIONS, CallState, find_state
 
 from dispatcher.model.call import TenantConfig
 from dispatcher.model.commands import Accept, Cancel, Command, End, Gone, Leave, Present, Report, Return, Silent, Tick
@@ -13,9 +14,8 @@ from dispatcher.shard.fold import fold
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
-from tests.support.gate import transition_page
-from tests.support.gate.lone_shard import LoneShard, report
-from tests.support.gate.transitions import TRANSITIONS, CallState, find_state
+from tests.support import transition_page
+from tests.support.world.lone_shard import LoneShard, report
 
 Seen = set[tuple[CallState, type[Fact], CallState]]
 PROCESSES = ("p", "q", "r")

@@ -7,7 +7,7 @@ import pytest
 from dispatcher.model.commands import Tick
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.shard.settings import ShardSettings
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report
 
 
 @pytest.mark.parametrize("slack", [None, Slack()])

@@ -13,7 +13,7 @@ from dispatcher.shard.codec import pack
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, fields_of, load
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report
 
 DAY_S = 24 * HOUR_S
 ROWS = ("workers", "processes", "tenants", "calls", "usage", "interactions", "ends")

@@ -14,7 +14,7 @@ from dispatcher.shard.state.state import State
 from dispatcher.shard.waits import estimate as waits
 from dispatcher.shard.waits.estimate import expected_wait
 from dispatcher.shard.waits.record import COSTS_MAX, Pace, WaitRecord
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report
 
 EACH_S = 1.0
 TOKENS = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatcher.model.commands import call_id
 from dispatcher.shard.state.records import ACCEPTED_KEPT, Process
-from tests.support.gate.lone_shard import T0, LoneShard
+from tests.support.world.lone_shard import T0, LoneShard
 
 
 def accept(shard: LoneShard, number: int, floor: int) -> None:

@@ -7,7 +7,7 @@ from dispatcher.model.kept import ATTEMPTS_MAX
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.records import FAILED_MOST, RECENT
 from dispatcher.shard.workers import RETIRE_S
-from tests.support.gate.lone_shard import MODEL, LoneShard, report
+from tests.support.world.lone_shard import MODEL, LoneShard, report
 
 REST_S = ShardSettings().rest_s
 

@@ -21,10 +21,10 @@ from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingSta
 from gpu_worker.service.executions.engine_reader import FIRST_TOKENS_MAX, Tally
 from gpu_worker.service.metric_lines import MetricLines
 from tests.support.emf import DIMENSIONS_MAX, METRICS_MAX, Series, parse, series_in
-from tests.support.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.metric_lines import write_metrics
 from tests.support.worker.scripted_engine import FailingEngine, ScriptedEngine
+from tests.support.world.virtual_time import run
 
 TENANT = "canary-tenant-3317"
 DIMENSIONS = (("model", "scripted"), ("pool", "gpus"), ("service", "headgate"))

@@ -19,9 +19,9 @@ from gpu_worker.policies.preemption import Eviction, Resident, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges
 from gpu_worker.service.health.failures import FailureKind, ProbeVerdict
 from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
-from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
+from tests.support.world.virtual_time import START, run
 
 ALERTS = Path(__file__).parents[3] / "gpu_worker/alerts.yaml"
 LABELS = ("strategy", "tier", "kind", "quantile", "tenant", "by", "reason", "model", "outcome", "verdict")

@@ -9,8 +9,8 @@ import pytest
 from gpu_worker.engines.interface import own_order
 from gpu_worker.engines.model_swaps import REST_S, ModelSwaps, SwapFailed
 from gpu_worker.engines.registry import EngineUnavailable
-from tests.support.virtual_time import run
 from tests.support.worker.swapped_models import Models, prepared
+from tests.support.world.virtual_time import run
 
 
 def names(swaps: ModelSwaps) -> list[str]:

@@ -18,9 +18,9 @@ from dispatcher.model.commands import Command, Done, End, Outcome, Refused, Retu
 from dispatcher.model.errors import StoreUnavailable
 from gpu_worker.service.executions.outbox import PAUSE_FIRST_S, PAUSE_MAX_S, TRY_S, Outbox
 from gpu_worker.service.executions.outbox_journal import Journal
-from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.outbox_process import PENDING
+from tests.support.world.virtual_time import START, LoopClock, run
 
 END = End("i", 1, "done", 5, 3)
 RETURN = Return("j", 2, "refused", "w")

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, ExecutionToken
 from gpu_worker.service.executions.executions import KEEP_S, SKEW_S, TOKEN_S, SeenAttempts
-from tests.support.virtual_time import LoopClock
+from tests.support.world.virtual_time import LoopClock
 
 
 class Clock(LoopClock):

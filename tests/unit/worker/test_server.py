@@ -17,9 +17,9 @@ from dispatcher.workers.wire import BODY_BYTES_MAX, encode_order
 from gpu_worker.engines.interface import EngineError, EngineEvent
 from gpu_worker.service.server import BODY_S, STALLED_S, make_app, metrics_token, stats_token
 from tests.support.asgi import Call, Caller
-from tests.support.virtual_time import START, run
 from tests.support.worker.harness import SECRET, WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine, prompt_of
+from tests.support.world.virtual_time import START, run
 
 
 def refusal(events: list[WorkEvent]) -> tuple[int, str]:

@@ -14,9 +14,9 @@ from gpu_worker.engines.interface import EngineError, Evicted, RefusedByPolicy
 from gpu_worker.policies.shedding import Shedder, ShedSettings
 from gpu_worker.policies.slo import Attainment, Slo, SloMonitor, SloSettings, SloTargets
 from gpu_worker.service.slo_watch import SloWatch
-from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.harness import WorkerHarness, order, read
 from tests.support.worker.scripted_engine import FailingEngine, ScriptedEngine
+from tests.support.world.virtual_time import START, LoopClock, run
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 

@@ -8,8 +8,8 @@ from gpu_worker.engines.interface import Token, own_order
 from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
 from gpu_worker.engines.sleeping_engines import FAILURES_MAX
 from gpu_worker.engines.supervised import SupervisedEngine
-from tests.support.virtual_time import run
 from tests.support.worker.swapped_models import DEVICE_BYTES, SLEEP_BYTES, Models, prepared
+from tests.support.world.virtual_time import run
 
 ROOM_FOR_ALL = 10 * SLEEP_BYTES
 SWAP_S, WAKE_S = 5.1, 1.1

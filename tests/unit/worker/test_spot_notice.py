@@ -14,7 +14,7 @@ import pytest
 
 from gpu_worker.service.spot_notice import LAST_S, READ_EVERY_S, SpotNotice
 from tests.support.hang_guard import HANG_S
-from tests.support.virtual_time import START, LoopClock, run
+from tests.support.world.virtual_time import START, LoopClock, run
 
 SCRIPT = Path(__file__).parents[3] / "infra" / "fleet" / "spot_notice.sh"
 TOKEN = "a-token"

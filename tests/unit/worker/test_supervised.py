@@ -24,9 +24,9 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
 from gpu_worker.policies.scheduling_stats import SchedulingStats
-from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
+from tests.support.world.virtual_time import START, LoopClock, run
 
 
 @dataclass

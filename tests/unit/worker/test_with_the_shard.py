@@ -16,10 +16,10 @@ from dispatcher.model.worker_protocol import Finished, WorkOrder
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.service.agent import OFFER_S, AgentSettings
-from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.gate import DecidingGate
 from tests.support.worker.harness import SLOTS, WorkerHarness, order
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
+from tests.support.world.virtual_time import START, LoopClock, run
 
 PROCESS = "pppppppppppp"
 HEARTBEAT_S = 1.2 * AgentSettings().heartbeat_s

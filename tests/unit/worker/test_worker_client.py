@@ -16,9 +16,9 @@ from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, cache_salt, ve
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.workers.client import CLOSING_S, LINE_BYTES_MAX, BrokenConnection, HttpWorkerClient, NotSent
 from dispatcher.workers.wire import encode_event
-from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.connections import Posted, ScriptedAnswer, ScriptedConnections
 from tests.support.worker.harness import SECRET, SECRETS, WorkerHarness, offer, order
+from tests.support.world.virtual_time import START, LoopClock, run
 
 WHOLE = [
     encode_event(Started(1)),

@@ -19,8 +19,8 @@ from dispatcher.operations.limits import LimitSettings
 from dispatcher.workers import client as worker_connections
 from dispatcher.workers.client import HttpWorkerClient
 from dispatcher.workers.wire import encode_event
-from tests.support.virtual_time import LoopClock
 from tests.support.worker.harness import SECRETS, order
+from tests.support.world.virtual_time import LoopClock
 
 LINES = [encode_event(event) for event in (Started(1), Token("a", 1), Finished("stop", 1, 1))]
 CALLS = 5

@@ -18,9 +18,9 @@ from dispatcher.model.worker_protocol import WorkEvent, WorkOrder, WorkRefused
 from dispatcher.workers import client as worker_connections
 from dispatcher.workers.client import LINE_BYTES_MAX, AiohttpConnections, HttpWorkerClient
 from gpu_worker.__main__ import bound
-from tests.support.virtual_time import LoopClock
 from tests.support.worker.harness import SECRETS, order
 from tests.support.worker.raw_worker import EVENTS, HEAD, LINES, Connection, RawWorker, Script, raw_worker
+from tests.support.world.virtual_time import LoopClock
 
 LARGE = order(body={"prompt": "x" * 8_000_000})
 """More than the buffers of both ends hold."""

@@ -14,8 +14,8 @@ from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, Wo
 from dispatcher.policies.tiers import Tier
 from dispatcher.workers.wire import OrderRefused, encode_event, encode_order, parse_event, parse_order
 from gpu_worker.service.executions.engine_reader import engine_order
-from tests.support.virtual_time import START
 from tests.support.worker.harness import order
+from tests.support.world.virtual_time import START
 
 GOOD = json.loads(encode_order(order()))
 

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.serving import HEARTBEAT_S, LONG, SETTINGS, serving
+from tests.support.world.virtual_time import START, run
 
 
 class TestCutOff:

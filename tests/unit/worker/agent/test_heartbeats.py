@@ -10,10 +10,10 @@ import pytest
 
 from dispatcher.model.commands import Command, Done, Outcome, Report
 from dispatcher.model.errors import StoreUnavailable
-from tests.support.virtual_time import START, run
 from tests.support.worker.harness import IDENTITY, WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
 from tests.support.worker.serving import HEARTBEAT_S, LONG, SETTINGS, serving
+from tests.support.world.virtual_time import START, run
 
 
 class TestHeartbeats:

@@ -7,9 +7,9 @@ import json
 
 from dispatcher.model.commands import Attempts, Command, Outcome, Return
 from gpu_worker.service.agent import OFFER_S, UNKNOWN_S, HeldAttempts
-from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.serving import HEARTBEAT_S, LONG, SETTINGS, serving
+from tests.support.world.virtual_time import START, run
 
 
 class TestOffers:

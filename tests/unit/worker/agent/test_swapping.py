@@ -11,10 +11,10 @@ import pytest
 
 from dispatcher.model.commands import Report
 from gpu_worker.service.swapper import DRAIN_S, Swapper
-from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.serving import SETTINGS, drained, serving
 from tests.support.worker.swapped_models import Models, prepared
+from tests.support.world.virtual_time import START, run
 
 
 @asynccontextmanager

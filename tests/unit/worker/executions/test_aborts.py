@@ -10,9 +10,9 @@ import pytest
 
 from dispatcher.model.commands import Return
 from gpu_worker.service.executions.execution import Abort
-from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order, read
 from tests.support.worker.scripted_engine import ScriptedEngine, TokenizingEngine
+from tests.support.world.virtual_time import START, run
 
 
 class TestAborts:

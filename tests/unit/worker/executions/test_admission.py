@@ -14,9 +14,9 @@ from dispatcher.model.commands import Done, End, Return
 from gpu_worker.service.executions.execution import Abort
 from gpu_worker.service.executions.executions import ALIVE, RETURN_S, Refusal
 from gpu_worker.service.executions.outbox import PENDING_MAX
-from tests.support.depth import at_depth
-from tests.support.virtual_time import START, run
+from tests.support.duration import at_depth
 from tests.support.worker.harness import SLOTS, WorkerHarness, order
+from tests.support.world.virtual_time import START, run
 
 
 class TestAdmission:

@@ -11,9 +11,9 @@ from dispatcher.model.commands import End
 from dispatcher.model.kept import StoredAnswer, cached_tokens_of
 from dispatcher.operations.calls.results import last_event
 from gpu_worker.engines.interface import Finished, WorkOrder
-from tests.support.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine, TokenizingEngine
+from tests.support.world.virtual_time import run
 
 
 class TestAnswers:

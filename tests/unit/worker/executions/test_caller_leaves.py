@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpu_worker.engines.interface import EngineError
-from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import FailingEngine, TokenizingEngine
+from tests.support.world.virtual_time import START, run
 
 
 async def left(harness: WorkerHarness, lines_read: int, **fields: Any) -> None:

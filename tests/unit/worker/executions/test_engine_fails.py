@@ -8,9 +8,9 @@ import pytest
 
 from dispatcher.model.commands import Return
 from gpu_worker.engines.interface import EngineError, Evicted
-from tests.support.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import FailingEngine
+from tests.support.world.virtual_time import run
 
 
 class TestTheEngineFails:

@@ -10,8 +10,8 @@ import pytest
 from dispatcher.model.commands import Over
 from dispatcher.workers.wire import parse_event
 from gpu_worker.service.executions.executions import ALIVE
-from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
+from tests.support.world.virtual_time import START, run
 
 
 class TestTheLastEvent:

@@ -14,8 +14,8 @@ from gpu_worker.engines.interface import EngineError, WorkOrder
 from gpu_worker.service.health.engine_health import EVERY_S
 from gpu_worker.service.health.failures import PROBE_TENANT
 from gpu_worker.service.health.limits import FREE, HOLD_MAX_S
-from tests.support.virtual_time import run
 from tests.support.worker.fleet import Fault, FaultyEngine, Fleet, fleet
+from tests.support.world.virtual_time import run
 
 T = TypeVar("T")
 SLOTS = 16

@@ -15,8 +15,8 @@ from gpu_worker.engines.interface import Finished, RefusedByPolicy, Started, Wor
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.policies.fairness.accounting import TenantService
 from gpu_worker.policies.fairness.tiered import make_queue
-from tests.support.virtual_time import run
 from tests.support.worker.openai_server import FakeServer, counting, engine_of, last, options, outcome
+from tests.support.world.virtual_time import run
 
 
 def asked(name: str, tenant: str, tokens: int = 10, **given: Any) -> WorkOrder:

@@ -23,7 +23,6 @@ from gpu_worker.engines.interface import (
     own_order,
 )
 from gpu_worker.engines.openai.server_api import TEMPLATE_TOKENS
-from tests.support.virtual_time import run
 from tests.support.worker.openai_server import (
     CARD,
     DONE,
@@ -41,6 +40,7 @@ from tests.support.worker.openai_server import (
     text,
     usage,
 )
+from tests.support.world.virtual_time import run
 
 CONTEXT = 1000
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}

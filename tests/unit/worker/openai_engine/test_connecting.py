@@ -15,8 +15,8 @@ from gpu_worker.engines.openai.server_api import ServerOptions
 from gpu_worker.engines.registry import EngineUnavailable, make_engine
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.policies.fairness.tiered import make_queue
-from tests.support.virtual_time import LoopClock, run
 from tests.support.worker.openai_server import CARD, MODEL, FakeServer, counting, last, options, outcome, says
+from tests.support.world.virtual_time import LoopClock, run
 
 REQUEST = own_order("a", "t", {"messages": [{"role": "user", "content": "x"}]}, 3, Endpoint.CHAT)
 

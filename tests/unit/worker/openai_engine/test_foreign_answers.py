@@ -16,9 +16,9 @@ from dispatcher.workers.client import LINE_BYTES_MAX
 from dispatcher.workers.wire import encode_event, parse_event
 from gpu_worker.engines.interface import EngineError, EngineEvent, own_order
 from gpu_worker.engines.openai.normal.answer import KINDS_MAX, Oddities
-from tests.support.virtual_time import run
 from tests.support.worker.foreign_answers import ESTIMATED, Kind, kinds
 from tests.support.worker.openai_server import DONE, FakeServer, chunk, engine_of, outcome, says
+from tests.support.world.virtual_time import run
 
 KINDS = list(kinds())
 ANSWERS = [kind for kind in KINDS if not kind.error]

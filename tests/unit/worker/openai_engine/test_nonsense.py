@@ -14,7 +14,6 @@ from gpu_worker.engines.interface import EngineError, EngineEvent, Finished, Wor
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.sse import LINE_BYTES_MAX
 from gpu_worker.policies.fairness.tiered import make_queue
-from tests.support.virtual_time import run
 from tests.support.worker.openai_server import (
     DONE,
     JSON,
@@ -31,6 +30,7 @@ from tests.support.worker.openai_server import (
     usage,
 )
 from tests.support.worker.socket_server import END, HEAD, RawScript, SocketServer, piece
+from tests.support.world.virtual_time import run
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 TEXT = chunk("a", usage=(7, 1))

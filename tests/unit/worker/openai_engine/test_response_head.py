@@ -10,8 +10,8 @@ import pytest
 from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import EngineError, own_order
 from gpu_worker.engines.openai.client import RETRY_AFTER_MAX_S, is_framed, retry_after_s
-from tests.support.virtual_time import run
 from tests.support.worker.openai_server import JSON, FakeServer, engine_of, outcome, says
+from tests.support.world.virtual_time import run
 
 DATE = "Wed, 21 Oct 2026 07:28:00 GMT"
 

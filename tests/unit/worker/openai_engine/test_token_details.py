@@ -8,8 +8,8 @@ import pytest
 
 from gpu_worker.engines.interface import Finished, own_order
 from gpu_worker.policies.fairness.accounting import TenantService
-from tests.support.virtual_time import run
 from tests.support.worker.openai_server import DONE, FakeServer, chunk, data, engine_of, last, outcome, says
+from tests.support.world.virtual_time import run
 
 PROMPT = 100
 
