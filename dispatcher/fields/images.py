@@ -60,7 +60,7 @@ def _size(url: str) -> tuple[int, int] | None:
         data = base64.b64decode(url[head.end() :].encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
         return None
-    return size_of(data)
+    return image_size(data)
 
 
 Size = tuple[int, int]
@@ -68,7 +68,7 @@ _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG's start-of-frame markers: all of C0 to CF but the tables C4 and CC, and C8, which is reserved."""
 
 
-def size_of(data: bytes) -> Size | None:
+def image_size(data: bytes) -> Size | None:
     """Return (width, height) in pixels. None if it is no PNG, JPEG, GIF or WebP image, or if the header is damaged."""
     for magic, read in _FORMATS:
         if data.startswith(magic):

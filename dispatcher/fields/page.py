@@ -33,7 +33,7 @@ PARTS: tuple[FieldTable, ...] = (
     chat_objects.STRUCTURED_OUTPUTS,
     common.STREAM_OPTIONS,
     common.REPETITION_DETECTION,
-    tables.STREAM_OPTIONS,
+    tables.RESPONSE_STREAM_OPTIONS,
     tables.REASONING_OPTIONS,
     tables.TEXT_OPTIONS,
     *response_objects.OBJECTS,

@@ -126,7 +126,7 @@ def _check_object(schema: dict[str, Any], at: str, reading: Reading) -> None:
             raise invalid(at, f"`{name}` must begin with `#`: a schema is not fetched from elsewhere")
     for pattern in _patterns(schema):
         reading.pattern_chars += len(pattern)
-        if reading.pattern_chars > ALL_PATTERN_CHARS_MAX or not is_bounded(pattern):
+        if reading.pattern_chars > ALL_PATTERN_CHARS_MAX or not _is_bounded(pattern):
             raise invalid(at, "its regular expressions are too long, or too large with their repetitions written out")
 
 
@@ -209,16 +209,16 @@ class PatternShape(Scalar):
     def read(self, value: object, at: str, reading: Reading) -> str:
         if not isinstance(value, str):
             raise invalid(at, "a text is required")
-        if not is_bounded(value):
+        if not _is_bounded(value):
             raise invalid(at, f"a {self.text()} is required")
         return value
 
 
-def is_bounded(pattern: str) -> bool:
-    return 1 <= len(pattern) <= PATTERN_CHARS_MAX and size_of(pattern) <= PATTERN_SIZE_MAX
+def _is_bounded(pattern: str) -> bool:
+    return 1 <= len(pattern) <= PATTERN_CHARS_MAX and pattern_size(pattern) <= PATTERN_SIZE_MAX
 
 
-def size_of(pattern: str) -> int:
+def pattern_size(pattern: str) -> int:
     """Return the number of characters and classes after all counted repetitions are written out.
 
     An unclosed group counts as closed at the end. Parentheses that are no group (lookahead, flags) count as groups.

@@ -170,7 +170,7 @@ _OF_VLLM = (
     *("structured_outputs",),
 )
 
-STREAM_OPTIONS = FieldTable(
+RESPONSE_STREAM_OPTIONS = FieldTable(
     "stream_options of a response",
     {"include_obfuscation": label("It adds random characters to OpenAI's events; the gate adds none.")},
 )
@@ -199,7 +199,7 @@ RESPONSES_ONLY: Mapping[str, Field] = {
     "max_tool_calls": label("It limits the calls of OpenAI's built-in tools; the gate has none."),
     "previous_response_id": Field(Kind.READ, Text(NAME_CHARS_MAX, 1), "A stored response of the same tenant."),
     "store": Field(Kind.READ, Flag(), "Stored unless it is false."),
-    "stream_options": Field(Kind.READ, Record(STREAM_OPTIONS), neutral=({},)),
+    "stream_options": Field(Kind.READ, Record(RESPONSE_STREAM_OPTIONS), neutral=({},)),
     "text": Field(Kind.READ, Record(TEXT_OPTIONS), neutral=({},)),
     "reasoning": Field(Kind.READ, Record(REASONING_OPTIONS), neutral=({},)),
     "tools": Field(Kind.READ, RESPONSE_TOOLS, _TRANSLATED, neutral=([],), capability=TOOLS_NEED),
@@ -230,7 +230,7 @@ RESPONSES: Mapping[str, Field] = merged(OURS, RESPONSES_ONLY, _SHARED, LABELS, S
 
 
 RESPONSES_PATH = "/v1/responses"
-ENDPOINTS: Mapping[str, Endpoint] = {
+BATCH_ENDPOINTS: Mapping[str, Endpoint] = {
     "/v1/chat/completions": Endpoint.CHAT,
     "/v1/completions": Endpoint.COMPLETION,
     "/v1/embeddings": Endpoint.EMBEDDINGS,
@@ -245,7 +245,7 @@ _KEPT = "The service keeps all files for the same time, and each file object say
 
 BATCH: Mapping[str, Field] = {
     "input_file_id": Field(Kind.READ, Text(128, 1), required=True),
-    "endpoint": Field(Kind.READ, Word(tuple(ENDPOINTS)), "The path of all lines.", required=True),
+    "endpoint": Field(Kind.READ, Word(tuple(BATCH_ENDPOINTS)), "The path of all lines.", required=True),
     "completion_window": Field(
         Kind.READ,
         Text(3, 2, r"([1-9]|1[0-9]|2[0-4])h", f"a number of hours from 1h to {WINDOW_HOURS_MAX}h"),

@@ -39,7 +39,7 @@ TEXT: frozenset[str] = frozenset({Capability.CHAT, Capability.COMPLETION})
 """What every engine that generates text supports."""
 
 
-def common(registered: Iterable[Iterable[str]]) -> frozenset[str]:
+def common_capabilities(registered: Iterable[Iterable[str]]) -> frozenset[str]:
     """Return what all workers support. A worker that registered nothing is of an older version and generates text."""
     each = [frozenset(names) or TEXT for names in registered]
     return frozenset.intersection(*each) if each else frozenset()

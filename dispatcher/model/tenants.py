@@ -18,7 +18,7 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 
 SEPARATOR = "."
-"""It stands between name and id. Names of blobs may have it (model/records/files.py), and names of tenants may not."""
+"""It stands between name and id. Names of blobs may have it (model/batches.py), and names of tenants may not."""
 
 
 def new_identity(name: str, identifier: str) -> str:

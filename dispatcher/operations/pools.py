@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.fleet import common
+from dispatcher.model.fleet import common_capabilities
 from dispatcher.model.kept import Invocation
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.scaling import Waking
@@ -85,7 +85,7 @@ class FleetView:
 
     def capabilities(self, model: str) -> frozenset[str]:
         """Return what all workers of the model support, by the last view: the gate may choose any of them."""
-        return common(each.capabilities for each in with_each_model(self._workers) if each.model == model)
+        return common_capabilities(each.capabilities for each in with_each_model(self._workers) if each.model == model)
 
     async def worker_for(self, tenant: Tenant, model: str) -> WorkerSet:
         """Return a worker of the model, as it is with the model loaded.

@@ -12,7 +12,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from dispatcher.model.errors import InvalidRequest, TenantError, UnknownInvocation
 from dispatcher.model.kept import Invocation
 from dispatcher.operations.calls.answer import body_of, progress_of
-from dispatcher.operations.calls.results import error_of, latest
+from dispatcher.operations.calls.results import error_of, latest_of_key
 from dispatcher.operations.context import Context
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import logger, metrics
@@ -43,7 +43,7 @@ async def result(context: Context, event: Any) -> dict[str, Any]:
 
 async def _result(context: Context, tenant: str, key: str) -> dict[str, Any]:
     """Raises UnknownInvocation."""
-    invocation = await latest(context, tenant, key)
+    invocation = await latest_of_key(context, tenant, key)
     if invocation is None:
         raise UnknownInvocation()
     progress = await progress_of(context, invocation)

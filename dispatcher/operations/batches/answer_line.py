@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dispatcher.fields.parse import parse
-from dispatcher.fields.tables import ENDPOINTS, RESPONSES_PATH
+from dispatcher.fields.tables import BATCH_ENDPOINTS, RESPONSES_PATH
 from dispatcher.model.answers import AnswerHead, Choices
 from dispatcher.model.batches import Batch
 from dispatcher.model.errors import (
@@ -269,7 +269,7 @@ async def _line_request(context: Context, tenant: Tenant, line: Line, endpoint: 
         turn = await read_turn(context, tenant.identity, fields)
         request = turn.chat.request
     else:
-        request = parse(fields, ENDPOINTS[endpoint], drop_unknown=context.settings.drops_unknown_fields).request
+        request = parse(fields, BATCH_ENDPOINTS[endpoint], drop_unknown=context.settings.drops_unknown_fields).request
     if request.stream:
         raise InvalidRequest("A line of a batch cannot be streamed: leave out `stream`.", "stream")
     slo_class = deferred_class(await context.pools.serving(request.model), tenant).name

@@ -193,7 +193,7 @@ def output_limit(request: Request, tenant: Tenant, expected_tokens: int) -> Outp
     return OutputLimit(expected) if request.endpoint is Endpoint.COMPLETION else OutputLimit(most, expected)
 
 
-FIELD = "metadata.headgate_slo_class"
+_SLO_FIELD = "metadata.headgate_slo_class"
 
 
 def slo_class_of(classes: SloClasses | None, tenant: Tenant, request: Request) -> SloClass | None:
@@ -204,13 +204,13 @@ def slo_class_of(classes: SloClasses | None, tenant: Tenant, request: Request) -
     """
     if classes is None:
         if request.slo_class:
-            raise InvalidRequest("This service has no SLO classes: send the request without one.", FIELD)
+            raise InvalidRequest("This service has no SLO classes: send the request without one.", _SLO_FIELD)
         return None
     own = tenant.slo_class if tenant.slo_class in classes else classes.usual.name
     try:
         return classes.resolve(own, request.slo_class or None)
     except ValueError as error:
-        raise InvalidRequest(f"{str(error)[:1].upper()}{str(error)[1:]}.", FIELD) from None
+        raise InvalidRequest(f"{str(error)[:1].upper()}{str(error)[1:]}.", _SLO_FIELD) from None
 
 
 def stored_class(classes: SloClasses | None, request: Request) -> SloClass | None:

@@ -94,7 +94,7 @@ def numbered(key: str, number: int) -> str:
     return f"{key}~{number}" if number else key
 
 
-async def latest(context: Context, tenant: str, key: str) -> Invocation | None:
+async def latest_of_key(context: Context, tenant: str, key: str) -> Invocation | None:
     """Return the last invocation with a caller's key, or None."""
     return (await last_try(context, tenant, key))[1]
 

@@ -35,7 +35,7 @@ from dispatcher.operations.calls.call import (
 )
 from dispatcher.operations.calls.followed import FollowedCall
 from dispatcher.operations.calls.following import Following
-from dispatcher.operations.calls.results import answer_without, latest, may_try_again, next_number, numbered
+from dispatcher.operations.calls.results import answer_without, latest_of_key, may_try_again, next_number, numbered
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import WaitingRequest, within_budget
 from dispatcher.operations.pools import Pool
@@ -246,7 +246,7 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
 
 async def _find_answered_call(context: Context, tenant: Tenant, request: Request, key: str) -> Known | None:
     """Return the key's call if its answer is stored. Today's workers and limits do not matter for a stored answer."""
-    item = await latest(context, tenant.identity, key) if key else None
+    item = await latest_of_key(context, tenant.identity, key) if key else None
     if item is None or item.answer is None or may_try_again(item):
         return None
     if item.fingerprint != request.fingerprint():

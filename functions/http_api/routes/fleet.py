@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from dispatcher.model.errors import StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.fleet import common
+from dispatcher.model.fleet import common_capabilities
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.pools import Pools, with_each_model
 from functions.http_api.callers import context_of, tenant_of
@@ -62,7 +62,7 @@ def _model(name: str, workers: Sequence[WorkerSet]) -> dict[str, Any]:
     """
     lengths = [worker.context_tokens for worker in workers if worker.context_tokens]
     context = {"max_model_len": min(lengths), "context_length": min(lengths)} if lengths else {}
-    capabilities = sorted(common(worker.capabilities for worker in workers))
+    capabilities = sorted(common_capabilities(worker.capabilities for worker in workers))
     fields = {"id": name, "object": "model", "created": 0, "owned_by": "headgate"}
     return {**fields, **context, "capabilities": capabilities}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.fields.images import size_of
+from dispatcher.fields.images import image_size
 from dispatcher.fields.limits import IMAGE_PIXELS_MAX, IMAGES_MAX, PIXELS_MAX
 from dispatcher.fields.parse import parse_request
 from dispatcher.model.errors import InvalidRequest
@@ -44,21 +44,21 @@ def refusal(*urls: Any) -> InvalidRequest:
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_the_size_is_read_from_the_header(name: str) -> None:
-    assert size_of(IMAGES[name]) == (640, 480)
+    assert image_size(IMAGES[name]) == (640, 480)
     url = data_url(IMAGES[name])
     assert parse_request(chat(url)).body["messages"][0]["content"][0]["image_url"] == {"url": url}
 
 
 def test_a_gif_frame_larger_than_its_screen_counts() -> None:
-    assert size_of(gif(1, 1, frame=(60_000, 50_000))) == (60_000, 50_000)
+    assert image_size(gif(1, 1, frame=(60_000, 50_000))) == (60_000, 50_000)
 
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_a_truncated_header_is_no_image(name: str) -> None:
     complete = IMAGES[name]
     for length in range(len(complete) - 1):
-        assert size_of(complete[:length]) in (None, (640, 480))
-    assert size_of(complete[:12]) is None
+        assert image_size(complete[:length]) in (None, (640, 480))
+    assert image_size(complete[:12]) is None
 
 
 @given(
@@ -66,7 +66,7 @@ def test_a_truncated_header_is_no_image(name: str) -> None:
     st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF89a", b"RIFF\0\0\0\0WEBP"]),
 )
 def test_any_bytes_have_a_size_or_none(data: bytes, magic: bytes) -> None:
-    size = size_of(magic + data)
+    size = image_size(magic + data)
     assert size is None or min(size) > 0
 
 

@@ -47,7 +47,7 @@ OBJECTS = [
     (chat_objects.CALLED, "chat", "ParsedFunction"),
     (chat_objects.JSON_SCHEMA_FORMAT, "shared_params.response_format_json_schema", "ResponseFormatJSONSchema"),
     (chat_objects.JSON_SCHEMA, "shared_params.response_format_json_schema", "JSONSchema"),
-    (tables.STREAM_OPTIONS, "responses.response_create_params", "StreamOptions"),
+    (tables.RESPONSE_STREAM_OPTIONS, "responses.response_create_params", "StreamOptions"),
     (tables.REASONING_OPTIONS, "shared_params.reasoning", "Reasoning"),
     (tables.TEXT_OPTIONS, "responses.response_text_config_param", "ResponseTextConfigParam"),
 ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dispatcher.fields.limits import ALTERNATIVES_MAX, ENUM_MAX, INTEGER_MAX, PATTERN_SIZE_MAX
 from dispatcher.fields.parse import parse_request
-from dispatcher.fields.schemas import size_of
+from dispatcher.fields.schemas import pattern_size
 from dispatcher.model.errors import InvalidRequest
 
 CANARY = "canary-7f3a"
@@ -117,12 +117,12 @@ def test_an_exploding_schema_is_refused(schema: Any, reason: str) -> None:
     ],
 )
 def test_the_size_of_a_pattern(pattern: str, size: int) -> None:
-    assert size_of(pattern) == size
+    assert pattern_size(pattern) == size
 
 
 @given(st.text(alphabet="ab(){}[],0129\\^", max_size=40))
 def test_any_pattern_has_a_size(pattern: str) -> None:
-    assert size_of(pattern) >= 0
+    assert pattern_size(pattern) >= 0
 
 
 def test_a_pattern_at_its_limit_and_beyond() -> None:
