@@ -1,7 +1,7 @@
 """A pool of headgate.yaml: the workers of one model, their settings, and the instances on which they run.
 
-A pool may have servers that run already in place of instances. On AWS a worker on Fargate reaches them in the stack's VPC; `headgate
-local --file` also serves one of this machine.
+A pool may have servers that run already in place of instances. On AWS a worker on Fargate reaches them in the stack's
+VPC; `headgate local --file` also serves one of this machine.
 """
 
 from __future__ import annotations

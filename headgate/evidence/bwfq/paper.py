@@ -1,6 +1,7 @@
 """Tables 1 and 2 and Figures 5 and 6 of the BWFQ paper: what reproduces, and what cannot be.
 
-The tables are about delays, under each reading of the paper's. The figures have many workers, many tenants, and bursts over time.
+The tables are about delays, under each reading of them. The figures have many workers, many tenants, and bursts over
+time.
 """
 
 from __future__ import annotations
