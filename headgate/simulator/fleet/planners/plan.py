@@ -1,7 +1,7 @@
 """headgate's own planner: the production's plan of models (policies/planning) and the production's gate for dispatch.
 
 The plan is made again at most every PLAN_S seconds while requests wait. The gate orders its swaps, and those to models
-that the plan leaves out for long (shard/plan/swapping.py). It also decides which request gets a free slot, among those
+that the plan leaves out for long ((shard/swapping.py)). It also decides which request gets a free slot, among those
 for the loaded models: BWFQ with due times (policies/orders/slack_index.py).
 
 Output lengths and rates of arrivals are learned as in production, from the past of the run. The rates of full workers
