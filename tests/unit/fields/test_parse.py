@@ -183,10 +183,7 @@ class TestRefusals:
             ({"tools": [TOOL, TOOL]}, "tools"),
             ({"top_logprobs": 2}, "top_logprobs"),
             ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
-            (
-                {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
-                "structured_outputs",
-            ),
+            ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs"),
         ],
     )
     def test_fields_that_contradict_each_other(self, fields: dict[str, Any], param: str) -> None:

@@ -16,16 +16,7 @@ from dispatcher.operations.limits import Limits, LimitSettings
 from dispatcher.operations.pages import page
 from functions.http_api.routes import uploads
 from tests.support.asgi import Reply
-from tests.support.gate.batch_story import (
-    batch_gate,
-    batch_process,
-    ended,
-    jsonl,
-    line,
-    parts_of,
-    runner,
-    started,
-)
+from tests.support.gate.batch_story import batch_gate, batch_process, ended, jsonl, line, parts_of, runner, started
 from tests.support.gate.memory_gate import CHAT, Gate
 
 pytest.importorskip("openai")

@@ -151,11 +151,7 @@ def test_a_sweep_ticks_and_publishes_each_pool(sandbox: Sandbox, capsys: pytest.
 
 @pytest.mark.parametrize(("broken", "whole"), [("chat", "code"), ("code", "chat")])
 def test_a_pool_that_fails_stops_no_other_and_the_sweep_fails(
-    sandbox: Sandbox,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    broken: str,
-    whole: str,
+    sandbox: Sandbox, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, broken: str, whole: str
 ) -> None:
     {"chat": sandbox.pools.chat, "code": sandbox.pools.code}[broken].down = True
     with pytest.raises(StoreUnavailable):

@@ -10,13 +10,7 @@ import pytest
 
 from dispatcher.model.answers.collected import Collected
 from dispatcher.model.commands import Gone, Silent
-from dispatcher.model.errors import (
-    DeadlineExceeded,
-    Preempted,
-    Refused,
-    TenantError,
-    WorkerFailed,
-)
+from dispatcher.model.errors import DeadlineExceeded, Preempted, Refused, TenantError, WorkerFailed
 from dispatcher.model.records.invocation import StoredAnswer
 from dispatcher.model.worker_protocol import Started
 from dispatcher.operations.calls.answer import result_of

@@ -11,10 +11,7 @@ import pytest
 
 from dispatcher.model.answers.collected import Collected
 from dispatcher.model.commands import End, Gone, Offer, Return, Silent
-from dispatcher.model.errors import (
-    DeadlineExceeded,
-    WorkerFailed,
-)
+from dispatcher.model.errors import DeadlineExceeded, WorkerFailed
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder
 from dispatcher.operations.calls.answer_events import EVENTS_AHEAD_MAX
 from tests.support.gate.memory_gate import Gate

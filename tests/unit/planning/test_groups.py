@@ -7,14 +7,7 @@ from itertools import count
 
 import pytest
 
-from dispatcher.policies.planning.groups import (
-    GROUPS_MAX,
-    GroupedRequest,
-    GroupFigures,
-    GroupKey,
-    TenantGroups,
-    split,
-)
+from dispatcher.policies.planning.groups import GROUPS_MAX, GroupedRequest, GroupFigures, GroupKey, TenantGroups, split
 from dispatcher.policies.planning.lengths import OutputHistory
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 

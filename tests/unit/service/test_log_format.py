@@ -29,14 +29,7 @@ from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.snapshot import dump, fields_of, load
 from tests.support.gate.lone_shard import LoneShard
-from tests.support.gate.service_world import (
-    SHARD,
-    World,
-    accept,
-    in_virtual_time,
-    start_gates,
-    start_worker,
-)
+from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, start_gates, start_worker
 
 CACHED = 80
 

@@ -6,14 +6,7 @@ import pytest
 
 from dispatcher.service.gate.presence import SILENT_S
 from dispatcher.service.gate.process import HOLD_OFF_S, STILL_WRITES_S
-from dispatcher.service.link.patience import (
-    PATIENCE_MAX_S,
-    PATIENCE_S,
-    SLOTS,
-    TAIL_FACTOR,
-    WINDOW_S,
-    LinkPatience,
-)
+from dispatcher.service.link.patience import PATIENCE_MAX_S, PATIENCE_S, SLOTS, TAIL_FACTOR, WINDOW_S, LinkPatience
 from tests.support.gate.service_world import World, in_virtual_time, start_gates
 
 
