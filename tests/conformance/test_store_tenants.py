@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from dispatcher.model.records.audit import AuditRecord
 from dispatcher.model.records.tenants import KeyRecord, Tenant
@@ -23,12 +22,6 @@ async def test_a_tenant_is_read_as_it_was_written(store: Store) -> None:
         assert await store.put_tenant(tenant, expected_version=None)
         assert await store.get_tenant(tenant.name) == tenant
     assert await store.get_tenant("unknown") is None
-
-
-async def test_a_tenant_is_created_once(store: Store) -> None:
-    assert await store.put_tenant(FULL, expected_version=None)
-    assert not await store.put_tenant(replace(FULL, tier=Tier.BACKGROUND), expected_version=None)
-    assert await store.get_tenant("a") == FULL
 
 
 async def test_a_change_based_on_an_old_version_is_refused(store: Store) -> None:
@@ -61,16 +54,6 @@ async def test_tenants_are_listed_by_name_as_they_stand(store: Store) -> None:
     await store.put_tenant(Tenant("b", version=2), expected_version=1)
     await store.delete_tenant("c")
     assert [(tenant.name, tenant.version) for tenant in await store.list_tenants()] == [("a", 1), ("b", 2)]
-
-
-async def test_a_deleted_tenant_can_be_created_again(store: Store) -> None:
-    await store.put_tenant(FULL, expected_version=None)
-    await store.put_key(KeyRecord("p", "d", "a", slo_class="chat"))
-    await store.delete_tenant("a")
-    again = Tenant("a", version=1)
-    assert await store.put_tenant(again, expected_version=None)
-    assert list(await store.list_tenants()) == [again]
-    assert await store.find_key("p") is None
 
 
 async def test_a_key_is_found_by_its_prefix_until_it_is_deleted(store: Store) -> None:

@@ -297,12 +297,3 @@ async def _faces(gate: Gate, prompt: str, system: str, answer: str) -> None:
     call.hang_up()
     await asyncio.wait({call.task})
     await gate.quiet()
-
-
-def test_a_queued_request_is_let_go_and_its_prompt_dropped_at_the_end(sandbox: Sandbox) -> None:
-    call_id = sandbox.runner.run(let_go(sandbox.gate))
-    assert sandbox.runner.run(sandbox.gate.item("a", "k")).body is not None
-    assert sandbox.gate.launcher.launched == [(call_id, 1)]
-    execute.handler({"Records": [message(call_id, 1)]}, LambdaContext())
-    assert sandbox.runner.run(sandbox.gate.ended("a", "k", "done"))
-    assert sandbox.runner.run(sandbox.gate.item("a", "k")).body is None

@@ -14,6 +14,7 @@ from functions.invoke.handler import invoke
 from functions.result.handler import result
 from tests.support.asgi import Call, Caller, Reply
 from tests.support.gate.memory_gate import CHAT, Gate
+from tests.support.gate.store_faults import Slow
 from tests.support.gate.worker_client import Act
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
@@ -113,16 +114,6 @@ async def test_one_key_is_not_repeated_without_bound(gate: Gate) -> None:
     assert len(gate.workers.orders) == 1
 
 
-class Slow:
-    """Each request to the store takes a moment."""
-
-    async def before(self, operation: str) -> None:
-        await asyncio.sleep(0.1)
-
-    async def after(self, operation: str) -> None:
-        return None
-
-
 class SlowCall(Call):
     """Sends its body in two parts with a pause between them."""
 
@@ -202,7 +193,7 @@ async def test_a_flood_of_invokes_is_refused_with_a_time(gate: Gate) -> None:
 async def test_a_flood_of_looks_at_results_is_refused_with_a_time(gate: Gate) -> None:
     front(gate, open_requests_max=2)
     await invoke(gate.context, {"api_key": gate.keys["a"], **BODY}, "r", 60.0)
-    gate.store.faults = Slow()
+    gate.store.faults = Slow(0.1)
     looks = [result(gate.context, {"api_key": gate.keys["a"], "id": "r"}) for _ in range(4)]
     other = result(gate.context, {"api_key": gate.keys["b"], "id": "r"})
     *answers, others = await asyncio.gather(*looks, other)
@@ -219,27 +210,6 @@ async def test_identical_keys_in_flight_are_bounded_in_functions_too(gate: Gate)
     assert [answer.get("status") for answer in answers] == [None, None, 429, 429]
     assert (answers[3]["error"]["code"], answers[3]["retry_after_s"]) == ("same_key", 1.0)
     assert len(gate.workers.orders) == 1
-
-
-@pytest.mark.parametrize(
-    ("bound", "code"),
-    [
-        ({"waiting_items_max": 2}, "waiting_items"),
-        ({"waiting_bytes_max": 100}, "waiting_bytes"),
-        ({"waiting_tokens_max": 100}, "waiting_tokens"),
-    ],
-)
-async def test_waiting_work_is_bounded_in_functions_too(gate: Gate, bound: dict[str, int], code: str) -> None:
-    front(gate, **bound)
-    busy = [gate.caller("b").start("POST", CHAT, {**BODY, "max_tokens": 50}) for _ in range(2)]
-    await asyncio.sleep(0.01)
-    event = {"api_key": gate.keys["a"], **BODY, "messages": [{"role": "user", "content": "hello" * 8}]}
-    calls = [asyncio.ensure_future(invoke(gate.context, event, f"r{n}", 60.0)) for n in range(3)]
-    answers = await asyncio.gather(*calls)
-    assert [answer.get("status") for answer in answers] == [None, None, 429]
-    assert (answers[2]["error"]["code"], answers[2]["retry_after_s"]) == (code, 1.0)
-    for call in busy:
-        await call.finished()
 
 
 async def test_unknown_api_keys_are_looked_up_at_a_bounded_rate_in_functions_too(gate: Gate) -> None:

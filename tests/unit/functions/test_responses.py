@@ -152,13 +152,6 @@ async def test_a_deleted_an_expired_and_an_unstored_response_are_gone(gate: Gate
     assert (await caller.get(f"{PATH}/{expired['id']}")).status == 404
 
 
-async def test_a_response_is_only_cancelled_in_the_background(gate: Gate) -> None:
-    made = (await gate.caller().post(PATH, asks())).json()
-    reply = await gate.caller().post(f"{PATH}/{made['id']}/cancel")
-    assert (reply.status, reply.error["code"]) == (400, "not_in_background")
-    assert (await gate.caller().post(f"{PATH}/resp_p0-99/cancel")).status == 404
-
-
 async def test_input_items_come_in_pages_newest_first(gate: Gate) -> None:
     caller = gate.caller()
     first = (await caller.post(PATH, asks("zero"))).json()
@@ -236,16 +229,6 @@ async def test_a_caller_that_leaves_keeps_nothing(gate: Gate) -> None:
     call.hang_up()
     await call.finished()
     assert gate.store.requests["put RESP"] == 0
-
-
-async def test_a_key_is_needed_everywhere(gate: Gate) -> None:
-    caller = gate.caller(None)
-    assert (await caller.post(PATH, asks())).status == 401
-    assert [(await caller.get(f"{PATH}/{path}")).status for path in ("resp_p0-1", "resp_p0-1/input_items")] == [
-        401,
-        401,
-    ]
-    assert (await caller.delete(f"{PATH}/resp_p0-1")).status == 401
 
 
 def thought(text: str) -> dict[str, Any]:

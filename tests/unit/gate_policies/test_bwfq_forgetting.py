@@ -9,9 +9,7 @@ import pytest
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.queues import Tenant
-from dispatcher.policies.orders.two_clocks import TwoClocksIndex
 from dispatcher.shard.state.activity import CHECKED_MOST, GROUPS, PARTS, IdleTenants
-from tests.support.depth import at_depth
 from tests.support.gate.labelled import T0, LabelledGate
 
 
@@ -123,44 +121,3 @@ def test_a_change_of_share_finds_the_forgotten_and_the_kept_alike(change: Callab
     assert in_profile[0] == in_profile[1]
     assert True in in_profile[0]
     assert False in in_profile[0]
-
-
-def _index(gate: LabelledGate) -> TwoClocksIndex:
-    (index,) = (index for lanes in gate.state.lanes.of.values() for index in lanes.values())
-    assert isinstance(index, TwoClocksIndex)
-    return index
-
-
-def test_dead_entries_of_cancelled_heads_are_swept_out() -> None:
-    gate = LabelledGate(slots=0)
-    gate.arrive("stays", "stays")
-    for number in range(5_000):
-        gate.arrive("a", f"i{number}")
-        gate.cancel(f"i{number}")
-    assert len(_index(gate)._surplus) < 100
-    assert len(gate.state.tenants["a"].queues["m", False].calls) < 100
-    assert len(gate.state.deadlines) < 100
-
-
-def test_dead_entries_of_buckets_that_never_fill_are_swept_out() -> None:
-    gate = LabelledGate()
-    gate.set_shares(a=Share(rate_per_s=1e-6))
-    gate.arrive("a", "i0")
-    for number in range(1, 5_000):
-        gate.arrive("a", f"i{number}")
-        assert gate.settle(f"i{number - 1}") == [f"i{number}"]
-    assert len(_index(gate)._later) < 200
-
-
-def test_many_tenants_of_which_a_hundred_are_active() -> None:
-    """Each of the others sends one call in two hours; the state keeps the active ones and the last minute's others."""
-    gate = LabelledGate(slots=4)
-    for number in range(at_depth(20_000, 100_000)):
-        now = T0 + 0.072 * number
-        tenant = f"active{number // 10 % 100}" if number % 10 == 0 else f"once{number}"
-        gate.arrive(tenant, f"i{number}", 1.0, now)
-        gate.settle(f"i{number}", 1.0, now)
-    minute = 60.0 / 0.072
-    assert 100 <= len(gate.state.tenants) <= 100 + 2 * minute
-    assert len(gate.state.processes) == 1
-    assert len(gate.state.deadlines) < 100

@@ -37,7 +37,7 @@ from tests.support.gate.batch_story import (
 )
 from tests.support.gate.memory_gate import CHAT, Gate
 from tests.support.gate.story import begun, followed
-from tests.support.gate.worker_client import SHED, Act, dies_after
+from tests.support.gate.worker_client import Act
 
 HOUR_S = 3600.0
 
@@ -194,15 +194,6 @@ async def test_a_chat_goes_before_all_lines_that_wait(gate: Gate) -> None:
         later = [order for _, order in gate.workers.orders[before:]]
         assert not later[0].terms.deferred, "the next slot that was free"
         await ended(gate, batch)
-
-
-async def test_lines_whose_workers_fail_or_refuse_are_tried_again(gate: Gate) -> None:
-    gate.workers.acts.extend([dies_after(1), SHED, Act(), SHED, dies_after(0)])
-    batch = await started(gate, *(line(f"r{number}") for number in range(6)))
-    async with runner(gate):
-        over = await ended(gate, batch)
-    assert (over.status, over.completed, over.failed) == ("completed", 6, 0)
-    assert ids(await output(gate, over)) == [f"r{number}" for number in range(6)]
 
 
 async def test_lines_wait_for_a_worker_longer_than_a_request_may(gate: Gate) -> None:
@@ -384,19 +375,6 @@ async def test_a_batch_needs_a_file_of_its_tenant(gate: Gate) -> None:
         await create(gate.context, a, body | {"input_file_id": over.output_file_id})
 
 
-async def test_a_service_without_files_or_deferred_class_has_no_batches(gate: Gate) -> None:
-    tenant = await gate.store.get_tenant("a")
-    assert tenant is not None
-    record = await upload(gate.context, "a", "f", parts_of(b"x"))
-    body = {"input_file_id": record.id, "endpoint": CHAT, "completion_window": "24h"}
-    plain = gate.process()
-    with pytest.raises(InvalidRequest, match="HEADGATE_FILES"):
-        await create(plain, tenant, body)
-    plain.files = gate.context.files
-    with pytest.raises(InvalidRequest, match="HEADGATE_SLO_CLASSES"):
-        await create(plain, tenant, body)
-
-
 async def test_files_and_batches_are_bounded(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     small = batch_process(gate, file_bytes_max=10, files_bytes_max=25)
     with pytest.raises(RequestTooLarge, match="at most 10 bytes"):
@@ -412,8 +390,3 @@ async def test_files_and_batches_are_bounded(gate: Gate, monkeypatch: pytest.Mon
         await started(gate, line("a"), tenant="b")
     with pytest.raises(UnknownFile):
         await file_of(gate.context, "a", "file-unknown")
-
-
-def test_due_times_are_spread_evenly() -> None:
-    batch = Batch("batch_1", "a", "p", CHAT, "f", "24h", 1000.0, 2000.0, 3000.0, total=4)
-    assert [due_at_of(batch, number) for number in range(4)] == [1625.0, 1750.0, 1875.0, 2000.0]

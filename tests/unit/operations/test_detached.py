@@ -37,17 +37,6 @@ async def test_it_is_executed_by_another_process_from_its_item(gate: Gate) -> No
     assert (gate.spent("a"), (await gate.item("a", "k")).body) == (16.0, None)
 
 
-@pytest.mark.parametrize("processes", [1, 3])
-async def test_a_message_that_comes_several_times_executes_it_once(gate: Gate, processes: int) -> None:
-    call_id = await launched(gate)
-    contexts = [gate.context, *(gate.process() for _ in range(processes - 1))]
-    await asyncio.gather(*(execute_detached(contexts[n % processes], call_id) for n in range(5)))
-    await gate.ended("a", "k", "done")
-    assert gate.spent("a") == 16.0
-    assert {order.attempt for _, order in gate.workers.orders if order.terms.tenant == "a"} == {1}
-    assert not await execute_detached(gate.context, call_id)
-
-
 @pytest.mark.parametrize("call_id", ["p0-999", "never-1", "", "a/b"])
 async def test_a_message_that_names_nothing_does_nothing(gate: Gate, call_id: str) -> None:
     assert not await execute_detached(gate.context, call_id)
@@ -142,15 +131,6 @@ async def test_a_lost_attempt_is_tried_again_also_after_its_first_token(gate: Ga
     assert await execute_detached(gate.context, call_id)
     answer = await gate.ended("a", "k", "done")
     assert (answer.attempt, gate.spent("a")) == (2, 16.0)
-
-
-async def test_three_lost_attempts_end_it_free(gate: Gate) -> None:
-    call_id = await launched(gate)
-    gate.workers.acts.extend([dies_after(2)] * 3)
-    assert await execute_detached(gate.context, call_id)
-    answer = await gate.ended("a", "k", "failed")
-    assert json.loads(answer.body)["error"]["code"] == "worker_failed"
-    assert (gate.spent("a"), (await gate.item("a", "k")).body) == (0.0, None)
 
 
 @pytest.mark.parametrize("act", [refuses(400, "context_length_exceeded"), SHED])

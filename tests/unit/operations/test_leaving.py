@@ -162,17 +162,6 @@ async def test_a_durable_call_whose_acceptance_was_not_answered_is_executed_else
     gate.shard.decide_cancel(call.id)
 
 
-async def test_a_durable_call_that_is_taken_back_leaves_nothing_in_the_process(gate: Gate) -> None:
-    """Its news would be kept for ever, and the connection to the leader with it."""
-    gate.shard.replies_lost, gate.shard.delay_s = 1, 0.01
-    assert isinstance(await followed(gate, "a", "k"), StoreUnavailable)
-    await gate.quiet()
-    assert gate.launcher.launched == [("p0-1", 1)]
-    assert not gate.link().waiting
-    (call,) = gate.shard.shard.state.calls.values()
-    gate.shard.decide_cancel(call.id)
-
-
 @pytest.mark.parametrize("after_s", [0.0, 0.01, 0.06])
 async def test_a_call_that_is_taken_back_stays_with_a_repeat_of_its_key(gate: Gate, after_s: float) -> None:
     busy = [begun(gate, "b", max_tokens=5) for _ in range(2)]

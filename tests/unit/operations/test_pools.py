@@ -193,10 +193,3 @@ async def test_a_line_for_a_pool_without_a_deferred_class_fails_alone() -> None:
     bare = await two_pools()
     with pytest.raises(InvalidRequest, match="This service has no deferred SLO class"):
         await started(bare.gate, line("one"))
-
-
-async def test_the_ids_of_calls_of_two_pools_differ(pools: TwoPools) -> None:
-    ids = [await accepted(pools.gate, "a", model=model) for model in ("m", "n")]
-    assert len({found.call.id for found in ids}) == 2
-    for found in ids:
-        await read(found)

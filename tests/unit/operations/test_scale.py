@@ -9,7 +9,7 @@ import pytest
 from dispatcher.model.scaling import FleetLoad
 from dispatcher.operations.scaling.scale import ScaleDecision, ScaleSettings, ScaleState, scale
 from tests.support.scaling.fleet import CAPACITY_PER_S, Pool, World
-from tests.support.scaling.loads import arrivals, day, flood
+from tests.support.scaling.loads import arrivals, day
 from tests.support.scaling.oracle import oracle_worker_s
 
 ZERO = ScaleSettings(workers_min=0, workers_max=10, scale_to_zero=True, hold_s=600.0, start_s=300.0)
@@ -110,12 +110,6 @@ def test_a_longer_start_up_replaces_the_expected_one_and_a_shorter_one_lowers_it
     assert scale(ONE, state, load(1, per_s=900.0), 1, 1, 100.0).state.start_s == pytest.approx(240.0)
 
 
-def test_bounds_that_changed_apply() -> None:
-    assert scale(ScaleSettings(workers_min=3, workers_max=5), ScaleState(), IDLE, 1, 1, 0.0).workers == 3
-    narrow = ScaleSettings(workers_min=1, workers_max=2)
-    assert settled(narrow, 5, 9_000.0).workers == 4
-
-
 @pytest.mark.parametrize("wrong", [{"workers_max": 0}, {"workers_min": 2}, {"load_max": 0.0}, {"start_s": 0.0}])
 def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"impossible|finite|load_max"):
@@ -139,14 +133,3 @@ def test_a_day_is_followed_without_flapping_or_loss(name: str) -> None:
     assert figures.late_service < 0.005 * figures.arrived
     best_s = oracle_worker_s([*played, *[0.0] * 3_600], CAPACITY_PER_S, sum(world.start_s) / 2, 1)
     assert 1.0 < figures.worker_s / best_s < 1.35
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_a_flood_at_zero_is_served_and_the_pool_returns_to_zero(name: str) -> None:
-    played = arrivals(flood(4, 600, 1_800, 3 * 3_600), Random(2))
-    pool = Pool(ZERO, WORLDS[name], 2)
-    figures = pool.run(played, after_s=3_600)
-    assert figures.served == pytest.approx(figures.arrived)
-    assert figures.desired[0] == pool.desired == 0
-    assert max(figures.desired) <= ZERO.workers_max
-    assert figures.turns == 1

@@ -11,14 +11,13 @@ import pytest
 from dispatcher.model.answers.collected import Collected
 from dispatcher.model.answers.refusals import error_body
 from dispatcher.model.capabilities import Capability
-from dispatcher.model.commands import Accept, Leave, Offer, Silent, Waiting
+from dispatcher.model.commands import Accept, Leave, Offer, Waiting
 from dispatcher.model.commands import Refused as GateRefused
 from dispatcher.model.errors import (
     AnsweredError,
     DeadlineExceeded,
     IdempotencyConflict,
     InvalidRequest,
-    NoWorker,
     Refused,
     RequestTooLarge,
     StoreUnavailable,
@@ -33,7 +32,6 @@ from dispatcher.operations.calls.ends import error_of_refused
 from dispatcher.operations.calls.keys import latest
 from dispatcher.operations.calls.results import is_retryable
 from dispatcher.operations.calls.submit import Known, NewCall
-from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.limits import DURABLE_REFUSED_S
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.share_bounds import BURST_MAX, RATE_MIN, WEIGHT_MIN
@@ -75,31 +73,6 @@ async def test_what_is_refused_leaves_nothing_behind(
         await submitted(gate, "c", "k", request=request_)
     assert await gate.store.find("c", "k") is None
     assert accepts(gate) == []
-
-
-async def test_a_model_without_live_workers_is_not_unknown(gate: Gate) -> None:
-    gate.add_worker("n", model="n")
-    assert isinstance(await followed(gate, "a", request=asked(model="n")), Collected)
-    gate.shard.decide(Leave("n"))
-    await asyncio.sleep(FRESH_S)
-    with pytest.raises(NoWorker) as caught:
-        await submitted(gate, "a", request=asked(model="n"))
-    assert caught.value.retry_after_s
-
-
-async def test_a_call_waits_while_the_only_worker_is_silent(gate: Gate) -> None:
-    gate.shard.decide(Silent("w", is_worker=True))
-    accepted = await submitted(gate, "a")
-    assert isinstance(accepted, NewCall)
-    assert isinstance(accepted.outcome, Waiting)
-    accepted.leave()
-
-
-async def test_a_model_that_joins_is_served_at_once(gate: Gate) -> None:
-    await followed(gate, "a")
-    await asyncio.sleep(0.3)
-    gate.add_worker("n", model="n")
-    assert isinstance(await followed(gate, "a", request=asked(model="n")), Collected)
 
 
 async def test_the_context_is_the_prompt_and_what_may_come(gate: Gate) -> None:

@@ -43,39 +43,6 @@ def test_a_group_has_one_model_class_and_length() -> None:
     }
 
 
-def test_a_head_without_its_model_blocks_nothing() -> None:
-    first, second = request("asleep", due_at=1.0), request("loaded", due_at=9.0)
-    groups = groups_with(first, second)
-    assert groups.head("loaded") is second
-    assert groups.head("asleep") is first
-    assert groups.head("absent") is None
-
-
-def test_the_head_due_first_is_next_and_a_group_is_first_come_first_served() -> None:
-    slow, slower = request(due_at=50.0), request(due_at=10.0)
-    chat, other = request(slo_class="interactive", due_at=40.0), request(tokens=600, due_at=40.0)
-    groups = groups_with(slow, slower, chat, other)
-    served = []
-    while (head := groups.head("m")) is not None:
-        groups.remove(head)
-        served.append(head)
-    assert served == [chat, other, slow, slower]
-    assert len(groups) == 0
-
-
-def test_at_equal_due_times_the_first_arrival_is_next() -> None:
-    first, second = request(), request(tokens=600)
-    groups = groups_with(first, second)
-    groups.remove(first)
-    groups.add(first)  # in a new group, made after that of the second
-    assert groups.head("m") is first
-
-
-def test_a_due_time_of_zero_is_only_late() -> None:
-    late, later = request(due_at=0.0), request(slo_class="interactive", due_at=5.0)
-    assert groups_with(later, late).head("m") is late
-
-
 @pytest.mark.parametrize("order", [lambda at: at, lambda at: -at, lambda at: at * 7919 % 1_009])
 def test_returned_requests_take_their_old_places(order: Callable[[int], int]) -> None:
     """Some near the front, and a thousand at once, as when a silent process returns with its requests."""

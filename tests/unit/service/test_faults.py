@@ -15,7 +15,6 @@ from dispatcher.model.commands import Accept, Cancel, Command, Done, End, Offer,
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Accepted, Entry
 from dispatcher.policies.orders.two_clocks import TwoClocks
-from dispatcher.service.gate import replica as replica_module
 from dispatcher.service.gate.faults import CREDIT_MAX, CREDIT_PER_S, EXTRA, SUSPECT_S
 from dispatcher.service.gate.group_commit import GroupCommit
 from dispatcher.service.gate.replica import Replica
@@ -368,7 +367,3 @@ async def test_a_reply_that_cannot_be_sent_keeps_no_other_from_its_caller() -> N
     await work
     assert len(got) == 2
     assert not isinstance(got[1], Refused | Done)
-
-
-def test_the_names_that_other_modules_import_stay() -> None:
-    assert replica_module.Committed is not None

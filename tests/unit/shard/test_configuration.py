@@ -33,15 +33,6 @@ def test_an_older_version_from_a_slow_cache_changes_nothing() -> None:
     assert shard.shard.state.tenants["a"].config[:2] == (5, 3.0)
 
 
-def test_what_runs_is_settled_by_the_share_of_its_dispatch() -> None:
-    shard = LoneShard(None, report("w", 2))
-    name = shard.call("a", cost=8.0, weight=2.0, rate_per_s=4.0)
-    shard.call("a", cost=0.0, version=2, weight=1.0, rate_per_s=1.0)
-    tat, vft = shard.shard.state.tenants["a"].clocks
-    shard.end(name, 12)
-    assert shard.shard.state.tenants["a"].clocks == (tat + 1.0, vft + 2.0)
-
-
 def test_a_tenant_deleted_and_created_again_while_its_work_runs() -> None:
     shard = LoneShard(None, report("w", 2))
     old = shard.call("a", version=3, weight=1.0, tier="background")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.commands import Return, Tick
+from dispatcher.model.commands import Tick
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.snapshot import dump, load
-from dispatcher.shard.state.failure_causes import next_causes
 from dispatcher.shard.state.records import FAILED_MOST, RECENT
 from tests.support.gate.lone_shard import LoneShard, report
 
@@ -30,12 +28,6 @@ def test_the_requests_of_few_tenants_rest_no_worker(tenants: int) -> None:
     assert shard.worker_of(shard.call("neighbour")) == "w"
 
 
-def test_failures_of_several_tenants_rest_it() -> None:
-    shard = LoneShard(None, report("w", 64))
-    burst(shard, *[f"t{number}" for number in range(FAILED_MOST)])
-    assert state_of(shard) == "resting"
-
-
 def test_a_worker_that_refuses_is_not_failing() -> None:
     """Its engine is overloaded, or it drains: it says so itself."""
     shard = LoneShard(None, report("w", 64))
@@ -48,27 +40,6 @@ def test_what_no_request_causes_counts_for_one_tenant_too(reason: str) -> None:
     shard = LoneShard(None, report("w", 64))
     burst(shard, *["a"] * FAILED_MOST, reason=reason)
     assert state_of(shard) == "resting"
-
-
-def test_causes_of_long_ago_are_forgotten() -> None:
-    causes = next_causes((), "tenant a")
-    for _ in range(RECENT - 1):
-        causes = next_causes(causes, "")
-    assert causes == ("",) * (RECENT - 1) + ("tenant a",)
-    assert next_causes(causes, "") == ()
-
-
-def test_causes_are_in_the_snapshot_and_undone_by_a_rollback() -> None:
-    shard = LoneShard(None, report("w", 64))
-    burst(shard, "a", "b")
-    copy = load(dump(shard.shard), ShardSettings()).state.workers["w"]
-    before = shard.shard.state.workers["w"].causes
-    assert copy.causes == before == ("tenant b", "tenant a")
-    name = shard.call("c")
-    shard.shard.decide([Return(name, shard.shard.state.calls[name].attempt, "failed", "w")], shard.now)
-    assert shard.shard.state.workers["w"].causes[0] == "tenant c"
-    shard.shard.rollback()
-    assert shard.shard.state.workers["w"].causes == before
 
 
 def test_a_rest_forgets_them() -> None:

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from itertools import count
 
-import pytest
-
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Gone, Offer, Over, Return, Silent, Tick, Waiting, call_id
-from dispatcher.model.facts import Entry
-from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.snapshot import dump, load
 from tests.support.gate.lone_shard import MODEL, LoneShard, report
-from tests.support.gate.storm.oracles.ends import canonical
 
 NUMBERS = count(1)
 
@@ -125,25 +119,6 @@ def test_an_answer_of_a_suspended_call_ends_it() -> None:
     shard.do(End(names[0], 1, "done", 3, 4, kept=True))
     assert shard.status(names[0]) == Over(names[0], 1, "done", 3, 4)
     assert shard.shard.state.tenants["events"].suspended == len(names) - 1
-
-
-def test_a_copy_from_a_snapshot_suspends_the_same_calls() -> None:
-    shard, names = gate_without_executors()
-    copy = load(dump(shard.shard), ShardSettings())
-    assert dump(copy) == dump(shard.shard)
-    shard.do(hold(names[3], "executor"))
-    copy.fold(Entry(copy.position, shard.shard.at, "test", "", 0, shard.facts))
-    assert dump(copy) == dump(shard.shard)
-    assert {call.id for call in copy.state.calls.values() if call.worker} == set(names[:2])
-
-
-@pytest.mark.parametrize("process", ["", "executor"])
-def test_an_acceptance_that_is_not_written_leaves_nothing(process: str) -> None:
-    shard, names = gate_without_executors()
-    before = canonical(shard.shard)
-    shard.shard.decide([hold("front-zz", process), hold(names[0], process)], shard.now)
-    shard.shard.rollback()
-    assert canonical(shard.shard) == before
 
 
 def test_a_worker_that_fails_suspends_no_calls() -> None:

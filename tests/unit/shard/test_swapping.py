@@ -8,14 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.commands import Attempts, End, Offer, Plan, Tick
-from dispatcher.model.facts import Dispatched, Entry, ModelOrdered, WorkerSet
+from dispatcher.model.facts import Dispatched, ModelOrdered, WorkerSet
 from dispatcher.model.fleet_plan import WorkerPlan
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.planning.residency import DRAIN_S, RESIDENCY_S
-from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.plan.swapping import DRAIN_MIN_S
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.state.records import ORDER_MARGIN_S, SLOW_SWAPS
 from tests.support.gate.lone_shard import T0, LoneShard
 from tests.support.gate.swapping import HEARTBEAT_S, SwappingWorker, heartbeats, swap_report
@@ -109,18 +107,6 @@ def test_a_fleet_of_one_model_gets_no_orders() -> None:
     shard.do(Tick(), T0 + 1000)
     assert not ordered(shard)
     assert not shard.shard.state.slots.can_swap
-
-
-def test_orders_are_in_entries_and_snapshots() -> None:
-    shard, _ = waiting_for_b()
-    loaded(shard, T0 + RESIDENT_S)
-    entry = Entry(0, T0, "test", "", 0, shard.facts)
-    assert decode_entry(encode_entry(entry)) == entry
-    copy = load(dump(shard.shard), ShardSettings())
-    assert dump(copy) == dump(shard.shard)
-    worker = copy.state.workers["w"]
-    assert (worker.load, worker.ordered_at, worker.free) == ("b", T0 + RESIDENT_S, 0)
-    assert copy.state.models_turned == {"a": T0 + RESIDENT_S, "b": T0 + RESIDENT_S}
 
 
 def test_an_order_ends_if_the_worker_can_no_longer_load_the_model() -> None:

@@ -76,14 +76,6 @@ def test_a_projection_that_says_nothing_new_writes_no_entry() -> None:
     assert shard.facts == ()
 
 
-def test_a_snapshot_keeps_what_is_projected() -> None:
-    shard = served("a")
-    shard.do(Saved(shard.shard.position))
-    again = load(dump(shard.shard), ShardSettings())
-    assert again.unsaved_usage() == []
-    assert fields_of(dump(again)) == fields_of(dump(shard.shard))
-
-
 def test_a_snapshot_of_version_1_counts_as_not_projected() -> None:
     shard = served("a")
     fields = fields_of(dump(shard.shard))
