@@ -95,10 +95,10 @@ class Launches:
 
 
 class World:
-    """Everything is seeded. Make it within a test that `in_virtual_time` runs."""
+    """Everything is seeded. Use it within a test in virtual time."""
 
     def __init__(self, seed: int = 1, latency_s: Latency = light, settings: ShardSettings | None = None) -> None:
-        install_hosts()
+        self._has_hosts = False
         self.random = Random(seed)
         self.clock = LoopClock()
         self.settings = settings or ShardSettings()
@@ -111,6 +111,10 @@ class World:
         self.gates: dict[str, GateProcess] = {}
 
     def host(self, name: str) -> Host:
+        """Return a host. Call it first in the task of the test: the world ends with that task."""
+        if not self._has_hosts:
+            self._has_hosts = True
+            install_hosts()
         return self.network.host(name)
 
     def store(self, name: str) -> MemoryStore:

@@ -199,12 +199,12 @@ async def test_a_request_at_zero_starts_one_worker_and_is_told_when_to_come_back
 
 
 async def test_a_service_that_cannot_be_used_is_tried_again_later(gate: Gate) -> None:
-    service = CountedService(fails=True)
+    service = CountedService(fails={"count"})
     gate.pool.waking = Waking(service, {"m"}, 120.0, gate.clock)
     gate.shard.decide(Leave("w"))
     await asyncio.sleep(FRESH_S)
     assert (await gate.caller().post(CHAT, chat())).headers["retry-after"] == "5"
-    service.fails = False
+    service.fails.clear()
     await asyncio.sleep(CHECK_S)
     assert (await gate.caller().post(CHAT, chat())).headers["retry-after"] == "120"
 

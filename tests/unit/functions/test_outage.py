@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from tests.support.gate.outage_world import LONG, Fault, OutageWorld
-from tests.support.gate.service_world import in_virtual_time
 
 AWAY_S, ANSWERED_S = 6.0, 2.0
 READS = {"GET of a kept response", "list of files", "list of batches", "usage"}
@@ -17,7 +16,6 @@ READS = {"GET of a kept response", "list of files", "list of batches", "usage"}
 @pytest.mark.parametrize(
     ("gates", "fault"), [(0, "writes"), (0, "silent"), (1, "writes"), (1, "gone"), (3, "writes"), (3, "deaf")]
 )
-@in_virtual_time()
 async def test_an_outage_is_a_503_with_a_time_within_two_seconds(gates: int, fault: Fault) -> None:
     world = OutageWorld(gates)
     await world.start()
@@ -48,7 +46,6 @@ async def test_an_outage_is_a_503_with_a_time_within_two_seconds(gates: int, fau
     await world.close()
 
 
-@in_virtual_time()
 async def test_a_leader_that_dies_is_no_outage() -> None:
     world = OutageWorld(3)
     await world.start()
@@ -58,7 +55,6 @@ async def test_a_leader_that_dies_is_no_outage() -> None:
     await world.close()
 
 
-@in_virtual_time()
 async def test_a_leader_that_alone_cannot_reach_the_table_is_no_outage() -> None:
     world = OutageWorld(3)
     await world.start()
@@ -70,7 +66,6 @@ async def test_a_leader_that_alone_cannot_reach_the_table_is_no_outage() -> None
     await world.close()
 
 
-@in_virtual_time()
 async def test_a_key_whose_call_got_a_503_runs_once_when_it_is_repeated() -> None:
     """The replies are lost, so the fate of a call is unknown: the key makes sure that it runs once."""
     world = OutageWorld(1)

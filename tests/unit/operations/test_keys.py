@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.model.answers.collected import Collected
-from dispatcher.model.errors import Refused, TenantError
+from dispatcher.model.answers.refusals import error_body
+from dispatcher.model.errors import AnsweredError, Preempted, Refused, TenantError, WorkerFailed
+from dispatcher.model.records.invocation import StoredAnswer
 from dispatcher.operations.calls import keys
 from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.keys import last_try, numbered
+from dispatcher.operations.calls.results import is_retryable
 from dispatcher.operations.calls.submit import Known
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import followed, submitted
@@ -62,3 +65,12 @@ async def test_the_last_try_is_found_with_few_reads(gate: Gate, monkeypatch: pyt
         tries[numbered("k", number)] = replace(first, id=f"a-{number}")
     running = tries[numbered("k", 299)] = replace(first, answer=None)
     assert await last_try(gate.context, "a", "k") == (299, running)
+
+
+@pytest.mark.parametrize(("error", "expected"), [(Preempted("later", "preempted", 1.0), True), (WorkerFailed(), False)])
+def test_an_error_with_a_time_to_wait_invites_a_new_try(error: AnsweredError, expected: bool) -> None:
+    assert is_retryable(StoredAnswer("failed", 1, 0, 0, error_body(error), 0.0)) is expected
+
+
+def test_an_end_without_a_kept_answer_invites_no_new_try() -> None:
+    assert not is_retryable(StoredAnswer("failed", 1, 0, 0, "", 0.0))

@@ -38,19 +38,12 @@ def models_of(shard: InProcessGate) -> set[str]:
     return {command.terms.model for command in shard.commands if isinstance(command, Accept)}
 
 
-async def test_each_model_goes_to_its_pool(pools: TwoPools) -> None:
-    for model, pool in (("m", "chat"), ("n", "code")):
+async def test_each_model_goes_to_its_pool_with_the_pools_deadline(pools: TwoPools) -> None:
+    for model, pool, deadline_s in (("m", "chat", 300.0), ("n", "code", 60.0)):
         found = await accepted(pools.gate, "a", model=model)
-        assert found.call.pool == pool
+        assert (found.call.pool, found.call.terms.deadline_at - found.call.created_at) == (pool, deadline_s)
         assert (await read(found)).output_tokens == 3
     assert (models_of(pools.chat), models_of(pools.code)) == ({"m"}, {"n"})
-
-
-async def test_a_deadline_is_that_of_the_models_pool(pools: TwoPools) -> None:
-    for model, deadline_s in (("m", 300.0), ("n", 60.0)):
-        found = await accepted(pools.gate, "a", model=model)
-        assert found.call.terms.deadline_at - found.call.created_at == deadline_s
-        await read(found)
 
 
 async def test_a_model_that_no_configuration_names_goes_to_the_pool_that_has_a_worker_of_it(pools: TwoPools) -> None:

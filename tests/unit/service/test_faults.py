@@ -25,7 +25,7 @@ from dispatcher.shard.decide import decide
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump
 from dispatcher.shard.state.forgetting import forget
-from tests.support.gate.service_world import World, accept, end, in_virtual_time, report
+from tests.support.gate.service_world import World, accept, end, report
 
 SLOTS = 40
 
@@ -69,9 +69,7 @@ def name_odd(odd: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("odd", ODD_FIELDS, ids=name_odd)
-@in_virtual_time()
-async def test_one_odd_command_is_refused_and_all_others_are_served(odd: dict[str, Any]) -> None:
-    world = World()
+async def test_one_odd_command_is_refused_and_all_others_are_served(world: World, odd: dict[str, Any]) -> None:
     one, now = await ready(world), world.clock.now()
     commands = [good(number, now) for number in range(1, 8)]
     commands.insert(3, evil(20, now, **odd))
@@ -96,10 +94,8 @@ ODD_COMMANDS: list[Any] = [
 
 
 @pytest.mark.parametrize("odd", ODD_COMMANDS, ids=lambda odd: str(odd)[:60])
-@in_virtual_time()
-async def test_an_odd_command_of_any_kind_harms_no_other(odd: Any) -> None:
+async def test_an_odd_command_of_any_kind_harms_no_other(world: World, odd: Any) -> None:
     """A worker without a name was folded by the copy that decided it, and not by every other copy."""
-    world = World()
     one, now = await ready(world), world.clock.now()
     await one.commit([good(1, now), good(2, now)])
     outcomes = (await one.commit([good(3, now), odd, good(4, now)])).outcomes
@@ -110,9 +106,7 @@ async def test_an_odd_command_of_any_kind_harms_no_other(odd: Any) -> None:
         assert isinstance(outcomes[1], Over), "an end that is never written holds its slot for ever"
 
 
-@in_virtual_time()
-async def test_several_tenants_with_odd_commands_are_all_found(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+async def test_several_tenants_with_odd_commands_are_all_found(world: World, caplog: pytest.LogCaptureFixture) -> None:
     one, now = await ready(world), world.clock.now()
     odd = [accept(f"one-{50 + number}", "one", now, f"evil{number}", cost=nan) for number in range(12)]
     outcomes = (await one.commit([*odd[:5], good(1, now), *odd[5:], good(2, now)])).outcomes
@@ -139,9 +133,7 @@ def is_evil(_state: object, fact: Accepted) -> bool:
     return fact.terms.tenant == "evil"
 
 
-@in_virtual_time()
-async def test_a_fact_that_does_not_fold_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+async def test_a_fact_that_does_not_fold_is_never_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     one, now = await ready(world), world.clock.now()
     await one.commit([good(1, now)])
     monkeypatch.setitem(fold.FOLDS, Accepted, raising(fold.FOLDS[Accepted], is_evil))
@@ -158,11 +150,9 @@ class ErrorWithoutText(RuntimeError):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ErrorWithoutText])
-@in_virtual_time()
 async def test_a_fact_that_fails_after_it_was_folded_in_part_leaves_nothing(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+    world: World, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
     one, now = await ready(world), world.clock.now()
     accepted = steps.fold_accept
 
@@ -178,9 +168,9 @@ async def test_a_fact_that_fails_after_it_was_folded_in_part_leaves_nothing(
     assert await agrees(world, one)
 
 
-@in_virtual_time()
-async def test_an_entry_that_does_not_decode_to_its_facts_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+async def test_an_entry_that_does_not_decode_to_its_facts_is_never_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, now = await ready(world), world.clock.now()
     kind, size, tuples = codec._READERS["a"]
     lossy = [*tuples, (9, lambda app: app[:8])]
@@ -191,9 +181,7 @@ async def test_an_entry_that_does_not_decode_to_its_facts_is_never_written(monke
     assert [is_internal(outcome) for outcome in outcomes] == [True, False]
 
 
-@in_virtual_time()
-async def test_a_rollback_that_raises_loads_the_state_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+async def test_a_rollback_that_raises_loads_the_state_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     one, now = await ready(world), world.clock.now()
     await one.commit([good(1, now)])
     before = one.shard
@@ -205,9 +193,7 @@ async def test_a_rollback_that_raises_loads_the_state_again(monkeypatch: pytest.
     assert await agrees(world, one)
 
 
-@in_virtual_time()
-async def test_an_error_after_the_append_loses_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+async def test_an_error_after_the_append_loses_no_outcome(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     one, now = await ready(world), world.clock.now()
     monkeypatch.setattr(shard, "forget", raising(forget, lambda *_: True, 1))
     committed = await one.commit([good(1, now)])
@@ -216,9 +202,9 @@ async def test_an_error_after_the_append_loses_no_outcome(monkeypatch: pytest.Mo
     assert await agrees(world, one)
 
 
-@in_virtual_time()
-async def test_a_store_that_raises_an_unknown_error_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+async def test_a_store_that_raises_an_unknown_error_is_unavailable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, now = await ready(world), world.clock.now()
     with monkeypatch.context() as broken:
         broken.setattr(one._log, "append", raising(one._log.append, lambda *_: True))
@@ -228,11 +214,9 @@ async def test_a_store_that_raises_an_unknown_error_is_unavailable(monkeypatch: 
     assert await agrees(world, one)
 
 
-@in_virtual_time()
 async def test_a_waiting_call_at_fault_ends_and_not_the_command_that_freed_its_slot(
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
     one, now = world.replica("one"), world.clock.now()
     await one.commit([report("w1", 1)])
     outcomes = (await one.commit([good(1, now), evil(20, now), good(2, now)])).outcomes
@@ -245,9 +229,7 @@ async def test_a_waiting_call_at_fault_ends_and_not_the_command_that_freed_its_s
     assert await agrees(world, one)
 
 
-@in_virtual_time()
-async def test_an_error_of_every_decision_prevents_no_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+async def test_an_error_of_every_decision_prevents_no_takeover(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     one, now = await ready(world), world.clock.now()
     with monkeypatch.context() as broken:
         broken.setattr(shard, "decide", raising(decide, lambda *_: True))
@@ -258,10 +240,8 @@ async def test_an_error_of_every_decision_prevents_no_takeover(monkeypatch: pyte
     assert await agrees(world, one)
 
 
-@in_virtual_time()
-async def test_a_takeover_that_cannot_be_encoded_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_takeover_that_cannot_be_encoded_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """DecisionFailed would end the gate process (found by the storm at seed 206)."""
-    world = World()
     one = await ready(world)
     plain = codec.encode_entry
     monkeypatch.setattr("dispatcher.service.gate.deciding.encode_entry", raising(plain, lambda *_: True, 1))
@@ -271,10 +251,10 @@ async def test_a_takeover_that_cannot_be_encoded_is_tried_again(monkeypatch: pyt
     assert await agrees(world, one)
 
 
-@in_virtual_time()
-async def test_an_error_beside_the_answers_of_ended_calls_loses_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_beside_the_answers_of_ended_calls_loses_no_outcome(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The entry is written by then, and the error would end the gate process (found by the storm at seed 422)."""
-    world = World()
     one, now = world.replica("one"), world.clock.now()
     await one.commit([report("w1", 1)])
     await one.commit([good(1, now), good(2, now, durable=True)])
@@ -283,9 +263,9 @@ async def test_an_error_beside_the_answers_of_ended_calls_loses_no_outcome(monke
     assert outcomes == [Over("one-2", 0, "cancelled")]
 
 
-@in_virtual_time()
-async def test_commands_that_fail_only_together_are_written_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+async def test_commands_that_fail_only_together_are_written_apart(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, now = await ready(world), world.clock.now()
     plain = codec.encode_entry
 
@@ -327,7 +307,6 @@ async def stream(entries: int, faults: int) -> int:
 
 
 @pytest.mark.parametrize("faults", [1, 5])
-@in_virtual_time()
 async def test_a_stream_of_faults_costs_the_others_a_fifth(monkeypatch: pytest.MonkeyPatch, faults: int) -> None:
     """The cost is counted in commands that were decided: besides the stream, the first search and the first credit."""
     decided, entries = count_decided(monkeypatch), 100
@@ -340,9 +319,7 @@ async def test_a_stream_of_faults_costs_the_others_a_fifth(monkeypatch: pytest.M
     assert beside <= (1 + EXTRA) * alone + search + CREDIT_MAX + CREDIT_PER_S * time_s
 
 
-@in_virtual_time()
-async def test_a_tenant_with_a_fault_is_served_again_at_once() -> None:
-    world = World()
+async def test_a_tenant_with_a_fault_is_served_again_at_once(world: World) -> None:
     one, now = await ready(world), world.clock.now()
     assert is_internal((await one.commit([good(1, now), evil(20, now, cost=nan)])).outcomes[1])
     outcomes = (await one.commit([evil(21, now), good(2, now), evil(22, now, cost=nan), evil(23, now)])).outcomes
@@ -351,9 +328,7 @@ async def test_a_tenant_with_a_fault_is_served_again_at_once() -> None:
     assert await agrees(world, one)
 
 
-@in_virtual_time()
-async def test_a_reply_that_cannot_be_sent_keeps_no_other_from_its_caller() -> None:
-    world = World()
+async def test_a_reply_that_cannot_be_sent_keeps_no_other_from_its_caller(world: World) -> None:
     one, now = await ready(world), world.clock.now()
     got: list[Outcome | StoreUnavailable] = []
     commits = GroupCommit(one, world.clock, lambda _: None, lambda error, _: None)

@@ -5,7 +5,7 @@ import pytest
 from dispatcher.model.errors import LogGap
 from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.snapshot import dump
-from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
+from tests.support.gate.service_world import SHARD, World, accept, report
 
 
 async def written(world: World, entries: int) -> Replica:
@@ -15,9 +15,7 @@ async def written(world: World, entries: int) -> Replica:
     return replica
 
 
-@in_virtual_time()
-async def test_a_process_that_finds_a_gap_stops_and_names_the_position() -> None:
-    world = World()
+async def test_a_process_that_finds_a_gap_stops_and_names_the_position(world: World) -> None:
     await written(world, 6)
     world.data.logs[SHARD].expire([3])
     two = world.replica("two")
@@ -28,9 +26,7 @@ async def test_a_process_that_finds_a_gap_stops_and_names_the_position() -> None
     assert world.data.logs[SHARD].end == 6
 
 
-@in_virtual_time()
-async def test_a_snapshot_above_the_gap_leads_past_it() -> None:
-    world = World()
+async def test_a_snapshot_above_the_gap_leads_past_it(world: World) -> None:
     one = await written(world, 6)
     late = world.replica("late")
     log = world.store("late").log(SHARD)
@@ -44,9 +40,7 @@ async def test_a_snapshot_above_the_gap_leads_past_it() -> None:
     assert dump(late.shard) == dump(one.shard)
 
 
-@in_virtual_time()
-async def test_a_snapshot_below_the_gap_does_not() -> None:
-    world = World()
+async def test_a_snapshot_below_the_gap_does_not(world: World) -> None:
     one = await written(world, 4)
     await world.store("one").log(SHARD).save_snapshot(4, "n", dump(one.shard))
     for number in range(4, 9):

@@ -9,7 +9,7 @@ from dispatcher.service.gate.launches import AGAIN_S
 from dispatcher.service.gate.presence import GONE_SILENT_S
 from dispatcher.service.link.link import Link
 from dispatcher.shard.state.records import NO_PROCESS
-from tests.support.gate.service_world import World, accept, in_virtual_time, start_gates, start_worker
+from tests.support.gate.service_world import World, accept, start_gates, start_worker
 
 CALLS = 6
 SLOTS = 2
@@ -30,9 +30,7 @@ async def without_executors(world: World) -> tuple[Link, list[str]]:
     return front, names
 
 
-@in_virtual_time()
-async def test_an_executor_is_started_for_one_call_after_the_other_and_no_slot_is_taken() -> None:
-    world = World()
+async def test_an_executor_is_started_for_one_call_after_the_other_and_no_slot_is_taken(world: World) -> None:
     _, names = await without_executors(world)
     await asyncio.sleep(2 * CALLS * AGAIN_S)
     started = [name for name, _ in world.launches.started]
@@ -43,9 +41,7 @@ async def test_an_executor_is_started_for_one_call_after_the_other_and_no_slot_i
     assert state.calls.keys() == set(names)
 
 
-@in_virtual_time()
-async def test_the_calls_go_on_when_an_executor_comes() -> None:
-    world = World()
+async def test_the_calls_go_on_when_an_executor_comes(world: World) -> None:
     _, names = await without_executors(world)
     await asyncio.sleep(2 * GONE_SILENT_S)
     executor = world.link("executor")

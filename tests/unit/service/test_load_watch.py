@@ -11,7 +11,7 @@ from dispatcher.service.load_watch import LoadWatch
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.fleet_load import SLACK_S, fleet_load
 from tests.support.gate.lone_shard import LoneShard, report
-from tests.support.gate.service_world import SHARD, World, in_virtual_time, new_call, start_gates, start_worker
+from tests.support.gate.service_world import SHARD, World, new_call, start_gates, start_worker
 
 CLASSES = ShardSettings(slack=Slack(5_000.0))
 
@@ -43,7 +43,6 @@ def test_a_draining_worker_is_leaving() -> None:
     assert (load.ready, load.leaving) == (1, 1)
 
 
-@in_virtual_time()
 async def test_arrivals_count_for_about_a_minute_and_deferred_ones_do_not() -> None:
     world = World(settings=CLASSES)
     await start_gates(world, "g1")

@@ -12,7 +12,7 @@ from dispatcher.model.commands import Accept, Offer, Outcome, Over, Refused, Wai
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Accepted, Ended
 from dispatcher.shard.codec import decode_entry
-from tests.support.gate.service_world import SHARD, World, accept, end, in_virtual_time, report
+from tests.support.gate.service_world import SHARD, World, accept, end, report
 
 CALLS_PER_S = 5
 ANSWERED_S = 2.0
@@ -108,7 +108,6 @@ def check_once(world: World) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(("seconds", "fails"), [(60.0, 0.9), (600.0, 1.0)], ids=["throttled", "gone"])
-@in_virtual_time()
 async def test_callers_get_an_error_with_a_time_and_the_service_is_back_at_once(
     seed: int, seconds: float, fails: float
 ) -> None:

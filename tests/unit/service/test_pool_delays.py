@@ -10,7 +10,7 @@ from dispatcher.service.load_watch import LoadWatch
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.fleet_load import pool_delays
 from tests.support.gate.lone_shard import LoneShard, report
-from tests.support.gate.service_world import SHARD, World, in_virtual_time, new_call, start_gates, start_worker
+from tests.support.gate.service_world import SHARD, World, new_call, start_gates, start_worker
 
 
 def test_an_empty_pool_has_no_delays() -> None:
@@ -42,9 +42,7 @@ def test_a_deadline_that_has_passed_is_overdue_until_the_log_has_it() -> None:
     assert pool_delays(gate.shard, gate.now).overdue_s == 0.0
 
 
-@in_virtual_time()
-async def test_without_a_gate_process_the_log_stands_and_the_sweep_sees_it() -> None:
-    world = World()
+async def test_without_a_gate_process_the_log_stands_and_the_sweep_sees_it(world: World) -> None:
     await start_gates(world, "g1")
     await start_worker(world, slots=1)
     front, watch = world.link("front"), LoadWatch(world.store("sweep").log(SHARD), world.settings, world.clock)

@@ -13,7 +13,7 @@ from dispatcher.processes.pool_sweep import PoolSweep
 from dispatcher.service.link.link import Link
 from dispatcher.settings.config import load_config
 from dispatcher.shard.state.records import NO_PROCESS
-from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, start_worker
+from tests.support.gate.service_world import SHARD, World, accept, start_worker
 
 CALLS = 4
 SLOTS = 2
@@ -41,10 +41,8 @@ async def suspended(world: World) -> tuple[Link, list[str]]:
     return front, names
 
 
-@in_virtual_time()
-async def test_ticks_alone_start_no_executor() -> None:
+async def test_ticks_alone_start_no_executor(world: World) -> None:
     """What a sweep did before: the calls would wait until their deadline."""
-    world = World()
     await suspended(world)
     sweep = pool_sweep(world)
     for _ in range(10):
@@ -53,9 +51,7 @@ async def test_ticks_alone_start_no_executor() -> None:
     assert world.launches.started == []
 
 
-@in_virtual_time()
-async def test_each_sweep_starts_an_executor_for_another_suspended_call() -> None:
-    world = World()
+async def test_each_sweep_starts_an_executor_for_another_suspended_call(world: World) -> None:
     _, names = await suspended(world)
     sweep = pool_sweep(world)
     for _ in range(CALLS):
@@ -66,9 +62,7 @@ async def test_each_sweep_starts_an_executor_for_another_suspended_call() -> Non
     assert len(world.launches.started) == CALLS
 
 
-@in_virtual_time()
-async def test_when_the_executor_holds_its_call_all_go_on_and_the_sweep_starts_no_more() -> None:
-    world = World()
+async def test_when_the_executor_holds_its_call_all_go_on_and_the_sweep_starts_no_more(world: World) -> None:
     _, names = await suspended(world)
     sweep = pool_sweep(world)
     assert await world.on("sweep", sweep.start_executor())
@@ -82,9 +76,7 @@ async def test_when_the_executor_holds_its_call_all_go_on_and_the_sweep_starts_n
     assert not await world.on("sweep", sweep.start_executor())
 
 
-@in_virtual_time()
-async def test_the_waiting_calls_of_a_deleted_tenant_end_and_no_others() -> None:
-    world = World()
+async def test_the_waiting_calls_of_a_deleted_tenant_end_and_no_others(world: World) -> None:
     await start_worker(world, SLOTS)
     front, now = world.link("front"), world.clock.now()
     calls = {tenant: [front.new_id() for _ in range(CALLS)] for tenant in ("kept", "gone.1")}

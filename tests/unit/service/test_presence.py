@@ -19,7 +19,7 @@ from dispatcher.service.gate.presence import (
 )
 from dispatcher.service.gate.replica import Replica
 from dispatcher.service.gate.sessions import Session
-from tests.support.gate.service_world import World, accept, in_virtual_time, report
+from tests.support.gate.service_world import World, accept, report
 
 
 class Clock:
@@ -100,14 +100,12 @@ async def watched() -> Watched:
     return Watched(replica, clock)
 
 
-@in_virtual_time()
 async def test_a_process_and_a_worker_that_are_heard_lose_nothing() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
     assert await watch.run(60, [front], [("w1", worker)]) == []
 
 
-@in_virtual_time()
 async def test_an_open_silent_connection() -> None:
     watch = await watched()
     watch.session("front")
@@ -120,7 +118,6 @@ async def test_an_open_silent_connection() -> None:
     assert list(watch.replica.shard.state.calls) == ["front-1"]
 
 
-@in_virtual_time()
 async def test_nothing_is_lost_by_a_silence_that_is_in_the_state_but_not_in_the_log() -> None:
     """A table that does not answer lets an entry wait for longer than a lease, while its facts are in the state."""
     watch = await watched()
@@ -144,7 +141,6 @@ async def waiting(watch: Watched, seconds: float) -> list[Command]:
     return [command for command, _ in submitted]
 
 
-@in_virtual_time()
 async def test_a_leader_that_always_writes_knows_a_silence_by_its_outcome() -> None:
     watch = await watched()
     await watch.run(SILENT_S + 0.5)
@@ -153,7 +149,6 @@ async def test_a_leader_that_always_writes_knows_a_silence_by_its_outcome() -> N
     assert Gone("w1", True) in await waiting(watch, LEASE_S + LEASE_MARGIN_S)
 
 
-@in_virtual_time()
 async def test_a_message_of_a_silent_process_resumes_its_calls() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
@@ -163,7 +158,6 @@ async def test_a_message_of_a_silent_process_resumes_its_calls() -> None:
     assert len(watch.replica.shard.state.calls) == 2
 
 
-@in_virtual_time()
 async def test_a_broken_connection() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
@@ -173,7 +167,6 @@ async def test_a_broken_connection() -> None:
     assert await watch.run(1, workers=[("w1", worker)]) == [Gone("front", False)]
 
 
-@in_virtual_time()
 async def test_a_process_that_returns_in_time() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
@@ -183,7 +176,6 @@ async def test_a_process_that_returns_in_time() -> None:
     assert await watch.run(60, [again], [("w1", worker)]) == [Present("front")]
 
 
-@in_virtual_time()
 async def test_a_process_that_returns_before_its_silence_is_written() -> None:
     watch = await watched()
     watch.presence.on_left(watch.session("front"))
@@ -192,7 +184,6 @@ async def test_a_process_that_returns_before_its_silence_is_written() -> None:
     assert not watch.replica.shard.state.processes["front"].silent
 
 
-@in_virtual_time()
 async def test_each_of_several_broken_connections_counts() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
@@ -209,7 +200,6 @@ async def test_each_of_several_broken_connections_counts() -> None:
         assert await watch.written() == [Present("front")]
 
 
-@in_virtual_time()
 async def test_a_process_is_present_again_also_while_the_clock_is_doubtful() -> None:
     watch = await watched()
     watch.replica.guard.stay_calm()
@@ -222,7 +212,6 @@ async def test_a_process_is_present_again_also_while_the_clock_is_doubtful() -> 
     assert await watch.run(SWEEP_S, [front]) == [Present("front")]
 
 
-@in_virtual_time()
 async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
@@ -235,7 +224,6 @@ async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
     assert not watch.presence._silent_since
 
 
-@in_virtual_time()
 async def test_workers_that_are_lost_together_leave_a_few_at_a_time() -> None:
     """The items of all their durable attempts are read before the entry: that may take longer than a leader waits."""
     watch = await watched()
@@ -252,7 +240,6 @@ async def test_workers_that_are_lost_together_leave_a_few_at_a_time() -> None:
     ]
 
 
-@in_virtual_time()
 async def test_a_new_worker_is_not_silent_while_its_first_report_waits_for_its_entry() -> None:
     watch = await watched()
     front, worker, new = watch.session("front"), watch.session("worker"), watch.session("new worker")
@@ -264,7 +251,6 @@ async def test_a_new_worker_is_not_silent_while_its_first_report_waits_for_its_e
     assert await watch.run(1, [front], [("w1", worker)]) == [Silent("w2", True)]
 
 
-@in_virtual_time()
 async def test_a_draining_worker_is_lost_too() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
@@ -273,7 +259,6 @@ async def test_a_draining_worker_is_lost_too() -> None:
     assert Gone("w1", True) in await watch.run(SILENT_S + LEASE_S + LEASE_MARGIN_S + 1, [front])
 
 
-@in_virtual_time()
 async def test_an_entry_of_another_process_shows_that_a_worker_lives() -> None:
     watch = await watched()
     front = watch.session("front")
@@ -286,7 +271,6 @@ async def test_an_entry_of_another_process_shows_that_a_worker_lives() -> None:
     assert watch.replica.shard.state.workers["w1"].config.state == "serving"
 
 
-@in_virtual_time()
 async def test_nothing_is_lost_while_the_clock_is_doubtful() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
@@ -297,7 +281,6 @@ async def test_nothing_is_lost_while_the_clock_is_doubtful() -> None:
     assert await watch.run(CALM_S - 0.5) == []
 
 
-@in_virtual_time()
 async def test_a_leader_that_was_paused_itself_waits_for_messages() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
@@ -307,7 +290,6 @@ async def test_a_leader_that_was_paused_itself_waits_for_messages() -> None:
     assert await watch.run(60, [front], [("w1", worker)]) == []
 
 
-@in_virtual_time()
 async def test_calls_of_a_process_that_never_came_are_not_lost_at_once() -> None:
     watch = await watched()
     worker = watch.session("worker")

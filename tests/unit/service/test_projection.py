@@ -17,7 +17,7 @@ from dispatcher.service.gate.replica import Replica
 from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.service.snapshots import UNSAVED_S, Projection, Snapshots
 from dispatcher.stores.memory.store import MemoryStore
-from tests.support.gate.service_world import SHARD, World, accept, end, in_virtual_time, report
+from tests.support.gate.service_world import SHARD, World, accept, end, report
 
 HOUR = 500_000
 LONG_S = 100 * HOUR_S
@@ -79,7 +79,6 @@ def tenant_row(name: str, **values: float) -> TenantRow:
     return replace(row, **values)  # type: ignore[arg-type]
 
 
-@in_virtual_time()
 async def test_only_rows_that_changed_are_projected() -> None:
     served = Served()
     await served.serve("a", "b", "c")
@@ -89,7 +88,6 @@ async def test_only_rows_that_changed_are_projected() -> None:
     assert await served.save() == ([], [])
 
 
-@in_virtual_time()
 async def test_a_new_process_projects_no_usage_again() -> None:
     served = Served()
     await served.serve("a", "b")
@@ -103,7 +101,6 @@ async def test_a_new_process_projects_no_usage_again() -> None:
     assert served.store.taken() == ([], ["a", "b"])
 
 
-@in_virtual_time(limit_s=LONG_S)
 async def test_usage_outlives_a_store_that_takes_no_projection_for_days() -> None:
     served = Served()
     await served.serve("a")
@@ -123,7 +120,6 @@ async def test_usage_outlives_a_store_that_takes_no_projection_for_days() -> Non
     assert len(rows) <= 4
 
 
-@in_virtual_time()
 async def test_a_restart_between_projection_and_log_repeats_the_same_totals() -> None:
     served = Served()
     await served.serve("a", "a")
@@ -135,7 +131,6 @@ async def test_a_restart_between_projection_and_log_repeats_the_same_totals() ->
     assert again == first
 
 
-@in_virtual_time()
 async def test_the_rows_after_one_snapshot_are_bounded_and_the_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "ROWS_MAX", 2)
     served = Served()
@@ -144,7 +139,6 @@ async def test_the_rows_after_one_snapshot_are_bounded_and_the_others_follow(mon
     assert written == [(["a", "b"], ["a", "b"]), (["c", "d"], ["c", "d"]), (["e"], ["e"]), ([], [])]
 
 
-@in_virtual_time()
 async def test_rows_that_always_change_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "ROWS_MAX", 2)
     store, clock = Rows(), World().clock
@@ -156,7 +150,6 @@ async def test_rows_that_always_change_do_not_keep_others_out(monkeypatch: pytes
     assert written == [["a", "b"], ["c", "d"], ["a", "b"], ["c", "d"]]
 
 
-@in_virtual_time()
 async def test_a_credit_that_only_grows_with_time_is_no_change() -> None:
     store, clock = Rows(), World().clock
     rows = Projection(store, SHARD, clock)  # type: ignore[arg-type]
@@ -167,7 +160,6 @@ async def test_a_credit_that_only_grows_with_time_is_no_change() -> None:
     assert len(store.tenants) == 2
 
 
-@in_virtual_time()
 async def test_at_most_fifty_rows_are_written_in_a_second() -> None:
     store, clock = Rows(), World().clock
     rows = Projection(store, SHARD, clock)  # type: ignore[arg-type]
@@ -178,7 +170,6 @@ async def test_at_most_fifty_rows_are_written_in_a_second() -> None:
     assert clock.monotonic() - began >= 6
 
 
-@in_virtual_time()
 async def test_the_keeper_says_in_the_log_what_it_projected() -> None:
     served = Served()
     await served.serve("a")
@@ -190,7 +181,6 @@ async def test_the_keeper_says_in_the_log_what_it_projected() -> None:
 
 
 @pytest.mark.parametrize("gates", [1, 2])
-@in_virtual_time()
 async def test_gate_processes_say_in_the_log_what_they_projected(gates: int) -> None:
     """A leader without heirs makes the snapshots itself; with one, the heir makes them and informs the leader."""
     served = Served()
