@@ -16,6 +16,7 @@ from dispatcher.operations.scaling.waking import CHECK_S, Waking
 from functions.http_api.routes.replies import HEADERS_AFTER_S
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
+from tests.support.gate.story import take_slots
 from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
 from tests.support.scaling.service import CountedService
 
@@ -89,14 +90,12 @@ async def test_what_queues_says_how_long_waits_are(gate: Gate) -> None:
 
 async def test_a_long_wait_is_kept_alive_by_comments(gate: Gate) -> None:
     gate.workers.acts.extend([Act(token_s=20.0)] * 2)
-    busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate)
     reply = await gate.caller().post(CHAT, chat(stream=True))
     assert reply.status == 200
     assert reply.body.startswith(b": waiting\n\n: waiting\n\n")
     assert "".join(texts(reply)) == "xxx"
-    for call in busy:
-        await call.finished()
+    await busy
 
 
 # ── What is refused ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -345,8 +344,7 @@ async def test_headers_do_not_wait_for_a_long_prompt(gate: Gate) -> None:
 async def test_the_deadline_passes_while_it_waits(gate: Gate) -> None:
     context = gate.process(deadline_s=5.0)
     gate.workers.acts.extend([Act(token_s=10.0)] * 2)
-    busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate)
     reply = await gate.caller("a", context).post(CHAT, chat(), idempotency_key="k")
     assert (reply.status, reply.error["code"]) == (504, "deadline_exceeded")
     await gate.quiet()
@@ -354,8 +352,7 @@ async def test_the_deadline_passes_while_it_waits(gate: Gate) -> None:
     again = await gate.caller("a", context).post(CHAT, chat(), idempotency_key="k")
     assert (again.status, again.body) == (reply.status, reply.body)
     assert "a" not in {running.tenant.name for running in gate.shard.shard.state.calls.values()}
-    for call in busy:
-        await call.finished()
+    await busy
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -401,15 +398,13 @@ async def test_a_disconnect_before_the_first_byte(gate: Gate) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_disconnect_while_waiting_leaves_the_queue(gate: Gate, stream: bool) -> None:
-    busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate)
     call = gate.caller().start("POST", CHAT, chat(stream=stream))
     await asyncio.sleep(0.05)
     call.hang_up()
     await asyncio.wait({call.task})
     assert all(running.tenant.name == "b" for running in gate.shard.shard.state.calls.values())
-    for other in busy:
-        await other.finished()
+    await busy
     await gate.quiet()
     assert len(gate.workers.orders) == 2
 

@@ -24,7 +24,7 @@ from functions.invoke import handler as invoke
 from functions.result import handler as result
 from functions.sweep import handler as sweep
 from tests.support.gate.memory_gate import CHAT, Gate, make_gate
-from tests.support.gate.story import begun, dispatched, queued
+from tests.support.gate.story import dispatched, queued, take_slots
 from tests.support.gate.worker_client import UNREACHABLE, Act, dies_after, refuses
 from tests.support.scaling.service import CountedService
 from tests.support.virtual_time import VirtualTimeLoop
@@ -88,11 +88,10 @@ def message(invocation_id: str, attempt: int, message_id: str = "1") -> dict[str
 
 async def let_go(gate: Gate, key: str = "k") -> str:
     """Leave a durable call that is dispatched and not begun, and return its id."""
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=1)
     waiting = await queued(gate, "a", key)
     waiting.leave()
-    await asyncio.gather(*busy)
+    await busy
     await gate.quiet()
     return waiting.call.id
 

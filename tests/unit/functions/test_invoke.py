@@ -15,7 +15,7 @@ from dispatcher.operations.fleet import FRESH_S
 from functions.invoke.handler import invoke
 from functions.result.handler import result
 from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import begun
+from tests.support.gate.story import begun, take_slots
 from tests.support.gate.worker_client import SHED, UNREACHABLE, Act, dies_after, refuses
 
 REMAINING_S = 60.0
@@ -121,12 +121,11 @@ async def test_the_bound_of_a_payload_names_its_own_bytes(gate: Gate) -> None:
 
 async def test_a_full_queue_says_when_to_come_back(gate: Gate) -> None:
     await gate.add_tenant("barred", queue_items_max=0)
-    busy = [begun(gate, "b") for n in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate)
     refused = await invoked(gate, payload(gate, "barred"))
     assert (refused["status"], refused["error"]["code"]) == (429, "queue_full")
     assert refused["retry_after_s"] >= 1
-    await asyncio.gather(*busy)
+    await busy
 
 
 async def test_what_the_worker_finds_impossible_is_a_payload(gate: Gate) -> None:
@@ -161,11 +160,10 @@ async def test_an_answer_lost_on_the_way_is_an_error_each_time_it_is_asked_for(g
 
 async def test_a_deadline_that_passes_in_the_queue_is_expired(gate: Gate) -> None:
     gate.contexts.insert(0, gate.process(deadline_s=2.0))
-    busy = [begun(gate, "b", max_tokens=60, context=gate.contexts[1]) for n in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=60, context=gate.contexts[1])
     with pytest.raises(DeadlineExceeded):
         await invoked(gate, payload(gate))
-    await asyncio.gather(*busy)
+    await busy
     await gate.quiet()
     await gate.ended("a", "r-1", "expired")
     assert (await fetched(gate, "a", "r-1"))["status"] == "expired"
@@ -174,11 +172,10 @@ async def test_a_deadline_that_passes_in_the_queue_is_expired(gate: Gate) -> Non
 
 
 async def test_its_turn_did_not_come_in_time_and_the_queues_consumer_has_it(gate: Gate) -> None:
-    busy = [begun(gate, "b", max_tokens=60) for n in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=60)
     assert await invoked(gate, payload(gate), remaining_s=1.0) == {"id": "r-1", "status": "queued", "queue_position": 1}
     assert await fetched(gate, "a", "r-1") == {"id": "r-1", "status": "queued"}
-    await asyncio.gather(*busy)
+    await busy
     await gate.quiet()
     assert await fetched(gate, "a", "r-1") == {"id": "r-1", "status": "running"}
     ((call_id, _),) = gate.launcher.launched
@@ -192,8 +189,7 @@ async def test_its_turn_did_not_come_in_time_and_the_queues_consumer_has_it(gate
 @pytest.mark.parametrize("is_known", [False, True])
 async def test_a_slow_submission_does_not_add_to_the_time_it_may_take(gate: Gate, is_known: bool) -> None:
     """Else Lambda ends the function before it has let its invocation go."""
-    busy = [begun(gate, "b", max_tokens=300) for n in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=300)
     if is_known:
         await invoked(gate, payload(gate), remaining_s=0.0)
         await asyncio.sleep(0.01)
@@ -202,7 +198,7 @@ async def test_a_slow_submission_does_not_add_to_the_time_it_may_take(gate: Gate
     assert (await invoked(gate, payload(gate), remaining_s=10.0))["status"] == "queued"
     assert gate.clock.now() - since == pytest.approx(10.0)
     gate.shard.delay_s = 0.0
-    await asyncio.gather(*busy)
+    await busy
     await gate.quiet()
     assert await execute_detached(gate.context, gate.launcher.launched[-1][0])
 

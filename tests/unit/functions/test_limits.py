@@ -15,6 +15,7 @@ from functions.result.handler import result
 from tests.support.asgi import Call, Caller, Reply
 from tests.support.gate.memory_gate import CHAT, Gate
 from tests.support.gate.store_faults import Slow
+from tests.support.gate.story import take_slots
 from tests.support.gate.worker_client import Act
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
@@ -165,15 +166,13 @@ async def test_a_caller_that_does_not_read_is_disconnected(gate: Gate, spec_vers
 async def test_an_execution_does_not_wait_behind_many_of_its_tenant(gate: Gate) -> None:
     """It leaves its request in the queue: a tenant's backlog does not take the executions of all tenants."""
     front(gate, waiting_executions_max=2)
-    busy = [gate.caller("b").start("POST", CHAT, {**BODY, "max_tokens": 50}) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=50)
     event = {"api_key": gate.keys["a"], **BODY}
     calls = [asyncio.ensure_future(invoke(gate.context, event, f"r{n}", 60.0)) for n in range(4)]
     await asyncio.sleep(0.1)
     assert [call.done() for call in calls] == [False, False, True, True]
     assert calls[2].result() == {"id": "r2", "status": "queued", "queue_position": 3}
-    for call in busy:
-        await call.finished()
+    await busy
     answers = await asyncio.gather(*calls[:2])
     assert all(answer["choices"] for answer in answers)
     await asyncio.sleep(1)

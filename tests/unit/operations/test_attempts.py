@@ -13,14 +13,12 @@ from dispatcher.model.commands import Gone, Silent
 from dispatcher.model.errors import DeadlineExceeded, Preempted, Refused, WorkerFailed
 from dispatcher.model.records.invocation import StoredAnswer
 from dispatcher.model.worker_protocol import Started
-from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.detached import execute_detached
 from dispatcher.operations.calls.following import LATE_S
-from dispatcher.operations.calls.submit import Known
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.gate.memory_gate import POOL, Gate
-from tests.support.gate.story import asked, dispatched, followed, read, submitted
+from tests.support.gate.story import answered_again, asked, dispatched, followed, read
 from tests.support.gate.worker_client import SHED, Act, dies_after
 
 
@@ -77,12 +75,7 @@ async def test_an_answer_that_another_process_finished_is_whole(gate: Gate) -> N
     call = await dispatched(gate, "a", "k")
     reading = asyncio.ensure_future(read(call))
     await asyncio.sleep(0.25)
-    there = gate.process()
-    known = await submitted(gate, "a", "k", context=there)
-    assert isinstance(known, Known)
-    answer, got = await result_of(there, known), await reading
-    known.leave()
-    assert answer is not None
+    answer, got = await answered_again(gate, "a", "k", context=gate.process()), await reading
     assert (got.text, got.reason, got.input_tokens, got.output_tokens) == ("yyy", "stop", 11, 3)
     assert (answer.attempt, answer.input_tokens, answer.output_tokens) == (2, 11, 3)
     assert gate.spent("a") == 11 + 2 * 3

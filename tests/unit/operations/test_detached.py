@@ -12,17 +12,16 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.records.invocation import StoredAnswer
 from dispatcher.operations.calls.detached import HOLD_S, execute_detached, serve_launched
 from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import begun, followed, queued
+from tests.support.gate.story import begun, followed, queued, take_slots
 from tests.support.gate.worker_client import SHED, Act, dies_after, refuses
 
 
 async def launched(gate: Gate, key: str = "k") -> str:
     """Let a durable call go that waits, see it launched, and return its id."""
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=1)
     waiting = await queued(gate, "a", key)
     waiting.leave()
-    await asyncio.gather(*busy)
+    await busy
     await asyncio.sleep(0)
     await gate.shard.settle()
     assert gate.launcher.launched[-1] == (waiting.call.id, 1)
@@ -75,13 +74,12 @@ async def test_a_call_is_followed_once_in_a_process(gate: Gate) -> None:
 
 
 async def test_a_process_that_was_given_up_executes_its_call_when_it_is_launched(gate: Gate) -> None:
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=1)
     waiting = begun(gate, "a", "k")
     await asyncio.sleep(0.01)
     gate.shard.decide(Silent(gate.pool.link.process, False))
     gate.shard.decide(Gone(gate.pool.link.process, False))
-    await asyncio.gather(*busy)
+    await busy
     await gate.shard.settle()
     ((call_id, _),) = gate.launcher.launched
     assert not await execute_detached(gate.context, call_id)

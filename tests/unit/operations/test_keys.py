@@ -11,12 +11,10 @@ from dispatcher.model.answers.refusals import error_body
 from dispatcher.model.errors import AnsweredError, Preempted, Refused, TenantError, WorkerFailed
 from dispatcher.model.records.invocation import StoredAnswer
 from dispatcher.operations.calls import keys
-from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.keys import last_try, numbered
 from dispatcher.operations.calls.results import is_retryable
-from dispatcher.operations.calls.submit import Known
 from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import followed, submitted
+from tests.support.gate.story import answered_again, followed
 from tests.support.gate.worker_client import SHED
 
 
@@ -39,10 +37,8 @@ async def test_a_key_that_was_refused_often_is_served_once_there_is_room(gate: G
 async def test_one_key_cannot_be_shed_without_end(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "TRIES_PER_KEY_MAX", 5)
     await shed(gate, 5)
-    known = await submitted(gate, "a", "k")
-    assert isinstance(known, Known)
     with pytest.raises(TenantError) as caught:
-        await result_of(gate.context, known)
+        await answered_again(gate, "a", "k")
     assert (caught.value.status, caught.value.retry_after_s) == (429, 7.0)
 
 

@@ -41,7 +41,18 @@ from dispatcher.shard.settings import ShardSettings
 from tests.support.gate.in_process import OFFER_S
 from tests.support.gate.memory_gate import POOL, Gate, make_gate
 from tests.support.gate.store_faults import FailsOnce
-from tests.support.gate.story import accepted, asked, begun, dispatched, followed, queued, read, submitted
+from tests.support.gate.story import (
+    accepted,
+    answered_again,
+    asked,
+    begun,
+    dispatched,
+    followed,
+    queued,
+    read,
+    submitted,
+    take_slots,
+)
 from tests.support.gate.worker_client import SHED, Act, refuses
 
 
@@ -225,8 +236,7 @@ async def test_the_same_key_is_known_whatever_became_of_it(gate: Gate) -> None:
 async def test_a_refusal_is_not_the_answer_of_a_key_that_another_process_was_accepted_for(gate: Gate) -> None:
     """The gate refuses the first try. The repeat has read its item by then, and is accepted."""
     await gate.add_tenant("barred", queue_items_max=0)
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=1)
     there = gate.process()
     gate.shard.delay_s = 0.05
     first = begun(gate, "barred", "k")
@@ -246,25 +256,20 @@ async def test_a_refusal_is_not_the_answer_of_a_key_that_another_process_was_acc
     assert isinstance(again, Known)
     assert again.invocation.answer == answer
     assert len(gate.ends("done")) == 3
-    await asyncio.gather(*busy)
+    await busy
 
 
 async def test_a_key_that_was_refused_twice_is_tried_again_under_its_first_id(gate: Gate) -> None:
     await gate.add_tenant("barred", queue_items_max=0)
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=1)
     gate.shard.delay_s = 0.01
     tries = [begun(gate, "barred", "k", context=context) for context in (gate.context, gate.process())]
     assert [type(each) for each in await asyncio.gather(*tries)] == [Refused, Refused]
     gate.shard.delay_s = 0.0
     assert (await gate.item("barred", "k")).answer is None
-    await asyncio.gather(*busy)
+    await busy
     await asyncio.sleep(DURABLE_REFUSED_S)
-    known = await submitted(gate, "barred", "k")
-    assert isinstance(known, Known)
-    answer = await result_of(gate.context, known)
-    known.leave()
-    assert answer is not None
+    answer = await answered_again(gate, "barred", "k")
     assert (answer.outcome, gate.spent("barred")) == ("done", 16.0)
 
 
@@ -276,11 +281,7 @@ async def test_a_key_that_another_process_holds_is_one_call(gate: Gate, wait: bo
     await asyncio.sleep(0.01)
     first = begun(gate, "a", "k")
     await asyncio.sleep(0.01)
-    again = await submitted(gate, "a", "k", context=there)
-    assert isinstance(again, Known)
-    answer = await result_of(there, again)
-    again.leave()
-    assert answer is not None
+    answer = await answered_again(gate, "a", "k", context=there)
     collected = await first
     assert isinstance(collected, Collected)
     assert (collected.text, answer.output_tokens, gate.spent("a")) == ("xxx", 3, 16.0)
@@ -294,12 +295,8 @@ async def test_a_call_that_its_process_never_put_before_the_gate_is_put_there_by
     item = item_of(replace(running.call, id=there.link(POOL).new_id(), tenant=await tenant(gate, "a"), key="k"), "{}")
     there.link(POOL).forget(item.id)
     await gate.store.create(item)
-    again = await submitted(gate, "a", "k")
-    assert isinstance(again, Known)
-    answer = await result_of(gate.context, again)
-    again.leave()
-    assert answer is not None
-    assert (again.invocation.id, answer.outcome) == (item.id, "done")
+    assert (await answered_again(gate, "a", "k")).outcome == "done"
+    assert (await gate.item("a", "k")).id == item.id
     over(gate, running)
 
 
@@ -333,10 +330,8 @@ async def test_a_lost_call_is_tried_again_before_its_deadline_and_has_expired_af
 async def test_a_lost_call_has_expired_after_its_deadline(gate: Gate) -> None:
     item = await kept_long_ago(gate)
     await asyncio.sleep(item.deadline_at - gate.clock.now())
-    known = await submitted(gate, "a", "lost")
-    assert isinstance(known, Known)
     with pytest.raises(DeadlineExceeded):
-        await result_of(gate.context, known)
+        await answered_again(gate, "a", "lost")
     for call_id in list(gate.shard.shard.state.calls):
         gate.shard.decide_cancel(call_id)
 
@@ -358,10 +353,8 @@ async def test_a_shed_key_is_served_when_it_comes_back(gate: Gate) -> None:
 async def test_a_key_that_failed_for_good_stays_so(gate: Gate) -> None:
     gate.workers.acts.append(refuses(400, "context_length_exceeded"))
     await followed(gate, "a", "k")
-    known = await submitted(gate, "a", "k")
-    assert isinstance(known, Known)
     with pytest.raises(TenantError) as caught:
-        await result_of(gate.context, known)
+        await answered_again(gate, "a", "k")
     assert caught.value.code == "context_length_exceeded"
 
 
@@ -371,10 +364,7 @@ async def test_a_gate_that_cannot_be_reached_is_503_and_the_key_is_resumed_later
     for key in ("", "k"):
         assert isinstance(await followed(gate, "a", key), StoreUnavailable)
     gate.shard.down = False
-    again = await submitted(gate, "a", "k")
-    assert isinstance(again, Known)
-    assert await result_of(gate.context, again) is not None
-    again.leave()
+    assert (await answered_again(gate, "a", "k")).outcome == "done"
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -423,8 +413,4 @@ async def test_the_outcome_of_a_key_that_ended_meanwhile_is_its_answer(gate: Gat
             return getattr(gate.store, name)
 
     there.store = Stale()
-    again = await submitted(gate, "a", "k", context=there)
-    assert isinstance(again, Known)
-    answer = await result_of(there, again)
-    assert answer is not None
-    assert answer.outcome == "done"
+    assert (await answered_again(gate, "a", "k", context=there)).outcome == "done"

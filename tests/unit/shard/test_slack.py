@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.model.commands import Tick
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.shard.settings import ShardSettings, TierFloors
-from tests.support.gate.lone_shard import T0, LoneShard
+from tests.support.gate.lone_shard import T0, LoneShard, report
 
 SLACK = Slack(window=10.0, urgent_s=60.0)
 
@@ -141,3 +142,14 @@ def test_a_deferred_call_of_the_first_tier_waits_for_the_last_tier() -> None:
 def test_impossible_settings_are_refused(window: float, urgent_s: float) -> None:
     with pytest.raises(ValueError, match="zero or positive"):
         Slack(window, urgent_s)
+
+
+@pytest.mark.parametrize("slack", [None, SLACK])
+def test_an_undone_decision_puts_nobody_in_profile_too_early(slack: Slack | None) -> None:
+    shard = LoneShard(ShardSettings(slack=slack), report(slots=1, capacity_per_s=0.0))
+    running = shard.call("guaranteed", cost=100.0, rate_per_s=1.0, burst=1.0)  # the bucket is empty for 100 s
+    shard.call("guaranteed", cost=100.0, rate_per_s=1.0, burst=1.0)
+    other = shard.call("other", cost=1.0)
+    shard.shard.decide([Tick(), report(slots=2, capacity_per_s=0.0)], shard.now + 1000.0)
+    shard.shard.rollback()
+    assert shard.end(running, tokens=100) == [other]
