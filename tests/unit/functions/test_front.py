@@ -218,21 +218,6 @@ async def test_an_unknown_model_is_404_and_no_worker_at_all_503(gate: Gate) -> N
     assert int(reply.headers["retry-after"]) >= 1
 
 
-async def test_a_full_queue_is_429_with_its_limit_and_a_time(gate: Gate) -> None:
-    await gate.add_tenant("small", queue_items_max=1)
-    busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
-    await asyncio.sleep(0.01)
-    waiting = gate.caller("small").start("POST", CHAT, chat())
-    await asyncio.sleep(0.01)
-    reply = await gate.caller("small").post(CHAT, chat())
-    after_s = int(reply.headers["retry-after"])
-    assert (reply.status, reply.error["code"], reply.error["type"]) == (429, "queue_full", "rate_limit_error")
-    assert "1 of this tenant's requests" in reply.error["message"]
-    assert f"{after_s} s" in reply.error["message"]
-    for call in (*busy, waiting):
-        assert (await call.finished()).status == 200
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_a_worker_sheds_is_429_with_its_time(gate: Gate, stream: bool) -> None:
     gate.workers.acts.append(SHED)
@@ -291,19 +276,6 @@ async def test_what_says_nothing_of_the_request_is_tried_elsewhere_under_the_nex
     (first, _), (second, order) = gate.workers.orders
     assert (first != second, order.attempt) == (True, 2)
     assert gate.spent("a") == 16.0
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_three_lost_attempts_are_502_and_free(gate: Gate, stream: bool) -> None:
-    gate.workers.acts.extend([UNREACHABLE] * 9)
-    reply = await gate.caller().post(CHAT, chat(stream=stream), idempotency_key="k")
-    if stream and reply.status == 200:  # a wait outlasted the headers' patience
-        assert reply.events[-2]["error"]["code"] == "worker_failed"
-    else:
-        assert (reply.status, reply.error["code"]) == (502, "worker_failed")
-    assert [order.attempt for _, order in gate.workers.orders] == [1, 2, 3]
-    await gate.quiet()
-    assert gate.spent("a") == 0.0
 
 
 @pytest.mark.parametrize("stream", [False, True])

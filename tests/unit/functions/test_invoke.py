@@ -150,14 +150,6 @@ async def test_faults_of_ours_are_raised(gate: Gate) -> None:
         await invoked(gate, payload(gate), "r-3")
 
 
-@pytest.mark.parametrize("act", [dies_after(0), dies_after(2)])
-async def test_an_answer_lost_on_the_way_is_an_error_each_time_it_is_asked_for(gate: Gate, act: Act) -> None:
-    gate.workers.acts.extend([act] * 3)
-    for _ in range(2):
-        with pytest.raises(WorkerFailed):
-            await invoked(gate, payload(gate))
-
-
 async def test_a_deadline_that_passes_in_the_queue_is_expired(gate: Gate) -> None:
     gate.contexts.insert(0, gate.process(deadline_s=2.0))
     busy = await take_slots(gate, max_tokens=60, context=gate.contexts[1])

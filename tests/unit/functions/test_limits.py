@@ -85,7 +85,7 @@ async def test_a_full_queue_is_refused_for_a_moment_without_the_gate_or_the_body
     waiting = gate.caller("small").start("POST", CHAT, BODY)
     await asyncio.sleep(0.01)
     first = await gate.caller("small").post(CHAT, BODY)
-    assert (first.status, first.error["code"]) == (429, "queue_full")
+    assert (first.status, first.error["code"], first.error["type"]) == (429, "queue_full", "rate_limit_error")
     decided = len(gate.shard.commands)
     again = await gate.caller("small").post(CHAT, {"not": "read"})
     assert (again.status, again.body) == (429, first.body)

@@ -12,7 +12,7 @@ from dispatcher.model.worker_protocol import Token
 from dispatcher.operations.responses import REFERENCED_MAX
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.store_faults import FailsOnce
-from tests.support.gate.worker_client import SHED, WELL, Act, dies_after
+from tests.support.gate.worker_client import WELL, Act, dies_after
 
 PATH = "/v1/responses"
 HOUR_S = 3600.0
@@ -43,21 +43,6 @@ def messages(gate: Gate) -> Any:
 
 def said(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
-
-
-async def test_a_whole_response_is_kept_and_read_again(gate: Gate) -> None:
-    reply = await gate.caller().post(PATH, asks(instructions="be brief", metadata={"k": "v"}))
-    body = reply.json()
-    assert (reply.status, body["status"], body["incomplete_details"]) == (
-        200,
-        "incomplete",
-        {"reason": "max_output_tokens"},
-    )
-    assert body["id"] == f"resp_{reply.headers['x-request-id']}"
-    assert (body["instructions"], body["metadata"], body["store"]) == ("be brief", {"k": "v"}, True)
-    assert body["output"][0]["content"][0]["text"] == "xxx"
-    assert messages(gate) == [said("system", "be brief"), said("user", "hello")]
-    assert (await gate.caller().get(f"{PATH}/{body['id']}")).json() == body
 
 
 async def test_a_streamed_response_ends_with_the_same_that_is_kept(gate: Gate) -> None:
@@ -205,13 +190,6 @@ async def test_a_key_repeats_the_response(gate: Gate) -> None:
     assert len(gate.workers.orders) == 1
     other = await caller.post(PATH, asks("other", tools=[TOOL]), idempotency_key="k")
     assert (other.status, other.error["code"]) == (409, "idempotency_conflict")
-
-
-async def test_an_early_failure_has_its_own_status(gate: Gate) -> None:
-    gate.workers.acts.extend([SHED, SHED])
-    for stream in (False, True):
-        reply = await gate.caller().post(PATH, asks(stream=stream))
-        assert (reply.status, reply.error["code"]) == (429, "overloaded")
 
 
 async def test_a_late_failure_ends_the_stream_and_keeps_nothing(gate: Gate) -> None:

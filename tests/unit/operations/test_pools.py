@@ -18,7 +18,7 @@ from dispatcher.operations.fleet import FRESH_S, REMEMBERED_S
 from dispatcher.operations.scaling.waking import Waking
 from dispatcher.operations.usage import usage_of
 from dispatcher.policies.planning.slo import SloClass, SloClasses
-from tests.support.gate.batch_story import ended, errors, line, output, runner, started
+from tests.support.gate.batch_story import errors, line, output, played, started
 from tests.support.gate.in_process import InProcessGate
 from tests.support.gate.story import accepted, begun, queued, read, submitted
 from tests.support.gate.two_pools import TwoPools, two_pools
@@ -167,8 +167,7 @@ async def test_only_the_empty_pool_of_the_model_starts_a_worker(pools: TwoPools)
 async def test_the_lines_of_a_batch_go_to_the_pools_of_their_models() -> None:
     """A line whose pool has no deferred class fails alone."""
     pools = await two_pools(chat={"slo_classes": NIGHT}, code={"slo_classes": NIGHT})
-    async with runner(pools.gate):
-        over = await ended(pools.gate, await started(pools.gate, line("one"), line("two", model="n")))
+    over = await played(pools.gate, line("one"), line("two", model="n"))
     assert (over.completed, over.failed) == (2, 0)
     assert [each["custom_id"] for each in await output(pools.gate, over)] == ["one", "two"]
     assert (models_of(pools.chat), models_of(pools.code)) == ({"m"}, {"n"})
@@ -177,8 +176,7 @@ async def test_the_lines_of_a_batch_go_to_the_pools_of_their_models() -> None:
 
 async def test_a_line_for_a_pool_without_a_deferred_class_fails_alone() -> None:
     pools = await two_pools(code={"slo_classes": NIGHT})
-    async with runner(pools.gate):
-        over = await ended(pools.gate, await started(pools.gate, line("one"), line("two", model="n")))
+    over = await played(pools.gate, line("one"), line("two", model="n"))
     assert (over.completed, over.failed) == (1, 1)
     (wrong,) = await errors(pools.gate, over)
     assert wrong["custom_id"] == "one"

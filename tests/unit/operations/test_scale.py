@@ -50,17 +50,6 @@ def test_a_woken_worker_stays_for_its_start_up_and_the_hold() -> None:
     assert 1_200 + 300 + 600 <= left_at <= 1_200 + 300 + 600 + 60
 
 
-def test_a_pool_that_may_not_scale_to_zero_keeps_one_worker() -> None:
-    kept = ScaleSettings(workers_min=0, workers_max=10)
-    assert scale(kept, ScaleState(), IDLE, 0, 0, 0.0).workers == 1
-    assert settled(kept, 1, 0.0).workers == 1
-
-
-def test_the_last_worker_leaves_after_the_hold_only() -> None:
-    assert settled(ZERO, 1, 0.0, until=600).workers == 1
-    assert settled(ZERO, 1, 0.0, until=601).workers == 0
-
-
 def test_a_remembered_capacity_sizes_the_fleet_from_zero() -> None:
     state = ScaleState(service_per_s=CAPACITY_PER_S, start_s=300.0)
     flooded = load(0, service=600 * CAPACITY_PER_S, per_s=2 * CAPACITY_PER_S)
@@ -82,12 +71,6 @@ def test_workers_leave_one_at_a_time_and_not_before_the_former_is_gone() -> None
     assert draining.workers == 4
     gone = scale(ONE, draining.state, load(4, per_s=800.0), 4, 4, 1_320.0)
     assert gone.workers == 3
-
-
-def test_no_worker_leaves_that_the_running_calls_need() -> None:
-    decision = settled(ONE, 5, 800.0, until=600)
-    assert scale(ONE, decision.state, load(5, per_s=800.0, holding=5), 5, 5, 1_300.0).workers == 5
-    assert scale(ONE, decision.state, load(5, per_s=800.0, holding=4), 5, 5, 1_300.0).workers == 4
 
 
 def test_failed_launches_do_not_raise_the_number() -> None:

@@ -11,7 +11,7 @@ import pytest
 from dispatcher.model.answers.collected import Collected
 from dispatcher.model.answers.refusals import error_body
 from dispatcher.model.capabilities import Capability
-from dispatcher.model.commands import Accept, Leave, Offer, Waiting
+from dispatcher.model.commands import Accept, Leave, Offer
 from dispatcher.model.commands import Refused as GateRefused
 from dispatcher.model.errors import (
     AnsweredError,
@@ -174,15 +174,6 @@ def test_a_fault_of_the_gate_is_a_500_that_may_be_tried_again() -> None:
     error = error_of_refused(GateRefused("p-1", "internal_error", "An error (fault 1a2b).", 1.0))
     assert (error.status, error.code, error.type, error.retry_after_s) == (500, "internal_error", "server_error", 1.0)
     assert is_retryable(StoredAnswer("failed", 0, 0, 0, error_body(error), 0.0))
-
-
-async def test_a_position_that_grows_and_no_wait_without_a_measured_throughput(gate: Gate) -> None:
-    gate.add_worker(service_per_s=11.0)
-    running = [await dispatched(gate, "b") for _ in range(2)]
-    waiting = [await queued(gate, "a") for _ in range(3)]
-    outcomes = [one.outcome for one in waiting if isinstance(one.outcome, Waiting)]
-    assert [(one.position, one.wait_s, one.wait_p90_s) for one in outcomes] == [(n, None, None) for n in (1, 2, 3)]
-    over(gate, *running, *waiting)
 
 
 async def test_the_bound_is_the_tenants_own_and_a_refused_key_is_free_again(gate: Gate) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -41,33 +40,6 @@ def test_a_group_has_one_model_class_and_length() -> None:
         GroupKey("b", "normal", 0): 1,
         GroupKey("a", "interactive", 0): 1,
     }
-
-
-@pytest.mark.parametrize("order", [lambda at: at, lambda at: -at, lambda at: at * 7919 % 1_009])
-def test_returned_requests_take_their_old_places(order: Callable[[int], int]) -> None:
-    """Some near the front, and a thousand at once, as when a silent process returns with its requests."""
-    requests = [request() for _ in range(3_000)]
-    groups = groups_with(*requests)
-    for each in requests[500:1_500]:
-        groups.remove(each)
-    for at in sorted(range(1_000), key=order):
-        groups.add(requests[500 + at])
-    (figures,) = groups.figures()
-    assert figures.requests == 3_000
-    assert served_by(groups, returned=requests[:5]) == requests
-
-
-def served_by(groups: TenantGroups, returned: list[GroupedRequest]) -> list[GroupedRequest]:
-    """Dispatch all requests; the first ones return once, in an order of their own."""
-    for each in returned:
-        groups.remove(each)
-    for at in (1, 2, 0, 4, 3):
-        groups.add(returned[at])
-    served = []
-    while (head := groups.head("m")) is not None:
-        groups.remove(head)
-        served.append(head)
-    return served
 
 
 def test_further_keys_join_the_laxest_group_of_their_class_or_model() -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from itertools import count
 
-from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Gone, Offer, Over, Return, Silent, Tick, Waiting, call_id
-from tests.support.gate.lone_shard import MODEL, LoneShard, report
+from tests.support.gate.lone_shard import T0, LoneShard, report
+from tests.support.gate.service_world import accept
 
 NUMBERS = count(1)
 
 
 def hold(name: str, process: str, wait_s: float = 1e6) -> Accept:
     """Return the first Accept of an event call, or a repetition that makes the process its holder."""
-    share = (1, 1.0, 0.0, 0.0, "standard", 1_000)
-    return Accept(
-        name, 0, process, CallTerms("events", MODEL, 1.0, 1_000_000.0 + wait_s, True, "", ""), TenantConfig(*share)
-    )
+    return accept(name, process, T0, "events", durable=True, cost=1.0, deadline_at=T0 + wait_s)
 
 
 def event(shard: LoneShard, wait_s: float = 1e6) -> str:

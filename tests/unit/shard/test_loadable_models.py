@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.model.commands import Attempts, Offer, Refused, Report, Waiting
+from dispatcher.model.commands import Attempts, Offer, Report, Waiting
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.loadable import LoadableModel
 from tests.support.gate.lone_shard import T0, LoneShard, report
@@ -51,8 +51,7 @@ def test_calls_for_a_model_that_is_loaded_nowhere_wait_for_it() -> None:
 
 def test_calls_for_a_model_that_nobody_can_load_are_refused() -> None:
     shard = LoneShard(None, swapping("a"))
-    refused = shard.accept(model="c")[1]
-    assert isinstance(refused, Refused)
+    refused = shard.refused(model="c")
     assert refused.code == "no_worker"
     shard.do(swapping("a")._replace(models=()))
-    assert isinstance(shard.accept(model="b")[1], Refused)
+    shard.refused(model="b")

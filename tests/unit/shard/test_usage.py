@@ -32,12 +32,6 @@ def pass_time(shard: LoneShard, seconds: float) -> None:
     shard.do(report("w", 1), shard.now + 60)
 
 
-def test_usage_without_a_projection_stays_for_days() -> None:
-    shard = served("a")
-    pass_time(shard, 5 * DAY_S)
-    assert [(row.tenant, row.input_tokens) for row in shard.shard.usage_rows()] == [("a", 7)]
-
-
 def test_usage_leaves_the_state_after_its_projection_and_only_then() -> None:
     shard = served("a")
     position = shard.shard.position
