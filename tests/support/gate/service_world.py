@@ -223,3 +223,10 @@ async def start_worker(world: World, slots: int = 4) -> Link:
     world.host("worker").spawn(heartbeats())
     await asyncio.sleep(0.5)
     return link
+
+
+async def start_fleet(world: World, *gates: str, slots: int = 4) -> tuple[Link, Link]:
+    """Start gate processes and the worker w1. Return the links of a front and of the worker."""
+    await start_gates(world, *gates)
+    worker = await start_worker(world, slots)
+    return world.link("front"), worker

@@ -6,13 +6,11 @@ import pytest
 
 from dispatcher.model.commands import Offer, Over, Waiting
 from dispatcher.service.link.link import ASKS_MAX
-from tests.support.gate.service_world import World, end, new_call, start_gates, start_worker
+from tests.support.gate.service_world import World, end, new_call, start_fleet, start_gates, start_worker
 
 
 async def test_a_call_through_the_leader(world: World) -> None:
-    await start_gates(world, "g1", "g2", "g3")
-    worker = await start_worker(world, slots=1)
-    front = world.link("front")
+    front, worker = await start_fleet(world, "g1", "g2", "g3", slots=1)
     first, second = new_call(world, front), new_call(world, front)
     began = world.clock.now()
     offer = await world.on("front", front.do(first))
@@ -34,9 +32,7 @@ async def test_a_call_through_the_leader(world: World) -> None:
 
 
 async def test_news_that_arrive_first_are_kept(world: World) -> None:
-    await start_gates(world, "g1")
-    worker = await start_worker(world, slots=1)
-    front = world.link("front")
+    front, worker = await start_fleet(world, "g1", slots=1)
     first, second = new_call(world, front), new_call(world, front)
     offer = await world.on("front", front.do(first))
     await world.on("front", front.do(second))
@@ -76,9 +72,7 @@ async def test_a_letter_of_another_version_does_not_hold_up_the_others(world: Wo
 
 
 async def test_the_last_gate_process_resigns(world: World) -> None:
-    await start_gates(world, "g1")
-    await start_worker(world, slots=100)
-    front = world.link("front")
+    front, _ = await start_fleet(world, "g1", slots=100)
     await world.on("front", front.do(new_call(world, front)))
     world.gates["g1"].stop()
     await asyncio.sleep(0.5)
@@ -89,9 +83,7 @@ async def test_the_last_gate_process_resigns(world: World) -> None:
 
 
 async def test_fleet_and_usage_come_from_the_leader(world: World) -> None:
-    await start_gates(world, "g1")
-    worker = await start_worker(world, slots=3)
-    front = world.link("front")
+    front, worker = await start_fleet(world, "g1", slots=3)
     first = new_call(world, front)
     await world.on("front", front.do(first))
     await world.on("worker", worker.do(end(first.id, 1)))
@@ -103,9 +95,7 @@ async def test_fleet_and_usage_come_from_the_leader(world: World) -> None:
 
 
 async def test_an_unheld_durable_call_is_launched(world: World) -> None:
-    await start_gates(world, "g1")
-    await start_worker(world, slots=2)
-    front = world.link("front")
+    front, _ = await start_fleet(world, "g1", slots=2)
     first, second = (new_call(world, front, durable=True)._replace(process="") for _ in range(2))
     await world.on("front", front.do(first))
     await asyncio.sleep(0.1)
@@ -120,9 +110,7 @@ async def test_an_unheld_durable_call_is_launched(world: World) -> None:
 @pytest.mark.parametrize("frozen_s", [0.0, 60.0])
 async def test_a_new_or_frozen_process_asks_as_soon_as_it_is_connected(world: World, frozen_s: float) -> None:
     """Each first request of a Lambda sandbox reads the fleet, and so does the first after a pause."""
-    await start_gates(world, "g1", "g2")
-    await start_worker(world)
-    front = world.link("front")
+    front, _ = await start_fleet(world, "g1", "g2")
     if frozen_s:
         await world.on("front", front.fleet())
         world.host("front").pause()
@@ -147,9 +135,7 @@ async def test_a_question_that_the_leader_does_not_know_costs_few_connections(wo
 
 
 async def test_a_question_goes_to_the_next_leader_if_the_first_one_dies(world: World) -> None:
-    await start_gates(world, "g1", "g2")
-    await start_worker(world)
-    front = world.link("front")
+    front, _ = await start_fleet(world, "g1", "g2")
     await world.on("front", front.fleet())
     began = world.clock.monotonic()
     world.host("g1").kill()

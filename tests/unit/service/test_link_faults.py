@@ -21,6 +21,7 @@ from tests.support.gate.service_world import (
     end,
     new_call,
     report,
+    start_fleet,
     start_gates,
     start_worker,
 )
@@ -28,9 +29,7 @@ from tests.support.worker.scripted_engine import ScriptedEngine
 
 
 async def test_a_killed_leader_is_replaced_by_its_heir(world: World) -> None:
-    await start_gates(world, "g1", "g2", "g3")
-    await start_worker(world, slots=1)
-    front = world.link("front")
+    front, _ = await start_fleet(world, "g1", "g2", "g3", slots=1)
     first, second = new_call(world, front), new_call(world, front)
     assert isinstance(await world.on("front", front.do(first)), Offer)
     world.host("g1").kill()
@@ -45,9 +44,7 @@ async def test_a_killed_leader_is_replaced_by_its_heir(world: World) -> None:
 @pytest.mark.parametrize("seed", range(1, 9))
 async def test_a_paused_leader_is_replaced_by_its_first_heir_and_does_not_lead_again(seed: int) -> None:
     world = World(seed)
-    await start_gates(world, "g1", "g2", "g3")
-    await start_worker(world, slots=100)
-    front = world.link("front")
+    front, _ = await start_fleet(world, "g1", "g2", "g3", slots=100)
     await world.on("front", front.do(new_call(world, front)))
     await asyncio.sleep(5)
     world.host("g1").pause()
@@ -114,9 +111,7 @@ async def test_calls_of_a_killed_front_are_cancelled_together(world: World) -> N
 
 
 async def test_a_lost_worker_is_left_after_its_lease(world: World) -> None:
-    await start_gates(world, "g1", "g2")
-    await start_worker(world, slots=1)
-    front = world.link("front")
+    front, _ = await start_fleet(world, "g1", "g2", slots=1)
     first = new_call(world, front)
     await world.on("front", front.do(first))
     await asyncio.sleep(6)
@@ -153,9 +148,7 @@ async def test_a_worker_whose_connection_breaks_reports_at_once(world: World) ->
 
 
 async def test_a_repeated_acceptance_after_a_failover_counts_once(world: World) -> None:
-    await start_gates(world, "g1", "g2")
-    await start_worker(world, slots=100)
-    front = world.link("front")
+    front, _ = await start_fleet(world, "g1", "g2", slots=100)
     await world.on("front", front.do(new_call(world, front)))
     calls = [world.host("front").spawn(front.do(new_call(world, front))) for _ in range(20)]
     await asyncio.sleep(0.004)
@@ -170,9 +163,7 @@ async def test_a_repeated_acceptance_after_a_failover_counts_once(world: World) 
 
 @pytest.mark.parametrize("is_question", [False, True])
 async def test_a_frozen_process_reconnects(world: World, is_question: bool) -> None:
-    await start_gates(world, "g1", "g2")
-    await start_worker(world, slots=100)
-    front = world.link("front")
+    front, _ = await start_fleet(world, "g1", "g2", slots=100)
     await world.on("front", front.do(new_call(world, front)))
     await front.rest()
     world.host("front").pause()
@@ -188,9 +179,7 @@ async def test_a_frozen_process_reconnects(world: World, is_question: bool) -> N
 
 async def test_another_commands_outcome_is_no_news_for_the_calls_task(world: World) -> None:
     """Seed 10813 with eight fronts: a command of the same call was pending when the connection was lost."""
-    await start_gates(world, "g1")
-    worker = await start_worker(world, slots=1)
-    front = world.link("front")
+    front, worker = await start_fleet(world, "g1", slots=1)
     first = new_call(world, front)
     assert isinstance(await world.on("front", front.do(first)), Offer)
     world.host("front").pause()
