@@ -9,7 +9,6 @@ from dispatcher.model.records.tenants import KeyRecord, Tenant
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Store
-from tests.conformance.store_backends import Place
 from tests.conformance.store_world import START, FakeClock
 
 FULL = Tenant(
@@ -34,8 +33,7 @@ async def test_a_change_based_on_an_old_version_is_refused(store: Store) -> None
     assert await store.get_tenant("b") is None
 
 
-async def test_one_of_many_changes_wins(place: Place, clock: FakeClock) -> None:
-    stores = [place.open(clock) for _ in range(3)]
+async def test_one_of_many_changes_wins(stores: list[Store]) -> None:
     await stores[0].put_tenant(Tenant("a"), expected_version=None)
     calls = [
         stores[number % 3].put_tenant(Tenant("a", queue_items_max=number, version=2), expected_version=1)
@@ -44,7 +42,6 @@ async def test_one_of_many_changes_wins(place: Place, clock: FakeClock) -> None:
     outcomes = await asyncio.gather(*calls)
     assert sum(outcomes) == 1
     assert await stores[0].get_tenant("a") == Tenant("a", queue_items_max=outcomes.index(True), version=2)
-    await asyncio.gather(*(store.close() for store in stores))
 
 
 async def test_tenants_are_listed_by_name_as_they_stand(store: Store) -> None:

@@ -110,7 +110,6 @@ class TestRefusals:
         [
             ({"n": 0}, "n", "invalid_value"),
             ({"n": True}, "n", "invalid_value"),
-            ({"n": 129}, "n", "invalid_value"),
             ({"tools": [{}]}, "tools.0.function", "missing_required_parameter"),
             ({"tools": [{"type": "custom", "custom": {}}]}, "tools.0.type", "unsupported_parameter"),
             ({"surprise": 1}, "surprise", "unknown_parameter"),
@@ -119,9 +118,6 @@ class TestRefusals:
             ({"max_tokens": 0}, "max_tokens", "invalid_value"),
             ({"max_tokens": "5"}, "max_tokens", "invalid_value"),
             ({"max_tokens": 1.5}, "max_tokens", "invalid_value"),
-            ({"temperature": 3}, "temperature", "invalid_value"),
-            ({"seed": 10**30}, "seed", "invalid_value"),
-            ({"stop": ["a"] * 17}, "stop", "invalid_value"),
             ({"stop": ""}, "stop", "invalid_value"),
             ({"model": ""}, "model", "invalid_value"),
             ({"model": None}, "model", "invalid_value"),
