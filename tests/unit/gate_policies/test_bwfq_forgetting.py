@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
@@ -64,60 +63,3 @@ def test_no_tenant_is_forgotten_while_it_runs_or_waits(waits: bool) -> None:
         gate.arrive(f"t{number}", f"i{number}", 1.0, T0 + number)
         gate.cancel(f"i{number}", T0 + number)
     assert gate.settle("runs", 1.0, T0 + 200) == (["waits"] if waits else [])
-
-
-def _owed(gate: LabelledGate, burst: float, rate_per_s: float = 1.0) -> None:
-    gate.set_shares(a=Share(rate_per_s=rate_per_s, burst=burst))
-
-
-def _raise_burst_while_idle(gate: LabelledGate) -> None:
-    _owed(gate, 50.0)
-
-
-def _raise_burst_while_running(gate: LabelledGate) -> None:
-    gate.arrive("a", "again", 0.0, T0 + 120.0)
-    _owed(gate, 50.0)
-
-
-def _raise_burst_while_waiting(gate: LabelledGate) -> None:
-    for number in range(8):
-        gate.arrive("blocker", f"blocker{number}", 0.0, T0 + 120.0)
-    gate.arrive("a", "waits", 0.0, T0 + 120.0)
-    _owed(gate, 50.0)
-    gate.set_slots(9, T0 + 120.0)
-
-
-def _take_the_rate_away_and_back(gate: LabelledGate) -> None:
-    _owed(gate, 10.0, rate_per_s=0.0)
-    for label in ("y", "z"):
-        gate.arrive(label, label, 0.0, T0 + 120.0)
-        gate.settle(label, 0.0, T0 + 120.0)
-    gate.arrive("a", "again", 0.0, T0 + 120.0)
-    _owed(gate, 10.0)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [_raise_burst_while_idle, _raise_burst_while_running, _raise_burst_while_waiting, _take_the_rate_away_and_back],
-)
-def test_a_change_of_share_finds_the_forgotten_and_the_kept_alike(change: Callable[[LabelledGate], None]) -> None:
-    in_profile: list[list[bool]] = []
-    for forgets in (True, False):
-        gate = LabelledGate(slots=8)
-        if not forgets:
-            gate.state.idle.due_parts = lambda *_: iter(())  # type: ignore[method-assign]
-        _owed(gate, 10.0)
-        gate.arrive("a", "first", 9.0)
-        gate.settle("first", 9.0)
-        for number in range(100):  # its bucket, full after 9 s, is looked at
-            gate.arrive("x", f"x{number}", 0.0, T0 + 15.0 + number)
-            gate.settle(f"x{number}", 0.0, T0 + 15.0 + number)
-        assert ("a" in gate.state.tenants) is not forgets
-        change(gate)
-        gate.set_slots(100, T0 + 120.0)
-        for number in range(8):
-            gate.arrive("a", f"a{number}", 10.0, T0 + 120.0)
-        in_profile.append([gate.charges[f"a{number}"].in_profile for number in range(8)])
-    assert in_profile[0] == in_profile[1]
-    assert True in in_profile[0]
-    assert False in in_profile[0]

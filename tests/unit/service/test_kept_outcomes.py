@@ -47,18 +47,20 @@ async def test_a_call_that_expires_in_its_queue_is_answered(world: World) -> Non
     assert json.loads(answer.body)["error"]["code"] == "deadline_exceeded"
 
 
-async def test_a_call_that_is_cancelled_is_answered(world: World) -> None:
-    replica = await accepted(world, slots=0)
-    await replica.commit([Cancel("one-1", "cancelled")])
-    assert (await answer_of(world)).outcome == "cancelled"
-
-
-async def test_a_call_that_lost_its_last_attempt_is_answered(world: World) -> None:
-    replica = await accepted(world, slots=1)
-    for _ in range(3):
-        await replica.commit([Leave("w1")])
-        await replica.commit([report("w1", 1)])
-    assert (await answer_of(world)).outcome == "failed"
+@pytest.mark.parametrize(
+    ("slots", "commands", "outcome"),
+    [
+        pytest.param(0, [Cancel("one-1", "cancelled")], "cancelled", id="cancelled"),
+        pytest.param(1, [Leave("w1"), report("w1", 1)] * 3, "failed", id="its last attempt lost"),
+    ],
+)
+async def test_a_call_that_ends_without_an_answer_is_answered(
+    world: World, slots: int, commands: list[Command], outcome: str
+) -> None:
+    replica = await accepted(world, slots=slots)
+    for command in commands:
+        await replica.commit([command])
+    assert (await answer_of(world)).outcome == outcome
 
 
 async def test_a_kept_answer_is_the_end_although_its_worker_and_its_leader_died(world: World) -> None:
