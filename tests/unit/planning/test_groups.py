@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -40,6 +41,20 @@ def test_a_group_has_one_model_class_and_length() -> None:
         GroupKey("b", "normal", 0): 1,
         GroupKey("a", "interactive", 0): 1,
     }
+
+
+@pytest.mark.parametrize("order", [lambda at: at, lambda at: -at, lambda at: at * 7919 % 1_009])
+def test_requests_that_return_at_once_take_their_old_places(order: Callable[[int], int]) -> None:
+    """As when a silent process returns. (tests/property/test_planning_groups.py returns a few.)"""
+    requests = [request() for _ in range(3_000)]
+    groups = groups_with(*requests)
+    for each in requests[500:1_500]:
+        groups.remove(each)
+    for at in sorted(range(1_000), key=order):
+        groups.add(requests[500 + at])
+    for each in requests:
+        assert groups.head("m") is each
+        groups.remove(each)
 
 
 def test_further_keys_join_the_laxest_group_of_their_class_or_model() -> None:
