@@ -93,6 +93,12 @@ def test_a_longer_start_up_replaces_the_expected_one_and_a_shorter_one_lowers_it
     assert scale(ONE, state, load(1, per_s=900.0), 1, 1, 100.0).state.start_s == pytest.approx(240.0)
 
 
+def test_bounds_that_changed_apply() -> None:
+    assert scale(ScaleSettings(workers_min=3, workers_max=5), ScaleState(), IDLE, 1, 1, 0.0).workers == 3
+    narrow = ScaleSettings(workers_min=1, workers_max=2)
+    assert settled(narrow, 5, 9_000.0).workers == 4
+
+
 @pytest.mark.parametrize("wrong", [{"workers_max": 0}, {"workers_min": 2}, {"load_max": 0.0}, {"start_s": 0.0}])
 def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"impossible|finite|load_max"):
