@@ -7,6 +7,7 @@ import pytest
 from dispatcher.model.commands import Gone, Leave, Over, Retire, Silent, Tick, Waiting
 from dispatcher.model.records.invocation import ATTEMPTS_MAX
 from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.state.failure_causes import next_causes
 from dispatcher.shard.state.records import FAILED_MOST, RECENT
 from dispatcher.shard.workers import RETIRE_S
 from tests.support.gate.lone_shard import MODEL, LoneShard, report
@@ -235,3 +236,11 @@ def test_a_retiring_worker_drains_when_it_is_stopped() -> None:
     assert state(shard, "a") == "draining"
     shard.do(Retire("a", is_over=True))
     assert state(shard, "a") == "draining"
+
+
+def test_causes_of_long_ago_are_forgotten() -> None:
+    causes = next_causes((), "tenant a")
+    for _ in range(RECENT - 1):
+        causes = next_causes(causes, "")
+    assert causes == ("",) * (RECENT - 1) + ("tenant a",)
+    assert next_causes(causes, "") == ()
