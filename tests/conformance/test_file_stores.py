@@ -22,7 +22,7 @@ BUCKET = "headgate-files"
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
     """An unmodified client."""
-    keys = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
+    keys: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
     with moto_server() as url:
         yield boto3.client("s3", endpoint_url=url, region_name="us-east-1", **keys)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from dispatcher.model.records.usage import HOUR_S, UsageRow
@@ -41,3 +42,13 @@ async def test_every_call_is_counted_once_before_and_after_the_projection(gate: 
     await followed(gate, "a")
     rows = await usage_of(gate.context, None, hour, hour)
     assert [(row.tenant, row.app, row.requests) for row in rows] == [("a", "", 2), ("a", "chat", 2), ("b", "", 1)]
+
+
+async def test_hours_are_apart(gate: Gate) -> None:
+    first = int(gate.clock.now() // HOUR_S)
+    await followed(gate, "a")
+    await asyncio.sleep(HOUR_S)
+    await followed(gate, "a")
+    assert [row.hour for row in await usage_of(gate.context, "a", first, first + 1)] == [first, first + 1]
+    assert [row.hour for row in await usage_of(gate.context, "a", first + 1, first + 9)] == [first + 1]
+    assert await usage_of(gate.context, "a", first - 9, first - 1) == []
