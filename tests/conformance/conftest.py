@@ -61,3 +61,12 @@ async def store(place: Place, clock: FakeClock) -> AsyncIterator[Store]:
 @pytest.fixture
 def log(store: Store) -> Log:
     return store.log(SHARD)
+
+
+@pytest.fixture
+async def stores(place: Place, clock: FakeClock) -> AsyncIterator[list[Store]]:
+    """The same data, opened three times."""
+    opened = [place.open(clock) for _ in range(3)]
+    yield opened
+    for each in opened:
+        await each.close()

@@ -131,12 +131,17 @@ def sqlite() -> Iterator[PlaceMaker]:
 
 @contextmanager
 def moto() -> Iterator[PlaceMaker]:
-    """moto behind HTTP, one request at a time."""
+    with moto_server() as url:
+        yield lambda: TablePlace(url, f"moto-{next(_numbers)}")
+
+
+@contextmanager
+def moto_server() -> Iterator[str]:
+    """Start moto behind HTTP, one request at a time. Yield its URL."""
     server = make_server("127.0.0.1", 0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield lambda: TablePlace(f"http://127.0.0.1:{server.port}", f"moto-{next(_numbers)}")
+        yield f"http://127.0.0.1:{server.port}"
     finally:
         server.shutdown()
         server.server_close()

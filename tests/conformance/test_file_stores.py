@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -14,33 +14,24 @@ from dispatcher.files.s3 import PART_BYTES, S3Files
 from dispatcher.model.batches import FileStore, UnknownFile
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.processes.bootstrap import RealClock
-from headgate.local.moto_server import make_server
+from tests.conformance.store_backends import moto_server
 
 BUCKET = "headgate-files"
 
 
 @pytest.fixture(scope="module")
-def moto_url() -> Iterator[str]:
-    server = make_server("127.0.0.1", 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+def s3() -> Iterator[Any]:
+    """An unmodified client."""
+    keys: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
+    with moto_server() as url:
+        yield boto3.client("s3", endpoint_url=url, region_name="us-east-1", **keys)
 
 
 @pytest.fixture(params=["folder", "s3"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> FileStore:
     if request.param == "folder":
         return FolderFiles(tmp_path / "files", RealClock())
-    client = boto3.client(
-        "s3",
-        endpoint_url=request.getfixturevalue("moto_url"),
-        region_name="us-east-1",
-        aws_access_key_id="local",
-        aws_secret_access_key="local",
-    )
+    client = request.getfixturevalue("s3")
     client.create_bucket(Bucket=BUCKET)
     return S3Files(client, BUCKET, "files/")
 
@@ -130,10 +121,6 @@ async def test_a_folder_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
         await files.write("a/f", parts_of(b"x"))
 
 
-async def test_a_bucket_that_does_not_exist_is_reported(moto_url: str) -> None:
-    client = boto3.client(
-        "s3", endpoint_url=moto_url, region_name="us-east-1", aws_access_key_id="local", aws_secret_access_key="local"
-    )
-    files = S3Files(client, "no-such-bucket")
+async def test_a_bucket_that_does_not_exist_is_reported(s3: Any) -> None:
     with pytest.raises(StoreUnavailable, match="NoSuchBucket"):
-        await files.write("a/f", parts_of(b"x"))
+        await S3Files(s3, "no-such-bucket").write("a/f", parts_of(b"x"))

@@ -45,15 +45,6 @@ def test_every_policy_class_is_registered() -> None:
 
 
 @every_policy
-def test_without_waiting_requests_none_is_next(name: str) -> None:
-    policy = make_policy(name)
-    assert policy.peek() is None
-    put(policy, "a1")
-    admit_next(policy)
-    assert policy.peek() is None
-
-
-@every_policy
 def test_a_waiting_request_is_next_unless_the_policy_is_not_work_conserving(name: str) -> None:
     policy = make_policy(name)
     for number in range(3):
@@ -85,18 +76,6 @@ def test_within_a_tenant_first_come_first_served(name: str) -> None:
     for parity in (0, 1):
         mine = [request_id for request_id in order if int(request_id[1:]) % 2 == parity]
         assert mine == sorted(mine)
-
-
-@every_policy
-def test_an_undone_admission_is_refunded_and_its_request_is_next_again(name: str) -> None:
-    policy = make_policy(name)
-    for number in range(6):
-        put(policy, f"r{number}", f"t{number % 3}")
-    first = admit_next(policy)
-    policy.undo_admit(first)
-    assert (policy.waiting, policy.running) == (6, 0)
-    assert all(got.service == 0 for got in policy.received.values())
-    assert admit_next(policy) == first
 
 
 @every_policy
@@ -152,18 +131,6 @@ def test_a_preempted_request_resumes_before_later_ones_and_pays_once(name: str) 
     policy.on_generated("r0", 5)
     assert policy.received["a"].service == before + 2
     assert policy.received["a"].output_tokens == 5
-
-
-@every_policy
-def test_a_cancelled_request_is_never_next(name: str) -> None:
-    policy = make_policy(name)
-    for number in range(4):
-        put(policy, f"r{number}")
-    policy.cancel("r0")
-    policy.remove("r2")
-    assert [admit_next(policy) for _ in range(2)] == ["r1", "r3"]
-    policy.remove("r1")
-    assert (policy.waiting, policy.running) == (0, 1)
 
 
 @every_policy

@@ -10,7 +10,7 @@ from dispatcher.ports import Store
 from dispatcher.stores.dynamodb.requests import encode_item
 from dispatcher.stores.layout import listing_key, tenant_key
 from dispatcher.stores.records.tenants import tenant_record, to_tenant
-from tests.conformance.store_backends import Place, TablePlace
+from tests.conformance.store_backends import TablePlace
 from tests.conformance.store_world import FakeClock, answer, batch, file, invocation, kept_response
 
 FIRST, SECOND = Tenant("a.1", version=5), Tenant("a.2", version=6)
@@ -47,14 +47,12 @@ async def test_a_tenant_that_is_older_than_identities_has_its_name(store: Store)
     assert await store.find_tenant("a") == FIRST
 
 
-async def test_one_of_many_tenants_gets_a_name(place: Place, clock: FakeClock) -> None:
-    stores = [place.open(clock) for _ in range(3)]
+async def test_one_of_many_tenants_gets_a_name(stores: list[Store]) -> None:
     made = [stores[number % 3].put_tenant(Tenant(f"a.{number}"), expected_version=None) for number in range(9)]
     outcomes = await asyncio.gather(*made)
     assert sum(outcomes) == 1
     assert await stores[0].find_tenant("a") == Tenant(f"a.{outcomes.index(True)}")
     assert len(await stores[0].list_tenants()) == 1
-    await asyncio.gather(*(store.close() for store in stores))
 
 
 async def test_keys_belong_to_the_identity(store: Store) -> None:

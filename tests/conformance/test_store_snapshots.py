@@ -36,12 +36,6 @@ async def test_two_snapshots_of_one_position_do_not_mix(log: Log) -> None:
     assert await log.load_snapshot() == (3, second)
 
 
-async def test_a_repeated_snapshot_replaces_itself(log: Log) -> None:
-    await log.save_snapshot(3, "a", b"state")
-    await log.save_snapshot(3, "a", b"state")
-    assert await log.load_snapshot() == (3, b"state")
-
-
 @pytest.mark.parametrize("harm", ["tear", "flip", "unfinish"])
 async def test_an_older_snapshot_is_used_if_the_newest_is_no_good(place: Place, log: Log, harm: str) -> None:
     for position in (1, 2, 3):

@@ -23,7 +23,6 @@ from dispatcher.stores.table import (
     Key,
     PutItem,
 )
-from tests.conformance.store_backends import Place
 from tests.conformance.store_world import START, FakeClock
 
 NOW = int(START)
@@ -140,8 +139,7 @@ async def test_a_transaction_makes_all_its_writes_or_none(table: ItemTable) -> N
     assert list(await table.range("P#1")) == [item("a", version=2), item("b")]
 
 
-async def test_one_of_many_writers_wins_and_every_addition_counts(place: Place, clock: FakeClock) -> None:
-    stores: list[Any] = [place.open(clock) for _ in range(3)]
+async def test_one_of_many_writers_wins_and_every_addition_counts(stores: list[Any]) -> None:
     tables: list[ItemTable] = [store._table for store in stores]
 
     async def take(number: int) -> bool:
@@ -158,7 +156,6 @@ async def test_one_of_many_writers_wins_and_every_addition_counts(place: Place, 
     assert await tables[0].get(key("b")) == item("b", sum=9)
     nonces = [await table.nonce() for table in tables for _ in range(3)]
     assert len(set(nonces)) == len(nonces)
-    await asyncio.gather(*(store.close() for store in stores))
 
 
 async def test_partitions_are_listed_where_they_can_be(table: ItemTable) -> None:

@@ -70,7 +70,6 @@ SLOW = (
     "tests/unit/service/test_gate_process.py",
     "tests/unit/service/test_leadership.py",
     "tests/unit/service/test_link_faults.py",
-    "tests/unit/service/test_outages.py",
     "tests/unit/service/test_projection.py",
     "tests/unit/service/test_storm_bugs.py",
     "tests/unit/shard/test_swapping.py::test_each_model_is_loaded_within_the_bound",

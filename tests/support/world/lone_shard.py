@@ -50,6 +50,12 @@ class LoneShard(LoneGate):
         assert not isinstance(outcome, Refused), outcome
         return name
 
+    def refused(self, tenant: str = "a", **fields: Any) -> Refused:
+        """Send a call that must be refused. Return the refusal."""
+        outcome = self.accept(tenant, **fields)[1]
+        assert isinstance(outcome, Refused), outcome
+        return outcome
+
     def end(self, name: str, tokens: int = 1) -> list[str]:
         """End a running call with so many input tokens. Return the calls that this dispatched."""
         return [fact.id for fact in self.finish(name, tokens, 0).dispatched]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -27,8 +27,9 @@ from tests.support.world.memory_gate import MemoryFiles
 from tests.support.world.processes import SHARD, World, report
 from tests.support.world.worker_client import ScriptedWorkers
 
-Fault = Literal["writes", "gone", "silent", "deaf"]
-"""The table refuses writes; refuses every request; answers none, and applies none; or loses the replies to writes."""
+Fault = Literal["writes", "gone", "silent", "deaf", "throttled"]
+"""The table refuses writes; refuses every request; answers none, and applies none; loses the replies to writes; or
+refuses nine of ten requests."""
 FAULTS: tuple[Fault, ...] = ("writes", "gone", "silent", "deaf")
 FRONT, WORKER = "front", "worker"
 SLOTS = 200
@@ -137,11 +138,12 @@ class OutageWorld:
         for faults in self.world.faults.values():
             faults.only = WRITES if fault in ("writes", "deaf") else frozenset()
             faults.away, faults.is_deaf = fault in ("writes", "gone"), fault == "deaf"
+            faults.fails = 0.9 if fault == "throttled" else 0.0
             faults.stalled = asyncio.Event() if fault == "silent" else None
 
     def mend_table(self) -> None:
         for faults in self.world.faults.values():
-            faults.away, faults.is_deaf, faults.only = False, False, frozenset()
+            faults.away, faults.is_deaf, faults.only, faults.fails = False, False, frozenset(), 0.0
             if faults.stalled is not None:
                 faults.stalled.set()
                 faults.stalled = None
@@ -186,12 +188,14 @@ class OutageWorld:
         self.got.append(Got(kind, began, status, code, seconds, retry_after, text))
         return self.got[-1]
 
-    async def arrivals(self, seconds: float, every_s: float = 0.2) -> list[asyncio.Task[Got]]:
-        """Start a call of each kind again and again. Return their tasks."""
+    async def arrivals(
+        self, seconds: float, every_s: float = 0.2, kinds: Collection[str] = ()
+    ) -> list[asyncio.Task[Got]]:
+        """Start a call of each kind again and again, or of these kinds. Return their tasks."""
         tasks = []
         until = self.world.clock.monotonic() + seconds
         while self.world.clock.monotonic() < until:
-            tasks += [asyncio.ensure_future(self.call(kind)) for kind in self.kinds()]
+            tasks += [asyncio.ensure_future(self.call(kind)) for kind in kinds or self.kinds()]
             await asyncio.sleep(every_s)
         return tasks
 

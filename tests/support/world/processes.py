@@ -60,10 +60,10 @@ class Launches:
 
 
 class World:
-    """Everything is seeded. Make it within a test that `in_virtual_time` runs."""
+    """Everything is seeded. Use it within a test in virtual time."""
 
     def __init__(self, seed: int = 1, latency_s: Latency = light, settings: ShardSettings | None = None) -> None:
-        install_hosts()
+        self._has_hosts = False
         self.random = Random(seed)
         self.clock = LoopClock()
         self.settings = settings or ShardSettings()
@@ -76,6 +76,10 @@ class World:
         self.gates: dict[str, GateProcess] = {}
 
     def host(self, name: str) -> Host:
+        """Return a host. Call it first in the task of the test: the world ends with that task."""
+        if not self._has_hosts:
+            self._has_hosts = True
+            install_hosts()
         return self.network.host(name)
 
     def store(self, name: str) -> MemoryStore:
@@ -184,3 +188,10 @@ async def start_worker(world: World, slots: int = 4) -> Link:
     world.host("worker").spawn(heartbeats())
     await asyncio.sleep(0.5)
     return link
+
+
+async def start_fleet(world: World, *gates: str, slots: int = 4) -> tuple[Link, Link]:
+    """Start gate processes and the worker w1. Return the links of a front and of the worker."""
+    await start_gates(world, *gates)
+    worker = await start_worker(world, slots)
+    return world.link("front"), worker

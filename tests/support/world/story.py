@@ -153,6 +153,13 @@ async def ended(gate: Gate, batch: Batch) -> Batch:
     raise AssertionError(f"the batch is still {found.status}")
 
 
+async def played(gate: Gate, *lines: Any, context: Context | None = None, **more: Any) -> Batch:
+    """Start a batch, and run it to its end."""
+    batch = await started(gate, *lines, **more)
+    async with runner(gate, context):
+        return await ended(gate, batch)
+
+
 async def output(gate: Gate, batch: Batch) -> list[dict[str, Any]]:
     return await _content(gate, batch.tenant, batch.output_file_id)
 

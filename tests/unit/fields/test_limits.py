@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -56,75 +56,60 @@ def documents(number: int) -> list[dict[str, str]]:
     return [{"text": "x"}] * number
 
 
-NAMES = "x" * limits.NAME_CHARS_MAX
-Pair = tuple[Endpoint, str, Any, Any]
+def around(make: Callable[[int], Any], most: int) -> tuple[Any, Any]:
+    """Return the value of the largest size, and one of a size beyond."""
+    return make(most), make(most + 1)
+
+
+def text(size: int) -> str:
+    return "x" * size
+
+
+def texts(size: int) -> list[str]:
+    return ["x"] * size
+
+
+def five_tools(size: int) -> list[dict[str, Any]]:
+    return [tool(f"f{each}", parameters=schema_of(limits.ALL_NODES_MAX // 5)) for each in range(size)]
+
+
 CHAT = {
-    "messages": ([USER] * limits.MESSAGES_MAX, [USER] * (limits.MESSAGES_MAX + 1)),
-    "messages.0.content": ([parts(limits.PARTS_MAX)], [parts(limits.PARTS_MAX + 1)]),
-    "messages.0.tool_calls": ([called(limits.TOOL_CALLS_MAX)], [called(limits.TOOL_CALLS_MAX + 1)]),
-    "messages.0.name": ([{**USER, "name": NAMES}], [{**USER, "name": NAMES + "x"}]),
-    "tools": (tools(limits.TOOLS_MAX), tools(limits.TOOLS_MAX + 1)),
-    "tools.0.function.name": ([tool(NAMES)], [tool(NAMES + "x")]),
-    "tools.0.function.description": (
-        [tool(description="x" * limits.DESCRIPTION_CHARS_MAX)],
-        [tool(description="x" * (limits.DESCRIPTION_CHARS_MAX + 1))],
-    ),
-    "tools.0.function.parameters": (
-        [tool(parameters=schema_of(limits.NODES_MAX))],
-        [tool(parameters=schema_of(limits.NODES_MAX + 1))],
-    ),
-    "tools.5.function.parameters": (
-        [tool(f"f{each}", parameters=schema_of(limits.ALL_NODES_MAX // 5)) for each in range(5)],
-        [tool(f"f{each}", parameters=schema_of(limits.ALL_NODES_MAX // 5)) for each in range(6)],
-    ),
-    "response_format.json_schema.schema": (
-        json_schema(deep(limits.DEPTH_MAX)),
-        json_schema(deep(limits.DEPTH_MAX + 1)),
-    ),
-    "top_logprobs": (limits.LOGPROBS_MAX, limits.LOGPROBS_MAX + 1),
-    "documents": (documents(limits.DOCUMENTS_MAX), documents(limits.DOCUMENTS_MAX + 1)),
-    "chat_template_kwargs": ({f"x{each}": 1 for each in range(999)}, {f"x{each}": 1 for each in range(1000)}),
+    "messages": around(lambda size: [USER] * size, limits.MESSAGES_MAX),
+    "messages.0.content": around(lambda size: [parts(size)], limits.PARTS_MAX),
+    "messages.0.tool_calls": around(lambda size: [called(size)], limits.TOOL_CALLS_MAX),
+    "messages.0.name": around(lambda size: [{**USER, "name": text(size)}], limits.NAME_CHARS_MAX),
+    "tools": around(tools, limits.TOOLS_MAX),
+    "tools.0.function.name": around(lambda size: [tool(text(size))], limits.NAME_CHARS_MAX),
+    "tools.0.function.description": around(lambda size: [tool(description=text(size))], limits.DESCRIPTION_CHARS_MAX),
+    "tools.0.function.parameters": around(lambda size: [tool(parameters=schema_of(size))], limits.NODES_MAX),
+    "tools.5.function.parameters": around(five_tools, 5),
+    "response_format.json_schema.schema": around(lambda size: json_schema(deep(size)), limits.DEPTH_MAX),
+    "top_logprobs": around(int, limits.LOGPROBS_MAX),
+    "documents": around(documents, limits.DOCUMENTS_MAX),
+    "chat_template_kwargs": around(lambda size: {f"x{each}": 1 for each in range(size)}, 999),
 }
 GENERATION = {
-    "n": (limits.CHOICES_MAX, limits.CHOICES_MAX + 1),
-    "stop": (["x"] * limits.STOPS_MAX, ["x"] * (limits.STOPS_MAX + 1)),
-    "stop.0": (["x" * limits.STOP_CHARS_MAX], ["x" * (limits.STOP_CHARS_MAX + 1)]),
-    "logit_bias": (
-        {str(each): 1 for each in range(limits.TOKEN_IDS_MAX)},
-        {str(each): 1 for each in range(limits.TOKEN_IDS_MAX + 1)},
-    ),
+    "n": around(int, limits.CHOICES_MAX),
+    "stop": around(texts, limits.STOPS_MAX),
+    "stop.0": around(lambda size: [text(size)], limits.STOP_CHARS_MAX),
+    "logit_bias": around(lambda size: {str(each): 1 for each in range(size)}, limits.TOKEN_IDS_MAX),
     "response_format": ({"type": "json_object"}, {"type": "yaml"}),
-    "structured_outputs.choice": (
-        {"choice": ["x"] * limits.ALTERNATIVES_MAX},
-        {"choice": ["x"] * (limits.ALTERNATIVES_MAX + 1)},
-    ),
-    "structured_outputs.grammar": (
-        {"grammar": "x" * limits.GRAMMAR_CHARS_MAX},
-        {"grammar": "x" * (limits.GRAMMAR_CHARS_MAX + 1)},
-    ),
-    "structured_outputs.regex": (
-        {"regex": "x" * limits.PATTERN_CHARS_MAX},
-        {"regex": "x" * (limits.PATTERN_CHARS_MAX + 1)},
-    ),
+    "structured_outputs.choice": around(lambda size: {"choice": texts(size)}, limits.ALTERNATIVES_MAX),
+    "structured_outputs.grammar": around(lambda size: {"grammar": text(size)}, limits.GRAMMAR_CHARS_MAX),
+    "structured_outputs.regex": around(lambda size: {"regex": text(size)}, limits.PATTERN_CHARS_MAX),
     "structured_outputs": ({"json": {}}, 7),
-    "stop_token_ids": ([limits.TOKEN_ID_MAX] * limits.TOKEN_IDS_MAX, [1] * (limits.TOKEN_IDS_MAX + 1)),
+    "stop_token_ids": around(lambda size: [limits.TOKEN_ID_MAX] * size, limits.TOKEN_IDS_MAX),
     "allowed_token_ids": ([1] * limits.TOKEN_IDS_MAX, [limits.TOKEN_ID_MAX + 1]),
-    "logprob_token_ids": ([1] * limits.LOGPROBS_MAX, [1] * (limits.LOGPROBS_MAX + 1)),
-    "bad_words": (["x"] * limits.BAD_WORDS_MAX, ["x"] * (limits.BAD_WORDS_MAX + 1)),
+    "logprob_token_ids": around(lambda size: [1] * size, limits.LOGPROBS_MAX),
+    "bad_words": around(texts, limits.BAD_WORDS_MAX),
     "repetition_detection": ({"max_pattern_size": limits.TOKEN_IDS_MAX}, 7),
-    "seed": (limits.SEED_MAX, limits.SEED_MAX + 1),
+    "seed": around(int, limits.SEED_MAX),
     "temperature": (2, 2.0000001),
     "top_p": (1e-9, 0),
-    "min_tokens": (limits.TOKENS_MAX, limits.TOKENS_MAX + 1),
+    "min_tokens": around(int, limits.TOKENS_MAX),
 }
-COMPLETION = {
-    "prompt": ("x" * limits.TEXT_CHARS_MAX, "x" * (limits.TEXT_CHARS_MAX + 1)),
-    "logprobs": (limits.LOGPROBS_MAX, limits.LOGPROBS_MAX + 1),
-}
-EMBEDDINGS = {
-    "input": (["x"] * limits.INPUTS_MAX, ["x"] * (limits.INPUTS_MAX + 1)),
-    "dimensions": (limits.DIMENSIONS_MAX, limits.DIMENSIONS_MAX + 1),
-}
+COMPLETION = {"prompt": around(text, limits.TEXT_CHARS_MAX), "logprobs": around(int, limits.LOGPROBS_MAX)}
+EMBEDDINGS = {"input": around(texts, limits.INPUTS_MAX), "dimensions": around(int, limits.DIMENSIONS_MAX)}
 OF_ENDPOINT = {
     Endpoint.CHAT: {**CHAT, **GENERATION},
     Endpoint.COMPLETION: {**COMPLETION, **GENERATION},
@@ -132,10 +117,7 @@ OF_ENDPOINT = {
 }
 
 
-def pairs() -> Iterator[Pair]:
-    for endpoint, fields in OF_ENDPOINT.items():
-        for place, (at_limit, beyond) in fields.items():
-            yield endpoint, place, at_limit, beyond
+PAIRS = [(endpoint, place, *pair) for endpoint, fields in OF_ENDPOINT.items() for place, pair in fields.items()]
 
 
 def body(endpoint: Endpoint, place: str, value: Any) -> dict[str, Any]:
@@ -145,7 +127,7 @@ def body(endpoint: Endpoint, place: str, value: Any) -> dict[str, Any]:
     return {"model": "m", endpoint.prompt_field: INPUTS[endpoint], **more, name: value}
 
 
-@pytest.mark.parametrize(("endpoint", "place", "at_limit", "beyond"), list(pairs()), ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("endpoint", "place", "at_limit", "beyond"), PAIRS, ids=lambda value: str(value)[:40])
 def test_a_field_at_its_limit_and_beyond(endpoint: Endpoint, place: str, at_limit: Any, beyond: Any) -> None:
     parse_request(body(endpoint, place, at_limit), endpoint)
     with pytest.raises(InvalidRequest) as caught:

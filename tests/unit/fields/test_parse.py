@@ -83,11 +83,6 @@ class TestRequests:
         assert request.include_usage
         assert request.body == {"messages": [USER]}
 
-    def test_a_stored_request_is_read_back(self) -> None:
-        for body in ({**CHAT, "tools": [TOOL], "n": 3}, {"model": "m", "prompt": [1, 2]}, {"model": "m", "input": "x"}):
-            request = parse_request(body)
-            assert request_from_json(request.to_json()) == request
-
     def test_the_fingerprint_is_of_what_decides_the_answer(self) -> None:
         plain = parse_request(CHAT)
         assert parse_request({**CHAT, "stream": True}).fingerprint() == plain.fingerprint()
@@ -114,7 +109,6 @@ class TestRefusals:
         [
             ({"n": 0}, "n", "invalid_value"),
             ({"n": True}, "n", "invalid_value"),
-            ({"n": 129}, "n", "invalid_value"),
             ({"tools": [{}]}, "tools.0.function", "missing_required_parameter"),
             ({"tools": [{"type": "custom", "custom": {}}]}, "tools.0.type", "unsupported_parameter"),
             ({"surprise": 1}, "surprise", "unknown_parameter"),
@@ -123,9 +117,6 @@ class TestRefusals:
             ({"max_tokens": 0}, "max_tokens", "invalid_value"),
             ({"max_tokens": "5"}, "max_tokens", "invalid_value"),
             ({"max_tokens": 1.5}, "max_tokens", "invalid_value"),
-            ({"temperature": 3}, "temperature", "invalid_value"),
-            ({"seed": 10**30}, "seed", "invalid_value"),
-            ({"stop": ["a"] * 17}, "stop", "invalid_value"),
             ({"stop": ""}, "stop", "invalid_value"),
             ({"model": ""}, "model", "invalid_value"),
             ({"model": None}, "model", "invalid_value"),
@@ -182,10 +173,7 @@ class TestRefusals:
             ({"tools": [TOOL, TOOL]}, "tools"),
             ({"top_logprobs": 2}, "top_logprobs"),
             ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
-            (
-                {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
-                "structured_outputs",
-            ),
+            ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs"),
         ],
     )
     def test_fields_that_contradict_each_other(self, fields: dict[str, Any], param: str) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP face beside completions: models, readiness, CORS, and URLs that do not exist."""
+"""The HTTP face beside completions: models, readiness, CORS, embeddings, and URLs that do not exist."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.model.commands import Silent
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from dispatcher.model.fleet import LoadableModel
 from dispatcher.settings.config import load_config
 from functions.http_api.routes.fleet import PATIENCE_S
 from functions.invoke.handler import invoke
@@ -19,18 +20,11 @@ PAGE = "https://chat.example.com"
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
-async def test_a_model_has_what_all_its_workers_offer(gate: Gate) -> None:
-    gate.add_worker("one", model="n", capabilities=("chat", "completion", "n", "tools"))
-    gate.add_worker("two", model="n", capabilities=("chat", "completion", "tools"))
+async def test_a_model_has_what_all_its_workers_offer_and_their_shortest_context(gate: Gate) -> None:
+    gate.add_worker("one", model="n", context_tokens=4096, capabilities=("chat", "completion", "n", "tools"))
+    gate.add_worker("two", model="n", context_tokens=2048, capabilities=("chat", "completion", "tools"))
     model = (await gate.caller().get("/v1/models/n")).json()
     assert model["capabilities"] == ["chat", "completion", "tools"]
-    assert (model["id"], model["object"], model["owned_by"]) == ("n", "model", "headgate")
-
-
-async def test_a_model_has_the_shortest_context_of_its_workers(gate: Gate) -> None:
-    gate.add_worker("one", model="n", context_tokens=4096)
-    gate.add_worker("two", model="n", context_tokens=2048)
-    model = (await gate.caller().get("/v1/models/n")).json()
     assert (model["max_model_len"], model["context_length"]) == (2048, 2048)
 
 
@@ -151,12 +145,15 @@ async def test_a_base_url_without_v1_is_named(gate: Gate, path: str) -> None:
 )
 async def test_a_path_without_a_route_gets_advice(gate: Gate, path: str, advice: str) -> None:
     reply = await gate.caller().get(path)
-    assert (reply.status, reply.error["message"]) == (404, f"Not Found. {advice}")
+    assert (reply.status, reply.error["code"]) == (404, "unknown_url")
+    assert reply.error["message"] == f"Not Found. {advice}"
 
 
 async def test_a_route_with_another_method_gets_no_advice_about_its_path(gate: Gate) -> None:
     reply = await gate.caller().get("/v1/chat/completions")
-    assert (reply.status, reply.error["message"]) == (405, "Method Not Allowed.")
+    assert (reply.status, reply.error["code"], reply.error["message"]) == (
+        405, "method_not_allowed", "Method Not Allowed.",
+    )  # fmt: skip
 
 
 EMBED = {"model": "e", "input": ["one", "two"]}
@@ -188,3 +185,27 @@ async def test_embeddings_over_lambda(gate: Gate) -> None:
     gate.add_worker("embedder", model="e", capabilities=("embeddings",))
     answer = await invoke(gate.context, {**EMBED, "api_key": gate.keys["a"]}, "r-1", 60.0)
     assert [each["embedding"] for each in answer["data"]] == [[0.0, 1.0], [1.0, 1.0]]
+
+
+LOADABLE = (
+    LoadableModel("big", 30.0, 8000, 3.5, 50.0, ("chat",)),
+    LoadableModel("small", 0.0, 1000, 4.0, 100.0, ("chat", "completion")),
+)
+
+
+async def test_models_that_are_not_loaded_are_listed(gate: Gate) -> None:
+    gate.shard.report("s", model="small", models=LOADABLE)
+    listed = (await gate.caller().get("/v1/models")).json()["data"]
+    found = {model["id"]: model for model in listed}
+    assert {"big", "small"} <= found.keys()
+    assert (found["big"]["context_length"], found["big"]["capabilities"]) == (8000, ["chat"])
+    assert (await gate.caller().get("/v1/models/big")).json() == found["big"]
+
+
+async def test_a_fleet_that_swaps_is_ready(gate: Gate) -> None:
+    for worker in await gate.link().fleet():
+        gate.shard.report(worker.worker, draining=True)
+    assert (await gate.caller(None).get("/ready")).status == 503
+    gate.shard.report("s", model="small", models=LOADABLE, draining=True)
+    await gate.clock.sleep(1.0)
+    assert (await gate.caller(None).get("/ready")).status == 200

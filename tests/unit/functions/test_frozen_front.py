@@ -15,6 +15,7 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.limits import FrozenFront, LimitSettings
 from tests.support.asgi import Call
 from tests.support.world.memory_gate import CHAT, Gate
+from tests.support.world.story import take_slots
 from tests.support.world.worker_client import Act, dies_after
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
@@ -137,8 +138,6 @@ async def test_few_calls_of_a_tenant_wait_in_executions(gate: Gate) -> None:
 async def test_a_server_front_has_none_of_these_bounds(gate: Gate) -> None:
     gate.contexts.insert(0, gate.process(LimitSettings(waiting_executions_max=0)))
     gate.contexts.pop()
-    busy = [gate.caller("b").start("POST", CHAT, {**BODY, "max_tokens": 50}) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=50)
     assert (await gate.caller("a").post(CHAT, BODY)).status == 200
-    for call in busy:
-        await call.finished()
+    await busy

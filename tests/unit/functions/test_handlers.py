@@ -25,7 +25,7 @@ from functions.result import handler as result
 from functions.sweep import handler as sweep
 from tests.support.scaling import CountedService
 from tests.support.world.memory_gate import CHAT, Gate, make_gate
-from tests.support.world.story import begun, dispatched, queued
+from tests.support.world.story import dispatched, queued, take_slots
 from tests.support.world.virtual_time import VirtualTimeLoop
 from tests.support.world.worker_client import UNREACHABLE, Act, dies_after, refuses
 
@@ -86,13 +86,12 @@ def message(invocation_id: str, attempt: int, message_id: str = "1") -> dict[str
     return {"messageId": message_id, "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
 
 
-async def let_go(gate: Gate, key: str = "k") -> str:
+async def let_go(gate: Gate) -> str:
     """Leave a durable call that is dispatched and not begun, and return its id."""
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.01)
-    waiting = await queued(gate, "a", key)
+    busy = await take_slots(gate, max_tokens=1)
+    waiting = await queued(gate, "a", "k")
     waiting.leave()
-    await asyncio.gather(*busy)
+    await busy
     await gate.quiet()
     return waiting.call.id
 
@@ -192,14 +191,6 @@ def test_execute_sends_back_only_what_failed(sandbox: Sandbox) -> None:
     event = {"Records": [poison, message(call_id, 1, "good")]}
     assert execute.handler(event, LambdaContext()) == {"batchItemFailures": [{"itemIdentifier": "poison"}]}
 
-    later = sandbox.runner.run(let_go(sandbox.gate, "later"))
-    sandbox.gate.shard.down = True
-    with contextlib.suppress(Exception):
-        execute.handler({"Records": [message(later, 1)]}, LambdaContext())
-    sandbox.gate.shard.down = False
-    execute.handler({"Records": [message(later, 1)]}, LambdaContext())
-    sandbox.runner.run(sandbox.gate.ended("a", "later", "done"))
-
 
 def test_sweep_is_a_tick(sandbox: Sandbox) -> None:
     event = {"id": "e", "source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}
@@ -297,12 +288,3 @@ async def _faces(gate: Gate, prompt: str, system: str, answer: str) -> None:
     call.hang_up()
     await asyncio.wait({call.task})
     await gate.quiet()
-
-
-def test_a_queued_request_is_let_go_and_its_prompt_dropped_at_the_end(sandbox: Sandbox) -> None:
-    call_id = sandbox.runner.run(let_go(sandbox.gate))
-    assert sandbox.runner.run(sandbox.gate.item("a", "k")).body is not None
-    assert sandbox.gate.launcher.launched == [(call_id, 1)]
-    execute.handler({"Records": [message(call_id, 1)]}, LambdaContext())
-    assert sandbox.runner.run(sandbox.gate.ended("a", "k", "done"))
-    assert sandbox.runner.run(sandbox.gate.item("a", "k")).body is None

@@ -14,6 +14,8 @@ from functions.invoke.handler import invoke
 from functions.result.handler import result
 from tests.support.asgi import Call, Caller, Reply
 from tests.support.world.memory_gate import CHAT, Gate
+from tests.support.world.store_faults import Slow
+from tests.support.world.story import take_slots
 from tests.support.world.worker_client import Act
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
@@ -83,7 +85,7 @@ async def test_a_full_queue_is_refused_for_a_moment_without_the_gate_or_the_body
     waiting = gate.caller("small").start("POST", CHAT, BODY)
     await asyncio.sleep(0.01)
     first = await gate.caller("small").post(CHAT, BODY)
-    assert (first.status, first.error["code"]) == (429, "queue_full")
+    assert (first.status, first.error["code"], first.error["type"]) == (429, "queue_full", "rate_limit_error")
     decided = len(gate.shard.commands)
     again = await gate.caller("small").post(CHAT, {"not": "read"})
     assert (again.status, again.body) == (429, first.body)
@@ -111,16 +113,6 @@ async def test_one_key_is_not_repeated_without_bound(gate: Gate) -> None:
     for reply in replies[3:]:
         refusal(reply, "same_key")
     assert len(gate.workers.orders) == 1
-
-
-class Slow:
-    """Each request to the store takes a moment."""
-
-    async def before(self, operation: str) -> None:
-        await asyncio.sleep(0.1)
-
-    async def after(self, operation: str) -> None:
-        return None
 
 
 class SlowCall(Call):
@@ -174,15 +166,13 @@ async def test_a_caller_that_does_not_read_is_disconnected(gate: Gate, spec_vers
 async def test_an_execution_does_not_wait_behind_many_of_its_tenant(gate: Gate) -> None:
     """It leaves its request in the queue: a tenant's backlog does not take the executions of all tenants."""
     front(gate, waiting_executions_max=2)
-    busy = [gate.caller("b").start("POST", CHAT, {**BODY, "max_tokens": 50}) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=50)
     event = {"api_key": gate.keys["a"], **BODY}
     calls = [asyncio.ensure_future(invoke(gate.context, event, f"r{n}", 60.0)) for n in range(4)]
     await asyncio.sleep(0.1)
     assert [call.done() for call in calls] == [False, False, True, True]
     assert calls[2].result() == {"id": "r2", "status": "queued", "queue_position": 3}
-    for call in busy:
-        await call.finished()
+    await busy
     answers = await asyncio.gather(*calls[:2])
     assert all(answer["choices"] for answer in answers)
     await asyncio.sleep(1)
@@ -202,7 +192,7 @@ async def test_a_flood_of_invokes_is_refused_with_a_time(gate: Gate) -> None:
 async def test_a_flood_of_looks_at_results_is_refused_with_a_time(gate: Gate) -> None:
     front(gate, open_requests_max=2)
     await invoke(gate.context, {"api_key": gate.keys["a"], **BODY}, "r", 60.0)
-    gate.store.faults = Slow()
+    gate.store.faults = Slow(0.1)
     looks = [result(gate.context, {"api_key": gate.keys["a"], "id": "r"}) for _ in range(4)]
     other = result(gate.context, {"api_key": gate.keys["b"], "id": "r"})
     *answers, others = await asyncio.gather(*looks, other)
@@ -219,27 +209,6 @@ async def test_identical_keys_in_flight_are_bounded_in_functions_too(gate: Gate)
     assert [answer.get("status") for answer in answers] == [None, None, 429, 429]
     assert (answers[3]["error"]["code"], answers[3]["retry_after_s"]) == ("same_key", 1.0)
     assert len(gate.workers.orders) == 1
-
-
-@pytest.mark.parametrize(
-    ("bound", "code"),
-    [
-        ({"waiting_items_max": 2}, "waiting_items"),
-        ({"waiting_bytes_max": 100}, "waiting_bytes"),
-        ({"waiting_tokens_max": 100}, "waiting_tokens"),
-    ],
-)
-async def test_waiting_work_is_bounded_in_functions_too(gate: Gate, bound: dict[str, int], code: str) -> None:
-    front(gate, **bound)
-    busy = [gate.caller("b").start("POST", CHAT, {**BODY, "max_tokens": 50}) for _ in range(2)]
-    await asyncio.sleep(0.01)
-    event = {"api_key": gate.keys["a"], **BODY, "messages": [{"role": "user", "content": "hello" * 8}]}
-    calls = [asyncio.ensure_future(invoke(gate.context, event, f"r{n}", 60.0)) for n in range(3)]
-    answers = await asyncio.gather(*calls)
-    assert [answer.get("status") for answer in answers] == [None, None, 429]
-    assert (answers[2]["error"]["code"], answers[2]["retry_after_s"]) == (code, 1.0)
-    for call in busy:
-        await call.finished()
 
 
 async def test_unknown_api_keys_are_looked_up_at_a_bounded_rate_in_functions_too(gate: Gate) -> None:

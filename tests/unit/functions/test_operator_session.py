@@ -60,10 +60,6 @@ async def test_another_token_does_not_open_the_page(pool: LoggedPool, token: str
     assert "This is not the operator's token of this front." in reply.body.decode()
 
 
-async def test_a_tenants_key_does_not_open_the_page(pool: LoggedPool, gate: Gate) -> None:
-    assert (await pool.caller(gate.keys["a"]).get("/operator")).status == 401
-
-
 async def test_the_token_opens_no_tenants_route(pool: LoggedPool) -> None:
     assert (await pool.caller().get("/v1/usage")).status == 401
 

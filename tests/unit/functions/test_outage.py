@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from tests.support.world.outage_world import LONG, Fault, OutageWorld
-from tests.support.world.processes import in_virtual_time
 
-AWAY_S, ANSWERED_S = 6.0, 2.0
+AWAY_S, ANSWERED_S, BACK_S = 6.0, 2.0, 10.0
 READS = {"GET of a kept response", "list of files", "list of batches", "usage"}
 """The kinds that need no write: they may succeed while only writes fail."""
 
@@ -17,7 +16,6 @@ READS = {"GET of a kept response", "list of files", "list of batches", "usage"}
 @pytest.mark.parametrize(
     ("gates", "fault"), [(0, "writes"), (0, "silent"), (1, "writes"), (1, "gone"), (3, "writes"), (3, "deaf")]
 )
-@in_virtual_time()
 async def test_an_outage_is_a_503_with_a_time_within_two_seconds(gates: int, fault: Fault) -> None:
     world = OutageWorld(gates)
     await world.start()
@@ -48,7 +46,33 @@ async def test_an_outage_is_a_503_with_a_time_within_two_seconds(gates: int, fau
     await world.close()
 
 
-@in_virtual_time()
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("fault", "seconds", "answered_s"), [("throttled", 60.0, 5.0), ("gone", 600.0, ANSWERED_S)])
+async def test_the_service_is_back_at_once_after_a_long_outage(
+    seed: int, fault: Fault, seconds: float, answered_s: float
+) -> None:
+    """While a tenth of the requests succeeds, each entry that is written begins the patience anew."""
+    world, kinds = OutageWorld(2, seed), ["chat, whole", "chat, streamed"]
+    await world.start()
+    began = world.world.clock.monotonic()
+    world.break_table(fault)
+    await world.arrivals(seconds, 0.4, kinds)
+    world.mend_table()
+    await asyncio.sleep(BACK_S)
+    found = world.began(seconds, began)
+    failed = [each for each in found if each.status != 200]
+    assert max(each.seconds for each in failed) <= answered_s
+    assert {(each.status, each.retry_after) for each in failed} == {(503, "1")}
+    if fault == "gone":
+        assert {each.status for each in found if each.began < began + seconds - ANSWERED_S} == {503}
+    later = [await call for call in await world.arrivals(50.0, 0.4, kinds)]
+    assert {each.status for each in later} == {200}
+    assert max(each.seconds for each in later) <= 1.0
+    assert world.doubled() == []
+    assert len(world.workers.live) <= 2, "the attempts that ran when the table went away have ended"
+    await world.close()
+
+
 async def test_a_leader_that_dies_is_no_outage() -> None:
     world = OutageWorld(3)
     await world.start()
@@ -58,7 +82,6 @@ async def test_a_leader_that_dies_is_no_outage() -> None:
     await world.close()
 
 
-@in_virtual_time()
 async def test_a_leader_that_alone_cannot_reach_the_table_is_no_outage() -> None:
     world = OutageWorld(3)
     await world.start()
@@ -70,7 +93,6 @@ async def test_a_leader_that_alone_cannot_reach_the_table_is_no_outage() -> None
     await world.close()
 
 
-@in_virtual_time()
 async def test_a_key_whose_call_got_a_503_runs_once_when_it_is_repeated() -> None:
     """The replies are lost, so the fate of a call is unknown: the key makes sure that it runs once."""
     world = OutageWorld(1)

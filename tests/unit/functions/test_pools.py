@@ -35,16 +35,11 @@ async def pools() -> TwoPools:
     return await two_pools()
 
 
-async def models(pools: TwoPools) -> list[str]:
-    return [each["id"] for each in (await pools.gate.caller("a").get("/v1/models")).json()["data"]]
-
-
 async def test_models_are_those_of_all_pools_that_can_be_read(pools: TwoPools) -> None:
-    assert await models(pools) == ["m", "n"]
-    cold = pools.process()
-    pools.code.down = True
-    app = pools.gate.caller("a", cold)
-    assert [each["id"] for each in (await app.get("/v1/models")).json()["data"]] == ["m"]
+    for is_down, models in ((False, ["m", "n"]), (True, ["m"])):
+        pools.code.down = is_down
+        listed = (await pools.gate.caller("a", pools.process()).get("/v1/models")).json()["data"]
+        assert [each["id"] for each in listed] == models
     pools.chat.down = True
     assert (await pools.gate.caller("a", pools.process()).get("/v1/models")).status == 503
 
@@ -74,13 +69,6 @@ async def test_the_metrics_of_a_request_name_the_pool_that_served(
         assert (await pools.gate.caller("a").post(CHAT, chat(model))).status == 200
     records = [json.loads(row) for row in capsys.readouterr().out.splitlines() if '"outcome_done"' in row]
     assert [record["pool"] for record in records if "_aws" in record] == ["chat", "code"]
-
-
-async def test_the_usage_that_a_tenant_reads_is_of_all_pools(pools: TwoPools) -> None:
-    for model in ("m", "n"):
-        await pools.gate.caller("a").post(CHAT, chat(model))
-    totals = (await pools.gate.caller("a").get("/v1/usage")).json()["totals"]
-    assert (totals["requests"], totals["output_tokens"]) == (2, 6)
 
 
 # ── The operator's page ────────────────────────────────────────────────────────────────────────────────────────────
@@ -113,24 +101,17 @@ async def test_the_page_shows_one_pool_and_leads_to_the_others(pools: TwoPools) 
 # ── The sweep ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Sandbox:
-    """A sweep's sandbox over two pools, in virtual time."""
-
-    def __init__(self) -> None:
-        self.runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
-        self.pools: TwoPools = self.runner.run(two_pools())
-        self.runtime = Runtime(self.pools.context)
-        self.runtime._runner.close()
-        self.runtime._runner = self.runner
-
-
 @pytest.fixture
-def sandbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+def swept(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoPools]:
+    """Two pools under the sweep's sandbox, in virtual time."""
     monkeypatch.setenv("HEADGATE_POOLS", POOLS)
-    made = Sandbox()
-    monkeypatch.setattr(sweep, "runtime", lambda: made.runtime)
-    yield made
-    made.runner.close()
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        made = runner.run(two_pools())
+        runtime = Runtime(made.context)
+        runtime._runner.close()
+        runtime._runner = runner
+        monkeypatch.setattr(sweep, "runtime", lambda: runtime)
+        yield made
 
 
 def published(capsys: pytest.CaptureFixture[str]) -> set[tuple[str, str]]:
@@ -140,9 +121,9 @@ def published(capsys: pytest.CaptureFixture[str]) -> set[tuple[str, str]]:
     return {(record["pool"], name) for record in records if "pool" in record for name in names if name in record}
 
 
-def test_a_sweep_ticks_and_publishes_each_pool(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_ticks_and_publishes_each_pool(swept: TwoPools, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep.handler(EVENT, LambdaContext()) == {"ticks": 2}
-    assert sandbox.pools.chat.commands[-1] == sandbox.pools.code.commands[-1] == Tick()
+    assert swept.chat.commands[-1] == swept.code.commands[-1] == Tick()
     seen = published(capsys)
     assert {name for pool, name in seen if pool == "chat"} == {name for pool, name in seen if pool == "code"}
     assert len(seen) == 10
@@ -150,13 +131,9 @@ def test_a_sweep_ticks_and_publishes_each_pool(sandbox: Sandbox, capsys: pytest.
 
 @pytest.mark.parametrize(("broken", "whole"), [("chat", "code"), ("code", "chat")])
 def test_a_pool_that_fails_stops_no_other_and_the_sweep_fails(
-    sandbox: Sandbox,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    broken: str,
-    whole: str,
+    swept: TwoPools, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, broken: str, whole: str
 ) -> None:
-    {"chat": sandbox.pools.chat, "code": sandbox.pools.code}[broken].down = True
+    {"chat": swept.chat, "code": swept.code}[broken].down = True
     with pytest.raises(StoreUnavailable):
         sweep.handler(EVENT, LambdaContext())
     assert [vars(each)["pool"] for each in caplog.records if each.getMessage() == "sweep failed"] == [broken]

@@ -26,16 +26,6 @@ async def test_the_answers_message_goes_back_over_http(gate: Gate) -> None:
     assert gate.workers.orders[-1][1].body["messages"] == TURNS
 
 
-async def test_the_answers_message_goes_back_over_lambda(gate: Gate) -> None:
-    key = {"api_key": gate.keys["a"], "idempotency_key": None, "prompt": None}
-    first_message = (await invoke(gate.context, {**body(FIRST), **key}, "r-1", 60.0))["choices"][0]["message"]
-    answer = await invoke(
-        gate.context, {**body(FIRST, {**DUMPED, **first_message}, AGAIN, **NEUTRAL), **key}, "r-2", 60.0
-    )
-    assert answer["choices"][0]["message"]["content"] == "xxx"
-    assert gate.workers.orders[-1][1].body["messages"] == TURNS
-
-
 async def test_what_engines_add_to_an_answer_goes_back(gate: Gate) -> None:
     signed = {"google": {"thought_signature": "s"}}
     function = {"name": "f", "arguments": "{}"}

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from dispatcher.model.commands import End, Over, Unknown, Waiting
+from dispatcher.model.commands import End, Over, Unknown
 from dispatcher.policies.clocks import Share, rate_scale
 from dispatcher.policies.orders.two_clocks import TwoClocks
 from tests.support.world.labelled import T0, LabelledGate, full
-from tests.support.world.reference import Clocks, debit, is_forgettable
+from tests.support.world.reference import Clocks
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,6 @@ def test_a_free_slot_is_taken_at_once_even_without_any_guarantee() -> None:
     assert charged(gate, "a1") == Charged(False, 0.0, 1.0)
     assert (gate.gate.running, gate.gate.waiting) == (1, 0)
     assert [row.reserved for row in gate.gate.shard.tenant_rows()] == [5.0]
-
-
-def test_without_a_free_slot_it_waits_at_its_place_in_its_tenants_queue() -> None:
-    gate = full()
-    positions = []
-    for tenant, label in (("a", "a1"), ("b", "b1"), ("a", "a2")):
-        assert gate.arrive(tenant, label) == []
-        assert isinstance(gate.outcome, Waiting)
-        positions.append(gate.outcome.position)
-    assert positions == [1, 1, 2]
-    assert (gate.gate.waiting, gate.waiting_of("a")) == (3, 2)
 
 
 def test_a_flood_stands_behind_itself_not_before_others() -> None:
@@ -69,28 +58,6 @@ def test_in_profile_goes_before_surplus_until_its_bucket_is_empty() -> None:
         gate.arrive("owed", f"g{number}")
     # Burst 2 at rate 1: dispatches at a bucket of 2, 1 and 0 seconds behind, then the surplus, where vft is 3 ahead.
     assert gate.drain("blocker-0") == ["g0", "g1", "g2", "o0", "o1", "o2", "o3", "g3"]
-
-
-def test_a_bucket_that_fills_meanwhile_puts_its_tenant_in_front() -> None:
-    gate = full(owed=Share(rate_per_s=0.5, burst=0.0))
-    gate.arrive("owed", "g0")
-    assert gate.settle("blocker-0", 0.0) == ["g0"]
-    assert charged(gate, "g0") == Charged(True, 0.5, 1.0)
-    gate.arrive("owed", "g1")
-    for number in range(4):
-        gate.arrive("other", f"o{number}", 0.1)
-    assert gate.settle("g0", 1.0, T0 + 1.9) == ["o0"]
-    assert gate.settle("o0", 0.1, T0 + 2.0) == ["g1"]
-    assert [charged(gate, label) for label in ("o0", "g1")] == [Charged(), Charged(True, 0.5, 1.0)]
-
-
-def test_surplus_costs_nothing_of_the_guarantee() -> None:
-    gate = LabelledGate(slots=4)
-    gate.set_shares(a=Share(rate_per_s=1.0, burst=0.0))
-    for number in range(4):
-        gate.arrive("a", f"a{number}")
-    assert [fact.in_profile for fact in gate.charges.values()] == [True] + [False] * 3
-    assert gate.clocks_of("a").tat == T0 + 1.0
 
 
 def test_settlement_moves_both_clocks_by_the_recorded_share() -> None:
@@ -143,18 +110,6 @@ def test_an_idle_tenant_saves_no_virtual_time() -> None:
     assert [label for label in order[:6] if label.startswith("again")] != [f"again{number}" for number in range(5)]
 
 
-def test_virtual_time_never_falls_and_lead_is_bounded() -> None:
-    gate = full(owed=Share(rate_per_s=1_000.0, burst=10_000.0))
-    gate.arrive("waits", "w0")
-    for number in range(200):
-        gate.arrive("owed", f"g{number}")
-    order = gate.drain("blocker-0")
-    assert order.index("w0") == 200
-    virtual_times = [gate.charges[label].virtual_time for label in order]
-    assert virtual_times == sorted(virtual_times)
-    assert all(gate.charges[label].clocks[1] <= 100.0 + gate.charges[label].virtual_time + 1.0 for label in order)
-
-
 def test_overbooked_guarantees_shrink_while_both_are_active() -> None:
     gate = full(a=Share(rate_per_s=10.0), b=Share(rate_per_s=10.0))
     scale = gate.state.scale
@@ -186,42 +141,6 @@ def test_an_unknown_capacity_scales_nothing() -> None:
     assert gate.state.scale() == pytest.approx(0.45)
     gate.set_capacity(0.0)
     assert gate.state.scale() == 1.0
-
-
-def test_a_cancelled_call_is_passed_over_wherever_it_stood() -> None:
-    gate = full()
-    for number in range(4):
-        gate.arrive("a", f"a{number}")
-    gate.arrive("b", "b0")
-    for label in ("a0", "a2", "a2"):
-        gate.cancel(label)
-        assert isinstance(gate.outcome, Over)
-    gate.arrive("a", "a4")
-    assert isinstance(gate.outcome, Waiting)
-    assert gate.outcome.position == 3
-    assert sorted(gate.drain("blocker-0")) == ["a1", "a3", "a4", "b0"]
-
-
-def test_more_slots_dispatch_waiting_calls_and_fewer_end_none() -> None:
-    gate = full(1)
-    for number in range(4):
-        gate.arrive("a", f"a{number}")
-    assert gate.set_slots(3) == ["a0", "a1"]
-    assert gate.set_slots(1) == []
-    assert gate.gate.running == 3
-    assert gate.settle("a0") == []
-    assert gate.settle("a1") == []
-    assert gate.settle("blocker-0", 0.0) == ["a2"]
-
-
-def test_a_clock_that_runs_backward_counts_as_standing_still() -> None:
-    gate = LabelledGate()
-    gate.set_shares(a=Share(rate_per_s=1.0, burst=5.0))
-    gate.arrive("a", "a1", 5.0)
-    gate.settle("a1", 5.0, T0 - 500.0)
-    assert gate.arrive("a", "a2", 1.0, T0 - 500.0) == ["a2"]
-    assert charged(gate, "a2") == Charged(True, 1.0, 1.0)
-    assert gate.clocks_of("a").tat == T0 + 1.0
 
 
 def test_refunds_of_charges_that_were_cut_put_a_tenant_at_most_the_lead_behind() -> None:
@@ -257,12 +176,3 @@ def test_two_ends_of_one_call_are_one() -> None:
     unknown = gate.gate.decide(End("p-zz", 1, "done", 0, 0), now=T0)
     assert (unknown.outcome, unknown.facts) == (Unknown("p-zz"), ())
     assert (gate.state.tenants["a"].spent, gate.gate.running) == (spent, 1)
-
-
-def test_bucket_depth_in_seconds_does_not_depend_on_the_scale() -> None:
-    """Found full at scale 1 is full at any scale: only so is forgetting it invisible later."""
-    share = Share(rate_per_s=10.0, burst=20.0)
-    full_bucket = Clocks(tat=T0 - 2.0)
-    assert is_forgettable(full_bucket, share, T0, 0.0)
-    kept, fresh = (debit(clocks, share, 9.0, T0, 0.0, rate_scale=0.5) for clocks in (full_bucket, Clocks()))
-    assert kept.tat.apply(full_bucket.tat) == fresh.tat.apply(0.0) == T0 - 2.0 + 9.0 / 5.0

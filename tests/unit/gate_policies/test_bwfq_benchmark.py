@@ -11,8 +11,6 @@ import pytest
 
 from benchmarks import bwfq_decision
 
-EXPECTED = list(product([10, 50], ["order", "fcfs", "bwfq"]))
-
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(gc, "collect", lambda: 0)  # it steadies figures, and takes long beside other tests

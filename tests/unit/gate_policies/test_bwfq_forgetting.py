@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.queues import Tenant
-from dispatcher.policies.orders.two_clocks import TwoClocksIndex
-from dispatcher.shard.state.indexes import CHECKED_MOST, IDLE_GROUPS, IDLE_PARTS, IdleTenants
-from tests.support.duration import at_depth
+from dispatcher.shard.state.indexes import CHECKED_MOST, GROUPS, PARTS, IdleTenants
 from tests.support.world.labelled import T0, LabelledGate
 
 
-@pytest.mark.parametrize(("log_format", "most"), [(5, 2 * IDLE_GROUPS), (6, 3 * IDLE_GROUPS)])
+@pytest.mark.parametrize(("log_format", "most"), [(5, 2 * GROUPS), (6, 3 * GROUPS)])
 def test_ten_thousand_tenants_that_came_once_are_not_kept(log_format: int, most: int) -> None:
     gate = LabelledGate()
     gate.state.format = log_format
@@ -40,9 +37,9 @@ def test_an_entry_checks_few_tenants_and_each_comes_in_turn() -> None:
 def test_in_a_second_as_many_parts_come_as_a_group_has() -> None:
     idle = IdleTenants()
     parts = [list(idle.due_parts(number, T0 + number / 100, T0 + (number + 1) / 100)) for number in range(100)]
-    assert sum(map(len, parts)) == IDLE_PARTS
+    assert sum(map(len, parts)) == PARTS
     assert not list(idle.due_parts(0, T0, T0))
-    assert len(list(idle.due_parts(0, T0, T0 + 3600.0))) == IDLE_GROUPS * IDLE_PARTS
+    assert len(list(idle.due_parts(0, T0, T0 + 3600.0))) == GROUPS * PARTS
 
 
 def test_those_with_a_guarantee_are_kept_until_their_buckets_are_full() -> None:
@@ -52,7 +49,7 @@ def test_those_with_a_guarantee_are_kept_until_their_buckets_are_full() -> None:
         gate.arrive(f"t{number}", f"i{number}", 50.0, T0 + number)
         gate.settle(f"i{number}", 50.0, T0 + number)
     # A bucket charged with 50 at rate 1 is full again 50 s later; its group is looked at within 64 s after that.
-    assert 50 <= len(gate.state.tenants) <= 50 + 2 * IDLE_GROUPS
+    assert 50 <= len(gate.state.tenants) <= 50 + 2 * GROUPS
     assert gate.clocks_of("t1999").tat == T0 + 1999 - 100.0 + 50.0
 
 
@@ -66,101 +63,3 @@ def test_no_tenant_is_forgotten_while_it_runs_or_waits(waits: bool) -> None:
         gate.arrive(f"t{number}", f"i{number}", 1.0, T0 + number)
         gate.cancel(f"i{number}", T0 + number)
     assert gate.settle("runs", 1.0, T0 + 200) == (["waits"] if waits else [])
-
-
-def _owed(gate: LabelledGate, burst: float, rate_per_s: float = 1.0) -> None:
-    gate.set_shares(a=Share(rate_per_s=rate_per_s, burst=burst))
-
-
-def _raise_burst_while_idle(gate: LabelledGate) -> None:
-    _owed(gate, 50.0)
-
-
-def _raise_burst_while_running(gate: LabelledGate) -> None:
-    gate.arrive("a", "again", 0.0, T0 + 120.0)
-    _owed(gate, 50.0)
-
-
-def _raise_burst_while_waiting(gate: LabelledGate) -> None:
-    for number in range(8):
-        gate.arrive("blocker", f"blocker{number}", 0.0, T0 + 120.0)
-    gate.arrive("a", "waits", 0.0, T0 + 120.0)
-    _owed(gate, 50.0)
-    gate.set_slots(9, T0 + 120.0)
-
-
-def _take_the_rate_away_and_back(gate: LabelledGate) -> None:
-    _owed(gate, 10.0, rate_per_s=0.0)
-    for label in ("y", "z"):
-        gate.arrive(label, label, 0.0, T0 + 120.0)
-        gate.settle(label, 0.0, T0 + 120.0)
-    gate.arrive("a", "again", 0.0, T0 + 120.0)
-    _owed(gate, 10.0)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [_raise_burst_while_idle, _raise_burst_while_running, _raise_burst_while_waiting, _take_the_rate_away_and_back],
-)
-def test_a_change_of_share_finds_the_forgotten_and_the_kept_alike(change: Callable[[LabelledGate], None]) -> None:
-    in_profile: list[list[bool]] = []
-    for forgets in (True, False):
-        gate = LabelledGate(slots=8)
-        if not forgets:
-            gate.state.idle.due_parts = lambda *_: iter(())  # type: ignore[method-assign]
-        _owed(gate, 10.0)
-        gate.arrive("a", "first", 9.0)
-        gate.settle("first", 9.0)
-        for number in range(100):  # its bucket, full after 9 s, is looked at
-            gate.arrive("x", f"x{number}", 0.0, T0 + 15.0 + number)
-            gate.settle(f"x{number}", 0.0, T0 + 15.0 + number)
-        assert ("a" in gate.state.tenants) is not forgets
-        change(gate)
-        gate.set_slots(100, T0 + 120.0)
-        for number in range(8):
-            gate.arrive("a", f"a{number}", 10.0, T0 + 120.0)
-        in_profile.append([gate.charges[f"a{number}"].in_profile for number in range(8)])
-    assert in_profile[0] == in_profile[1]
-    assert True in in_profile[0]
-    assert False in in_profile[0]
-
-
-def _index(gate: LabelledGate) -> TwoClocksIndex:
-    (index,) = (index for lanes in gate.state.lanes.of.values() for index in lanes.values())
-    assert isinstance(index, TwoClocksIndex)
-    return index
-
-
-def test_dead_entries_of_cancelled_heads_are_swept_out() -> None:
-    gate = LabelledGate(slots=0)
-    gate.arrive("stays", "stays")
-    for number in range(5_000):
-        gate.arrive("a", f"i{number}")
-        gate.cancel(f"i{number}")
-    assert len(_index(gate)._surplus) < 100
-    assert len(gate.state.tenants["a"].queues["m", False].calls) < 100
-    assert len(gate.state.deadlines) < 100
-
-
-def test_dead_entries_of_buckets_that_never_fill_are_swept_out() -> None:
-    gate = LabelledGate()
-    gate.set_shares(a=Share(rate_per_s=1e-6))
-    gate.arrive("a", "i0")
-    for number in range(1, 5_000):
-        gate.arrive("a", f"i{number}")
-        assert gate.settle(f"i{number - 1}") == [f"i{number}"]
-    assert len(_index(gate)._later) < 200
-
-
-def test_many_tenants_of_which_a_hundred_are_active() -> None:
-    """Each of the others sends one call in two hours; the state keeps the active ones and the last minute's others."""
-    gate = LabelledGate(slots=4)
-    for number in range(at_depth(20_000, 100_000)):
-        now = T0 + 0.072 * number
-        tenant = f"active{number // 10 % 100}" if number % 10 == 0 else f"once{number}"
-        gate.arrive(tenant, f"i{number}", 1.0, now)
-        gate.settle(f"i{number}", 1.0, now)
-    minute = 60.0 / 0.072
-    assert 100 <= len(gate.state.tenants) <= 100 + 2 * minute
-    assert len(gate.state.processes) == 1
-    assert len(gate.state.deadlines) < 100

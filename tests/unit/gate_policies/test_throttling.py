@@ -10,18 +10,6 @@ from dispatcher.policies import throttling
 from dispatcher.policies.throttling import Throttle, Throttled, ThrottleLimits
 
 
-def test_nothing_is_refused_while_there_is_room() -> None:
-    throttle = Throttle(ThrottleLimits(user=1, app=1))
-    assert all(throttle.decide("u", "a", 0.0, saturated=False, under_way=False) is None for _ in range(100))
-
-
-def test_nothing_is_refused_in_the_middle_of_an_interaction() -> None:
-    throttle = Throttle(ThrottleLimits(user=1, app=1))
-    assert throttle.decide("u", "a", 0.0, saturated=True, under_way=False) is None
-    assert throttle.decide("u", "a", 1.0, saturated=True, under_way=True) is None
-    assert throttle.decide("u", "a", 2.0, saturated=True, under_way=False) is not None
-
-
 def test_a_refusal_says_which_limit_and_when_there_is_room() -> None:
     throttle = Throttle(ThrottleLimits(user=2, app=3, window_s=60.0))
     for at_s, user in ((0.0, "u"), (10.0, "u"), (20.0, "v")):
@@ -44,13 +32,6 @@ def test_the_time_is_never_more_than_the_window() -> None:
     assert now_s + 60.0 - now_s > 60.0
     assert throttle.decide("u", "a", now_s, saturated=True, under_way=False) is None
     assert throttle.decide("u", "a", now_s, saturated=True, under_way=False) == Throttled("user", 1, 60.0)
-
-
-def test_what_was_let_in_while_there_was_room_counts() -> None:
-    throttle = Throttle(ThrottleLimits(user=3, app=100))
-    for _ in range(10):
-        throttle.decide("u", "a", 0.0, saturated=False, under_way=False)
-    assert throttle.decide("u", "a", 59.0, saturated=True, under_way=False) == Throttled("user", 3, 1.0)
 
 
 def test_an_application_may_have_its_own_limit() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.model.commands import Cancel
 from dispatcher.operations.calls.answer import progress_of
 from tests.support.world.memory_gate import Gate
-from tests.support.world.story import begun, dispatched, followed, queued, read
+from tests.support.world.story import dispatched, followed, queued, read, take_slots
 
 WRITES = ("put INV", "update INV")
 
@@ -23,8 +23,7 @@ async def status(gate: Gate, key: str = "k") -> str:
 
 
 async def test_a_call_that_waits_runs_and_is_done(gate: Gate) -> None:
-    busy = [begun(gate, "b") for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate)
     call = await queued(gate, "a", "k")
     assert await status(gate) == "queued"
     reading = asyncio.ensure_future(read(call))
@@ -32,7 +31,7 @@ async def test_a_call_that_waits_runs_and_is_done(gate: Gate) -> None:
     assert await status(gate) == "running"
     await reading
     assert await status(gate) == "done"
-    await asyncio.gather(*busy)
+    await busy
 
 
 @pytest.mark.parametrize(("outcome", "shown"), [("cancelled", "failed"), ("expired", "expired"), ("failed", "failed")])

@@ -10,38 +10,16 @@ import pytest
 
 from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Gone, Silent
-from dispatcher.model.errors import (
-    DeadlineExceeded,
-    Preempted,
-    Refused,
-    TenantError,
-    WorkerFailed,
-)
+from dispatcher.model.errors import DeadlineExceeded, Preempted, Refused, WorkerFailed
 from dispatcher.model.kept import StoredAnswer
 from dispatcher.model.worker_protocol import Started
-from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.detached import execute_detached
 from dispatcher.operations.calls.following import LATE_S
-from dispatcher.operations.calls.submit import Known
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.world.memory_gate import POOL, Gate
-from tests.support.world.story import asked, begun, dispatched, followed, read, submitted
-from tests.support.world.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
-
-
-@pytest.mark.parametrize("key", ["", "k"])
-@pytest.mark.parametrize("act", [UNREACHABLE, FULL, dies_after(0), refuses(500), refuses(401), Act(aborts_after=0)])
-async def test_what_says_nothing_of_the_request_is_tried_elsewhere_under_the_next_number(
-    gate: Gate, act: Act, key: str
-) -> None:
-    gate.add_worker("v")
-    gate.workers.acts.append(act)
-    assert isinstance(await followed(gate, "a", key), Collected)
-    await gate.quiet()
-    (first, one), (second, two) = gate.workers.orders
-    assert (first != second, one.attempt, two.attempt) == (True, 1, 2)
-    assert gate.spent("a") == 16.0
+from tests.support.world.story import answered_again, asked, dispatched, followed, read
+from tests.support.world.worker_client import SHED, Act, dies_after
 
 
 @pytest.mark.parametrize(
@@ -97,12 +75,7 @@ async def test_an_answer_that_another_process_finished_is_whole(gate: Gate) -> N
     call = await dispatched(gate, "a", "k")
     reading = asyncio.ensure_future(read(call))
     await asyncio.sleep(0.25)
-    there = gate.process()
-    known = await submitted(gate, "a", "k", context=there)
-    assert isinstance(known, Known)
-    answer, got = await result_of(there, known), await reading
-    known.leave()
-    assert answer is not None
+    answer, got = await answered_again(gate, "a", "k", context=gate.process()), await reading
     assert (got.text, got.reason, got.input_tokens, got.output_tokens) == ("yyy", "stop", 11, 3)
     assert (answer.attempt, answer.input_tokens, answer.output_tokens) == (2, 11, 3)
     assert gate.spent("a") == 11 + 2 * 3
@@ -153,13 +126,6 @@ async def test_a_durable_call_begins_again_though_its_front_died_as_well(gate: G
     call.leave()
 
 
-async def test_three_lost_attempts_end_it_free(gate: Gate) -> None:
-    gate.workers.acts.extend([UNREACHABLE] * 9)
-    assert isinstance(await followed(gate, "a"), WorkerFailed)
-    assert [order.attempt for _, order in gate.workers.orders] == [1, 2, 3]
-    assert gate.spent("a") == 0.0
-
-
 async def test_a_worker_that_stops_at_the_deadline_was_late_not_lost(gate: Gate) -> None:
     assert isinstance(await followed(gate, "a", deadline_s=0.25, max_tokens=99), DeadlineExceeded)
     (ended,) = gate.ends("expired")
@@ -175,13 +141,6 @@ async def test_a_worker_that_does_not_stop_at_the_deadline_is_left(gate: Gate) -
     assert len(gate.workers.closed) == 1
 
 
-async def test_a_refusal_below_500_is_the_tenants_with_its_code(gate: Gate) -> None:
-    gate.workers.acts.append(refuses(422, "invalid_order", "No."))
-    got = await followed(gate, "a")
-    assert isinstance(got, TenantError)
-    assert (got.status, got.code, got.message) == (422, "invalid_order", "No.")
-
-
 async def test_what_is_shed_costs_nothing_and_is_tried_nowhere_else(gate: Gate) -> None:
     gate.add_worker("v")
     gate.workers.acts.append(SHED)
@@ -189,13 +148,6 @@ async def test_what_is_shed_costs_nothing_and_is_tried_nowhere_else(gate: Gate) 
     assert isinstance(got, Refused)
     assert (got.status, got.code, got.type, got.retry_after_s) == (429, "overloaded", "rate_limit_error", 7.0)
     assert (gate.spent("a"), len(gate.workers.orders)) == (0.0, 1)
-
-
-async def test_a_shed_storm_is_one_order_a_request(gate: Gate) -> None:
-    gate.workers.acts.extend([SHED] * 12)
-    got = await asyncio.gather(*(begun(gate, "a") for _ in range(12)))
-    assert all(isinstance(one, Refused) for one in got)
-    assert len(gate.workers.orders) == 12
 
 
 @pytest.mark.parametrize("tokens", [0, 2])
@@ -222,8 +174,3 @@ async def test_not_tried_again_after_its_deadline(gate: Gate) -> None:
     gate.workers.acts.append(Act(start_s=4.5, breaks_after=0))
     assert isinstance(await followed(gate, "a", deadline_s=5.0), DeadlineExceeded)
     assert len(gate.workers.orders) == 1
-
-
-async def test_a_slot_never_holds_more_than_one(gate: Gate) -> None:
-    await asyncio.gather(*(begun(gate, name) for _ in range(20) for name in ("a", "b")))
-    assert gate.workers.most_live["w"] == 2

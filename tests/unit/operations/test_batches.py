@@ -33,11 +33,12 @@ from tests.support.world.story import (
     line,
     output,
     parts_of,
+    played,
     response_line,
     runner,
     started,
 )
-from tests.support.world.worker_client import SHED, Act, dies_after
+from tests.support.world.worker_client import Act
 
 HOUR_S = 3600.0
 
@@ -58,9 +59,7 @@ def accepts(gate: Gate) -> list[Accept]:
 
 
 async def test_each_line_is_answered_in_the_order_of_the_file(gate: Gate) -> None:
-    batch = await started(gate, *(line(f"r{number}") for number in range(150)))
-    async with runner(gate):
-        over = await ended(gate, batch)
+    over = await played(gate, *(line(f"r{number}") for number in range(150)))
     assert (over.status, over.total, over.completed, over.failed) == ("completed", 150, 150, 0)
     assert (over.input_tokens, over.output_tokens, over.error_file_id) == (1500, 450, "")
     found = await output(gate, over)
@@ -91,11 +90,7 @@ async def test_a_bad_line_fails_alone(gate: Gate, monkeypatch: pytest.MonkeyPatc
         b'["a list"]',
         {**line("extra"), "priority": 1},
     ]
-    batch = await started(
-        gate, line("first"), *bad, b"", b"  \r", line("last", metadata={"headgate_slo_class": "night"})
-    )
-    async with runner(gate):
-        over = await ended(gate, batch)
+    over = await played(gate, line("first"), *bad, b"", b"  \r", line("last", metadata={"headgate_slo_class": "night"}))
     assert (over.status, over.total, over.completed, over.failed) == ("completed", 14, 2, 12)
     assert ids(await output(gate, over)) == ["first", "last"]
     wrong = await errors(gate, over)
@@ -111,9 +106,7 @@ async def test_a_bad_line_fails_alone(gate: Gate, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_lines_may_be_requests_for_responses(gate: Gate) -> None:
-    batch = await started(gate, response_line("kept"), response_line("not kept", store=False), endpoint=RESPONSES)
-    async with runner(gate):
-        over = await ended(gate, batch)
+    over = await played(gate, response_line("kept"), response_line("not kept", store=False), endpoint=RESPONSES)
     assert (over.completed, over.failed, over.input_tokens, over.output_tokens) == (2, 0, 20, 6)
     kept, passed = [each["response"]["body"] for each in await output(gate, over)]
     for body in (kept, passed):
@@ -123,9 +116,7 @@ async def test_lines_may_be_requests_for_responses(gate: Gate) -> None:
     assert (await read_response(gate.context, "a", kept["id"])).response == kept
     with pytest.raises(UnknownResponse):
         await read_response(gate.context, "a", passed["id"])
-    later = await started(gate, response_line("more", previous_response_id=kept["id"]), endpoint=RESPONSES)
-    async with runner(gate):
-        over = await ended(gate, later)
+    over = await played(gate, response_line("more", previous_response_id=kept["id"]), endpoint=RESPONSES)
     assert (await output(gate, over))[0]["response"]["body"]["previous_response_id"] == kept["id"]
     messages = gate.workers.orders[-1][1].body["messages"]
     assert [each["role"] for each in messages] == ["user", "assistant", "user"]
@@ -140,9 +131,7 @@ async def test_a_bad_response_fails_alone_and_names_its_own_fields(gate: Gate) -
         response_line("long", max_output_tokens=10**9),
         line("a chat"),
     ]
-    batch = await started(gate, *bad, response_line("good"), endpoint=RESPONSES)
-    async with runner(gate):
-        over = await ended(gate, batch)
+    over = await played(gate, *bad, response_line("good"), endpoint=RESPONSES)
     assert (over.completed, over.failed) == (1, 5)
     told = [each["response"]["body"]["error"] for each in await errors(gate, over)]
     assert [each["param"] for each in told] == [
@@ -163,9 +152,7 @@ async def test_a_file_that_cannot_be_a_batch_fails_as_a_whole(
     gate: Gate, monkeypatch: pytest.MonkeyPatch, content: bytes, code: str, at: int | None
 ) -> None:
     monkeypatch.setattr(reading, "LINES_MAX", 4)
-    batch = await started(gate, content.removesuffix(b"\n"))
-    async with runner(gate):
-        over = await ended(gate, batch)
+    over = await played(gate, content.removesuffix(b"\n"))
     assert (over.status, over.output_file_id, over.error_file_id) == ("failed", "", "")
     assert [(each["code"], each["line"]) for each in over.errors] == [(code, at)]
     assert over.body()["errors"]["data"][0]["message"]
@@ -196,15 +183,6 @@ async def test_a_chat_goes_before_all_lines_that_wait(gate: Gate) -> None:
         await ended(gate, batch)
 
 
-async def test_lines_whose_workers_fail_or_refuse_are_tried_again(gate: Gate) -> None:
-    gate.workers.acts.extend([dies_after(1), SHED, Act(), SHED, dies_after(0)])
-    batch = await started(gate, *(line(f"r{number}") for number in range(6)))
-    async with runner(gate):
-        over = await ended(gate, batch)
-    assert (over.status, over.completed, over.failed) == ("completed", 6, 0)
-    assert ids(await output(gate, over)) == [f"r{number}" for number in range(6)]
-
-
 async def test_lines_wait_for_a_worker_longer_than_a_request_may(gate: Gate) -> None:
     """The two slots are taken for an hour; the deadline of a call is 300 s."""
     gate.workers.acts.extend([Act(token_s=100.0)] * 2)
@@ -224,9 +202,7 @@ async def test_lines_wait_for_a_worker_longer_than_a_request_may(gate: Gate) -> 
 
 async def test_an_answer_that_takes_longer_than_the_deadline_fails_its_line(gate: Gate) -> None:
     gate.workers.acts.extend([Act(token_s=200.0)] * 3)
-    batch = await started(gate, line("slow"))
-    async with runner(gate):
-        over = await ended(gate, batch)
+    over = await played(gate, line("slow"))
     assert (over.status, over.completed, over.failed) == ("completed", 0, 1)
     assert (await errors(gate, over))[0]["response"]["body"]["error"]["code"] == "deadline_exceeded"
 
@@ -356,9 +332,7 @@ async def test_an_error_of_ours_fails_one_line_only(gate: Gate, monkeypatch: pyt
         return due_at_of(batch, number)
 
     monkeypatch.setattr(answering, "due_at_of", broken)
-    batch = await started(gate, line("a"), line("b"), line("c"))
-    async with runner(gate):
-        over = await ended(gate, batch)
+    over = await played(gate, line("a"), line("b"), line("c"))
     assert (over.status, ids(await output(gate, over))) == ("completed", ["a", "c"])
     (wrong,) = await errors(gate, over)
     assert (wrong["custom_id"], wrong["response"]["status_code"]) == ("b", 500)
@@ -384,19 +358,6 @@ async def test_a_batch_needs_a_file_of_its_tenant(gate: Gate) -> None:
         await create(gate.context, a, body | {"input_file_id": over.output_file_id})
 
 
-async def test_a_service_without_files_or_deferred_class_has_no_batches(gate: Gate) -> None:
-    tenant = await gate.store.get_tenant("a")
-    assert tenant is not None
-    record = await upload(gate.context, "a", "f", parts_of(b"x"))
-    body = {"input_file_id": record.id, "endpoint": CHAT, "completion_window": "24h"}
-    plain = gate.process()
-    with pytest.raises(InvalidRequest, match="HEADGATE_FILES"):
-        await create(plain, tenant, body)
-    plain.files = gate.context.files
-    with pytest.raises(InvalidRequest, match="HEADGATE_SLO_CLASSES"):
-        await create(plain, tenant, body)
-
-
 async def test_files_and_batches_are_bounded(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     small = batch_process(gate, file_bytes_max=10, files_bytes_max=25)
     with pytest.raises(RequestTooLarge, match="at most 10 bytes"):
@@ -412,8 +373,3 @@ async def test_files_and_batches_are_bounded(gate: Gate, monkeypatch: pytest.Mon
         await started(gate, line("a"), tenant="b")
     with pytest.raises(UnknownFile):
         await file_of(gate.context, "a", "file-unknown")
-
-
-def test_due_times_are_spread_evenly() -> None:
-    batch = Batch("batch_1", "a", "p", CHAT, "f", "24h", 1000.0, 2000.0, 3000.0, total=4)
-    assert [due_at_of(batch, number) for number in range(4)] == [1625.0, 1750.0, 1875.0, 2000.0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from random import Random
 
@@ -16,7 +15,7 @@ from dispatcher.operations.calls.detached import execute_detached
 from dispatcher.otlp import OtlpTracing
 from dispatcher.processes.bootstrap import RealClock
 from tests.support.world.memory_gate import Gate
-from tests.support.world.story import accepted, begun, queued, read
+from tests.support.world.story import accepted, queued, read, take_slots
 from tests.support.world.worker_client import Act, dies_after
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -76,11 +75,10 @@ async def test_a_refused_call(gate: Gate, spans: Spans) -> None:
 
 
 async def test_a_call_that_another_process_executes(gate: Gate, spans: Spans) -> None:
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=1)
     waiting = await queued(gate, "a", "k", traceparent=CLIENT)
     waiting.leave()
-    await asyncio.gather(*busy)
+    await busy
     await gate.quiet()
     other = gate.process()
     other.tracing = spans.tracing

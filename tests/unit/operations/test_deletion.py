@@ -121,25 +121,6 @@ async def test_keys_stop_within_a_minute_and_at_once_for_kept_data(gate: Gate) -
     assert (await caller.post(COMPLETION, BODY)).status == 401
 
 
-async def test_a_tenant_of_the_same_name_begins_empty(gate: Gate) -> None:
-    first = await created(gate, "acme")
-    old = gate.caller("acme")
-    response = (await old.post("/v1/responses", {"model": MODEL, "input": "secret"})).json()
-    answered = await old.post(COMPLETION, BODY, idempotency_key="k")
-    await admin(gate).delete("acme")
-    second = await created(gate, "acme")
-    assert first != second
-    new = gate.caller("acme")
-    assert (await new.get(f"/v1/responses/{response['id']}")).status == 404
-    again = {"model": MODEL, "input": "and?", "previous_response_id": response["id"]}
-    assert (await new.post("/v1/responses", again)).json()["error"]["code"] == "previous_response_not_found"
-    assert (await new.get("/v1/usage")).json()["totals"]["requests"] == 0
-    fresh = await new.post(COMPLETION, BODY, idempotency_key="k")
-    assert fresh.json()["id"] != answered.json()["id"]
-    assert (await new.post(COMPLETION, {**BODY, "max_tokens": 2}, idempotency_key="other")).status == 200
-    assert {order.terms.tenant for _, order in gate.workers.orders} == {first, second}
-
-
 async def test_callers_of_one_key_that_wait_together_get_the_same_error(gate: Gate) -> None:
     await created(gate, "acme")
     gate.workers.acts += [LONG, LONG]

@@ -12,17 +12,16 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.kept import StoredAnswer
 from dispatcher.operations.calls.detached import HOLD_S, execute_detached, serve_launched
 from tests.support.world.memory_gate import Gate
-from tests.support.world.story import begun, followed, queued
+from tests.support.world.story import begun, followed, queued, take_slots
 from tests.support.world.worker_client import SHED, Act, dies_after, refuses
 
 
 async def launched(gate: Gate, key: str = "k") -> str:
     """Let a durable call go that waits, see it launched, and return its id."""
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=1)
     waiting = await queued(gate, "a", key)
     waiting.leave()
-    await asyncio.gather(*busy)
+    await busy
     await asyncio.sleep(0)
     await gate.shard.settle()
     assert gate.launcher.launched[-1] == (waiting.call.id, 1)
@@ -35,17 +34,6 @@ async def test_it_is_executed_by_another_process_from_its_item(gate: Gate) -> No
     answer = await gate.ended("a", "k", "done")
     assert json.loads(answer.body) == {"choices": [{"text": "xxx", "reason": "length"}]}
     assert (gate.spent("a"), (await gate.item("a", "k")).body) == (16.0, None)
-
-
-@pytest.mark.parametrize("processes", [1, 3])
-async def test_a_message_that_comes_several_times_executes_it_once(gate: Gate, processes: int) -> None:
-    call_id = await launched(gate)
-    contexts = [gate.context, *(gate.process() for _ in range(processes - 1))]
-    await asyncio.gather(*(execute_detached(contexts[n % processes], call_id) for n in range(5)))
-    await gate.ended("a", "k", "done")
-    assert gate.spent("a") == 16.0
-    assert {order.attempt for _, order in gate.workers.orders if order.terms.tenant == "a"} == {1}
-    assert not await execute_detached(gate.context, call_id)
 
 
 @pytest.mark.parametrize("call_id", ["p0-999", "never-1", "", "a/b"])
@@ -86,13 +74,12 @@ async def test_a_call_is_followed_once_in_a_process(gate: Gate) -> None:
 
 
 async def test_a_process_that_was_given_up_executes_its_call_when_it_is_launched(gate: Gate) -> None:
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=1)
     waiting = begun(gate, "a", "k")
     await asyncio.sleep(0.01)
     gate.shard.decide(Silent(gate.pool.link.process, False))
     gate.shard.decide(Gone(gate.pool.link.process, False))
-    await asyncio.gather(*busy)
+    await busy
     await gate.shard.settle()
     ((call_id, _),) = gate.launcher.launched
     assert not await execute_detached(gate.context, call_id)
@@ -142,15 +129,6 @@ async def test_a_lost_attempt_is_tried_again_also_after_its_first_token(gate: Ga
     assert await execute_detached(gate.context, call_id)
     answer = await gate.ended("a", "k", "done")
     assert (answer.attempt, gate.spent("a")) == (2, 16.0)
-
-
-async def test_three_lost_attempts_end_it_free(gate: Gate) -> None:
-    call_id = await launched(gate)
-    gate.workers.acts.extend([dies_after(2)] * 3)
-    assert await execute_detached(gate.context, call_id)
-    answer = await gate.ended("a", "k", "failed")
-    assert json.loads(answer.body)["error"]["code"] == "worker_failed"
-    assert (gate.spent("a"), (await gate.item("a", "k")).body) == (0.0, None)
 
 
 @pytest.mark.parametrize("act", [refuses(400, "context_length_exceeded"), SHED])

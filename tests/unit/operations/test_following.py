@@ -11,14 +11,11 @@ import pytest
 
 from dispatcher.model.answers import Collected
 from dispatcher.model.commands import End, Gone, Offer, Return, Silent
-from dispatcher.model.errors import (
-    DeadlineExceeded,
-    WorkerFailed,
-)
+from dispatcher.model.errors import DeadlineExceeded, WorkerFailed
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder
 from dispatcher.operations.calls.followed import EVENTS_AHEAD_MAX
 from tests.support.world.memory_gate import Gate
-from tests.support.world.story import begun, dispatched, followed, read
+from tests.support.world.story import begun, dispatched, followed, read, take_slots
 from tests.support.world.worker_client import Act, ScriptedWorkers
 
 
@@ -155,8 +152,7 @@ async def test_an_error_of_the_client_is_a_lost_stream(gate: Gate, monkeypatch: 
 
 
 async def test_a_process_that_was_given_up_answers_its_callers(gate: Gate) -> None:
-    busy = [begun(gate, "b", context=gate.process(), max_tokens=20) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, context=gate.process(), max_tokens=20)
     waiting = begun(gate, "a")
     await asyncio.sleep(0.01)
     gate.shard.decide(Silent("p0", False))
@@ -164,14 +160,13 @@ async def test_a_process_that_was_given_up_answers_its_callers(gate: Gate) -> No
     got = await waiting
     assert isinstance(got, WorkerFailed)
     assert "no message from this server" in got.message
-    await asyncio.gather(*busy)
+    await busy
 
 
 async def test_the_deadline_passes_in_the_queue_whoever_notices_it_first(gate: Gate) -> None:
-    busy = [begun(gate, "b", max_tokens=99) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=99)
     got = await asyncio.gather(begun(gate, "a", deadline_s=2.0), begun(gate, "a", "k", deadline_s=2.0))
     assert [type(one) for one in got] == [DeadlineExceeded] * 2
     await gate.ended("a", "k", "expired")
     assert len(gate.workers.orders) == 2
-    await asyncio.gather(*busy)
+    await busy

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.answers import Collected
-from dispatcher.model.errors import Refused, TenantError
+from dispatcher.model.answers import Collected, error_body
+from dispatcher.model.errors import AnsweredError, Preempted, Refused, TenantError, WorkerFailed
+from dispatcher.model.kept import StoredAnswer
 from dispatcher.operations.calls import results
-from dispatcher.operations.calls.answer import result_of
-from dispatcher.operations.calls.results import last_try, numbered
-from dispatcher.operations.calls.submit import Known
+from dispatcher.operations.calls.results import is_retryable, last_try, numbered
 from tests.support.world.memory_gate import Gate
-from tests.support.world.story import followed, submitted
+from tests.support.world.story import answered_again, followed
 from tests.support.world.worker_client import SHED
 
 
@@ -36,10 +35,8 @@ async def test_a_key_that_was_refused_often_is_served_once_there_is_room(gate: G
 async def test_one_key_cannot_be_shed_without_end(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "TRIES_PER_KEY_MAX", 5)
     await shed(gate, 5)
-    known = await submitted(gate, "a", "k")
-    assert isinstance(known, Known)
     with pytest.raises(TenantError) as caught:
-        await result_of(gate.context, known)
+        await answered_again(gate, "a", "k")
     assert (caught.value.status, caught.value.retry_after_s) == (429, 7.0)
 
 
@@ -62,3 +59,12 @@ async def test_the_last_try_is_found_with_few_reads(gate: Gate, monkeypatch: pyt
         tries[numbered("k", number)] = replace(first, id=f"a-{number}")
     running = tries[numbered("k", 299)] = replace(first, answer=None)
     assert await last_try(gate.context, "a", "k") == (299, running)
+
+
+@pytest.mark.parametrize(("error", "expected"), [(Preempted("later", "preempted", 1.0), True), (WorkerFailed(), False)])
+def test_an_error_with_a_time_to_wait_invites_a_new_try(error: AnsweredError, expected: bool) -> None:
+    assert is_retryable(StoredAnswer("failed", 1, 0, 0, error_body(error), 0.0)) is expected
+
+
+def test_an_end_without_a_kept_answer_invites_no_new_try() -> None:
+    assert not is_retryable(StoredAnswer("failed", 1, 0, 0, "", 0.0))

@@ -18,7 +18,17 @@ from dispatcher.operations.store_patience import STORE_PATIENCE_S
 from tests.support.world.in_process import OFFER_S
 from tests.support.world.memory_gate import Gate
 from tests.support.world.store_faults import Slow
-from tests.support.world.story import accepted, begun, dispatched, followed, queued, read, submitted
+from tests.support.world.story import (
+    accepted,
+    answered_again,
+    begun,
+    dispatched,
+    followed,
+    queued,
+    read,
+    submitted,
+    take_slots,
+)
 from tests.support.world.worker_client import UNREACHABLE, Act, dies_after
 
 
@@ -67,8 +77,7 @@ async def test_left_while_its_end_is_being_written_it_ends_all_the_same(gate: Ga
 
 
 async def test_an_offer_for_a_caller_that_has_left_is_given_back_at_once(gate: Gate) -> None:
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.001)
+    busy = await take_slots(gate, max_tokens=1)
     waiting = await queued(gate, "a")
     gate.shard.delay_s = 0.05
     await asyncio.sleep(0.12)
@@ -77,7 +86,7 @@ async def test_an_offer_for_a_caller_that_has_left_is_given_back_at_once(gate: G
     assert [c.reason for c in gate.shard.commands if isinstance(c, Return)] == ["declined"]
     assert [c.outcome for c in gate.shard.commands if isinstance(c, Cancel)] == ["cancelled"]
     assert gate.shard.shard.state.calls == {}
-    await asyncio.gather(*busy)
+    await busy
 
 
 async def test_event_work_is_launched_if_its_caller_leaves_before_its_worker_answers(gate: Gate) -> None:
@@ -100,8 +109,7 @@ async def test_event_work_that_its_worker_has_begun_is_not_launched(gate: Gate) 
 
 
 async def test_leaving_while_the_gate_is_down_leaves_nothing_in_the_process(gate: Gate) -> None:
-    busy = [begun(gate, "b", max_tokens=5) for _ in range(2)]
-    await asyncio.sleep(0.001)
+    busy = await take_slots(gate, max_tokens=5)
     waiting = [await queued(gate, "a"), await queued(gate, "a", "k")]
     gate.shard.down = True
     for call in waiting:
@@ -111,7 +119,7 @@ async def test_leaving_while_the_gate_is_down_leaves_nothing_in_the_process(gate
     gate.shard.down = False
     for call in waiting:
         gate.shard.decide_cancel(call.call.id)
-    await asyncio.gather(*busy)
+    await busy
 
 
 async def test_a_gate_that_is_gone_while_an_attempt_is_returned_is_503(gate: Gate) -> None:
@@ -162,37 +170,20 @@ async def test_a_durable_call_whose_acceptance_was_not_answered_is_executed_else
     gate.shard.decide_cancel(call.id)
 
 
-async def test_a_durable_call_that_is_taken_back_leaves_nothing_in_the_process(gate: Gate) -> None:
-    """Its news would be kept for ever, and the connection to the leader with it."""
-    gate.shard.replies_lost, gate.shard.delay_s = 1, 0.01
-    assert isinstance(await followed(gate, "a", "k"), StoreUnavailable)
-    await gate.quiet()
-    assert gate.launcher.launched == [("p0-1", 1)]
-    assert not gate.link().waiting
-    (call,) = gate.shard.shard.state.calls.values()
-    gate.shard.decide_cancel(call.id)
-
-
 @pytest.mark.parametrize("after_s", [0.0, 0.01, 0.06])
 async def test_a_call_that_is_taken_back_stays_with_a_repeat_of_its_key(gate: Gate, after_s: float) -> None:
-    busy = [begun(gate, "b", max_tokens=5) for _ in range(2)]
-    await asyncio.sleep(0.001)
+    busy = await take_slots(gate, max_tokens=5)
     gate.shard.replies_lost, gate.shard.delay_s = 1, 0.05
     assert isinstance(await followed(gate, "a", "k"), StoreUnavailable)
     await asyncio.sleep(after_s)
-    known = await submitted(gate, "a", "k")
-    assert isinstance(known, Known)
-    answer = await result_of(gate.context, known, 1.0)
-    known.leave()
-    await asyncio.gather(*busy)
-    assert answer is not None
+    await answered_again(gate, "a", "k", wait_s=1.0)
+    await busy
     assert gate.launcher.launched == []
 
 
 async def test_a_call_is_taken_back_after_a_long_outage(gate: Gate) -> None:
     """Its Accept is in the log, and no process begins its offers."""
-    busy = [begun(gate, "b", max_tokens=400) for _ in range(2)]
-    await asyncio.sleep(0.001)
+    busy = await take_slots(gate, max_tokens=400)
     gate.shard.replies_lost = 1
     assert isinstance(await followed(gate, "a"), StoreUnavailable)
     gate.shard.down = True
@@ -201,7 +192,7 @@ async def test_a_call_is_taken_back_after_a_long_outage(gate: Gate) -> None:
     gate.shard.down = False
     await asyncio.sleep(TAKE_BACK_MAX_S)
     assert [call.tenant.name for call in gate.shard.shard.state.calls.values()] == ["b", "b"]
-    await asyncio.gather(*busy)
+    await busy
 
 
 async def test_a_call_that_is_certainly_not_in_the_log_is_not_taken_back(

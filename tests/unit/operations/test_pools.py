@@ -21,19 +21,7 @@ from dispatcher.policies.planning.slo import SloClass, SloClasses
 from tests.support.scaling import CountedService
 from tests.support.world.in_process import InProcessGate
 from tests.support.world.memory_gate import TwoPools, two_pools
-from tests.support.world.story import (
-    accepted,
-    begun,
-    ended,
-    errors,
-    line,
-    output,
-    queued,
-    read,
-    runner,
-    started,
-    submitted,
-)
+from tests.support.world.story import accepted, begun, errors, line, output, played, queued, read, started, submitted
 
 NIGHT = SloClasses([SloClass("normal", 60.0), SloClass("night", 3600.0, is_deferred=True)])
 
@@ -49,19 +37,12 @@ def models_of(shard: InProcessGate) -> set[str]:
     return {command.terms.model for command in shard.commands if isinstance(command, Accept)}
 
 
-async def test_each_model_goes_to_its_pool(pools: TwoPools) -> None:
-    for model, pool in (("m", "chat"), ("n", "code")):
+async def test_each_model_goes_to_its_pool_with_the_pools_deadline(pools: TwoPools) -> None:
+    for model, pool, deadline_s in (("m", "chat", 300.0), ("n", "code", 60.0)):
         found = await accepted(pools.gate, "a", model=model)
-        assert found.call.pool == pool
+        assert (found.call.pool, found.call.terms.deadline_at - found.call.created_at) == (pool, deadline_s)
         assert (await read(found)).output_tokens == 3
     assert (models_of(pools.chat), models_of(pools.code)) == ({"m"}, {"n"})
-
-
-async def test_a_deadline_is_that_of_the_models_pool(pools: TwoPools) -> None:
-    for model, deadline_s in (("m", 300.0), ("n", 60.0)):
-        found = await accepted(pools.gate, "a", model=model)
-        assert found.call.terms.deadline_at - found.call.created_at == deadline_s
-        await read(found)
 
 
 async def test_a_model_that_no_configuration_names_goes_to_the_pool_that_has_a_worker_of_it(pools: TwoPools) -> None:
@@ -185,8 +166,7 @@ async def test_only_the_empty_pool_of_the_model_starts_a_worker(pools: TwoPools)
 async def test_the_lines_of_a_batch_go_to_the_pools_of_their_models() -> None:
     """A line whose pool has no deferred class fails alone."""
     pools = await two_pools(chat={"slo_classes": NIGHT}, code={"slo_classes": NIGHT})
-    async with runner(pools.gate):
-        over = await ended(pools.gate, await started(pools.gate, line("one"), line("two", model="n")))
+    over = await played(pools.gate, line("one"), line("two", model="n"))
     assert (over.completed, over.failed) == (2, 0)
     assert [each["custom_id"] for each in await output(pools.gate, over)] == ["one", "two"]
     assert (models_of(pools.chat), models_of(pools.code)) == ({"m"}, {"n"})
@@ -195,8 +175,7 @@ async def test_the_lines_of_a_batch_go_to_the_pools_of_their_models() -> None:
 
 async def test_a_line_for_a_pool_without_a_deferred_class_fails_alone() -> None:
     pools = await two_pools(code={"slo_classes": NIGHT})
-    async with runner(pools.gate):
-        over = await ended(pools.gate, await started(pools.gate, line("one"), line("two", model="n")))
+    over = await played(pools.gate, line("one"), line("two", model="n"))
     assert (over.completed, over.failed) == (1, 1)
     (wrong,) = await errors(pools.gate, over)
     assert wrong["custom_id"] == "one"
@@ -204,10 +183,3 @@ async def test_a_line_for_a_pool_without_a_deferred_class_fails_alone() -> None:
     bare = await two_pools()
     with pytest.raises(InvalidRequest, match="This service has no deferred SLO class"):
         await started(bare.gate, line("one"))
-
-
-async def test_the_ids_of_calls_of_two_pools_differ(pools: TwoPools) -> None:
-    ids = [await accepted(pools.gate, "a", model=model) for model in ("m", "n")]
-    assert len({found.call.id for found in ids}) == 2
-    for found in ids:
-        await read(found)

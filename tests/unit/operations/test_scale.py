@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.model.fleet import FleetLoad
 from dispatcher.operations.worker_count import ScaleDecision, ScaleSettings, ScaleState, scale
-from tests.support.scaling import CAPACITY_PER_S, Pool, World, arrivals, day, flood, oracle_worker_s
+from tests.support.scaling import CAPACITY_PER_S, Pool, World, arrivals, day, oracle_worker_s
 
 ZERO = ScaleSettings(workers_min=0, workers_max=10, scale_to_zero=True, hold_s=600.0, start_s=300.0)
 ONE = ScaleSettings(workers_min=1, workers_max=10)
@@ -48,17 +48,6 @@ def test_a_woken_worker_stays_for_its_start_up_and_the_hold() -> None:
     assert 1_200 + 300 + 600 <= left_at <= 1_200 + 300 + 600 + 60
 
 
-def test_a_pool_that_may_not_scale_to_zero_keeps_one_worker() -> None:
-    kept = ScaleSettings(workers_min=0, workers_max=10)
-    assert scale(kept, ScaleState(), IDLE, 0, 0, 0.0).workers == 1
-    assert settled(kept, 1, 0.0).workers == 1
-
-
-def test_the_last_worker_leaves_after_the_hold_only() -> None:
-    assert settled(ZERO, 1, 0.0, until=600).workers == 1
-    assert settled(ZERO, 1, 0.0, until=601).workers == 0
-
-
 def test_a_remembered_capacity_sizes_the_fleet_from_zero() -> None:
     state = ScaleState(service_per_s=CAPACITY_PER_S, start_s=300.0)
     flooded = load(0, service=600 * CAPACITY_PER_S, per_s=2 * CAPACITY_PER_S)
@@ -80,12 +69,6 @@ def test_workers_leave_one_at_a_time_and_not_before_the_former_is_gone() -> None
     assert draining.workers == 4
     gone = scale(ONE, draining.state, load(4, per_s=800.0), 4, 4, 1_320.0)
     assert gone.workers == 3
-
-
-def test_no_worker_leaves_that_the_running_calls_need() -> None:
-    decision = settled(ONE, 5, 800.0, until=600)
-    assert scale(ONE, decision.state, load(5, per_s=800.0, holding=5), 5, 5, 1_300.0).workers == 5
-    assert scale(ONE, decision.state, load(5, per_s=800.0, holding=4), 5, 5, 1_300.0).workers == 4
 
 
 def test_failed_launches_do_not_raise_the_number() -> None:
@@ -137,14 +120,3 @@ def test_a_day_is_followed_without_flapping_or_loss(name: str) -> None:
     assert figures.late_service < 0.005 * figures.arrived
     best_s = oracle_worker_s([*played, *[0.0] * 3_600], CAPACITY_PER_S, sum(world.start_s) / 2, 1)
     assert 1.0 < figures.worker_s / best_s < 1.35
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_a_flood_at_zero_is_served_and_the_pool_returns_to_zero(name: str) -> None:
-    played = arrivals(flood(4, 600, 1_800, 3 * 3_600), Random(2))
-    pool = Pool(ZERO, WORLDS[name], 2)
-    figures = pool.run(played, after_s=3_600)
-    assert figures.served == pytest.approx(figures.arrived)
-    assert figures.desired[0] == pool.desired == 0
-    assert max(figures.desired) <= ZERO.workers_max
-    assert figures.turns == 1

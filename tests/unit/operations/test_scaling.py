@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from dispatcher.model.commands import Command, Done, Outcome, Retire
-from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.fleet import FleetLoad, ScaleReport, ServiceCount, WorkerLoad
+from dispatcher.model.fleet import FleetLoad, ScaleReport, WorkerLoad
 from dispatcher.operations.scaling import Scaling
 from dispatcher.operations.worker_count import ScaleSettings
+from tests.conformance.store_world import FakeClock
+from tests.support.scaling import CountedService
 
 ZERO = ScaleSettings(workers_min=0, workers_max=4, scale_to_zero=True)
 
@@ -27,32 +27,6 @@ def serving(*workers: WorkerLoad, per_s: float = 0.0) -> FleetLoad:
 
 
 @dataclass
-class Service:
-    desired: int = 0
-    fails: set[str] = field(default_factory=set)
-    sets: list[int] = field(default_factory=list)
-    kept: list[list[str]] = field(default_factory=list)
-    leavers: list[str] = field(default_factory=list)
-
-    async def count(self) -> ServiceCount:
-        if "count" in self.fails:
-            raise StoreUnavailable("no count")
-        return ServiceCount(self.desired, self.desired)
-
-    async def keep(self, workers: Sequence[str], leaver: str = "") -> None:
-        if "keep" in self.fails:
-            raise StoreUnavailable("no protection")
-        self.kept.append(sorted(workers))
-        self.leavers.append(leaver)
-
-    async def set(self, workers: int) -> None:
-        if "set" in self.fails:
-            raise StoreUnavailable("no set")
-        self.desired = workers
-        self.sets.append(workers)
-
-
-@dataclass
 class Commands:
     """A link that only notes what is sent."""
 
@@ -63,55 +37,41 @@ class Commands:
         return Done()
 
 
-@dataclass
-class StillClock:
-    seconds: float = 0.0
-
-    def now(self) -> float:
-        return self.seconds
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
-
-
 def scaling_of(
-    service: Service | None, clock: StillClock, settings: ScaleSettings = ZERO, link: Commands | None = None
+    service: CountedService | None, clock: FakeClock, settings: ScaleSettings = ZERO, link: Commands | None = None
 ) -> Scaling:
     return Scaling(service, cast("Any", link or Commands()), settings, clock)
 
 
 async def test_the_number_is_set_when_it_changes_and_only_then() -> None:
-    service, clock = Service(), StillClock()
+    service, clock = CountedService(), FakeClock(0.0)
     scaling = scaling_of(service, clock)
     assert await scaling.sweep(load(0)) == ScaleReport(0)
     assert await scaling.sweep(load(0, waiting=3)) == ScaleReport(1)
     assert await scaling.sweep(load(1)) == ScaleReport(1)
-    clock.seconds = 700.0
+    clock.time = 700.0
     assert await scaling.sweep(load(1)) == ScaleReport(0)
     assert service.sets == [1, 0]
 
 
 async def test_a_draining_worker_in_the_log_delays_the_next() -> None:
-    service, clock = Service(3), StillClock()
+    service, clock = CountedService(3), FakeClock(0.0)
     scaling = scaling_of(service, clock)
     await scaling.sweep(load(3))
-    clock.seconds = 700.0
+    clock.time = 700.0
     assert (await scaling.sweep(load(3))).wanted == 2
     assert (await scaling.sweep(load(2, leaving=1))).wanted == 2
     assert (await scaling.sweep(load(2))).wanted == 1
 
 
 async def test_without_a_service_the_number_is_only_returned() -> None:
-    scaling = scaling_of(None, StillClock())
+    scaling = scaling_of(None, FakeClock(0.0))
     assert await scaling.sweep(load(0, waiting=3)) == ScaleReport(1)
 
 
 async def test_a_service_that_cannot_be_used_is_reported() -> None:
-    service = Service(fails={"count"})
-    scaling = scaling_of(service, StillClock())
+    service = CountedService(fails={"count"})
+    scaling = scaling_of(service, FakeClock(0.0))
     assert await scaling.sweep(load(0, waiting=1)) == ScaleReport(None, "no count")
     service.fails = {"set"}
     assert await scaling.sweep(load(0, waiting=1)) == ScaleReport(1, "no set")
@@ -126,8 +86,8 @@ AT_ONCE = ScaleSettings(workers_min=0, workers_max=4, scale_to_zero=True, hold_s
 
 
 async def test_the_worker_with_the_fewest_calls_retires_and_is_stopped_when_they_have_ended() -> None:
-    service, link = Service(3), Commands()
-    scaling = scaling_of(service, StillClock(), AT_ONCE, link)
+    service, link = CountedService(3), Commands()
+    scaling = scaling_of(service, FakeClock(0.0), AT_ONCE, link)
     others = WorkerLoad("a", 1), WorkerLoad("b", 2)
     await scaling.sweep(serving(*others, WorkerLoad("c", 2)))
     assert link.sent == [], "two workers could not hold the calls"
@@ -139,48 +99,48 @@ async def test_the_worker_with_the_fewest_calls_retires_and_is_stopped_when_they
 
 
 async def test_a_worker_without_calls_is_stopped_at_once() -> None:
-    service, link = Service(3), Commands()
+    service, link = CountedService(3), Commands()
     load = serving(WorkerLoad("a", 2), WorkerLoad("b", 0), WorkerLoad("c", 1))
-    await scaling_of(service, StillClock(), AT_ONCE, link).sweep(load)
+    await scaling_of(service, FakeClock(0.0), AT_ONCE, link).sweep(load)
     assert (link.sent, service.kept, service.sets) == ([], [["a", "c"]], [2])
 
 
 async def test_a_retirement_goes_on_in_a_sweep_without_memory() -> None:
-    service, link = Service(2), Commands()
+    service, link = CountedService(2), Commands()
     load = serving(WorkerLoad("a", 0), WorkerLoad("b", 1, is_retiring=True))
-    await scaling_of(service, StillClock(), AT_ONCE, link).sweep(load)
+    await scaling_of(service, FakeClock(0.0), AT_ONCE, link).sweep(load)
     assert (link.sent, service.sets) == ([Retire("b")], [])
 
 
 async def test_a_worker_retires_last_if_no_other_has_its_model() -> None:
-    service = Service(2)
+    service = CountedService(2)
     load = serving(WorkerLoad("a", 0, is_last=True), WorkerLoad("b", 0))
-    await scaling_of(service, StillClock(), AT_ONCE).sweep(load)
+    await scaling_of(service, FakeClock(0.0), AT_ONCE).sweep(load)
     assert service.kept == [["a"]]
 
 
 async def test_a_retiring_worker_serves_again_if_the_load_returns() -> None:
-    service, link = Service(2), Commands()
+    service, link = CountedService(2), Commands()
     load = serving(WorkerLoad("a", 2), WorkerLoad("b", 1, is_retiring=True), per_s=1_500.0)
-    assert await scaling_of(service, StillClock(), AT_ONCE, link).sweep(load) == ScaleReport(2)
+    assert await scaling_of(service, FakeClock(0.0), AT_ONCE, link).sweep(load) == ScaleReport(2)
     assert (link.sent, service.sets) == ([Retire("b", is_over=True)], [])
 
 
 async def test_a_worker_that_the_service_is_stopping_keeps_retiring() -> None:
-    service, link = Service(1), Commands()
+    service, link = CountedService(1), Commands()
     load = serving(WorkerLoad("a", 2), WorkerLoad("b", 0, is_retiring=True))
-    await scaling_of(service, StillClock(), AT_ONCE, link).sweep(load)
+    await scaling_of(service, FakeClock(0.0), AT_ONCE, link).sweep(load)
     assert (link.sent, service.sets) == ([], [])
 
 
 async def test_while_a_worker_starts_all_that_serve_are_kept() -> None:
-    service = Service(3)
-    await scaling_of(service, StillClock(), AT_ONCE).sweep(serving(WorkerLoad("a", 0), WorkerLoad("b", 1)))
+    service = CountedService(3)
+    await scaling_of(service, FakeClock(0.0), AT_ONCE).sweep(serving(WorkerLoad("a", 0), WorkerLoad("b", 1)))
     assert (service.kept, service.leavers, service.sets) == ([["a", "b"]], [""], [2])
 
 
 async def test_without_protection_the_number_is_not_lowered() -> None:
-    service = Service(2, fails={"keep"})
-    report = await scaling_of(service, StillClock(), AT_ONCE).sweep(serving(WorkerLoad("a", 0), WorkerLoad("b", 0)))
-    assert report == ScaleReport(1, "no protection")
+    service = CountedService(2, fails={"keep"})
+    report = await scaling_of(service, FakeClock(0.0), AT_ONCE).sweep(serving(WorkerLoad("a", 0), WorkerLoad("b", 0)))
+    assert report == ScaleReport(1, "no keep")
     assert service.sets == []

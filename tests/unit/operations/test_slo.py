@@ -111,7 +111,3 @@ async def test_an_executor_keeps_the_class_of_a_durable_call() -> None:
     commands = [command.terms for command in gate.shard.commands if isinstance(command, Accept)]
     assert {(terms.slo_class, terms.due_at) for terms in commands} == {("chat", item.created_at + 20.0)}
     assert len(commands) > 1
-
-
-async def test_the_class_is_no_part_of_a_keys_fingerprint() -> None:
-    assert asked().fingerprint() == replace(asked(), slo_class="night").fingerprint()

@@ -8,7 +8,6 @@ import pytest
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.operations.store_patience import COLD_PATIENCE_S, STORE_PATIENCE_S, StorePatience
-from tests.support.world.virtual_time import run
 
 
 async def answer_after(seconds: float) -> str:
@@ -28,45 +27,36 @@ async def _times_out(patience: StorePatience, seconds: float) -> None:
     assert clock() - began == pytest.approx(seconds)
 
 
-def test_a_process_waits_longer_until_the_store_has_answered_it_once() -> None:
-    async def story() -> None:
-        patience = StorePatience()
-        await _times_out(patience, COLD_PATIENCE_S)
-        with pytest.raises(ValueError, match="refused"):
-            await patience.in_time(refuse())
-        await _times_out(patience, COLD_PATIENCE_S)
-        assert await patience.in_time(answer_after(COLD_PATIENCE_S - 0.1)) == "answered"
-        await _times_out(patience, STORE_PATIENCE_S)
-
-    run(story())
+async def test_a_process_waits_longer_until_the_store_has_answered_it_once() -> None:
+    patience = StorePatience()
+    await _times_out(patience, COLD_PATIENCE_S)
+    with pytest.raises(ValueError, match="refused"):
+        await patience.in_time(refuse())
+    await _times_out(patience, COLD_PATIENCE_S)
+    assert await patience.in_time(answer_after(COLD_PATIENCE_S - 0.1)) == "answered"
+    await _times_out(patience, STORE_PATIENCE_S)
 
 
-def test_a_request_goes_on_while_the_store_answers_others() -> None:
-    async def story() -> None:
-        patience, clock = StorePatience(), asyncio.get_running_loop().time
-        assert await patience.in_time(answer_after(0.1)) == "answered"
-        slow = [asyncio.create_task(patience.in_time(answer_after(0.5 * number))) for number in range(1, 11)]
-        assert await asyncio.gather(*slow) == ["answered"] * 10
-        began = clock()
-        never = asyncio.create_task(patience.in_time(answer_after(60.0)))
-        for _ in range(3):
-            assert await patience.in_time(answer_after(1.0)) == "answered"
-        with pytest.raises(StoreUnavailable, match="does not answer"):
-            await never
-        assert clock() - began == pytest.approx(3.0 + STORE_PATIENCE_S)
-
-    run(story())
+async def test_a_request_goes_on_while_the_store_answers_others() -> None:
+    patience, clock = StorePatience(), asyncio.get_running_loop().time
+    assert await patience.in_time(answer_after(0.1)) == "answered"
+    slow = [asyncio.create_task(patience.in_time(answer_after(0.5 * number))) for number in range(1, 11)]
+    assert await asyncio.gather(*slow) == ["answered"] * 10
+    began = clock()
+    never = asyncio.create_task(patience.in_time(answer_after(60.0)))
+    for _ in range(3):
+        assert await patience.in_time(answer_after(1.0)) == "answered"
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        await never
+    assert clock() - began == pytest.approx(3.0 + STORE_PATIENCE_S)
 
 
-def test_no_request_waits_for_ever_beside_others() -> None:
-    async def story() -> None:
-        patience, clock = StorePatience(), asyncio.get_running_loop().time
-        began = clock()
-        never = asyncio.create_task(patience.in_time(answer_after(60.0)))
-        while not never.done():
-            await patience.in_time(answer_after(0.2))
-        with pytest.raises(StoreUnavailable, match="does not answer"):
-            await never
-        assert clock() - began == pytest.approx(COLD_PATIENCE_S, abs=0.3)
-
-    run(story())
+async def test_no_request_waits_for_ever_beside_others() -> None:
+    patience, clock = StorePatience(), asyncio.get_running_loop().time
+    began = clock()
+    never = asyncio.create_task(patience.in_time(answer_after(60.0)))
+    while not never.done():
+        await patience.in_time(answer_after(0.2))
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        await never
+    assert clock() - began == pytest.approx(COLD_PATIENCE_S, abs=0.3)

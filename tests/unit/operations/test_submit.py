@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from dispatcher.model.answers import Collected, error_body
-from dispatcher.model.commands import Accept, Leave, Offer, Silent, Waiting
+from dispatcher.model.commands import Accept, Leave, Offer
 from dispatcher.model.commands import Refused as GateRefused
 from dispatcher.model.errors import (
     AnsweredError,
     DeadlineExceeded,
     IdempotencyConflict,
     InvalidRequest,
-    NoWorker,
     Refused,
     RequestTooLarge,
     StoreUnavailable,
@@ -29,10 +28,9 @@ from dispatcher.model.requests import Endpoint, Request
 from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.call import item_of, order_of
 from dispatcher.operations.calls.ends import error_of_refused
-from dispatcher.operations.calls.results import is_retryable, latest_of_key
+from dispatcher.operations.calls.results import is_retryable, latest
 from dispatcher.operations.calls.submit import Known, NewCall
 from dispatcher.operations.limits import DURABLE_REFUSED_S
-from dispatcher.operations.pools import FRESH_S
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.share_bounds import BURST_MAX, RATE_MIN, WEIGHT_MIN
 from dispatcher.policies.throttling import ThrottleLimits
@@ -41,7 +39,18 @@ from dispatcher.shard.settings import ShardSettings
 from tests.support.world.in_process import OFFER_S
 from tests.support.world.memory_gate import POOL, Gate, make_gate
 from tests.support.world.store_faults import FailsOnce
-from tests.support.world.story import accepted, asked, begun, dispatched, followed, queued, read, submitted
+from tests.support.world.story import (
+    accepted,
+    answered_again,
+    asked,
+    begun,
+    dispatched,
+    followed,
+    queued,
+    read,
+    submitted,
+    take_slots,
+)
 from tests.support.world.worker_client import SHED, Act, refuses
 
 
@@ -73,31 +82,6 @@ async def test_what_is_refused_leaves_nothing_behind(
         await submitted(gate, "c", "k", request=request_)
     assert await gate.store.find("c", "k") is None
     assert accepts(gate) == []
-
-
-async def test_a_model_without_live_workers_is_not_unknown(gate: Gate) -> None:
-    gate.add_worker("n", model="n")
-    assert isinstance(await followed(gate, "a", request=asked(model="n")), Collected)
-    gate.shard.decide(Leave("n"))
-    await asyncio.sleep(FRESH_S)
-    with pytest.raises(NoWorker) as caught:
-        await submitted(gate, "a", request=asked(model="n"))
-    assert caught.value.retry_after_s
-
-
-async def test_a_call_waits_while_the_only_worker_is_silent(gate: Gate) -> None:
-    gate.shard.decide(Silent("w", is_worker=True))
-    accepted = await submitted(gate, "a")
-    assert isinstance(accepted, NewCall)
-    assert isinstance(accepted.outcome, Waiting)
-    accepted.leave()
-
-
-async def test_a_model_that_joins_is_served_at_once(gate: Gate) -> None:
-    await followed(gate, "a")
-    await asyncio.sleep(0.3)
-    gate.add_worker("n", model="n")
-    assert isinstance(await followed(gate, "a", request=asked(model="n")), Collected)
 
 
 async def test_the_context_is_the_prompt_and_what_may_come(gate: Gate) -> None:
@@ -190,15 +174,6 @@ def test_a_fault_of_the_gate_is_a_500_that_may_be_tried_again() -> None:
     assert is_retryable(StoredAnswer("failed", 0, 0, 0, error_body(error), 0.0))
 
 
-async def test_a_position_that_grows_and_no_wait_without_a_measured_throughput(gate: Gate) -> None:
-    gate.add_worker(service_per_s=11.0)
-    running = [await dispatched(gate, "b") for _ in range(2)]
-    waiting = [await queued(gate, "a") for _ in range(3)]
-    outcomes = [one.outcome for one in waiting if isinstance(one.outcome, Waiting)]
-    assert [(one.position, one.wait_s, one.wait_p90_s) for one in outcomes] == [(n, None, None) for n in (1, 2, 3)]
-    over(gate, *running, *waiting)
-
-
 async def test_the_bound_is_the_tenants_own_and_a_refused_key_is_free_again(gate: Gate) -> None:
     await gate.add_tenant("small", queue_items_max=2)
     running = [await dispatched(gate, "b") for _ in range(2)]
@@ -250,8 +225,7 @@ async def test_the_same_key_is_known_whatever_became_of_it(gate: Gate) -> None:
 async def test_a_refusal_is_not_the_answer_of_a_key_that_another_process_was_accepted_for(gate: Gate) -> None:
     """The gate refuses the first try. The repeat has read its item by then, and is accepted."""
     await gate.add_tenant("barred", queue_items_max=0)
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=1)
     there = gate.process()
     gate.shard.delay_s = 0.05
     first = begun(gate, "barred", "k")
@@ -271,25 +245,20 @@ async def test_a_refusal_is_not_the_answer_of_a_key_that_another_process_was_acc
     assert isinstance(again, Known)
     assert again.invocation.answer == answer
     assert len(gate.ends("done")) == 3
-    await asyncio.gather(*busy)
+    await busy
 
 
 async def test_a_key_that_was_refused_twice_is_tried_again_under_its_first_id(gate: Gate) -> None:
     await gate.add_tenant("barred", queue_items_max=0)
-    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    busy = await take_slots(gate, max_tokens=1)
     gate.shard.delay_s = 0.01
     tries = [begun(gate, "barred", "k", context=context) for context in (gate.context, gate.process())]
     assert [type(each) for each in await asyncio.gather(*tries)] == [Refused, Refused]
     gate.shard.delay_s = 0.0
     assert (await gate.item("barred", "k")).answer is None
-    await asyncio.gather(*busy)
+    await busy
     await asyncio.sleep(DURABLE_REFUSED_S)
-    known = await submitted(gate, "barred", "k")
-    assert isinstance(known, Known)
-    answer = await result_of(gate.context, known)
-    known.leave()
-    assert answer is not None
+    answer = await answered_again(gate, "barred", "k")
     assert (answer.outcome, gate.spent("barred")) == ("done", 16.0)
 
 
@@ -301,11 +270,7 @@ async def test_a_key_that_another_process_holds_is_one_call(gate: Gate, wait: bo
     await asyncio.sleep(0.01)
     first = begun(gate, "a", "k")
     await asyncio.sleep(0.01)
-    again = await submitted(gate, "a", "k", context=there)
-    assert isinstance(again, Known)
-    answer = await result_of(there, again)
-    again.leave()
-    assert answer is not None
+    answer = await answered_again(gate, "a", "k", context=there)
     collected = await first
     assert isinstance(collected, Collected)
     assert (collected.text, answer.output_tokens, gate.spent("a")) == ("xxx", 3, 16.0)
@@ -319,12 +284,8 @@ async def test_a_call_that_its_process_never_put_before_the_gate_is_put_there_by
     item = item_of(replace(running.call, id=there.link(POOL).new_id(), tenant=await tenant(gate, "a"), key="k"), "{}")
     there.link(POOL).forget(item.id)
     await gate.store.create(item)
-    again = await submitted(gate, "a", "k")
-    assert isinstance(again, Known)
-    answer = await result_of(gate.context, again)
-    again.leave()
-    assert answer is not None
-    assert (again.invocation.id, answer.outcome) == (item.id, "done")
+    assert (await answered_again(gate, "a", "k")).outcome == "done"
+    assert (await gate.item("a", "k")).id == item.id
     over(gate, running)
 
 
@@ -349,7 +310,7 @@ async def test_a_lost_call_is_tried_again_before_its_deadline_and_has_expired_af
     again = await followed(gate, "a", "lost")
     assert isinstance(again, Collected)
     item = await gate.item("a", "lost~1")
-    assert (await latest_of_key(gate.context, "a", "lost")) == item
+    assert (await latest(gate.context, "a", "lost")) == item
     for call_id in list(gate.shard.shard.state.calls):
         gate.shard.decide_cancel(call_id)
     await gate.quiet()
@@ -358,10 +319,8 @@ async def test_a_lost_call_is_tried_again_before_its_deadline_and_has_expired_af
 async def test_a_lost_call_has_expired_after_its_deadline(gate: Gate) -> None:
     item = await kept_long_ago(gate)
     await asyncio.sleep(item.deadline_at - gate.clock.now())
-    known = await submitted(gate, "a", "lost")
-    assert isinstance(known, Known)
     with pytest.raises(DeadlineExceeded):
-        await result_of(gate.context, known)
+        await answered_again(gate, "a", "lost")
     for call_id in list(gate.shard.shard.state.calls):
         gate.shard.decide_cancel(call_id)
 
@@ -375,18 +334,16 @@ async def test_a_shed_key_is_served_when_it_comes_back(gate: Gate) -> None:
     assert isinstance(again, Known)
     assert again.invocation.answer is not None
     assert again.invocation.answer.outcome == "done", "and is one invocation ever after"
-    assert await latest_of_key(gate.context, "a", "k") == again.invocation
-    assert await latest_of_key(gate.context, "a", "never") is None
+    assert await latest(gate.context, "a", "k") == again.invocation
+    assert await latest(gate.context, "a", "never") is None
     assert gate.spent("a") == 16.0
 
 
 async def test_a_key_that_failed_for_good_stays_so(gate: Gate) -> None:
     gate.workers.acts.append(refuses(400, "context_length_exceeded"))
     await followed(gate, "a", "k")
-    known = await submitted(gate, "a", "k")
-    assert isinstance(known, Known)
     with pytest.raises(TenantError) as caught:
-        await result_of(gate.context, known)
+        await answered_again(gate, "a", "k")
     assert caught.value.code == "context_length_exceeded"
 
 
@@ -396,10 +353,7 @@ async def test_a_gate_that_cannot_be_reached_is_503_and_the_key_is_resumed_later
     for key in ("", "k"):
         assert isinstance(await followed(gate, "a", key), StoreUnavailable)
     gate.shard.down = False
-    again = await submitted(gate, "a", "k")
-    assert isinstance(again, Known)
-    assert await result_of(gate.context, again) is not None
-    again.leave()
+    assert (await answered_again(gate, "a", "k")).outcome == "done"
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -448,8 +402,4 @@ async def test_the_outcome_of_a_key_that_ended_meanwhile_is_its_answer(gate: Gat
             return getattr(gate.store, name)
 
     there.store = Stale()
-    again = await submitted(gate, "a", "k", context=there)
-    assert isinstance(again, Known)
-    answer = await result_of(there, again)
-    assert answer is not None
-    assert answer.outcome == "done"
+    assert (await answered_again(gate, "a", "k", context=there)).outcome == "done"

@@ -38,13 +38,7 @@ async def test_a_key_is_shown_once_and_is_valid(gate: Gate) -> None:
         await created(gate, "c")
 
 
-ODD_SHARES = [
-    {"weight": 1e-306}, {"weight": 5e-324}, {"weight": 100.1}, {"weight": True}, {"weight": "2"}, {"weight": []},
-    {"rate_per_s": 1e-308}, {"rate_per_s": 1e8}, {"rate_per_s": False}, {"burst": 1e13}, {"burst": "5"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("odd", ODD_SHARES, ids=str)
+@pytest.mark.parametrize("odd", [{"weight": 1e-306}, {"rate_per_s": False}, {"burst": "5"}], ids=str)
 async def test_a_share_outside_the_bounds_is_refused_in_one_sentence(gate: Gate, odd: dict[str, Any]) -> None:
     await created(gate, "c")
     (setting,) = odd

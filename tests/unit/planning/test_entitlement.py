@@ -24,15 +24,6 @@ def services(*demands: TenantDemand, capacity: float = 10.0) -> dict[str, float]
     return {name: each.service for name, each in entitle(demands, capacity, 60.0).items()}
 
 
-def test_all_is_entitled_while_it_fits() -> None:
-    assert services(demand("a", service=100.0), demand("b", service=500.0)) == {"a": 100.0, "b": 500.0}
-
-
-def test_what_one_tenant_leaves_others_share_by_weight() -> None:
-    found = services(demand("a", service=100.0), demand("b", service=1e6), demand("c", service=1e6, weight=4.0))
-    assert found == pytest.approx({"a": 100.0, "b": 100.0, "c": 400.0})
-
-
 def test_a_guarantee_is_a_floor_and_counts_towards_the_share() -> None:
     found = services(demand("a", service=1e6, rate=6.0), demand("b", service=1e6), demand("c", service=1e6))
     assert found == pytest.approx({"a": 360.0, "b": 120.0, "c": 120.0})
@@ -53,12 +44,6 @@ def test_the_forecast_counts_as_demand_and_comes_last() -> None:
     assert (found.service, found.requests) == (70.0, {})
 
 
-def test_what_is_due_first_is_entitled_first() -> None:
-    groups = (GroupDemand("later", 10, 400.0, 50.0), GroupDemand("first", 5, 400.0, -3.0), GroupDemand("zero", 1, 0, 0))
-    (found,) = entitle([demand("a", *groups)], 10.0, 60.0).values()
-    assert list(found.requests.items()) == [("first", 5), ("zero", 1), ("later", 5)]
-
-
 def test_a_share_below_one_request_entitles_it_only_if_guaranteed() -> None:
     large = GroupDemand("large", 3, 3_000.0, 0.0)
     found = entitle([demand("a", large, rate=1.0), demand("b", large)], 10.0, 60.0)
@@ -66,23 +51,10 @@ def test_a_share_below_one_request_entitles_it_only_if_guaranteed() -> None:
     assert (found["a"].requests, found["b"].requests) == ({"large": 1}, {"large": 0})
 
 
-def test_deferred_work_claims_nothing_while_it_has_slack() -> None:
-    night = GroupDemand("night", 10, 1e6, 300.0, is_deferred=True, needed_s=40.0)
-    found = entitle([demand("a", night, rate=5.0), demand("b", service=1e6)], 10.0, 60.0)
-    assert (found["a"].service, found["a"].requests) == (0.0, {"night": 0})
-    assert found["b"].service == 600.0
-
-
 @pytest.mark.parametrize("due_s", [39.9, 0.0, -100.0])
 def test_urgent_deferred_work_claims_its_tenants_share(due_s: float) -> None:
     night = GroupDemand("night", 10, 1e6, due_s, is_deferred=True, needed_s=40.0)
     assert services(demand("a", night, rate=5.0), demand("b", service=1e6)) == pytest.approx({"a": 300.0, "b": 300.0})
-
-
-def test_all_requests_urgent_is_the_same_as_none() -> None:
-    calm = [demand(name, GroupDemand("g", 5, 1e4, 60.0)) for name in "ab"]
-    urgent = [demand(name, GroupDemand("g", 5, 1e4, 0.0)) for name in "ab"]
-    assert entitle(calm, 10.0, 60.0) == entitle(urgent, 10.0, 60.0)
 
 
 def test_nothing_to_give_and_nothing_to_do() -> None:

@@ -7,14 +7,7 @@ from itertools import count
 
 import pytest
 
-from dispatcher.policies.planning.groups import (
-    GROUPS_MAX,
-    GroupedRequest,
-    GroupFigures,
-    GroupKey,
-    TenantGroups,
-    split,
-)
+from dispatcher.policies.planning.groups import GROUPS_MAX, GroupedRequest, GroupFigures, GroupKey, TenantGroups, split
 from dispatcher.policies.planning.history import OutputHistory
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 
@@ -50,64 +43,18 @@ def test_a_group_has_one_model_class_and_length() -> None:
     }
 
 
-def test_a_head_without_its_model_blocks_nothing() -> None:
-    first, second = request("asleep", due_at=1.0), request("loaded", due_at=9.0)
-    groups = groups_with(first, second)
-    assert groups.head("loaded") is second
-    assert groups.head("asleep") is first
-    assert groups.head("absent") is None
-
-
-def test_the_head_due_first_is_next_and_a_group_is_first_come_first_served() -> None:
-    slow, slower = request(due_at=50.0), request(due_at=10.0)
-    chat, other = request(slo_class="interactive", due_at=40.0), request(tokens=600, due_at=40.0)
-    groups = groups_with(slow, slower, chat, other)
-    served = []
-    while (head := groups.head("m")) is not None:
-        groups.remove(head)
-        served.append(head)
-    assert served == [chat, other, slow, slower]
-    assert len(groups) == 0
-
-
-def test_at_equal_due_times_the_first_arrival_is_next() -> None:
-    first, second = request(), request(tokens=600)
-    groups = groups_with(first, second)
-    groups.remove(first)
-    groups.add(first)  # in a new group, made after that of the second
-    assert groups.head("m") is first
-
-
-def test_a_due_time_of_zero_is_only_late() -> None:
-    late, later = request(due_at=0.0), request(slo_class="interactive", due_at=5.0)
-    assert groups_with(later, late).head("m") is late
-
-
 @pytest.mark.parametrize("order", [lambda at: at, lambda at: -at, lambda at: at * 7919 % 1_009])
-def test_returned_requests_take_their_old_places(order: Callable[[int], int]) -> None:
-    """Some near the front, and a thousand at once, as when a silent process returns with its requests."""
+def test_requests_that_return_at_once_take_their_old_places(order: Callable[[int], int]) -> None:
+    """As when a silent process returns. (tests/property/test_planning_groups.py returns a few.)"""
     requests = [request() for _ in range(3_000)]
     groups = groups_with(*requests)
     for each in requests[500:1_500]:
         groups.remove(each)
     for at in sorted(range(1_000), key=order):
         groups.add(requests[500 + at])
-    (figures,) = groups.figures()
-    assert figures.requests == 3_000
-    assert served_by(groups, returned=requests[:5]) == requests
-
-
-def served_by(groups: TenantGroups, returned: list[GroupedRequest]) -> list[GroupedRequest]:
-    """Dispatch all requests; the first ones return once, in an order of their own."""
-    for each in returned:
+    for each in requests:
+        assert groups.head("m") is each
         groups.remove(each)
-    for at in (1, 2, 0, 4, 3):
-        groups.add(returned[at])
-    served = []
-    while (head := groups.head("m")) is not None:
-        groups.remove(head)
-        served.append(head)
-    return served
 
 
 def test_further_keys_join_the_laxest_group_of_their_class_or_model() -> None:

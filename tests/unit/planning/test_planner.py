@@ -112,25 +112,12 @@ def test_it_is_the_same_for_the_same_seed_and_changes_no_input() -> None:
     assert start == before
 
 
-def test_the_last_plan_is_a_start() -> None:
-    problem = small(4)
-    last = planned(problem)
-    kept = [queue[1:] for queue in last]
-    again = insert_by_due_time(problem, kept)
-    assert sorted(at for queue in again for at in queue) == problem.servable
-
-
 def test_a_model_that_fits_no_worker_is_named_and_left_out() -> None:
     problem = Problem([group("a"), group("huge", "huge")], [worker()])
     assert problem.unservable == [1]
     assert planned(problem) == [[0]]
     slow = WaitingGroup("b", "m", 1, 5.0, {"other": 3.0})
     assert Problem([slow], [worker()]).unservable == [0]
-
-
-def test_nothing_to_plan() -> None:
-    assert planned(Problem([], [worker()])) == [[]]
-    assert planned(Problem([group("a")], [])) == []
 
 
 def test_swaps_that_take_no_time_and_models_by_the_thousand() -> None:

@@ -60,10 +60,7 @@ def test_a_text_is_a_users_message_and_instructions_come_first() -> None:
             [said("assistant", "a"), CALL, CALL, RESULT],
             [{**said("assistant", "a"), "tool_calls": [CHAT_CALL, CHAT_CALL]}, CHAT_RESULT],
         ),
-        (
-            [CALL, RESULT, CALL, RESULT],
-            [{"role": "assistant", "tool_calls": [CHAT_CALL]}, CHAT_RESULT] * 2,
-        ),
+        ([CALL, RESULT, CALL, RESULT], [{"role": "assistant", "tool_calls": [CHAT_CALL]}, CHAT_RESULT] * 2),
         ([said("assistant", "a"), said("assistant", "b")], [said("assistant", "a"), said("assistant", "b")]),
         ([CALL, said("assistant", "a")], [{"role": "assistant", "tool_calls": [CHAT_CALL]}, said("assistant", "a")]),
         (

@@ -16,13 +16,11 @@ from dispatcher.shard.snapshot import dump
 from dispatcher.shard.state import indexes
 from dispatcher.stores.layout import ENTRY_BYTES_MAX
 from tests.support.world.lone_shard import LoneShard
-from tests.support.world.processes import SHARD, World, accept, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, accept, report
 
 
-@in_virtual_time()
-async def test_commands_above_the_size_of_an_entry_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_above_the_size_of_an_entry_are_split(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_module, "ENTRY_FULL", 700)
-    world = World()
     one = world.replica("one")
     await one.commit([report("w", 3)])
     now = world.clock.now()
@@ -37,10 +35,10 @@ async def test_commands_above_the_size_of_an_entry_are_split(monkeypatch: pytest
     assert dump(one.shard) == dump((await world.folded()).shard)
 
 
-@in_virtual_time()
-async def test_a_command_that_fits_into_no_entry_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_that_fits_into_no_entry_is_refused_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(replica_module, "ENTRY_FULL", 700)
-    world = World()
     one = world.replica("one")
     await one.commit([report("w", 3)])
     now = world.clock.now()
@@ -56,12 +54,10 @@ async def test_a_command_that_fits_into_no_entry_is_refused_alone(monkeypatch: p
     assert "one-2" not in one.shard.state.calls
 
 
-@in_virtual_time()
 async def test_an_error_in_the_second_entry_of_a_split_ends_no_command_of_the_first(
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_module, "ENTRY_FULL", 700)
-    world = World()
     one = world.replica("one")
     await one.commit([report("w", 8)])
     now, encoded = world.clock.now(), list[int]()

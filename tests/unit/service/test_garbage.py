@@ -74,14 +74,6 @@ def test_everything_is_visited_when_the_memory_has_grown(is_idle: bool, growth: 
     assert world.garbage.whole == 1, "again only after the next growth"
 
 
-def test_with_calls_in_the_gate_the_long_pause_is_put_off() -> None:
-    world = World()
-    world.garbage.lead()
-    world.blocks = int(GROWTH_MAX * 1_000_000) + BLOCKS_LEAST
-    world.garbage.sweep(is_idle=False)
-    assert world.garbage.whole == 0
-
-
 def test_a_process_that_leads_no_more_collects_as_usual() -> None:
     world = World()
     world.garbage.lead()

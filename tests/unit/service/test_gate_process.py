@@ -79,18 +79,20 @@ async def test_a_killed_leader_is_replaced_and_sigterm_ends_the_others(
     assert await asyncio.to_thread(other.wait, 60) == 0
 
 
-def test_a_missing_secret_is_one_line_and_exit_code_2(environment: dict[str, str]) -> None:
-    variables = {**os.environ, **environment, "HEADGATE_WORKER_SECRET": "short"}
-    ended = subprocess.run([sys.executable, "-m", "dispatcher"], env=variables, capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert len(ended.stderr.splitlines()) == 1
-    assert "HEADGATE_WORKER_SECRET" in ended.stderr
-
-
-def test_a_missing_region_is_one_line_and_exit_code_2(environment: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"HEADGATE_WORKER_SECRET": "short"}, "HEADGATE_WORKER_SECRET"),
+        ({"HEADGATE_STORE": "dynamodb", "AWS_CONFIG_FILE": os.devnull}, "AWS_DEFAULT_REGION"),
+    ],
+    ids=["secret", "region"],
+)
+def test_a_missing_setting_is_one_line_and_exit_code_2(
+    environment: dict[str, str], wrong: dict[str, str], named: str
+) -> None:
     own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    variables = {**own, **environment, "HEADGATE_STORE": "dynamodb", "AWS_CONFIG_FILE": os.devnull}
-    ended = subprocess.run([sys.executable, "-m", "dispatcher"], env=variables, capture_output=True, text=True)
+    command = [sys.executable, "-m", "dispatcher"]
+    ended = subprocess.run(command, env={**own, **environment, **wrong}, capture_output=True, text=True)
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1
-    assert "AWS_DEFAULT_REGION" in ended.stderr
+    assert named in ended.stderr

@@ -7,7 +7,7 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.service.gate.follower import Delivery
 from dispatcher.service.gate.group_commit import PATIENT_S, GroupCommit, no_reply
 from dispatcher.service.gate.replica import COMMANDS_MAX, Replica
-from tests.support.world.processes import World, accept, end, in_virtual_time, report
+from tests.support.world.processes import World, accept, end, report
 
 
 async def committing(
@@ -36,9 +36,7 @@ def overs(delivered: list[Delivery]) -> list[Over]:
     return news
 
 
-@in_virtual_time()
-async def test_commands_that_arrive_during_an_append_share_the_next_entry() -> None:
-    world = World()
+async def test_commands_that_arrive_during_an_append_share_the_next_entry(world: World) -> None:
     replica, commits, delivered, _ = await committing(world)
     before = replica.shard.position
     outcomes: list[Outcome | StoreUnavailable] = []
@@ -58,9 +56,7 @@ async def test_commands_that_arrive_during_an_append_share_the_next_entry() -> N
     ]
 
 
-@in_virtual_time()
-async def test_a_patient_command_waits_for_an_entry_that_is_written_anyway() -> None:
-    world = World()
+async def test_a_patient_command_waits_for_an_entry_that_is_written_anyway(world: World) -> None:
     _, commits, _, _ = await committing(world)
     answered: list[float] = []
     began = world.clock.now()
@@ -76,7 +72,6 @@ async def test_a_patient_command_waits_for_an_entry_that_is_written_anyway() -> 
     assert PATIENT_S < answered[1] < PATIENT_S + 0.05
 
 
-@in_virtual_time()
 async def test_a_patient_command_is_written_although_each_entry_is_full() -> None:
     """A heartbeat without an answer for seconds would make its worker abort all of its work."""
     world = World(latency_s=lambda random: 0.05)
@@ -94,9 +89,7 @@ async def test_a_patient_command_is_written_although_each_entry_is_full() -> Non
     assert answered[0] < PATIENT_S + 2 * 0.05 + 0.01
 
 
-@in_virtual_time()
-async def test_deadlines_are_decided_without_commands() -> None:
-    world = World()
+async def test_deadlines_are_decided_without_commands(world: World) -> None:
     _, commits, delivered, _ = await committing(world)
     for number in range(1, 4):
         commits.add(accept(f"one-{number}", "one", world.clock.now(), deadline_at=world.clock.now() + 8), no_reply)
@@ -104,9 +97,7 @@ async def test_deadlines_are_decided_without_commands() -> None:
     assert [(over.id, over.outcome) for over in overs(delivered)] == [("one-3", "expired")]
 
 
-@in_virtual_time()
-async def test_a_doubtful_clock_decides_no_deadline() -> None:
-    world = World()
+async def test_a_doubtful_clock_decides_no_deadline(world: World) -> None:
     replica, commits, delivered, _ = await committing(world)
     for number in range(1, 4):
         commits.add(accept(f"one-{number}", "one", world.clock.now(), deadline_at=world.clock.now() + 8), no_reply)
@@ -118,9 +109,7 @@ async def test_a_doubtful_clock_decides_no_deadline() -> None:
     assert [over.outcome for over in overs(delivered)] == ["expired"]
 
 
-@in_virtual_time()
-async def test_commands_fail_if_the_log_cannot_be_read() -> None:
-    world = World()
+async def test_commands_fail_if_the_log_cannot_be_read(world: World) -> None:
     _, commits, _, failed = await committing(world, epoch=None)
     world.faults["one"].away = True
     outcomes: list[Outcome | StoreUnavailable] = []

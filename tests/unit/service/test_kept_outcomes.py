@@ -15,7 +15,7 @@ from dispatcher.service.gate.replica import Replica
 from dispatcher.service.kept_answers import keep_answers
 from dispatcher.shard import steps
 from dispatcher.shard.codec import decode_entry
-from tests.support.world.processes import SHARD, World, accept, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, accept, report
 
 
 async def accepted(world: World, *, slots: int) -> Replica:
@@ -38,9 +38,7 @@ async def answer_of(world: World) -> StoredAnswer:
     return kept.answer
 
 
-@in_virtual_time()
-async def test_a_call_that_expires_in_its_queue_is_answered() -> None:
-    world = World()
+async def test_a_call_that_expires_in_its_queue_is_answered(world: World) -> None:
     replica = await accepted(world, slots=0)
     await world.clock.sleep(400)
     await replica.commit([Tick()])
@@ -49,28 +47,24 @@ async def test_a_call_that_expires_in_its_queue_is_answered() -> None:
     assert json.loads(answer.body)["error"]["code"] == "deadline_exceeded"
 
 
-@in_virtual_time()
-async def test_a_call_that_is_cancelled_is_answered() -> None:
-    world = World()
-    replica = await accepted(world, slots=0)
-    await replica.commit([Cancel("one-1", "cancelled")])
-    assert (await answer_of(world)).outcome == "cancelled"
+@pytest.mark.parametrize(
+    ("slots", "commands", "outcome"),
+    [
+        pytest.param(0, [Cancel("one-1", "cancelled")], "cancelled", id="cancelled"),
+        pytest.param(1, [Leave("w1"), report("w1", 1)] * 3, "failed", id="its last attempt lost"),
+    ],
+)
+async def test_a_call_that_ends_without_an_answer_is_answered(
+    world: World, slots: int, commands: list[Command], outcome: str
+) -> None:
+    replica = await accepted(world, slots=slots)
+    for command in commands:
+        await replica.commit([command])
+    assert (await answer_of(world)).outcome == outcome
 
 
-@in_virtual_time()
-async def test_a_call_that_lost_its_last_attempt_is_answered() -> None:
-    world = World()
-    replica = await accepted(world, slots=1)
-    for _ in range(3):
-        await replica.commit([Leave("w1")])
-        await replica.commit([report("w1", 1)])
-    assert (await answer_of(world)).outcome == "failed"
-
-
-@in_virtual_time()
-async def test_a_kept_answer_is_the_end_although_its_worker_and_its_leader_died() -> None:
+async def test_a_kept_answer_is_the_end_although_its_worker_and_its_leader_died(world: World) -> None:
     """The leader died between keeping the answer and writing the end, and the worker before it reported again."""
-    world = World()
     replica = await accepted(world, slots=1)
     kept = StoredAnswer("done", 1, 7, 9, '{"text":"hello","reason":"stop"}', world.clock.now())
     await world.store("one").answer("one-1", kept)
@@ -83,10 +77,8 @@ async def test_a_kept_answer_is_the_end_although_its_worker_and_its_leader_died(
     assert await answer_of(world) == kept
 
 
-@in_virtual_time()
-async def test_a_call_whose_answer_is_kept_does_not_wait_again() -> None:
+async def test_a_call_whose_answer_is_kept_does_not_wait_again(world: World) -> None:
     """Its only worker is lost long before its deadline. It could expire in its queue, beside its answer."""
-    world = World()
     replica = await accepted(world, slots=1)
     kept = StoredAnswer("done", 1, 7, 9, '{"text":"hello","reason":"stop"}', world.clock.now())
     await world.store("one").answer("one-1", kept)
@@ -95,10 +87,8 @@ async def test_a_call_whose_answer_is_kept_does_not_wait_again() -> None:
     assert await answer_of(world) == kept
 
 
-@in_virtual_time()
-async def test_the_end_of_a_lost_attempt_stands_before_a_process_with_an_old_state_stores_another() -> None:
+async def test_the_end_of_a_lost_attempt_stands_before_a_process_with_an_old_state_stores_another(world: World) -> None:
     """The worker was paused for longer than its lease, and reports its end itself before it has read the log."""
-    world = World()
     replica, late = await accepted(world, slots=1), world.replica("late")
     await late.catch_up()
     await world.clock.sleep(400)
@@ -109,10 +99,8 @@ async def test_the_end_of_a_lost_attempt_stands_before_a_process_with_an_old_sta
     assert (kept.outcome, kept.input_tokens, kept.output_tokens) == ("expired", 0, 0)
 
 
-@in_virtual_time()
-async def test_a_call_that_expires_in_its_queue_ends_with_the_answer_of_a_returned_attempt() -> None:
+async def test_a_call_that_expires_in_its_queue_ends_with_the_answer_of_a_returned_attempt(world: World) -> None:
     """The answer was on its way to the store while another process returned the attempt."""
-    world = World()
     replica = await accepted(world, slots=1)
     await replica.commit([Return("one-1", 1, "failed", "w1"), report("w1", 0)])
     kept = StoredAnswer("failed", 1, 7, 9, '{"status":500}', world.clock.now())
@@ -128,10 +116,8 @@ async def test_a_call_that_expires_in_its_queue_ends_with_the_answer_of_a_return
     assert other.shard.usage_rows() == [row]
 
 
-@in_virtual_time()
-async def test_a_report_ends_as_the_kept_answer_of_its_attempt() -> None:
+async def test_a_report_ends_as_the_kept_answer_of_its_attempt(world: World) -> None:
     """A process stored the end of the attempt as lost, and died before it wrote it to the log."""
-    world = World()
     replica = await accepted(world, slots=1)
     kept = StoredAnswer("expired", 1, 0, 0, '{"status":504}', world.clock.now())
     await world.store("one").answer("one-1", kept)
@@ -140,10 +126,8 @@ async def test_a_report_ends_as_the_kept_answer_of_its_attempt() -> None:
     assert await answer_of(world) == kept
 
 
-@in_virtual_time()
-async def test_an_answer_that_cannot_be_kept_does_not_hold_up_the_end() -> None:
+async def test_an_answer_that_cannot_be_kept_does_not_hold_up_the_end(world: World) -> None:
     """The log has the end. The next request for the answer keeps it (operations/calls/results.py)."""
-    world = World()
     replica = await accepted(world, slots=0)
     answers = replica._answers
     assert answers is not None
@@ -158,10 +142,8 @@ async def test_an_answer_that_cannot_be_kept_does_not_hold_up_the_end() -> None:
     assert "one-1" not in replica.shard.state.calls
 
 
-@in_virtual_time()
-async def test_an_end_is_decided_anew_if_the_state_is_loaded_again_after_its_answer_is_kept() -> None:
+async def test_an_end_is_decided_anew_if_the_state_is_loaded_again_after_its_answer_is_kept(world: World) -> None:
     """Else the entry has the time of the decision before, which is earlier than that of the entry before it."""
-    world = World()
     replica, other = await accepted(world, slots=1), world.replica("two")
     keep, undo = keep_answers, steps._undo_end
     with pytest.MonkeyPatch.context() as patch:

@@ -18,7 +18,6 @@ from tests.support.world.processes import (
     World,
     accept,
     end,
-    in_virtual_time,
     report,
     start_gates,
     start_worker,
@@ -52,7 +51,6 @@ def takeovers(world: World) -> int:
     return sum(gate.takeovers for gate in world.gates.values())
 
 
-@in_virtual_time()
 async def test_no_takeover_without_a_fault_at_a_p99_of_100_ms() -> None:
     world = World(latency_s=tailed(0.1))
     front, worker = await running(world, "g1", "g2", "g3", "g4")
@@ -62,9 +60,7 @@ async def test_no_takeover_without_a_fault_at_a_p99_of_100_ms() -> None:
     assert (await world.folded()).shard.epoch == 1
 
 
-@in_virtual_time()
-async def test_an_heir_that_is_cut_off_from_a_working_leader_does_not_take_over() -> None:
-    world = World()
+async def test_an_heir_that_is_cut_off_from_a_working_leader_does_not_take_over(world: World) -> None:
     front, worker = await running(world, "g1", "g2", "g3")
     world.network.cut("g1", "g2")
     await traffic(world, front, worker, 0.005, 1500)
@@ -72,18 +68,14 @@ async def test_an_heir_that_is_cut_off_from_a_working_leader_does_not_take_over(
     assert world.leaders == ["g1"]
 
 
-@in_virtual_time()
-async def test_processes_that_start_together_agree_on_one_leader() -> None:
-    world = World()
+async def test_processes_that_start_together_agree_on_one_leader(world: World) -> None:
     await asyncio.gather(*(world.gate(f"g{number}") for number in range(6)))
     await asyncio.sleep(3)
     assert len(world.leaders) == 1
     assert sorted(gate.rank for gate in world.gates.values()) == [-1, -1, -1, -1, 0, 1]
 
 
-@in_virtual_time()
-async def test_a_leader_that_the_store_does_not_answer_steps_down() -> None:
-    world = World()
+async def test_a_leader_that_the_store_does_not_answer_steps_down(world: World) -> None:
     front, worker = await running(world, "g1", "g2", "g3")
     world.faults["g1"].stalled = asyncio.Event()
     latencies = await traffic(world, front, worker, 0.01, 50)
@@ -95,9 +87,7 @@ async def test_a_leader_that_the_store_does_not_answer_steps_down() -> None:
     assert takeovers(world) == 2
 
 
-@in_virtual_time()
-async def test_a_leader_that_the_log_does_not_answer_refuses_new_work_only() -> None:
-    world = World()
+async def test_a_leader_that_the_log_does_not_answer_refuses_new_work_only(world: World) -> None:
     front, worker = await running(world, "g1")
     call = accept(front.new_id(), "front", world.clock.now())
     offer = await world.on("front", front.do(call))
@@ -112,10 +102,8 @@ async def test_a_leader_that_the_log_does_not_answer_refuses_new_work_only() -> 
     assert (await ending).outcome == "done"
 
 
-@in_virtual_time()
-async def test_a_refusal_of_a_second_copy_is_no_answer() -> None:
+async def test_a_refusal_of_a_second_copy_is_no_answer(world: World) -> None:
     """The first copy waits for the log when the connection breaks. The second is refused, and the first accepted."""
-    world = World()
     front, _ = await running(world, "g1")
     await world.on("front", front.do(accept(front.new_id(), "front", world.clock.now())))
     world.faults["g1"].stalled = asyncio.Event()
@@ -132,9 +120,7 @@ async def test_a_refusal_of_a_second_copy_is_no_answer() -> None:
     assert call.id in (await world.folded()).shard.state.calls
 
 
-@in_virtual_time()
-async def test_an_old_acceptance_is_refused() -> None:
-    world = World()
+async def test_an_old_acceptance_is_refused(world: World) -> None:
     front, _ = await running(world, "g1")
     call = accept(front.new_id(), "front", world.clock.now())
     await world.on("front", front.do(call))
@@ -145,10 +131,10 @@ async def test_an_old_acceptance_is_refused() -> None:
     assert refused.code == "too_old"
 
 
-@in_virtual_time()
-async def test_an_heir_writes_snapshots_and_a_cold_process_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_heir_writes_snapshots_and_a_cold_process_begins_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(snapshots, "ENTRIES", 300)
-    world = World()
     front, worker = await running(world, "g1", "g2", "g3")
     await traffic(world, front, worker, 0.0, 500)
     await asyncio.sleep(70)
@@ -169,9 +155,7 @@ async def test_an_heir_writes_snapshots_and_a_cold_process_begins_there(monkeypa
     assert (await world.folded()).shard.usage_rows()
 
 
-@in_virtual_time()
-async def test_a_process_ends_although_the_table_is_away() -> None:
-    world = World()
+async def test_a_process_ends_although_the_table_is_away(world: World) -> None:
     front, _ = await running(world, "g1")
     world.faults["g1"].away = True
     world.host("front").spawn(front.do(accept(front.new_id(), "front", world.clock.now())))
@@ -184,7 +168,6 @@ async def test_a_process_ends_although_the_table_is_away() -> None:
 
 
 @pytest.mark.parametrize("name", ["leader", "follower"])
-@in_virtual_time()
 async def test_a_process_that_is_stopped_while_it_starts_ends_at_once(name: str) -> None:
     """While it takes over, or while it connects to the leader."""
     for steps in range(30):
@@ -199,10 +182,8 @@ async def test_a_process_that_is_stopped_while_it_starts_ends_at_once(name: str)
         assert (await world.folded()).shard.leader != gate.address
 
 
-@in_virtual_time()
-async def test_a_leader_alone_writes_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_leader_alone_writes_snapshots(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "ENTRIES", 300)
-    world = World()
     front, worker = await running(world, "g1")
     await traffic(world, front, worker, 0.0, 500)
     await asyncio.sleep(30)
@@ -210,11 +191,11 @@ async def test_a_leader_alone_writes_snapshots(monkeypatch: pytest.MonkeyPatch) 
     assert world.gates["g1"].replica.guard.is_calm is False
 
 
-@in_virtual_time()
-async def test_a_machine_that_vanishes_is_no_heir_and_no_client_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_that_vanishes_is_no_heir_and_no_client_any_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its connections do not break. While the leader counted it as its first heir, no process wrote snapshots."""
     monkeypatch.setattr(snapshots, "ENTRIES", 300)
-    world = World()
     front, worker = await running(world, "g1", "g2", "g3")
     lost = world.link("lost")
     await world.on("lost", lost.do(accept(lost.new_id(), "lost", world.clock.now())))
@@ -230,9 +211,7 @@ async def test_a_machine_that_vanishes_is_no_heir_and_no_client_any_more(monkeyp
     assert world.gates["g3"]._snapshots.written == 1
 
 
-@in_virtual_time()
-async def test_a_client_that_does_not_prove_its_secret_is_disconnected() -> None:
-    world = World()
+async def test_a_client_that_does_not_prove_its_secret_is_disconnected(world: World) -> None:
     await start_gates(world, "g1")
     connection = await world.network.transport("other").connect("g1:1")
     await connection.send(GREETING + b"nonce")
@@ -240,9 +219,7 @@ async def test_a_client_that_does_not_prove_its_secret_is_disconnected() -> None
     assert world.network.listeners["g1:1"].connections == []
 
 
-@in_virtual_time()
-async def test_an_older_connection_that_greets_late_and_breaks_takes_no_news_away() -> None:
-    world = World()
+async def test_an_older_connection_that_greets_late_and_breaks_takes_no_news_away(world: World) -> None:
     front, worker = await running(world, "g1")
     call = accept(front.new_id(), "front", world.clock.now())
     offer = await world.on("front", front.do(call))
@@ -256,10 +233,8 @@ async def test_an_older_connection_that_greets_late_and_breaks_takes_no_news_awa
     assert not (await world.folded()).shard.state.processes["front"].silent
 
 
-@in_virtual_time()
-async def test_a_worker_that_dies_behind_its_report_is_silent_at_once() -> None:
+async def test_a_worker_that_dies_behind_its_report_is_silent_at_once(world: World) -> None:
     """The report waits for the next entry, and the silence comes after it."""
-    world = World()
     _, worker = await running(world, "g1")
     world.host("worker").spawn(worker.do(report("w1", 100)))
     await asyncio.sleep(0.01)
@@ -268,10 +243,8 @@ async def test_a_worker_that_dies_behind_its_report_is_silent_at_once() -> None:
     assert (await world.folded()).shard.state.workers["w1"].config.state == "silent"
 
 
-@in_virtual_time()
-async def test_a_leader_that_loads_a_snapshot_leaves_no_caller_without_its_news() -> None:
+async def test_a_leader_that_loads_a_snapshot_leaves_no_caller_without_its_news(world: World) -> None:
     """After a jump of its clock by an hour a leader loads its state anew, without the news of the entries before."""
-    world = World()
     front, _ = await running(world, "g1", "g2", slots=1)
     (leader,) = world.leaders
     first, second = (accept(front.new_id(), front.process, world.clock.now()) for _ in range(2))

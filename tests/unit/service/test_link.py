@@ -6,15 +6,11 @@ import pytest
 
 from dispatcher.model.commands import Offer, Over, Waiting
 from dispatcher.service.link.link import ASKS_MAX
-from tests.support.world.processes import World, end, in_virtual_time, new_call, start_gates, start_worker
+from tests.support.world.processes import World, end, new_call, start_fleet, start_gates, start_worker
 
 
-@in_virtual_time()
-async def test_a_call_through_the_leader() -> None:
-    world = World()
-    await start_gates(world, "g1", "g2", "g3")
-    worker = await start_worker(world, slots=1)
-    front = world.link("front")
+async def test_a_call_through_the_leader(world: World) -> None:
+    front, worker = await start_fleet(world, "g1", "g2", "g3", slots=1)
     first, second = new_call(world, front), new_call(world, front)
     began = world.clock.now()
     offer = await world.on("front", front.do(first))
@@ -35,12 +31,8 @@ async def test_a_call_through_the_leader() -> None:
     assert world.gates["g3"].rank == 1
 
 
-@in_virtual_time()
-async def test_news_that_arrive_first_are_kept() -> None:
-    world = World()
-    await start_gates(world, "g1")
-    worker = await start_worker(world, slots=1)
-    front = world.link("front")
+async def test_news_that_arrive_first_are_kept(world: World) -> None:
+    front, worker = await start_fleet(world, "g1", slots=1)
     first, second = new_call(world, front), new_call(world, front)
     offer = await world.on("front", front.do(first))
     await world.on("front", front.do(second))
@@ -50,9 +42,7 @@ async def test_news_that_arrive_first_are_kept() -> None:
     assert await front.news(second.id, 1) is None
 
 
-@in_virtual_time()
-async def test_without_a_leader_a_process_decides_alone_and_polls_its_mailbox() -> None:
-    world = World()
+async def test_without_a_leader_a_process_decides_alone_and_polls_its_mailbox(world: World) -> None:
     worker = await start_worker(world, slots=1)
     one, two = world.link("one"), world.link("two")
     first, second = new_call(world, one), new_call(world, two)
@@ -68,9 +58,7 @@ async def test_without_a_leader_a_process_decides_alone_and_polls_its_mailbox() 
     assert (await world.folded()).shard.epoch == 0
 
 
-@in_virtual_time()
-async def test_a_letter_of_another_version_does_not_hold_up_the_others() -> None:
-    world = World()
+async def test_a_letter_of_another_version_does_not_hold_up_the_others(world: World) -> None:
     worker = await start_worker(world, slots=1)
     one, two = world.link("one"), world.link("two")
     first, second = new_call(world, one), new_call(world, two)
@@ -83,12 +71,8 @@ async def test_a_letter_of_another_version_does_not_hold_up_the_others() -> None
     assert isinstance(await news, Offer)
 
 
-@in_virtual_time()
-async def test_the_last_gate_process_resigns() -> None:
-    world = World()
-    await start_gates(world, "g1")
-    await start_worker(world, slots=100)
-    front = world.link("front")
+async def test_the_last_gate_process_resigns(world: World) -> None:
+    front, _ = await start_fleet(world, "g1", slots=100)
     await world.on("front", front.do(new_call(world, front)))
     world.gates["g1"].stop()
     await asyncio.sleep(0.5)
@@ -98,12 +82,8 @@ async def test_the_last_gate_process_resigns() -> None:
     assert world.clock.now() - began < 0.3
 
 
-@in_virtual_time()
-async def test_fleet_and_usage_come_from_the_leader() -> None:
-    world = World()
-    await start_gates(world, "g1")
-    worker = await start_worker(world, slots=3)
-    front = world.link("front")
+async def test_fleet_and_usage_come_from_the_leader(world: World) -> None:
+    front, worker = await start_fleet(world, "g1", slots=3)
     first = new_call(world, front)
     await world.on("front", front.do(first))
     await world.on("worker", worker.do(end(first.id, 1)))
@@ -114,12 +94,8 @@ async def test_fleet_and_usage_come_from_the_leader() -> None:
     assert await world.on("front", front.usage("other", hour, hour)) == []
 
 
-@in_virtual_time()
-async def test_an_unheld_durable_call_is_launched() -> None:
-    world = World()
-    await start_gates(world, "g1")
-    await start_worker(world, slots=2)
-    front = world.link("front")
+async def test_an_unheld_durable_call_is_launched(world: World) -> None:
+    front, _ = await start_fleet(world, "g1", slots=2)
     first, second = (new_call(world, front, durable=True)._replace(process="") for _ in range(2))
     await world.on("front", front.do(first))
     await asyncio.sleep(0.1)
@@ -132,13 +108,9 @@ async def test_an_unheld_durable_call_is_launched() -> None:
 
 
 @pytest.mark.parametrize("frozen_s", [0.0, 60.0])
-@in_virtual_time()
-async def test_a_new_or_frozen_process_asks_as_soon_as_it_is_connected(frozen_s: float) -> None:
+async def test_a_new_or_frozen_process_asks_as_soon_as_it_is_connected(world: World, frozen_s: float) -> None:
     """Each first request of a Lambda sandbox reads the fleet, and so does the first after a pause."""
-    world = World()
-    await start_gates(world, "g1", "g2")
-    await start_worker(world)
-    front = world.link("front")
+    front, _ = await start_fleet(world, "g1", "g2")
     if frozen_s:
         await world.on("front", front.fleet())
         world.host("front").pause()
@@ -149,9 +121,7 @@ async def test_a_new_or_frozen_process_asks_as_soon_as_it_is_connected(frozen_s:
     assert world.clock.monotonic() - began < 0.03
 
 
-@in_virtual_time()
-async def test_a_question_that_the_leader_does_not_know_costs_few_connections() -> None:
-    world = World()
+async def test_a_question_that_the_leader_does_not_know_costs_few_connections(world: World) -> None:
     await start_gates(world, "g1")
     front = world.link("front")
     await world.on("front", front.fleet())
@@ -164,12 +134,8 @@ async def test_a_question_that_the_leader_does_not_know_costs_few_connections() 
     assert (await asking, ended) == (None, ASKS_MAX)
 
 
-@in_virtual_time()
-async def test_a_question_goes_to_the_next_leader_if_the_first_one_dies() -> None:
-    world = World()
-    await start_gates(world, "g1", "g2")
-    await start_worker(world)
-    front = world.link("front")
+async def test_a_question_goes_to_the_next_leader_if_the_first_one_dies(world: World) -> None:
+    front, _ = await start_fleet(world, "g1", "g2")
     await world.on("front", front.fleet())
     began = world.clock.monotonic()
     world.host("g1").kill()

@@ -20,20 +20,16 @@ from tests.support.world.processes import (
     SHARD,
     World,
     end,
-    in_virtual_time,
     new_call,
     report,
+    start_fleet,
     start_gates,
     start_worker,
 )
 
 
-@in_virtual_time()
-async def test_a_killed_leader_is_replaced_by_its_heir() -> None:
-    world = World()
-    await start_gates(world, "g1", "g2", "g3")
-    await start_worker(world, slots=1)
-    front = world.link("front")
+async def test_a_killed_leader_is_replaced_by_its_heir(world: World) -> None:
+    front, _ = await start_fleet(world, "g1", "g2", "g3", slots=1)
     first, second = new_call(world, front), new_call(world, front)
     assert isinstance(await world.on("front", front.do(first)), Offer)
     world.host("g1").kill()
@@ -46,12 +42,9 @@ async def test_a_killed_leader_is_replaced_by_its_heir() -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
-@in_virtual_time()
 async def test_a_paused_leader_is_replaced_by_its_first_heir_and_does_not_lead_again(seed: int) -> None:
     world = World(seed)
-    await start_gates(world, "g1", "g2", "g3")
-    await start_worker(world, slots=100)
-    front = world.link("front")
+    front, _ = await start_fleet(world, "g1", "g2", "g3", slots=100)
     await world.on("front", front.do(new_call(world, front)))
     await asyncio.sleep(5)
     world.host("g1").pause()
@@ -74,9 +67,7 @@ async def test_a_paused_leader_is_replaced_by_its_first_heir_and_does_not_lead_a
     assert [world.gates[name].takeovers for name in ("g1", "g2", "g3")] == [1, 1, 0]
 
 
-@in_virtual_time()
-async def test_a_front_paused_for_three_seconds_loses_no_call() -> None:
-    world = World()
+async def test_a_front_paused_for_three_seconds_loses_no_call(world: World) -> None:
     await start_gates(world, "g1", "g2")
     worker = await start_worker(world, slots=1)
     front, other = world.link("front"), world.link("other")
@@ -102,9 +93,7 @@ async def test_a_front_paused_for_three_seconds_loses_no_call() -> None:
     assert not (await world.folded()).shard.state.calls
 
 
-@in_virtual_time()
-async def test_calls_of_a_killed_front_are_cancelled_together() -> None:
-    world = World()
+async def test_calls_of_a_killed_front_are_cancelled_together(world: World) -> None:
     await start_gates(world, "g1", "g2")
     await start_worker(world, slots=1)
     front, other = world.link("front"), world.link("other")
@@ -121,12 +110,8 @@ async def test_calls_of_a_killed_front_are_cancelled_together() -> None:
     assert len((await world.folded()).shard.state.calls) == 1
 
 
-@in_virtual_time()
-async def test_a_lost_worker_is_left_after_its_lease() -> None:
-    world = World()
-    await start_gates(world, "g1", "g2")
-    await start_worker(world, slots=1)
-    front = world.link("front")
+async def test_a_lost_worker_is_left_after_its_lease(world: World) -> None:
+    front, _ = await start_fleet(world, "g1", "g2", slots=1)
     first = new_call(world, front)
     await world.on("front", front.do(first))
     await asyncio.sleep(6)
@@ -141,10 +126,8 @@ async def test_a_lost_worker_is_left_after_its_lease() -> None:
     assert not state.calls[first.id].worker
 
 
-@in_virtual_time()
-async def test_a_worker_whose_connection_breaks_reports_at_once() -> None:
+async def test_a_worker_whose_connection_breaks_reports_at_once(world: World) -> None:
     """Not only with its next heartbeat: the leader calls it silent when its connection breaks."""
-    world = World()
     await start_gates(world, "g1")
     link, clock, random = world.link("worker"), world.clock, world.random
     executions = Executions("w1", ScriptedEngine(), 4, clock, Outbox(link, clock, random))
@@ -164,12 +147,8 @@ async def test_a_worker_whose_connection_breaks_reports_at_once() -> None:
         assert set(states) == {"serving"}
 
 
-@in_virtual_time()
-async def test_a_repeated_acceptance_after_a_failover_counts_once() -> None:
-    world = World()
-    await start_gates(world, "g1", "g2")
-    await start_worker(world, slots=100)
-    front = world.link("front")
+async def test_a_repeated_acceptance_after_a_failover_counts_once(world: World) -> None:
+    front, _ = await start_fleet(world, "g1", "g2", slots=100)
     await world.on("front", front.do(new_call(world, front)))
     calls = [world.host("front").spawn(front.do(new_call(world, front))) for _ in range(20)]
     await asyncio.sleep(0.004)
@@ -183,12 +162,8 @@ async def test_a_repeated_acceptance_after_a_failover_counts_once() -> None:
 
 
 @pytest.mark.parametrize("is_question", [False, True])
-@in_virtual_time()
-async def test_a_frozen_process_reconnects(is_question: bool) -> None:
-    world = World()
-    await start_gates(world, "g1", "g2")
-    await start_worker(world, slots=100)
-    front = world.link("front")
+async def test_a_frozen_process_reconnects(world: World, is_question: bool) -> None:
+    front, _ = await start_fleet(world, "g1", "g2", slots=100)
     await world.on("front", front.do(new_call(world, front)))
     await front.rest()
     world.host("front").pause()
@@ -202,13 +177,9 @@ async def test_a_frozen_process_reconnects(is_question: bool) -> None:
     assert world.clock.now() - began < 0.4
 
 
-@in_virtual_time()
-async def test_another_commands_outcome_is_no_news_for_the_calls_task() -> None:
+async def test_another_commands_outcome_is_no_news_for_the_calls_task(world: World) -> None:
     """Seed 10813 with eight fronts: a command of the same call was pending when the connection was lost."""
-    world = World()
-    await start_gates(world, "g1")
-    worker = await start_worker(world, slots=1)
-    front = world.link("front")
+    front, worker = await start_fleet(world, "g1", slots=1)
     first = new_call(world, front)
     assert isinstance(await world.on("front", front.do(first)), Offer)
     world.host("front").pause()
@@ -220,9 +191,7 @@ async def test_another_commands_outcome_is_no_news_for_the_calls_task() -> None:
     assert isinstance(await asking, Over)
 
 
-@in_virtual_time()
-async def test_a_front_cut_off_from_the_leader_decides_alone() -> None:
-    world = World()
+async def test_a_front_cut_off_from_the_leader_decides_alone(world: World) -> None:
     await start_gates(world, "g1", "g2")
     await start_worker(world, slots=2)
     front, other = world.link("front"), world.link("other")
@@ -243,9 +212,7 @@ async def test_a_front_cut_off_from_the_leader_decides_alone() -> None:
     assert front._route.channel is not None
 
 
-@in_virtual_time()
-async def test_questions_fail_while_the_table_is_away_and_an_append_is_repeated() -> None:
-    world = World()
+async def test_questions_fail_while_the_table_is_away_and_an_append_is_repeated(world: World) -> None:
     await start_worker(world, slots=1)
     front = world.link("front")
     await world.on("front", front.do(new_call(world, front)))
@@ -259,10 +226,8 @@ async def test_questions_fail_while_the_table_is_away_and_an_append_is_repeated(
         assert world.clock.now() - began < READ_S + 0.1
 
 
-@in_virtual_time()
-async def test_questions_and_commands_fail_alike_if_the_log_cannot_be_read() -> None:
+async def test_questions_and_commands_fail_alike_if_the_log_cannot_be_read(world: World) -> None:
     """An operator may repair it, so callers get 503 with a time, and not 500."""
-    world = World()
     await world.replica("one").commit([report("w")])
     world.data.logs[SHARD].append(1, b"j{", world.clock.now())
     front = world.link("front")
@@ -271,10 +236,8 @@ async def test_questions_and_commands_fail_alike_if_the_log_cannot_be_read() -> 
             await work
 
 
-@in_virtual_time()
-async def test_a_front_does_not_wait_for_a_process_that_cannot_lead_again() -> None:
+async def test_a_front_does_not_wait_for_a_process_that_cannot_lead_again(world: World) -> None:
     """The log names it, it listens again at its address, and the table does not answer it."""
-    world = World()
     await start_gates(world, "g1")
     await start_worker(world, slots=100)
     front, address = world.link("front"), world.gates["g1"].address

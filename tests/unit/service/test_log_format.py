@@ -20,7 +20,7 @@ from dispatcher.service.log_keeper import LogKeeper, use_format
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.snapshot import dump, fields_of, load
 from tests.support.world.lone_shard import LoneShard
-from tests.support.world.processes import SHARD, World, accept, in_virtual_time, start_gates, start_worker
+from tests.support.world.processes import SHARD, World, accept, start_gates, start_worker
 
 CACHED = 80
 
@@ -68,9 +68,7 @@ async def charges(world: World) -> list[tuple[int, float]]:
     return [(fact.cached_tokens, fact.served) for fact in facts if isinstance(fact, Ended)]
 
 
-@in_virtual_time()
-async def test_a_new_log_has_the_newest_format_and_charges_cached_tokens_a_tenth() -> None:
-    world = World()
+async def test_a_new_log_has_the_newest_format_and_charges_cached_tokens_a_tenth(world: World) -> None:
     front, worker = await running(world)
     await served(world, front, worker)
     assert {fields[0] for fields in await entries(world) if fields[6]} == {NEWEST}
@@ -78,9 +76,7 @@ async def test_a_new_log_has_the_newest_format_and_charges_cached_tokens_a_tenth
 
 
 @pytest.mark.usefixtures("older_log")
-@in_virtual_time()
-async def test_an_older_log_keeps_its_format_until_an_operator_confirms_the_newer_one() -> None:
-    world = World()
+async def test_an_older_log_keeps_its_format_until_an_operator_confirms_the_newer_one(world: World) -> None:
     front, worker = await running(world)
     await served(world, front, worker)
     ended = next(fact for fields in await entries(world) for fact in fields[6] if fact[0] == "e")
@@ -94,9 +90,7 @@ async def test_an_older_log_keeps_its_format_until_an_operator_confirms_the_newe
 
 
 @pytest.mark.usefixtures("older_log")
-@in_virtual_time()
-async def test_the_leader_refuses_a_format_that_a_connected_process_does_not_read() -> None:
-    world = World()
+async def test_the_leader_refuses_a_format_that_a_connected_process_does_not_read(world: World) -> None:
     front, worker = await running(world)
     await served(world, front, worker)
     older = await world.on("old", connect(world.fleet("old"), world.gates["g1"].address))
@@ -115,9 +109,7 @@ async def test_the_leader_refuses_a_format_that_a_connected_process_does_not_rea
 
 
 @pytest.mark.usefixtures("older_log")
-@in_virtual_time()
-async def test_the_log_goes_back_to_the_older_format_with_a_snapshot_that_older_processes_read() -> None:
-    world = World()
+async def test_the_log_goes_back_to_the_older_format_with_a_snapshot_that_older_processes_read(world: World) -> None:
     front, worker = await running(world)
     await served(world, front, worker)
     await change(world, front, NEWEST)
@@ -138,9 +130,7 @@ async def test_the_log_goes_back_to_the_older_format_with_a_snapshot_that_older_
     assert load(dump(shard), world.settings).state.tenants.keys() == shard.state.tenants.keys()
 
 
-@in_virtual_time()
-async def test_a_format_that_this_version_does_not_write_is_refused() -> None:
-    world = World()
+async def test_a_format_that_this_version_does_not_write_is_refused(world: World) -> None:
     front, _ = await running(world)
     for wanted in (OLDEST - 1, NEWEST + 1):
         outcome = await world.on("front", front.do(UseFormat(wanted)))
@@ -156,10 +146,8 @@ def test_a_command_for_an_older_leader_has_no_later_fields() -> None:
     assert read == Do(1, 0.0, command._replace(cached_tokens=0))
 
 
-@in_virtual_time()
-async def test_a_leader_of_an_older_version_gets_no_later_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_leader_of_an_older_version_gets_no_later_fields(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not say what it reads, also if it follows a newer one. (Here a newer leader keeps silent.)"""
-    world = World()
     await start_gates(world, "g1", "g2")
     front, worker = world.link("front"), await start_worker(world, 4)
     await served(world, front, worker)
@@ -186,10 +174,8 @@ def test_what_a_later_version_adds_to_a_message_is_left_out() -> None:
     assert COMMANDS.unpack([*COMMANDS.pack(command), "later", 7]) == command
 
 
-@in_virtual_time()
-async def test_an_invented_next_version_that_only_adds_is_read() -> None:
+async def test_an_invented_next_version_that_only_adds_is_read(world: World) -> None:
     """Further fields of a fact, of an entry's head, of a snapshot's rows; further names; facts that may be skipped."""
-    world = World()
     front, worker = await running(world)
     await served(world, front, worker)
     shard = (await world.folded()).shard

@@ -10,7 +10,7 @@ from dispatcher.model.commands import Accept, Done, Offer, Outcome, Present, Ref
 from dispatcher.model.errors import STORE_UNAVAILABLE, NotAccepted, StoreUnavailable
 from dispatcher.service.gate.group_commit import STALLED_S, WATCH_MAX_S, no_reply, unwritten
 from dispatcher.service.link.pending import LOG_PATIENCE_S, STEP_S, LogWatch, Pending
-from tests.support.world.processes import World, accept, end, in_virtual_time, report, start_worker
+from tests.support.world.processes import World, accept, end, report, start_worker
 from tests.support.world.virtual_time import LoopClock
 from tests.unit.service.test_group_commit import committing
 
@@ -24,7 +24,6 @@ def call(number: int) -> Accept:
     return accept(f"p-{number}", "p", 0.0)
 
 
-@in_virtual_time()
 async def test_the_commands_of_callers_fail_after_the_patience_and_others_wait_on() -> None:
     pending, (first, silent, status) = waiting(call(1), Present("p"), Status("p-1"))
     pending.sent(1)
@@ -37,7 +36,6 @@ async def test_the_commands_of_callers_fail_after_the_patience_and_others_wait_o
     assert not silent.done()
 
 
-@in_virtual_time()
 async def test_an_outcome_begins_the_count_anew_and_a_refusal_does_not() -> None:
     pending, outcomes = waiting(call(1), call(2), call(3))
     pending.watch.counted_s = 1.0
@@ -51,7 +49,6 @@ async def test_an_outcome_begins_the_count_anew_and_a_refusal_does_not() -> None
 
 
 @pytest.mark.parametrize(("copies", "kind"), [(1, NotAccepted), (2, StoreUnavailable)])
-@in_virtual_time()
 async def test_a_refusal_for_the_log_is_certain_for_the_only_copy(copies: int, kind: type[Exception]) -> None:
     pending, (outcome,) = waiting(call(1))
     for _ in range(copies):
@@ -60,7 +57,6 @@ async def test_a_refusal_for_the_log_is_certain_for_the_only_copy(copies: int, k
     assert type(outcome.exception()) is kind
 
 
-@in_virtual_time()
 async def test_a_pause_of_the_process_is_no_silence_of_the_log() -> None:
     class Paused(LoopClock):
         async def sleep(self, seconds: float) -> None:
@@ -71,10 +67,8 @@ async def test_a_pause_of_the_process_is_no_silence_of_the_log() -> None:
     assert watch.counted_s == pytest.approx(2 * 2 * STEP_S)
 
 
-@in_virtual_time()
-async def test_only_calls_in_no_entry_are_withdrawn() -> None:
+async def test_only_calls_in_no_entry_are_withdrawn(world: World) -> None:
     """The entry that is being written may be in the log: its calls keep their place."""
-    world = World()
     _, commits, _, _ = await committing(world)
     world.faults["one"].stalled = asyncio.Event()
     got: dict[str, list[object]] = {"written": [], "later": [], "end": []}
@@ -102,9 +96,7 @@ async def test_only_calls_in_no_entry_are_withdrawn() -> None:
     assert not commits.is_stalled
 
 
-@in_virtual_time()
-async def test_a_pause_of_the_leader_does_not_stall_its_entry() -> None:
-    world = World()
+async def test_a_pause_of_the_leader_does_not_stall_its_entry(world: World) -> None:
     _, commits, _, _ = await committing(world)
     world.faults["one"].stalled = asyncio.Event()
     commits.add(report("w"), no_reply)
@@ -116,10 +108,8 @@ async def test_a_pause_of_the_leader_does_not_stall_its_entry() -> None:
     assert not commits.is_stalled
 
 
-@in_virtual_time()
-async def test_a_process_alone_says_whether_the_log_can_contain_a_call() -> None:
+async def test_a_process_alone_says_whether_the_log_can_contain_a_call(world: World) -> None:
     """A log that cannot be read contains nothing of it; an append without a reply may."""
-    world = World()
     await start_worker(world)
     front = world.link("front")
     await world.on("front", front.do(accept(front.new_id(), "front", world.clock.now())))
@@ -134,10 +124,8 @@ async def test_a_process_alone_says_whether_the_log_can_contain_a_call() -> None
     assert sorted((await world.folded()).shard.state.calls) == ["front-1", "front-2"]
 
 
-@in_virtual_time()
-async def test_a_cold_process_has_the_time_to_load_a_snapshot() -> None:
+async def test_a_cold_process_has_the_time_to_load_a_snapshot(world: World) -> None:
     """It is alone, and the log answers: the time does not count against the log."""
-    world = World()
     await start_worker(world)
     front = world.link("front")
     world.faults["front"].only, world.faults["front"].stalled = frozenset({"load_snapshot"}), asyncio.Event()

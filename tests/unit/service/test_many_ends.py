@@ -12,7 +12,7 @@ from dispatcher.service.gate.replica import KEEP_OUTCOMES_S, Replica
 from dispatcher.stores.dynamodb.requests import PENDING_PER_THREAD_MAX
 from dispatcher.stores.dynamodb.store import THREADS
 from dispatcher.stores.memory import MemoryStore
-from tests.support.world.processes import SHARD, World, accept, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, accept, report
 
 PENDING_MAX = THREADS * PENDING_PER_THREAD_MAX
 REQUEST_S = 0.005
@@ -48,10 +48,8 @@ async def accepted(world: World, calls: int, *, slots: int) -> Replica:
 
 
 @pytest.mark.parametrize("last", [Leave("w"), Tick()], ids=["lost", "expired"])
-@in_virtual_time()
-async def test_an_entry_asks_for_no_more_answers_at_once_than_the_store_takes(last: Command) -> None:
+async def test_an_entry_asks_for_no_more_answers_at_once_than_the_store_takes(world: World, last: Command) -> None:
     """Otherwise the entry could never be written, and with it no other: the shard stood still."""
-    world = World()
     replica = await accepted(world, PENDING_MAX + 100, slots=PENDING_MAX + 100)
     began = world.clock.monotonic()
     if isinstance(last, Tick):
@@ -62,10 +60,8 @@ async def test_an_entry_asks_for_no_more_answers_at_once_than_the_store_takes(la
     assert world.clock.monotonic() - began < 401
 
 
-@in_virtual_time()
-async def test_calls_that_expire_together_hold_up_the_others_for_a_fifth_of_a_second() -> None:
+async def test_calls_that_expire_together_hold_up_the_others_for_a_fifth_of_a_second(world: World) -> None:
     """At most DUE_MAX of them are in an entry, and other commands come between the entries."""
-    world = World()
     replica = await accepted(world, 5000, slots=0)
     await asyncio.sleep(400)
     while replica.shard.state.calls:

@@ -7,7 +7,7 @@ import pytest
 from dispatcher.service.gate.presence import SILENT_S
 from dispatcher.service.gate.process import HOLD_OFF_S, STILL_WRITES_S
 from dispatcher.service.link.channel import PATIENCE_MAX_S, PATIENCE_S, SLOTS, TAIL_FACTOR, WINDOW_S, LinkPatience
-from tests.support.world.processes import World, in_virtual_time, start_gates
+from tests.support.world.processes import World, start_gates
 
 
 def test_without_receipts_it_is_the_least() -> None:
@@ -70,7 +70,6 @@ def takeovers(world: World) -> int:
     return sum(gate.takeovers for gate in world.gates.values())
 
 
-@in_virtual_time()
 async def test_stops_that_grow_from_short_ones_cause_no_takeover() -> None:
     world = await fleet()
     for seconds in (0.05, 0.2, 0.3, 0.6, 1.0, 1.5, 0.3, 1.9):
@@ -78,7 +77,6 @@ async def test_stops_that_grow_from_short_ones_cause_no_takeover() -> None:
     assert (takeovers(world), world.leaders) == (1, ["g1"])
 
 
-@in_virtual_time()
 async def test_a_receipt_that_arrives_during_the_suspicion_ends_it() -> None:
     world = await fleet()
     await stop(world, "g1", PATIENCE_S + STILL_WRITES_S / 2)
@@ -87,7 +85,6 @@ async def test_a_receipt_that_arrives_during_the_suspicion_ends_it() -> None:
     assert (takeovers(world), world.leaders) == (1, ["g1"]), "and its time counts as one of the tail"
 
 
-@in_virtual_time()
 async def test_a_quiet_fleet_replaces_a_leader_that_stops_for_a_second() -> None:
     world = await fleet()
     world.host("g1").pause()
@@ -95,7 +92,6 @@ async def test_a_quiet_fleet_replaces_a_leader_that_stops_for_a_second() -> None
     assert takeovers(world) == 2
 
 
-@in_virtual_time()
 async def test_a_killed_leader_is_replaced_at_once_by_a_patient_heir() -> None:
     world = await fleet()
     for seconds in (0.05, 0.3, 1.0):
@@ -107,7 +103,6 @@ async def test_a_killed_leader_is_replaced_at_once_by_a_patient_heir() -> None:
     assert heir.is_leader
 
 
-@in_virtual_time()
 async def test_a_patient_heir_replaces_a_leader_that_stays_silent() -> None:
     world = await fleet()
     for seconds in (0.05, 0.3, 1.0):
@@ -117,7 +112,6 @@ async def test_a_patient_heir_replaces_a_leader_that_stays_silent() -> None:
     assert takeovers(world) == 2
 
 
-@in_virtual_time()
 async def test_leadership_does_not_flap_between_hosts_that_stop_alike() -> None:
     """Each host stops for 0.7 s in turn. The first stop comes without a warning. After it, all know of such stops."""
     world = await fleet()

@@ -15,7 +15,7 @@ from dispatcher.service.gate.follower import Offload, at_once
 from dispatcher.service.gate.planning import REPLAN_S, SWEEP_S
 from dispatcher.shard.codec import decode_entry
 from tests.support.world.lone_shard import swap_report
-from tests.support.world.processes import SHARD, World, in_virtual_time, new_call, start_worker
+from tests.support.world.processes import SHARD, World, new_call, start_worker
 
 BOUND_S = 2 * (10.0 + DRAIN_S + 1.0)
 """Three waiting models take turns on two workers. One or two are loaded in half of it."""
@@ -70,9 +70,7 @@ async def loaded(world: World) -> set[str]:
     return {worker.model for worker in (await world.folded()).shard.fleet()}
 
 
-@in_virtual_time()
-async def test_a_missing_model_is_planned_and_loaded() -> None:
-    world = World()
+async def test_a_missing_model_is_planned_and_loaded(world: World) -> None:
     await fleet(world, at_once)
     front = world.link("front")
     for model in "abcabcabc":
@@ -86,23 +84,19 @@ async def test_a_missing_model_is_planned_and_loaded() -> None:
     assert "c" in {fact.model for fact in facts(world, ModelOrdered)}
 
 
-@in_virtual_time()
-async def test_plans_are_made_when_a_miss_is_predicted_and_at_the_sweep() -> None:
-    world = World()
+async def test_plans_are_made_when_a_miss_is_predicted_and_at_the_sweep(world: World) -> None:
     await fleet(world, at_once)
     await asyncio.sleep(10 * SWEEP_S)
     assert 9 <= len(facts(world, Planned)) <= 12
 
 
-@in_virtual_time()
-async def test_a_fleet_of_one_model_is_not_planned() -> None:
+async def test_a_fleet_of_one_model_is_not_planned(world: World) -> None:
     calls: list[Any] = []
 
     async def noted(work: Callable[..., Any], *arguments: Any) -> Any:
         calls.append(work)
         return work(*arguments)
 
-    world = World()
     await world.gate("g1", noted)
     await start_worker(world, slots=1)
     front = world.link("front")
@@ -115,23 +109,16 @@ async def test_a_fleet_of_one_model_is_not_planned() -> None:
 
 
 @pytest.mark.parametrize("offload", [frozen, failing, mad])
-def test_models_are_loaded_whatever_the_planner_does(offload: Offload) -> None:
-    @in_virtual_time()
-    async def check() -> None:
-        world = World()
-        await fleet(world, offload)
-        front = world.link("front")
-        await world.on("front", front.do(new_call(world, front, model="c")))
-        await asyncio.sleep(BOUND_S / 2)
-        assert "c" in await loaded(world)
-        assert world.leaders == ["g1"]
-
-    check()
+async def test_models_are_loaded_whatever_the_planner_does(world: World, offload: Offload) -> None:
+    await fleet(world, offload)
+    front = world.link("front")
+    await world.on("front", front.do(new_call(world, front, model="c")))
+    await asyncio.sleep(BOUND_S / 2)
+    assert "c" in await loaded(world)
+    assert world.leaders == ["g1"]
 
 
-@in_virtual_time()
-async def test_the_next_leader_plans_if_one_dies_while_it_plans() -> None:
-    world = World()
+async def test_the_next_leader_plans_if_one_dies_while_it_plans(world: World) -> None:
     await world.gate("g1", frozen)
     await asyncio.sleep(0.2)
     await fleet(world, at_once, "g2")

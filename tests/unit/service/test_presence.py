@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from dispatcher.model.commands import Command, Gone, Present, Return, Silent
 from dispatcher.model.formats import NEWEST
 from dispatcher.service.frames import Hello
@@ -19,7 +21,7 @@ from dispatcher.service.gate.presence import (
     Presence,
 )
 from dispatcher.service.gate.replica import Replica
-from tests.support.world.processes import World, accept, in_virtual_time, report
+from tests.support.world.processes import World, accept, report
 
 
 class Clock:
@@ -90,9 +92,10 @@ class Watched:
         return commands
 
 
-async def watched() -> Watched:
-    """Return a presence over a shard with one worker, and with a call of "front" on it and another one waiting."""
-    world, clock = World(), Clock()
+@pytest.fixture
+async def watch(world: World) -> Watched:
+    """A presence over a shard with one worker, and with a call of "front" on it and another one waiting."""
+    clock = Clock()
     replica = world.replica("leader")
     replica._clock, replica.guard = clock, ClockGuard(clock)
     await replica.commit([report("w1", 1)])
@@ -100,16 +103,12 @@ async def watched() -> Watched:
     return Watched(replica, clock)
 
 
-@in_virtual_time()
-async def test_a_process_and_a_worker_that_are_heard_lose_nothing() -> None:
-    watch = await watched()
+async def test_a_process_and_a_worker_that_are_heard_lose_nothing(watch: Watched) -> None:
     front, worker = watch.session("front"), watch.session("worker")
     assert await watch.run(60, [front], [("w1", worker)]) == []
 
 
-@in_virtual_time()
-async def test_an_open_silent_connection() -> None:
-    watch = await watched()
+async def test_an_open_silent_connection(watch: Watched) -> None:
     watch.session("front")
     worker = watch.session("worker")
     reporting = [("w1", worker)]
@@ -120,10 +119,8 @@ async def test_an_open_silent_connection() -> None:
     assert list(watch.replica.shard.state.calls) == ["front-1"]
 
 
-@in_virtual_time()
-async def test_nothing_is_lost_by_a_silence_that_is_in_the_state_but_not_in_the_log() -> None:
+async def test_nothing_is_lost_by_a_silence_that_is_in_the_state_but_not_in_the_log(watch: Watched) -> None:
     """A table that does not answer lets an entry wait for longer than a lease, while its facts are in the state."""
-    watch = await watched()
     shard, now = watch.replica.shard, watch.clock.now()
     shard.decide([Silent("w1", True), Silent("front", False)], now)
     assert await waiting(watch, LEASE_S + LEASE_MARGIN_S + 5) == []
@@ -144,18 +141,14 @@ async def waiting(watch: Watched, seconds: float) -> list[Command]:
     return [command for command, _ in submitted]
 
 
-@in_virtual_time()
-async def test_a_leader_that_always_writes_knows_a_silence_by_its_outcome() -> None:
-    watch = await watched()
+async def test_a_leader_that_always_writes_knows_a_silence_by_its_outcome(watch: Watched) -> None:
     await watch.run(SILENT_S + 0.5)
     assert watch.replica.shard.state.workers["w1"].config.state == "silent"
     watch.replica.shard.begin(watch.clock.now())  # from here on each sweep finds an entry that is being written
     assert Gone("w1", True) in await waiting(watch, LEASE_S + LEASE_MARGIN_S)
 
 
-@in_virtual_time()
-async def test_a_message_of_a_silent_process_resumes_its_calls() -> None:
-    watch = await watched()
+async def test_a_message_of_a_silent_process_resumes_its_calls(watch: Watched) -> None:
     front, worker = watch.session("front"), watch.session("worker")
     await watch.run(SILENT_S + 2, workers=[("w1", worker)])
     assert watch.replica.shard.state.processes["front"].silent
@@ -163,9 +156,7 @@ async def test_a_message_of_a_silent_process_resumes_its_calls() -> None:
     assert len(watch.replica.shard.state.calls) == 2
 
 
-@in_virtual_time()
-async def test_a_broken_connection() -> None:
-    watch = await watched()
+async def test_a_broken_connection(watch: Watched) -> None:
     front, worker = watch.session("front"), watch.session("worker")
     watch.presence.on_left(front)
     assert await watch.written() == [Silent("front", False)]
@@ -173,9 +164,7 @@ async def test_a_broken_connection() -> None:
     assert await watch.run(1, workers=[("w1", worker)]) == [Gone("front", False)]
 
 
-@in_virtual_time()
-async def test_a_process_that_returns_in_time() -> None:
-    watch = await watched()
+async def test_a_process_that_returns_in_time(watch: Watched) -> None:
     front, worker = watch.session("front"), watch.session("worker")
     watch.presence.on_left(front)
     await watch.run(GONE_BROKEN_S - 0.5, workers=[("w1", worker)])
@@ -183,18 +172,14 @@ async def test_a_process_that_returns_in_time() -> None:
     assert await watch.run(60, [again], [("w1", worker)]) == [Present("front")]
 
 
-@in_virtual_time()
-async def test_a_process_that_returns_before_its_silence_is_written() -> None:
-    watch = await watched()
+async def test_a_process_that_returns_before_its_silence_is_written(watch: Watched) -> None:
     watch.presence.on_left(watch.session("front"))
     watch.session("front")
     assert await watch.written() == [Silent("front", False), Present("front")]
     assert not watch.replica.shard.state.processes["front"].silent
 
 
-@in_virtual_time()
-async def test_each_of_several_broken_connections_counts() -> None:
-    watch = await watched()
+async def test_each_of_several_broken_connections_counts(watch: Watched) -> None:
     front, worker = watch.session("front"), watch.session("worker")
     for _ in range(3):
         watch.presence.on_reported("w1", worker)
@@ -209,9 +194,7 @@ async def test_each_of_several_broken_connections_counts() -> None:
         assert await watch.written() == [Present("front")]
 
 
-@in_virtual_time()
-async def test_a_process_is_present_again_also_while_the_clock_is_doubtful() -> None:
-    watch = await watched()
+async def test_a_process_is_present_again_also_while_the_clock_is_doubtful(watch: Watched) -> None:
     watch.replica.guard.stay_calm()
     watch.presence.on_left(watch.session("front"))
     front = watch.session("front")
@@ -222,9 +205,7 @@ async def test_a_process_is_present_again_also_while_the_clock_is_doubtful() -> 
     assert await watch.run(SWEEP_S, [front]) == [Present("front")]
 
 
-@in_virtual_time()
-async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
-    watch = await watched()
+async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent(watch: Watched) -> None:
     front, worker = watch.session("front"), watch.session("worker")
     watch.presence.on_reported("w1", worker)
     assert await watch.run(SILENT_S + 0.5, [front]) == [Silent("w1", True)]
@@ -235,10 +216,8 @@ async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
     assert not watch.presence._silent_since
 
 
-@in_virtual_time()
-async def test_workers_that_are_lost_together_leave_a_few_at_a_time() -> None:
+async def test_workers_that_are_lost_together_leave_a_few_at_a_time(watch: Watched) -> None:
     """The items of all their durable attempts are read before the entry: that may take longer than a leader waits."""
-    watch = await watched()
     names = [f"w{number}" for number in range(2, 6)]
     await watch.replica.commit([report(name, 300) for name in names])
     calls = [accept(f"front-{number}", "front", watch.clock.now()) for number in range(3, 1203)]
@@ -252,9 +231,7 @@ async def test_workers_that_are_lost_together_leave_a_few_at_a_time() -> None:
     ]
 
 
-@in_virtual_time()
-async def test_a_new_worker_is_not_silent_while_its_first_report_waits_for_its_entry() -> None:
-    watch = await watched()
+async def test_a_new_worker_is_not_silent_while_its_first_report_waits_for_its_entry(watch: Watched) -> None:
     front, worker, new = watch.session("front"), watch.session("worker"), watch.session("new worker")
     await watch.run(60, [front], [("w1", worker)])
     watch.presence.on_reported("w2", new)
@@ -264,18 +241,14 @@ async def test_a_new_worker_is_not_silent_while_its_first_report_waits_for_its_e
     assert await watch.run(1, [front], [("w1", worker)]) == [Silent("w2", True)]
 
 
-@in_virtual_time()
-async def test_a_draining_worker_is_lost_too() -> None:
-    watch = await watched()
+async def test_a_draining_worker_is_lost_too(watch: Watched) -> None:
     front, worker = watch.session("front"), watch.session("worker")
     await watch.replica.commit([report("w1", 1)._replace(draining=True)])
     watch.presence.on_reported("w1", worker)
     assert Gone("w1", True) in await watch.run(SILENT_S + LEASE_S + LEASE_MARGIN_S + 1, [front])
 
 
-@in_virtual_time()
-async def test_an_entry_of_another_process_shows_that_a_worker_lives() -> None:
-    watch = await watched()
+async def test_an_entry_of_another_process_shows_that_a_worker_lives(watch: Watched) -> None:
     front = watch.session("front")
     watch.replica.on_entry = lambda entry, deliveries: watch.presence.entry(entry)
     other = type(watch.replica)(watch.replica._log, watch.replica._settings, watch.clock, "worker")
@@ -286,9 +259,7 @@ async def test_an_entry_of_another_process_shows_that_a_worker_lives() -> None:
     assert watch.replica.shard.state.workers["w1"].config.state == "serving"
 
 
-@in_virtual_time()
-async def test_nothing_is_lost_while_the_clock_is_doubtful() -> None:
-    watch = await watched()
+async def test_nothing_is_lost_while_the_clock_is_doubtful(watch: Watched) -> None:
     front, worker = watch.session("front"), watch.session("worker")
     await watch.run(1, [front], [("w1", worker)])
     watch.clock.set_by = 3600.0
@@ -297,9 +268,7 @@ async def test_nothing_is_lost_while_the_clock_is_doubtful() -> None:
     assert await watch.run(CALM_S - 0.5) == []
 
 
-@in_virtual_time()
-async def test_a_leader_that_was_paused_itself_waits_for_messages() -> None:
-    watch = await watched()
+async def test_a_leader_that_was_paused_itself_waits_for_messages(watch: Watched) -> None:
     front, worker = watch.session("front"), watch.session("worker")
     await watch.run(1, [front], [("w1", worker)])
     watch.clock.at += 30
@@ -307,9 +276,7 @@ async def test_a_leader_that_was_paused_itself_waits_for_messages() -> None:
     assert await watch.run(60, [front], [("w1", worker)]) == []
 
 
-@in_virtual_time()
-async def test_calls_of_a_process_that_never_came_are_not_lost_at_once() -> None:
-    watch = await watched()
+async def test_calls_of_a_process_that_never_came_are_not_lost_at_once(watch: Watched) -> None:
     worker = watch.session("worker")
     reporting = [("w1", worker)]
     assert await watch.run(SILENT_S, workers=reporting) == []

@@ -17,7 +17,7 @@ from dispatcher.service.gate.replica import Replica
 from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.service.snapshots import UNSAVED_S, Projection, Snapshots
 from dispatcher.stores.memory import MemoryStore
-from tests.support.world.processes import SHARD, World, accept, end, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, accept, end, report
 
 HOUR = 500_000
 LONG_S = 100 * HOUR_S
@@ -52,8 +52,8 @@ class Rows:
 class Served:
     """A replica with a worker, at which calls are accepted and end."""
 
-    def __init__(self) -> None:
-        self.world, self.store = World(), Rows()
+    def __init__(self, world: World) -> None:
+        self.world, self.store = world, Rows()
         self.replica = self.world.replica("one")
         log = MemoryStore(self.world.clock, data=self.world.data).log(SHARD)
         self.kept = Snapshots(log, self.store, SHARD, self.world.clock, self.world.ids)  # type: ignore[arg-type]
@@ -74,14 +74,17 @@ class Served:
         return self.store.taken()
 
 
+@pytest.fixture
+async def served(world: World) -> Served:
+    return Served(world)
+
+
 def tenant_row(name: str, **values: float) -> TenantRow:
     row = TenantRow(name, 1, "standard", 1.0, 0.0, 0.0, 0, 0, 0.0, 0.0, (0.0, 0.0), None, 1.0, 1)
     return replace(row, **values)  # type: ignore[arg-type]
 
 
-@in_virtual_time()
-async def test_only_rows_that_changed_are_projected() -> None:
-    served = Served()
+async def test_only_rows_that_changed_are_projected(served: Served) -> None:
     await served.serve("a", "b", "c")
     assert await served.save() == (["a", "b", "c"], ["a", "b", "c"])
     await served.serve("b")
@@ -89,9 +92,7 @@ async def test_only_rows_that_changed_are_projected() -> None:
     assert await served.save() == ([], [])
 
 
-@in_virtual_time()
-async def test_a_new_process_projects_no_usage_again() -> None:
-    served = Served()
+async def test_a_new_process_projects_no_usage_again(served: Served) -> None:
     await served.serve("a", "b")
     await served.save()
     await served.replica.commit([report("w", 5)])
@@ -103,9 +104,7 @@ async def test_a_new_process_projects_no_usage_again() -> None:
     assert served.store.taken() == ([], ["a", "b"])
 
 
-@in_virtual_time(limit_s=LONG_S)
-async def test_usage_outlives_a_store_that_takes_no_projection_for_days() -> None:
-    served = Served()
+async def test_usage_outlives_a_store_that_takes_no_projection_for_days(served: Served) -> None:
     await served.serve("a")
     served.store.away = True
     for _ in range(30):
@@ -123,9 +122,7 @@ async def test_usage_outlives_a_store_that_takes_no_projection_for_days() -> Non
     assert len(rows) <= 4
 
 
-@in_virtual_time()
-async def test_a_restart_between_projection_and_log_repeats_the_same_totals() -> None:
-    served = Served()
+async def test_a_restart_between_projection_and_log_repeats_the_same_totals(served: Served) -> None:
     await served.serve("a", "a")
     await served.kept.write(served.replica)
     [first] = served.store.usage
@@ -135,16 +132,15 @@ async def test_a_restart_between_projection_and_log_repeats_the_same_totals() ->
     assert again == first
 
 
-@in_virtual_time()
-async def test_the_rows_after_one_snapshot_are_bounded_and_the_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_rows_after_one_snapshot_are_bounded_and_the_others_follow(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(snapshots, "ROWS_MAX", 2)
-    served = Served()
     await served.serve("a", "b", "c", "d", "e")
     written = [await served.save() for _ in range(4)]
     assert written == [(["a", "b"], ["a", "b"]), (["c", "d"], ["c", "d"]), (["e"], ["e"]), ([], [])]
 
 
-@in_virtual_time()
 async def test_rows_that_always_change_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "ROWS_MAX", 2)
     store, clock = Rows(), World().clock
@@ -156,7 +152,6 @@ async def test_rows_that_always_change_do_not_keep_others_out(monkeypatch: pytes
     assert written == [["a", "b"], ["c", "d"], ["a", "b"], ["c", "d"]]
 
 
-@in_virtual_time()
 async def test_a_credit_that_only_grows_with_time_is_no_change() -> None:
     store, clock = Rows(), World().clock
     rows = Projection(store, SHARD, clock)  # type: ignore[arg-type]
@@ -167,7 +162,6 @@ async def test_a_credit_that_only_grows_with_time_is_no_change() -> None:
     assert len(store.tenants) == 2
 
 
-@in_virtual_time()
 async def test_at_most_fifty_rows_are_written_in_a_second() -> None:
     store, clock = Rows(), World().clock
     rows = Projection(store, SHARD, clock)  # type: ignore[arg-type]
@@ -178,9 +172,7 @@ async def test_at_most_fifty_rows_are_written_in_a_second() -> None:
     assert clock.monotonic() - began >= 6
 
 
-@in_virtual_time()
-async def test_the_keeper_says_in_the_log_what_it_projected() -> None:
-    served = Served()
+async def test_the_keeper_says_in_the_log_what_it_projected(served: Served) -> None:
     await served.serve("a")
     store = MemoryStore(served.world.clock, data=served.world.data)
     await asyncio.sleep(UNSAVED_S)
@@ -190,10 +182,8 @@ async def test_the_keeper_says_in_the_log_what_it_projected() -> None:
 
 
 @pytest.mark.parametrize("gates", [1, 2])
-@in_virtual_time()
-async def test_gate_processes_say_in_the_log_what_they_projected(gates: int) -> None:
+async def test_gate_processes_say_in_the_log_what_they_projected(served: Served, gates: int) -> None:
     """A leader without heirs makes the snapshots itself; with one, the heir makes them and informs the leader."""
-    served = Served()
     await served.serve("a")
     for number in range(gates):
         await served.world.gate(f"g{number}")

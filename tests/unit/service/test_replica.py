@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from dispatcher.model.commands import Accept, Offer, Outcome, Over, Refused, Status, Unknown, Waiting
-from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.errors import LogGap, StoreUnavailable
 from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.requests import Endpoint
 from dispatcher.service.gate.follower import POSITION_MAX_AGE_S
 from dispatcher.service.gate.replica import COMMANDS_MAX, Deposed, Replica
 from dispatcher.shard.snapshot import dump
-from tests.support.world.processes import World, accept, end, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, accept, end, report
 
 
 async def joined(world: World, name: str, *workers: tuple[str] | tuple[str, int]) -> Replica:
@@ -20,9 +20,7 @@ async def joined(world: World, name: str, *workers: tuple[str] | tuple[str, int]
     return replica
 
 
-@in_virtual_time()
-async def test_interleaved_replicas_agree() -> None:
-    world = World()
+async def test_interleaved_replicas_agree(world: World) -> None:
     one, two = await joined(world, "one", ("w1", 3)), world.replica("two")
     now = world.clock.now()
 
@@ -41,9 +39,7 @@ async def test_interleaved_replicas_agree() -> None:
     assert one.shard.position == 41
 
 
-@in_virtual_time()
-async def test_commands_join_after_a_lost_position() -> None:
-    world = World()
+async def test_commands_join_after_a_lost_position(world: World) -> None:
     one, two = await joined(world, "one", ("w1", 3)), world.replica("two")
     await two.catch_up()
     now = world.clock.now()
@@ -62,9 +58,7 @@ async def test_commands_join_after_a_lost_position() -> None:
     assert two.shard.position == 3
 
 
-@in_virtual_time()
-async def test_a_process_that_lost_reads_first() -> None:
-    world = World()
+async def test_a_process_that_lost_reads_first(world: World) -> None:
     one, two = await joined(world, "one", ("w1", 3)), world.replica("two")
     await two.catch_up()
     now = world.clock.now()
@@ -78,9 +72,7 @@ async def test_a_process_that_lost_reads_first() -> None:
     assert (await world.folded()).shard.position == 5
 
 
-@in_virtual_time()
-async def test_a_lost_reply_is_recognised() -> None:
-    world = World()
+async def test_a_lost_reply_is_recognised(world: World) -> None:
     one = await joined(world, "one", ("w1",))
     world.faults["one"].lost.append("append")
     committed = await one.commit([accept("one-1", "one", world.clock.now())])
@@ -89,9 +81,7 @@ async def test_a_lost_reply_is_recognised() -> None:
     assert [delivery.process for delivery in committed.deliveries] == ["one"]
 
 
-@in_virtual_time()
-async def test_a_lost_reply_whose_position_another_process_saw() -> None:
-    world = World()
+async def test_a_lost_reply_whose_position_another_process_saw(world: World) -> None:
     one, two = await joined(world, "one", ("w1",)), world.replica("two")
     world.faults["one"].lost.append("append")
     now = world.clock.now()
@@ -105,9 +95,7 @@ async def test_a_lost_reply_whose_position_another_process_saw() -> None:
     assert dump(one.shard) == dump(two.shard)
 
 
-@in_virtual_time()
-async def test_answers_without_facts_come_from_the_tail() -> None:
-    world = World()
+async def test_answers_without_facts_come_from_the_tail(world: World) -> None:
     one, two = await joined(world, "one", ("w1",)), world.replica("two")
     await two.catch_up()
     await one.commit([accept("one-1", "one", world.clock.now())])
@@ -117,9 +105,7 @@ async def test_answers_without_facts_come_from_the_tail() -> None:
     assert isinstance((await two.commit([Status("one-9")])).outcomes[0], Unknown)
 
 
-@in_virtual_time()
-async def test_a_leader_refuses_without_a_read() -> None:
-    world = World()
+async def test_a_leader_refuses_without_a_read(world: World) -> None:
     one = world.replica("one")
     assert await one.take_over("one:1", 0)
     reads = world.faults["one"]
@@ -129,18 +115,14 @@ async def test_a_leader_refuses_without_a_read() -> None:
     assert refused.code == "no_worker"
 
 
-@in_virtual_time()
-async def test_without_a_leader_a_refusal_comes_from_the_tail() -> None:
-    world = World()
+async def test_without_a_leader_a_refusal_comes_from_the_tail(world: World) -> None:
     one = world.replica("one")
     await one.catch_up()
     await joined(world, "two", ("w1",))
     assert isinstance((await one.commit([accept("one-1", "one", world.clock.now())])).outcomes[0], Offer)
 
 
-@in_virtual_time()
-async def test_many_commands_are_split() -> None:
-    world = World()
+async def test_many_commands_are_split(world: World) -> None:
     one = await joined(world, "one", ("w1",))
     now = world.clock.now()
     committed = await one.commit([accept(f"one-{number}", "one", now) for number in range(1, 1001)])
@@ -149,9 +131,7 @@ async def test_many_commands_are_split() -> None:
     assert one.shard.position == 4
 
 
-@in_virtual_time()
-async def test_a_position_older_than_an_hour_does_not_count() -> None:
-    world = World()
+async def test_a_position_older_than_an_hour_does_not_count(world: World) -> None:
     one, two = await joined(world, "one", ("w1",)), world.replica("two")
     await two.catch_up()
     position = two.shard.position
@@ -166,9 +146,7 @@ async def test_a_position_older_than_an_hour_does_not_count() -> None:
     assert position not in log.entries
 
 
-@in_virtual_time()
-async def test_a_table_that_was_away_for_over_an_hour() -> None:
-    world = World()
+async def test_a_table_that_was_away_for_over_an_hour(world: World) -> None:
     one = await joined(world, "one", ("w1",))
     world.faults["one"].away = True
     commit = asyncio.create_task(one.commit([accept("one-1", "one", world.clock.now())]))
@@ -179,9 +157,7 @@ async def test_a_table_that_was_away_for_over_an_hour() -> None:
     assert isinstance((await one.commit([Status("one-1")])).outcomes[0], Offer)
 
 
-@in_virtual_time()
-async def test_a_cancelled_commit_leaves_the_state_as_it_was() -> None:
-    world = World()
+async def test_a_cancelled_commit_leaves_the_state_as_it_was(world: World) -> None:
     one = await joined(world, "one", ("w1",))
     commit = asyncio.create_task(one.commit([accept("one-1", "one", world.clock.now())]))
     await asyncio.sleep(0.003)
@@ -191,9 +167,7 @@ async def test_a_cancelled_commit_leaves_the_state_as_it_was() -> None:
     assert dump(one.shard) == dump((await world.folded()).shard)
 
 
-@in_virtual_time()
-async def test_a_leader_is_deposed_by_a_later_epoch() -> None:
-    world = World()
+async def test_a_leader_is_deposed_by_a_later_epoch(world: World) -> None:
     one, two = await joined(world, "one", ("w1",)), world.replica("two")
     assert await one.take_over("one:1", 0)
     assert not await two.take_over("two:1", 0)
@@ -204,9 +178,7 @@ async def test_a_leader_is_deposed_by_a_later_epoch() -> None:
     assert not one.shard.state.calls
 
 
-@in_virtual_time()
-async def test_the_answer_of_a_durable_call_is_kept_before_its_end() -> None:
-    world = World()
+async def test_the_answer_of_a_durable_call_is_kept_before_its_end(world: World) -> None:
     one = await joined(world, "one", ("w1",))
     now = world.clock.now()
     await world.store("one").create(
@@ -221,9 +193,7 @@ async def test_the_answer_of_a_durable_call_is_kept_before_its_end() -> None:
     assert kept.answer.body == '{"text":"hello","reason":"stop"}'
 
 
-@in_virtual_time()
-async def test_an_answer_of_an_earlier_attempt_stands() -> None:
-    world = World()
+async def test_an_answer_of_an_earlier_attempt_stands(world: World) -> None:
     one = await joined(world, "one", ("w1",))
     now, store = world.clock.now(), world.store("one")
     await store.create(Invocation("one-1", "acme", "key", "pool", "m", "f", now, now + 300, Endpoint.COMPLETION, "{}"))
@@ -232,3 +202,48 @@ async def test_an_answer_of_an_earlier_attempt_stands() -> None:
     await one.commit([end("one-1", 1)._replace(answer='{"text":"late"}')])
     row = one.shard.usage_rows()[0]
     assert (row.input_tokens, row.output_tokens) == (7, 9)
+
+
+# ── A log with a gap: no process takes the entry before the gap for the last one, or writes into the gap ─────────────
+
+
+async def written(world: World, entries: int) -> Replica:
+    replica = world.replica("one")
+    for number in range(entries):
+        await replica.commit([report(f"w{number}")])
+    return replica
+
+
+async def test_a_process_that_finds_a_gap_stops_and_names_the_position(world: World) -> None:
+    await written(world, 6)
+    world.data.logs[SHARD].expire([3])
+    two = world.replica("two")
+    for _ in range(2):
+        with pytest.raises(LogGap, match=f"log of {SHARD} has no entry 3, .* no snapshot above it"):
+            await two.commit([accept("two-1", "two", world.clock.now())])
+    assert 3 not in world.data.logs[SHARD].entries
+    assert world.data.logs[SHARD].end == 6
+
+
+async def test_a_snapshot_above_the_gap_leads_past_it(world: World) -> None:
+    one = await written(world, 6)
+    late = world.replica("late")
+    log = world.store("late").log(SHARD)
+    await late.catch_up()
+    for number in range(6, 9):
+        await one.commit([report(f"w{number}")])
+    await log.save_snapshot(one.shard.position, "n", dump(one.shard))
+    await one.commit([report("w9")])
+    world.data.logs[SHARD].expire([7])
+    await late.catch_up()
+    assert dump(late.shard) == dump(one.shard)
+
+
+async def test_a_snapshot_below_the_gap_does_not(world: World) -> None:
+    one = await written(world, 4)
+    await world.store("one").log(SHARD).save_snapshot(4, "n", dump(one.shard))
+    for number in range(4, 9):
+        await one.commit([report(f"w{number}")])
+    world.data.logs[SHARD].expire([6])
+    with pytest.raises(LogGap, match="no entry 6"):
+        await world.replica("two").catch_up()

@@ -8,7 +8,7 @@ from dispatcher.service.gate.replica import Replica
 from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.service.snapshots import IDLE_S, INTERVAL_S, UNSAVED_S, Snapshots
 from dispatcher.stores.memory import MemoryStore
-from tests.support.world.processes import SHARD, World, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, report
 
 LIMIT_S = 10 * IDLE_S
 
@@ -24,15 +24,9 @@ async def prepared(entries: int) -> tuple[World, Replica, Snapshots]:
     return world, replica, kept
 
 
-@in_virtual_time(limit_s=LIMIT_S)
-async def test_a_young_short_log_needs_no_snapshot() -> None:
-    _, replica, kept = await prepared(3)
-    assert not kept.is_due(replica)
-
-
-@in_virtual_time(limit_s=LIMIT_S)
 async def test_entries_of_a_slow_shard_are_saved_within_the_hour() -> None:
     _, replica, kept = await prepared(1)
+    assert not kept.is_due(replica)
     await asyncio.sleep(UNSAVED_S)
     assert kept.is_due(replica)
     await kept.write(replica)
@@ -43,7 +37,6 @@ async def test_entries_of_a_slow_shard_are_saved_within_the_hour() -> None:
     assert kept.is_due(replica)
 
 
-@in_virtual_time(limit_s=LIMIT_S)
 async def test_the_age_counts_from_the_snapshot_that_a_process_begins_at() -> None:
     world, replica, kept = await prepared(1)
     await asyncio.sleep(UNSAVED_S)
@@ -57,7 +50,6 @@ async def test_the_age_counts_from_the_snapshot_that_a_process_begins_at() -> No
     assert not kept.is_due(after)
 
 
-@in_virtual_time(limit_s=LIMIT_S)
 async def test_an_idle_log_gets_a_snapshot_twice_a_day_and_an_empty_one_none() -> None:
     _, replica, kept = await prepared(1)
     await kept.write(replica)
@@ -69,7 +61,6 @@ async def test_an_idle_log_gets_a_snapshot_twice_a_day_and_an_empty_one_none() -
     assert not none.is_due(empty)
 
 
-@in_virtual_time(limit_s=LIMIT_S)
 async def test_a_long_log_gets_a_snapshot_a_minute_at_most() -> None:
     _, replica, kept = await prepared(1)
     replica.unsaved_bytes = snapshots.BYTES
@@ -81,7 +72,6 @@ async def test_a_long_log_gets_a_snapshot_a_minute_at_most() -> None:
     assert kept.is_due(replica)
 
 
-@in_virtual_time(limit_s=LIMIT_S)
 async def test_the_keeper_saves_what_no_gate_process_saves() -> None:
     world, _, _ = await prepared(3)
     store = MemoryStore(world.clock, data=world.data)
@@ -101,7 +91,6 @@ async def test_the_keeper_saves_what_no_gate_process_saves() -> None:
     assert not await keeper.keep()
 
 
-@in_virtual_time(limit_s=LIMIT_S)
 async def test_the_keeper_leaves_an_empty_log_alone() -> None:
     world, _, _ = await prepared(0)
     store = MemoryStore(world.clock, data=world.data)

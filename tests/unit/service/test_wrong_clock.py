@@ -11,7 +11,7 @@ from dispatcher.model.commands import Status, Tick, Waiting
 from dispatcher.model.errors import StoreUnavailable, WrongClock
 from dispatcher.service.gate.replica import Replica
 from dispatcher.stores.memory import MemoryLog
-from tests.support.world.processes import SHARD, World, accept, in_virtual_time, report
+from tests.support.world.processes import SHARD, World, accept, report
 from tests.support.world.virtual_time import LoopClock
 
 HOUR_S = 3600.0
@@ -57,7 +57,6 @@ async def outcomes(replica: Replica) -> Sequence[object]:
     return (await replica.commit([Status("p-1"), Status("p-2")])).outcomes
 
 
-@in_virtual_time()
 async def test_a_clock_that_jumps_and_is_set_right_costs_no_waiting_call() -> None:
     """With an entry of the wrong time, all waiting calls were past their deadline for the next hour."""
     _, replica, log = await queued()
@@ -72,7 +71,6 @@ async def test_a_clock_that_jumps_and_is_set_right_costs_no_waiting_call() -> No
     assert replica.shard.at <= log.clock.now()
 
 
-@in_virtual_time()
 async def test_an_entry_that_may_be_written_is_repeated_also_after_a_jump() -> None:
     """Its time is right: it was sent before the jump."""
     world, replica, log = await queued()

@@ -149,11 +149,6 @@ def test_a_newer_snapshot_says_what_to_do() -> None:
         load(pack({**fields_of(dump(shard)), "format": NEWEST + 1}), ShardSettings())
 
 
-def test_an_entry_survives_its_encoding() -> None:
-    _, entries = written("bwfq", WORKER, CALL)
-    assert [decode_entry(encode_entry(entry)) for entry in entries] == entries
-
-
 @pytest.mark.parametrize(
     "odd",
     [float("nan"), float("inf"), "half \ud83d", b"bytes", {1}, [(1,)], object(), 10**5000],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.commands import End, Over, Refused, Unknown
+from dispatcher.model.commands import End, Offer, Outcome, Over, Refused, Unknown, Waiting
 from dispatcher.model.facts import Entry
 from dispatcher.policies import throttling
 from dispatcher.policies.throttling import ThrottleLimits
@@ -121,7 +121,7 @@ def test_a_tenant_has_a_bound_of_interactions_and_others_keep_theirs(monkeypatch
     assert sorted(shard.shard.state.interactions) == [("a", "i0"), ("a", "i1"), ("a", "i2"), ("b", "i0")]
     shard.do(report("w", 100, kv_use=SATURATED))
     shard.call("a", interaction="i1")
-    assert isinstance(shard.accept("a", interaction="i9")[1], Refused), "it is throttled like a first call"
+    shard.refused("a", interaction="i9")  # it is throttled like a first call
     again = load(dump(shard.shard), THROTTLED)
     assert not again.state.interactions.has_room(("a", "i9"))
     again.state.position, again.state.at = 0, shard.now + THROTTLED.interaction_kept_s + 60.0
@@ -164,3 +164,29 @@ def test_an_entry_drops_few_of_many_old_ends() -> None:
         remembered.drop_old(ends, 132.0)
         assert before - len(ends) <= remembered.DROPPED_MOST
     assert len(ends) == remembered.ENDS_LEAST
+
+
+def arrive_together(shard: LoneShard, count: int, waiting_max: int) -> list[Outcome]:
+    """Decide so many calls of one tenant for one entry."""
+    until = shard.now + 60
+    calls = [shard.new_call("a", 1.0, floor=0, deadline_at=until, waiting_max=waiting_max) for _ in range(count)]
+    return list(shard.decide(*calls).outcomes)
+
+
+def kinds(outcomes: list[Outcome]) -> list[type[Outcome]]:
+    return [type(outcome) for outcome in outcomes]
+
+
+def test_a_burst_that_fits_into_the_free_slots_is_accepted_whole() -> None:
+    assert kinds(arrive_together(LoneShard(None, report("w", 16)), 16, waiting_max=4)) == [Offer] * 16
+
+
+def test_a_tenant_that_may_not_wait_gets_all_free_slots() -> None:
+    assert kinds(arrive_together(LoneShard(None, report("w", 3)), 5, waiting_max=0)) == [Offer] * 3 + [Refused] * 2
+
+
+def test_beyond_the_free_slots_the_queue_keeps_its_limit() -> None:
+    outcomes = kinds(arrive_together(LoneShard(None, report("w", 8)), 20, waiting_max=2))
+    assert outcomes.count(Offer) == 8
+    assert outcomes.count(Waiting) == 2
+    assert outcomes.count(Refused) == 10

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.call import CallTerms, TenantConfig
-from dispatcher.model.commands import Accept, Over, Tick
+from dispatcher.model.commands import Over, Tick
 from dispatcher.model.facts import Entry, TenantSet
 from dispatcher.shard.shard import Shard
 from tests.support.world.lone_shard import T0, LoneShard, report
+from tests.support.world.processes import accept
 
 
 def served(shard: LoneShard, running: str, sent: dict[str, str], most: int) -> list[str]:
@@ -31,15 +31,6 @@ def test_an_older_version_from_a_slow_cache_changes_nothing() -> None:
     shard.call("a", version=4, weight=9.0)
     assert not any(isinstance(fact, TenantSet) for fact in shard.facts)
     assert shard.shard.state.tenants["a"].config[:2] == (5, 3.0)
-
-
-def test_what_runs_is_settled_by_the_share_of_its_dispatch() -> None:
-    shard = LoneShard(None, report("w", 2))
-    name = shard.call("a", cost=8.0, weight=2.0, rate_per_s=4.0)
-    shard.call("a", cost=0.0, version=2, weight=1.0, rate_per_s=1.0)
-    tat, vft = shard.shard.state.tenants["a"].clocks
-    shard.end(name, 12)
-    assert shard.shard.state.tenants["a"].clocks == (tat + 1.0, vft + 2.0)
 
 
 def test_a_tenant_deleted_and_created_again_while_its_work_runs() -> None:
@@ -83,15 +74,8 @@ def test_a_number_that_is_none_never_reaches_the_log(wrong: float) -> None:
     shard = Shard()
     shard.decide([report()], T0)
     shard.confirm(Entry(0, T0, "w", "", 0, (shard.fleet()[0],)))
-    accept = Accept(
-        "p-1",
-        0,
-        "p",
-        CallTerms("a", "m", wrong, T0 + 9.0, False, "", ""),
-        TenantConfig(1, 1.0, 0.0, 0.0, "standard", 9),
-    )
     with pytest.raises(ValueError, match=r"a cost is between 0 and 1e[+]12"):
-        shard.decide([accept], T0)
+        shard.decide([accept("p-1", "p", T0, cost=wrong)], T0)
     shard.rollback()
     assert shard.state.calls == {}
 
@@ -99,13 +83,7 @@ def test_a_number_that_is_none_never_reaches_the_log(wrong: float) -> None:
 def test_a_tenant_of_a_lost_decision_leaves_nothing_behind() -> None:
     shard = LoneShard()
     blocker = shard.call("blocker")
-    refused = Accept(
-        "p-zz",
-        0,
-        "p",
-        CallTerms("never", "m", 1.0, T0 + 1e6, False, "", ""),
-        TenantConfig(1, 1.0, 5.0, 0.0, "standard", 0),
-    )
+    refused = accept("p-zz", "p", T0, "never", rate_per_s=5.0, waiting_max=0)
     _, facts = shard.shard.decide([refused], T0)
     assert [type(fact) for fact in facts] == [TenantSet]
     shard.shard.rollback()

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from itertools import count
 
-import pytest
-
-from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, End, Gone, Offer, Over, Return, Silent, Tick, Waiting, call_id
-from dispatcher.model.facts import Entry
-from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.snapshot import dump, load
-from tests.support.world.lone_shard import MODEL, LoneShard, report
-from tests.support.world.storm.oracles.ends import canonical
+from tests.support.world.lone_shard import T0, LoneShard, report
+from tests.support.world.processes import accept
 
 NUMBERS = count(1)
 
 
 def hold(name: str, process: str, wait_s: float = 1e6) -> Accept:
     """Return the first Accept of an event call, or a repetition that makes the process its holder."""
-    share = (1, 1.0, 0.0, 0.0, "standard", 1_000)
-    return Accept(
-        name, 0, process, CallTerms("events", MODEL, 1.0, 1_000_000.0 + wait_s, True, "", ""), TenantConfig(*share)
-    )
+    return accept(name, process, T0, "events", durable=True, cost=1.0, deadline_at=T0 + wait_s)
 
 
 def event(shard: LoneShard, wait_s: float = 1e6) -> str:
@@ -125,25 +116,6 @@ def test_an_answer_of_a_suspended_call_ends_it() -> None:
     shard.do(End(names[0], 1, "done", 3, 4, kept=True))
     assert shard.status(names[0]) == Over(names[0], 1, "done", 3, 4)
     assert shard.shard.state.tenants["events"].suspended == len(names) - 1
-
-
-def test_a_copy_from_a_snapshot_suspends_the_same_calls() -> None:
-    shard, names = gate_without_executors()
-    copy = load(dump(shard.shard), ShardSettings())
-    assert dump(copy) == dump(shard.shard)
-    shard.do(hold(names[3], "executor"))
-    copy.fold(Entry(copy.position, shard.shard.at, "test", "", 0, shard.facts))
-    assert dump(copy) == dump(shard.shard)
-    assert {call.id for call in copy.state.calls.values() if call.worker} == set(names[:2])
-
-
-@pytest.mark.parametrize("process", ["", "executor"])
-def test_an_acceptance_that_is_not_written_leaves_nothing(process: str) -> None:
-    shard, names = gate_without_executors()
-    before = canonical(shard.shard)
-    shard.shard.decide([hold("front-zz", process), hold(names[0], process)], shard.now)
-    shard.shard.rollback()
-    assert canonical(shard.shard) == before
 
 
 def test_a_worker_that_fails_suspends_no_calls() -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from dispatcher.model.call import HEAD
-from dispatcher.model.commands import Attempts, Offer, Refused, Report, Waiting
-from dispatcher.model.facts import Entry, WorkerSet
+from dispatcher.model.commands import Attempts, Offer, Report, Waiting
+from dispatcher.model.facts import WorkerSet
 from dispatcher.model.fleet import LoadableModel
-from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.shard.codec import decode_entry, encode_entry
-from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.snapshot import dump, load
 from tests.support.world.lone_shard import T0, LoneShard, report
 
 A = LoadableModel("a", 0.0, 4096, 4.0, 100.0, ("chat",))
@@ -56,21 +51,7 @@ def test_calls_for_a_model_that_is_loaded_nowhere_wait_for_it() -> None:
 
 def test_calls_for_a_model_that_nobody_can_load_are_refused() -> None:
     shard = LoneShard(None, swapping("a"))
-    refused = shard.accept(model="c")[1]
-    assert isinstance(refused, Refused)
+    refused = shard.refused(model="c")
     assert refused.code == "no_worker"
     shard.do(swapping("a")._replace(models=()))
-    assert isinstance(shard.accept(model="b")[1], Refused)
-
-
-def test_models_are_in_entries_and_snapshots() -> None:
-    shard = LoneShard(ShardSettings(slack=Slack()), swapping("a"))
-    shard.accept(model="b", slo_class="batch", due_at=T0 + 3600.0, deferred=True, input_tokens=7)
-    entry = Entry(0, T0, "test", "", 0, (*shard.shard.fleet(), *shard.facts))
-    assert decode_entry(encode_entry(entry)) == entry
-    loaded = load(dump(shard.shard), ShardSettings(slack=Slack()))
-    assert dump(loaded) == dump(shard.shard)
-    assert loaded.fleet() == shard.shard.fleet()
-    assert loaded.fleet()[0].models[1].swap_s == 3.0
-    (call,) = loaded.state.calls.values()
-    assert call.terms[HEAD:] == ("batch", T0 + 3600.0, True, 7)
+    shard.refused(model="b")

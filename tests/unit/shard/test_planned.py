@@ -7,11 +7,8 @@ from math import inf, nan
 import pytest
 
 from dispatcher.model.commands import Done, Plan
-from dispatcher.model.facts import Entry, ModelOrdered, Planned
+from dispatcher.model.facts import ModelOrdered, Planned
 from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX, GroupPlan, WorkerPlan
-from dispatcher.shard.codec import decode_entry, encode_entry
-from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.swapping import MODELS_S, SKEW_S
 from tests.support.world.lone_shard import T0, LoneShard, swap_report
 
@@ -101,13 +98,3 @@ def test_a_fleet_of_one_model_keeps_no_plan() -> None:
     shard.do(plan(WorkerPlan("w", "m", ())), T0)
     assert shard.facts == ()
     assert shard.shard.state.plan is None
-
-
-def test_plans_are_in_entries_and_snapshots() -> None:
-    shard = fleet()
-    shard.do(plan(LOAD_B))
-    entry = Entry(0, T0, "test", "", 0, shard.facts)
-    assert decode_entry(encode_entry(entry)) == entry
-    copy = load(dump(shard.shard), ShardSettings())
-    assert copy.state.plan == shard.shard.state.plan == Planned(NOW, (LOAD_B,), (GROUP,))
-    assert dump(copy) == dump(shard.shard)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.commands import End, Over
-from dispatcher.model.facts import Entry, Returned
+from dispatcher.model.commands import Over
+from dispatcher.model.facts import Returned
 from dispatcher.shard.codec import pack
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
@@ -117,36 +117,10 @@ def test_only_so_many_unreached_workers_are_remembered() -> None:
     assert len(unreached(shard.shard)) == UNREACHED_KEPT
 
 
-def test_unreached_workers_are_in_the_snapshot_and_undone_by_a_rollback() -> None:
-    shard = fleet("u", "v")
-    name = shard.call("a")
-    shard.give_back(name, "unreachable")
-    copy = load(dump(shard.shard), ShardSettings())
-    assert unreached(copy) == ("u",)
-    shard.end(name)
-    copy.fold(Entry(copy.position, shard.shard.at, "test", "", 0, shard.facts))
-    assert unreached(copy) == ()
-
-
-def test_a_done_call_that_is_rolled_back_leaves_the_unreached_workers() -> None:
-    shard = fleet("u", "v")
-    name = shard.call("a")
-    shard.give_back(name, "unreachable")
-    before = unreached(shard.shard)
-    shard.shard.decide([end_of(shard.shard, name)], shard.now)
-    assert unreached(shard.shard) == ()
-    shard.shard.rollback()
-    assert unreached(shard.shard) == before
-
-
 def test_a_snapshot_of_before_loads() -> None:
     shard = fleet("u", "v")
     shard.give_back(shard.call("a"), "unreachable")
     assert unreached(load(older(shard.shard), ShardSettings())) == ()
-
-
-def end_of(shard: Shard, name: str) -> End:
-    return End(name, shard.state.calls[name].attempt, "done", 1, 1)
 
 
 def older(shard: Shard) -> bytes:

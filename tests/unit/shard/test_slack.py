@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.commands import End
-from dispatcher.model.facts import Dispatched
+from dispatcher.model.commands import Tick
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.shard.settings import ShardSettings, TierFloors
-from dispatcher.shard.snapshot import dump, load
 from tests.support.world.lone_shard import T0, LoneShard, report
 
 SLACK = Slack(window=10.0, urgent_s=60.0)
@@ -140,26 +138,18 @@ def test_a_deferred_call_of_the_first_tier_waits_for_the_last_tier() -> None:
     assert shard.shard.state.behind.get("premium", 0.0) == 0.0
 
 
-def test_a_decision_that_is_undone_leaves_the_window_as_it_was() -> None:
-    shard = LoneShard(ShardSettings(slack=Slack(window=1.0)), report(slots=4))
-    for number in range(4):
-        shard.call("busy", cost=1.0, process=f"b{number}")
-    for due_s, tenant in ((60.0, "late"), (20.0, "soon"), (40.0, "between")):
-        for _ in range(4):
-            waiting(shard, tenant, due_s, cost=3.0)
-    state = shard.shard.state
-    running = [call for call in state.calls.values() if call.worker]
-    ends = [End(call.id, call.attempt, "done", 1, 0) for call in running]
-    first = shard.shard.decide(ends, shard.now)
-    shard.shard.rollback()
-    copy = load(dump(shard.shard), state.settings)
-    assert shard.shard.decide(ends, shard.now) == first
-    shard.shard.rollback()
-    assert copy.decide(ends, shard.now) == first
-    assert sum(isinstance(fact, Dispatched) for fact in first[1]) == 4
-
-
 @pytest.mark.parametrize(("window", "urgent_s"), [(-1.0, 0.0), (0.0, -1.0), (float("inf"), 0.0), (float("nan"), 0.0)])
 def test_impossible_settings_are_refused(window: float, urgent_s: float) -> None:
     with pytest.raises(ValueError, match="zero or positive"):
         Slack(window, urgent_s)
+
+
+@pytest.mark.parametrize("slack", [None, SLACK])
+def test_an_undone_decision_puts_nobody_in_profile_too_early(slack: Slack | None) -> None:
+    shard = LoneShard(ShardSettings(slack=slack), report(slots=1, capacity_per_s=0.0))
+    running = shard.call("guaranteed", cost=100.0, rate_per_s=1.0, burst=1.0)  # the bucket is empty for 100 s
+    shard.call("guaranteed", cost=100.0, rate_per_s=1.0, burst=1.0)
+    other = shard.call("other", cost=1.0)
+    shard.shard.decide([Tick(), report(slots=2, capacity_per_s=0.0)], shard.now + 1000.0)
+    shard.shard.rollback()
+    assert shard.end(running, tokens=100) == [other]

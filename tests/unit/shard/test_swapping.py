@@ -8,13 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.commands import Attempts, End, Offer, Plan, Tick
-from dispatcher.model.facts import Dispatched, Entry, ModelOrdered, WorkerSet
+from dispatcher.model.facts import Dispatched, ModelOrdered, WorkerSet
 from dispatcher.model.fleet import WorkerPlan
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.planning.fleet import DRAIN_S, RESIDENCY_S
-from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.state.records import ORDER_MARGIN_S, SLOW_SWAPS
 from dispatcher.shard.swapping import DRAIN_MIN_S
 from tests.support.world.lone_shard import HEARTBEAT_S, T0, LoneShard, SwappingWorker, heartbeats, swap_report
@@ -110,18 +108,6 @@ def test_a_fleet_of_one_model_gets_no_orders() -> None:
     assert not shard.shard.state.slots.can_swap
 
 
-def test_orders_are_in_entries_and_snapshots() -> None:
-    shard, _ = waiting_for_b()
-    loaded(shard, T0 + RESIDENT_S)
-    entry = Entry(0, T0, "test", "", 0, shard.facts)
-    assert decode_entry(encode_entry(entry)) == entry
-    copy = load(dump(shard.shard), ShardSettings())
-    assert dump(copy) == dump(shard.shard)
-    worker = copy.state.workers["w"]
-    assert (worker.load, worker.ordered_at, worker.free) == ("b", T0 + RESIDENT_S, 0)
-    assert copy.state.models_turned == {"a": T0 + RESIDENT_S, "b": T0 + RESIDENT_S}
-
-
 def test_an_order_ends_if_the_worker_can_no_longer_load_the_model() -> None:
     shard, _ = waiting_for_b()
     loaded(shard, T0 + RESIDENT_S)
@@ -144,7 +130,7 @@ names = st.sampled_from("abcdef")
 def test_each_model_is_loaded_within_the_bound(
     count: int, swap_s: float, drain_s: float, calls: list[tuple[int, str]], plans: list[tuple[str, str, str]]
 ) -> None:
-    """fleet.py: ceil(models / workers) x (residency + drain + swap). And at most a sixth of the time is swaps.
+    """residency.py: ceil(models / workers) x (residency + drain + swap). And at most a sixth of the time is swaps.
 
     Whatever the plan says: `plans` are the models of the workers, a new plan each second, again and again. The swap
     that a plan has begun when a model becomes missing adds one turn. With a plan the bound counts DRAIN_S for a drain.

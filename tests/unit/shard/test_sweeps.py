@@ -10,13 +10,7 @@ import pytest
 from dispatcher.model.call import CallTerms
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.shard.state import indexes
-from dispatcher.shard.state.indexes import DUE_MAX, Deadlines
-
-
-def waiting_calls(number: int, deadline_s: float) -> dict[str, Call]:
-    tenant = Tenant("a", (0.0, 0.0))
-    terms = CallTerms("a", "m", 1.0, deadline_s, False, "", "")
-    return {f"p-{each}": Call(f"p-{each}", tenant, terms, each, 0.0) for each in range(number)}
+from dispatcher.shard.state.indexes import Deadlines
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -39,7 +33,7 @@ def test_the_next_deadline_is_right_during_a_sweep(seed: int, monkeypatch: pytes
         sweeping += bool(heap._old)
         waiting = [each.terms.deadline_at for each in calls.values()]
         assert heap.next() == min(waiting, default=inf)
-        assert len(heap) <= 3 * len(calls) + 2 * indexes.DEADLINES_SLACK
+        assert len(heap) <= 3 * len(calls) + 2 * indexes.SLACK
         if number % 100 == 0:
             now = random.uniform(0, 100)
             due = heap.take_due(now)
@@ -47,16 +41,3 @@ def test_the_next_deadline_is_right_during_a_sweep(seed: int, monkeypatch: pytes
             for name in due:
                 del calls[name]
     assert sweeping > 100
-
-
-def test_one_entry_expires_a_bounded_number_of_calls() -> None:
-    calls = waiting_calls(3 * DUE_MAX, 10.0)
-    heap = Deadlines(calls)
-    for call in calls.values():
-        heap.add(call)
-    for _ in range(3):
-        due = heap.take_due(11.0)
-        assert len(due) == DUE_MAX
-        for name in due:
-            del calls[name]
-    assert heap.take_due(11.0) == []

@@ -46,8 +46,7 @@ def test_a_limit_is_free_again_after_the_window() -> None:
     shard.call("a")
     shard.now += 10.0
     shard.call("a")
-    _, outcome = shard.accept("a")
-    assert isinstance(outcome, Refused)
+    outcome = shard.refused("a")
     assert outcome.retry_after_s == 20.0
     assert "tenant is at its limit of 2" in outcome.message
     shard.now += 20.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from tests.support.world.transitions import TRANSITIONS, CallState, find_state
 
 from dispatcher.model.call import TenantConfig
 from dispatcher.model.commands import Accept, Cancel, Command, End, Gone, Leave, Present, Report, Return, Silent, Tick
@@ -16,6 +15,7 @@ from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
 from tests.support import transition_page
 from tests.support.world.lone_shard import LoneShard, report
+from tests.support.world.transitions import TRANSITIONS, CallState, find_state
 
 Seen = set[tuple[CallState, type[Fact], CallState]]
 PROCESSES = ("p", "q", "r")

@@ -32,12 +32,6 @@ def pass_time(shard: LoneShard, seconds: float) -> None:
     shard.do(report("w", 1), shard.now + 60)
 
 
-def test_usage_without_a_projection_stays_for_days() -> None:
-    shard = served("a")
-    pass_time(shard, 5 * DAY_S)
-    assert [(row.tenant, row.input_tokens) for row in shard.shard.usage_rows()] == [("a", 7)]
-
-
 def test_usage_leaves_the_state_after_its_projection_and_only_then() -> None:
     shard = served("a")
     position = shard.shard.position
@@ -74,14 +68,6 @@ def test_a_projection_that_says_nothing_new_writes_no_entry() -> None:
         assert shard.facts == ()
     shard.do(Tick())
     assert shard.facts == ()
-
-
-def test_a_snapshot_keeps_what_is_projected() -> None:
-    shard = served("a")
-    shard.do(Saved(shard.shard.position))
-    again = load(dump(shard.shard), ShardSettings())
-    assert again.unsaved_usage() == []
-    assert fields_of(dump(again)) == fields_of(dump(shard.shard))
 
 
 def test_a_snapshot_of_version_1_counts_as_not_projected() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.call import CallTerms, TenantConfig
-from dispatcher.model.commands import Accept, Cancel, End, Outcome, Refused, Waiting
+from dispatcher.model.commands import Cancel, End, Outcome, Waiting
 from dispatcher.model.facts import Entry, Fact
 from dispatcher.model.fleet import LoadableModel
 from dispatcher.shard.settings import ShardSettings
@@ -124,8 +123,7 @@ def test_a_full_queue_says_when_a_place_is_free() -> None:
     for _ in range(41):
         shard.call(waiting_max=40, version=2)
     shard.now += 0.3
-    refused = shard.accept(waiting_max=40, version=2)[1]
-    assert isinstance(refused, Refused)
+    refused = shard.refused(waiting_max=40, version=2)
     assert (refused.code, refused.retry_after_s) == ("queue_full", 2.0), "the P90 of the first in the queue"
     assert "Try again in about 2 s." in refused.message
 
@@ -138,8 +136,7 @@ def test_a_retry_after_is_bounded() -> None:
     shard.call()
     shard.call(waiting_max=1, version=2)
     shard.shard.state.waits.costs["a", "m"].mean = 1e9
-    refused = shard.accept(waiting_max=1, version=2)[1]
-    assert isinstance(refused, Refused)
+    refused = shard.refused(waiting_max=1, version=2)
     assert refused.retry_after_s == 900.0
 
 
@@ -156,8 +153,7 @@ def backlog(settings: ShardSettings | None = None) -> LoneShard:
 
 def test_a_deadline_out_of_reach_is_refused_with_the_wait() -> None:
     shard = backlog()
-    refused = shard.accept(wait_s=20.0)[1]
-    assert isinstance(refused, Refused)
+    refused = shard.refused(wait_s=20.0)
     assert (refused.code, shard.facts) == ("deadline_out_of_reach", ())
     assert "would wait about 5" in refused.message
     assert "deadline is in 20 s" in refused.message
@@ -199,16 +195,7 @@ def test_the_sums_are_made_once_for_an_entry_with_many_announced_waits(monkeypat
     monkeypatch.setattr(waits, "sum_changed", count)
     for _ in range(2):
         names = [f"q-{number}" for number in range(20 * len(made), 20 * len(made) + 20)]
-        accepts = [
-            Accept(
-                name,
-                0,
-                "q",
-                CallTerms(f"t{name}", "m", 1.0, 2e9, False, "", ""),
-                TenantConfig(1, 1.0, 0.0, 0.0, "standard", 9),
-            )
-            for name in names
-        ]
+        accepts = [shard.new_call(f"t{name}", 1.0, id=name, process="q", floor=0, deadline_at=2e9) for name in names]
         assert all(wait_s(outcome) > 0 for outcome in shard.decide(*accepts).outcomes)
     assert made == [shard.shard.position - 2, shard.shard.position - 1]
 

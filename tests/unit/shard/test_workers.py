@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dispatcher.model.commands import Gone, Leave, Over, Retire, Silent, Tick, Waiting
 from dispatcher.model.kept import ATTEMPTS_MAX
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.state.records import FAILED_MOST, RECENT
+from dispatcher.shard.state.records import FAILED_MOST, RECENT, next_causes
 from dispatcher.shard.workers import RETIRE_S
 from tests.support.world.lone_shard import MODEL, LoneShard, report
 
 REST_S = ShardSettings().rest_s
+
+
+def state(shard: LoneShard, worker: str) -> str:
+    return shard.shard.state.workers[worker].config.state
 
 
 def failing(shard: LoneShard, worker: str, times: int) -> None:
@@ -25,7 +31,7 @@ def failing(shard: LoneShard, worker: str, times: int) -> None:
 def test_one_failure_takes_no_worker_out_of_service() -> None:
     shard = LoneShard(None, report("w", 4))
     failing(shard, "w", FAILED_MOST - 1)
-    assert shard.shard.state.workers["w"].config.state == "serving"
+    assert state(shard, "w") == "serving"
 
 
 def test_an_error_rate_rests_a_worker_for_all_tenants_and_for_a_stated_time() -> None:
@@ -33,7 +39,7 @@ def test_an_error_rate_rests_a_worker_for_all_tenants_and_for_a_stated_time() ->
     names = [shard.call(f"t{number}") for number in range(FAILED_MOST)]
     for name in names:
         shard.give_back(name, "failed")
-    assert shard.shard.state.workers["w"].config.state == "resting"
+    assert state(shard, "w") == "resting"
     late = shard.call("another tenant")
     assert isinstance(shard.status(late), Waiting)
     assert shard.shard.next_tick() == shard.now + REST_S
@@ -51,7 +57,7 @@ def test_failures_of_long_ago_are_forgotten() -> None:
         failing(shard, "w", 1)
         for _ in range(RECENT):
             shard.end(shard.call("well"))
-    assert shard.shard.state.workers["w"].config.state == "serving"
+    assert state(shard, "w") == "serving"
 
 
 def test_other_workers_take_the_calls_of_one_that_rests() -> None:
@@ -82,7 +88,7 @@ def test_offers_that_were_not_begun_or_declined_are_no_attempts() -> None:
     for _ in range(3 * ATTEMPTS_MAX):
         shard.give_back(name, "declined")
         assert shard.worker_of(name) == "w"
-    assert shard.shard.state.workers["w"].config.state == "serving"
+    assert state(shard, "w") == "serving"
 
 
 def test_a_silent_worker_gets_no_new_call_and_keeps_its_own() -> None:
@@ -142,11 +148,45 @@ def test_guarantees_that_the_fleet_can_keep_are_not_scaled_while_a_part_of_it_is
     assert shard.dispatched[-1].rate_per_s == 4000.0
 
 
+# ── What makes a worker rest: failures of several causes, never the requests of one tenant ──────────────────────────
+
+
+def burst(shard: LoneShard, *tenants: str, reason: str = "failed") -> None:
+    """Let one call of each tenant fail, without a success between them."""
+    for name in [shard.call(tenant) for tenant in tenants]:
+        shard.give_back(name, reason)
+
+
+@pytest.mark.parametrize("tenants", [1, FAILED_MOST - 1])
+def test_the_requests_of_few_tenants_rest_no_worker(tenants: int) -> None:
+    shard = LoneShard(None, report("w", 64))
+    burst(shard, *[f"t{number % tenants}" for number in range(3 * RECENT)])
+    assert state(shard, "w") == "serving"
+    assert shard.worker_of(shard.call("neighbour")) == "w"
+
+
+def test_a_worker_that_refuses_is_not_failing() -> None:
+    """Its engine is overloaded, or it drains: it says so itself."""
+    shard = LoneShard(None, report("w", 64))
+    burst(shard, *[f"t{number}" for number in range(3 * RECENT)], reason="refused")
+    assert state(shard, "w") == "serving"
+
+
+@pytest.mark.parametrize("reason", ["unreachable", "lost"])
+def test_what_no_request_causes_counts_for_one_tenant_too(reason: str) -> None:
+    shard = LoneShard(None, report("w", 64))
+    burst(shard, *["a"] * FAILED_MOST, reason=reason)
+    assert state(shard, "w") == "resting"
+
+
+def test_a_rest_forgets_them() -> None:
+    shard = LoneShard(None, report("w", 64))
+    burst(shard, *[f"t{number}" for number in range(FAILED_MOST)])
+    shard.do(Tick(), shard.now + REST_S)
+    assert (state(shard, "w"), shard.shard.state.workers["w"].causes) == ("serving", ())
+
+
 # ── Retirement ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def state(shard: LoneShard, worker: str) -> str:
-    return shard.shard.state.workers[worker].config.state
 
 
 def test_a_retiring_worker_keeps_its_calls_and_gets_no_others() -> None:
@@ -195,3 +235,11 @@ def test_a_retiring_worker_drains_when_it_is_stopped() -> None:
     assert state(shard, "a") == "draining"
     shard.do(Retire("a", is_over=True))
     assert state(shard, "a") == "draining"
+
+
+def test_causes_of_long_ago_are_forgotten() -> None:
+    causes = next_causes((), "tenant a")
+    for _ in range(RECENT - 1):
+        causes = next_causes(causes, "")
+    assert causes == ("",) * (RECENT - 1) + ("tenant a",)
+    assert next_causes(causes, "") == ()

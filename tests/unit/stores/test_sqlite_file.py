@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -56,39 +57,42 @@ def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
         SqliteStore(path, RealClock())
 
 
-class Sync:
-    """What was done to the disk, in order."""
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    opened = SqliteStore(tmp_path / "store.db", RealClock())
+    yield opened
+    await opened.close()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.synced = threading.Event()
-        monkeypatch.setattr(database, "sync", lambda path: self.synced.set())
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """It is set when the file is synced to the disk."""
+    event = threading.Event()
+    monkeypatch.setattr(database, "sync", lambda path: event.set())
+    return event
 
 
 async def test_a_log_entry_is_synced_soon_and_without_its_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, synced: threading.Event, store: SqliteStore
 ) -> None:
-    seen = Sync(monkeypatch)
     monkeypatch.setattr(database, "SYNC_AFTER_S", 0.0)
-    store = SqliteStore(tmp_path / "store.db", RealClock())
     for position in range(3):
-        seen.synced.clear()
+        synced.clear()
         await store.log("s").append(position, b"x")
-        assert await asyncio.to_thread(seen.synced.wait, HANG_S)
-    await store.close()
+        assert await asyncio.to_thread(synced.wait, HANG_S)
 
 
-async def test_closing_syncs_what_is_not_synced_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Sync(monkeypatch)
+async def test_closing_syncs_what_is_not_synced_yet(
+    monkeypatch: pytest.MonkeyPatch, synced: threading.Event, store: SqliteStore
+) -> None:
     monkeypatch.setattr(database, "SYNC_AFTER_S", HANG_S)
-    store = SqliteStore(tmp_path / "store.db", RealClock())
     await store.log("s").append(0, b"x")
-    assert not seen.synced.is_set()
+    assert not synced.is_set()
     await store.close()
-    assert seen.synced.is_set()
+    assert synced.is_set()
 
 
-async def test_what_is_promised_is_synced_before_it_is_acknowledged(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.db", RealClock())
+async def test_what_is_promised_is_synced_before_it_is_acknowledged(store: SqliteStore) -> None:
 
     async def mode() -> object:
         """FULL is 2, NORMAL is 1."""
@@ -108,7 +112,6 @@ async def test_what_is_promised_is_synced_before_it_is_acknowledged(tmp_path: Pa
         await call
         assert await mode() == expected
     assert await store._database.read(lambda db: db.execute("PRAGMA journal_mode").fetchone()) == ("wal",)
-    await store.close()
 
 
 async def test_a_file_that_is_deleted_or_replaced_is_unavailable(tmp_path: Path) -> None:
@@ -127,10 +130,9 @@ async def test_a_file_that_is_deleted_or_replaced_is_unavailable(tmp_path: Path)
 
 
 async def test_a_file_that_another_process_keeps_locked_is_unavailable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore
 ) -> None:
     monkeypatch.setattr(database, "BUSY_S", 0.01)
-    store = SqliteStore(tmp_path / "store.db", RealClock())
     await store.log("s").append(0, b"x")
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -140,16 +142,14 @@ async def test_a_file_that_another_process_keeps_locked_is_unavailable(
     other.execute("ROLLBACK")
     assert await store.log("s").append(1, b"y") == b"y"
     other.close()
-    await store.close()
 
 
 async def test_waiting_writes_do_not_wait_for_a_lock_one_after_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore
 ) -> None:
     """With 5 s for each, the last of 1,024 would wait for an hour and a half."""
     monkeypatch.setattr(database, "BUSY_S", 0.05)
     monkeypatch.setattr(database, "QUEUED_MAX_S", 0.05)
-    store = SqliteStore(tmp_path / "store.db", RealClock())
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     statements: list[str] = []
@@ -159,40 +159,33 @@ async def test_waiting_writes_do_not_wait_for_a_lock_one_after_another(
     assert all(isinstance(error, StoreUnavailable) for error in ended)
     assert statements.count("BEGIN IMMEDIATE") < 5
     other.close()
-    await store.close()
 
 
-async def test_too_many_requests_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch, store: SqliteStore) -> None:
     monkeypatch.setattr(database, "PENDING_MAX", 3)
-    store = SqliteStore(tmp_path / "store.db", RealClock())
     calls = [store.log("s").append(number, b"x") for number in range(9)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert outcomes[:3] == [b"x"] * 3
     assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes[3:])
     assert await store.log("s").append(3, b"x") == b"x"
-    await store.close()
 
 
-async def test_a_closed_store_is_unavailable(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.db", RealClock())
+async def test_a_closed_store_is_unavailable(store: SqliteStore) -> None:
     await store.close()
     with pytest.raises(StoreUnavailable, match="closed"):
-        await store.log("s").append(0, b"x")
+        await store.log("s").last()
 
 
-async def test_a_cut_does_not_read_what_is_too_young(tmp_path: Path) -> None:
+async def test_a_cut_does_not_read_what_is_too_young(store: SqliteStore) -> None:
     """It is made every minute, and a day's entries stay: reading all of them would keep every append waiting."""
-    store = SqliteStore(tmp_path / "store.db", RealClock())
     await fill(store, 20_000, written_at=RealClock().now())
     steps: list[None] = []
     store._database._writer.set_progress_handler(lambda: steps.append(None), 1000)
     await store.log("s").cut(19_000)
     assert len(steps) < 20
-    await store.close()
 
 
-async def test_a_cut_of_many_entries_lets_appends_in_between(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.db", RealClock())
+async def test_a_cut_of_many_entries_lets_appends_in_between(store: SqliteStore) -> None:
     await fill(store, 5_000, written_at=0.0)
     statements: list[str] = []
     store._database._writer.set_trace_callback(statements.append)
@@ -201,7 +194,6 @@ async def test_a_cut_of_many_entries_lets_appends_in_between(tmp_path: Path) -> 
     assert await store.log("s").read(4_900, 1) == [b"x"]
     with pytest.raises(LogGap):
         await store.log("s").read(4_899)
-    await store.close()
 
 
 async def test_expired_items_are_deleted_by_later_writes(tmp_path: Path) -> None:

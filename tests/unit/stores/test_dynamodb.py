@@ -1,7 +1,9 @@
-"""A process with a wrong clock writes no entry to a log in DynamoDB, also if the clock has just jumped."""
+"""DynamoDB's log and requests: what a query sees, how long a request may take, and what a wrong clock may write."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -11,10 +13,82 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.errors import LogGap, StoreUnavailable
 from dispatcher.stores.dynamodb.log import DynamoLog
-from dispatcher.stores.dynamodb.requests import Reads, Requests
+from dispatcher.stores.dynamodb.requests import BUDGET_S, Reads, Requests
 from dispatcher.stores.dynamodb.server_time import OBSERVED_EVERY_S, ServerTime
+from dispatcher.stores.layout import entry_key
+from tests.conformance.store_world import FakeClock
+from tests.support.hang_guard import HANG_S
+
+
+class Queries:
+    """A query is no moment in time: what looks like a gap may have been written while it passed.
+
+    Answers each query with the entries that are visible to it. `asked`: the limit of each.
+    """
+
+    def __init__(self, *visible: set[int]) -> None:
+        self._visible = list(visible)
+        self.asked: list[int] = []
+
+    async def query(self, _partition: str, _condition: str, values: dict[str, str], limit: int) -> list[dict[str, Any]]:
+        self.asked.append(limit)
+        first = int(values[":from"])
+        chosen = sorted(number for number in self._visible.pop(0) if number >= first)
+        return [{**entry_key("s", number), "entry": b"%d" % number} for number in chosen[:limit]]
+
+
+def log_of(queries: Queries) -> DynamoLog:
+    return DynamoLog(None, queries, "s")  # type: ignore[arg-type]
+
+
+async def test_an_entry_that_was_written_behind_a_query_is_read_again() -> None:
+    queries = Queries({0, 1, 3}, {0, 1, 2, 3, 4})
+    assert list(await log_of(queries).read(0, 5)) == [b"0", b"1", b"2", b"3", b"4"]
+    assert queries.asked == [5, 3]
+
+
+async def test_a_query_that_meets_two_writes_is_repeated_twice() -> None:
+    queries = Queries({0, 2}, {0, 1, 2, 4}, {0, 1, 2, 3, 4})
+    assert list(await log_of(queries).read(0, 9)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(("first", "missing"), [(0, 2), (2, 2)])
+async def test_an_entry_that_is_missing_twice_is_a_gap(first: int, missing: int) -> None:
+    queries = Queries({0, 1, 3}, {0, 1, 3, 4})
+    with pytest.raises(LogGap, match=f"no entry {missing}"):
+        await log_of(queries).read(first)
+
+
+class HangingClient:
+    """Answers each request once it may."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.began, self.may_answer = threading.Event(), threading.Event()
+
+    def get_item(self, *, TableName: str, Key: str) -> dict[str, Any]:  # noqa: N803 - as boto3 has them
+        self.requests.append(Key)
+        self.began.set()
+        assert self.may_answer.wait(HANG_S)
+        return {}
+
+
+async def test_a_request_whose_time_is_over_is_not_sent() -> None:
+    """With a hundred requests ahead of it, each of them silent for seconds, its caller would wait for minutes."""
+    clock, client = FakeClock(), HangingClient()
+    requests = Requests(client, "table", clock, Random(1), 1, ServerTime())  # type: ignore[arg-type]
+    sent = [asyncio.create_task(requests.send("get_item", Key=key)) for key in ("first", "second")]
+    assert await asyncio.to_thread(client.began.wait, HANG_S)
+    clock.time += BUDGET_S + 1
+    client.may_answer.set()
+    assert await sent[0] == {}
+    with pytest.raises(StoreUnavailable, match="too slow"):
+        await sent[1]
+    assert client.requests == ["first"]
+    requests.close()
+
 
 HOUR_S = 3600.0
 
