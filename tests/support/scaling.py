@@ -221,20 +221,30 @@ def _worker_s(needed: Sequence[bool], start_s: float) -> float:
 
 @dataclass
 class CountedService:
+    """`fails`: the requests that are refused. `kept` and `leavers`: the arguments of each `keep`."""
+
     desired: int = 0
-    fails: bool = False
+    fails: set[str] = field(default_factory=set)
     reads: int = 0
     sets: list[int] = field(default_factory=list)
+    kept: list[list[str]] = field(default_factory=list)
+    leavers: list[str] = field(default_factory=list)
 
     async def count(self) -> ServiceCount:
-        if self.fails:
-            raise StoreUnavailable("no service")
+        self._check("count")
         self.reads += 1
         return ServiceCount(self.desired, self.desired)
 
     async def keep(self, workers: Sequence[str], leaver: str = "") -> None:
-        """Nothing to do: no worker stops."""
+        self._check("keep")
+        self.kept.append(sorted(workers))
+        self.leavers.append(leaver)
 
     async def set(self, workers: int) -> None:
+        self._check("set")
         self.desired = workers
         self.sets.append(workers)
+
+    def _check(self, request: str) -> None:
+        if request in self.fails:
+            raise StoreUnavailable(f"no {request}")

@@ -14,9 +14,11 @@ from dispatcher.model.answers import Collected
 from dispatcher.model.batches import Batch
 from dispatcher.model.commands import Offer, Waiting
 from dispatcher.model.errors import AnsweredError
+from dispatcher.model.kept import StoredAnswer
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.operations.batches.create import create
 from dispatcher.operations.batches.run import serve_batches
+from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.submit import Known, NewCall, submit
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import upload
@@ -74,6 +76,25 @@ async def followed(gate: Gate, tenant: str, key: str = "", **more: Any) -> Colle
         return await read(await accepted(gate, tenant, key, **more))
     except AnsweredError as error:
         return error
+
+
+async def take_slots(gate: Gate, max_tokens: int = 3, tenant: str = "b", **more: Any) -> asyncio.Future[list[Any]]:
+    """Let two calls run, which take both slots of the gate. Return what is done when they have ended."""
+    running = asyncio.gather(*(begun(gate, tenant, max_tokens=max_tokens, **more) for _ in range(2)))
+    await asyncio.sleep(0.01)
+    return running
+
+
+async def answered_again(gate: Gate, tenant: str, key: str, wait_s: float | None = None, **more: Any) -> StoredAnswer:
+    """Repeat a call whose key is known, and return its answer."""
+    known = await submitted(gate, tenant, key, **more)
+    assert isinstance(known, Known)
+    try:
+        answer = await result_of(more.get("context", gate.context), known, *([] if wait_s is None else [wait_s]))
+    finally:
+        known.leave()
+    assert answer is not None
+    return answer
 
 
 def begun(gate: Gate, tenant: str, key: str = "", **more: Any) -> asyncio.Task[Collected | AnsweredError]:

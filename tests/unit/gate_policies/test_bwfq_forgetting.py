@@ -8,11 +8,11 @@ import pytest
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.queues import Tenant
-from dispatcher.shard.state.indexes import CHECKED_MOST, GROUPS, PARTS, IdleTenants
+from dispatcher.shard.state.indexes import CHECKED_MOST, IDLE_GROUPS, IDLE_PARTS, IdleTenants
 from tests.support.world.labelled import T0, LabelledGate
 
 
-@pytest.mark.parametrize(("log_format", "most"), [(5, 2 * GROUPS), (6, 3 * GROUPS)])
+@pytest.mark.parametrize(("log_format", "most"), [(5, 2 * IDLE_GROUPS), (6, 3 * IDLE_GROUPS)])
 def test_ten_thousand_tenants_that_came_once_are_not_kept(log_format: int, most: int) -> None:
     gate = LabelledGate()
     gate.state.format = log_format
@@ -37,9 +37,9 @@ def test_an_entry_checks_few_tenants_and_each_comes_in_turn() -> None:
 def test_in_a_second_as_many_parts_come_as_a_group_has() -> None:
     idle = IdleTenants()
     parts = [list(idle.due_parts(number, T0 + number / 100, T0 + (number + 1) / 100)) for number in range(100)]
-    assert sum(map(len, parts)) == PARTS
+    assert sum(map(len, parts)) == IDLE_PARTS
     assert not list(idle.due_parts(0, T0, T0))
-    assert len(list(idle.due_parts(0, T0, T0 + 3600.0))) == GROUPS * PARTS
+    assert len(list(idle.due_parts(0, T0, T0 + 3600.0))) == IDLE_GROUPS * IDLE_PARTS
 
 
 def test_those_with_a_guarantee_are_kept_until_their_buckets_are_full() -> None:
@@ -49,7 +49,7 @@ def test_those_with_a_guarantee_are_kept_until_their_buckets_are_full() -> None:
         gate.arrive(f"t{number}", f"i{number}", 50.0, T0 + number)
         gate.settle(f"i{number}", 50.0, T0 + number)
     # A bucket charged with 50 at rate 1 is full again 50 s later; its group is looked at within 64 s after that.
-    assert 50 <= len(gate.state.tenants) <= 50 + 2 * GROUPS
+    assert 50 <= len(gate.state.tenants) <= 50 + 2 * IDLE_GROUPS
     assert gate.clocks_of("t1999").tat == T0 + 1999 - 100.0 + 50.0
 
 

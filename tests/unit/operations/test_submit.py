@@ -28,7 +28,7 @@ from dispatcher.model.requests import Endpoint, Request
 from dispatcher.operations.calls.answer import result_of
 from dispatcher.operations.calls.call import item_of, order_of
 from dispatcher.operations.calls.ends import error_of_refused
-from dispatcher.operations.calls.results import is_retryable, latest
+from dispatcher.operations.calls.results import is_retryable, latest_of_key
 from dispatcher.operations.calls.submit import Known, NewCall
 from dispatcher.operations.limits import DURABLE_REFUSED_S
 from dispatcher.policies.clocks import Share
@@ -310,7 +310,7 @@ async def test_a_lost_call_is_tried_again_before_its_deadline_and_has_expired_af
     again = await followed(gate, "a", "lost")
     assert isinstance(again, Collected)
     item = await gate.item("a", "lost~1")
-    assert (await latest(gate.context, "a", "lost")) == item
+    assert (await latest_of_key(gate.context, "a", "lost")) == item
     for call_id in list(gate.shard.shard.state.calls):
         gate.shard.decide_cancel(call_id)
     await gate.quiet()
@@ -334,8 +334,8 @@ async def test_a_shed_key_is_served_when_it_comes_back(gate: Gate) -> None:
     assert isinstance(again, Known)
     assert again.invocation.answer is not None
     assert again.invocation.answer.outcome == "done", "and is one invocation ever after"
-    assert await latest(gate.context, "a", "k") == again.invocation
-    assert await latest(gate.context, "a", "never") is None
+    assert await latest_of_key(gate.context, "a", "k") == again.invocation
+    assert await latest_of_key(gate.context, "a", "never") is None
     assert gate.spent("a") == 16.0
 
 

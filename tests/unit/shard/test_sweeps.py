@@ -33,7 +33,7 @@ def test_the_next_deadline_is_right_during_a_sweep(seed: int, monkeypatch: pytes
         sweeping += bool(heap._old)
         waiting = [each.terms.deadline_at for each in calls.values()]
         assert heap.next() == min(waiting, default=inf)
-        assert len(heap) <= 3 * len(calls) + 2 * indexes.SLACK
+        assert len(heap) <= 3 * len(calls) + 2 * indexes.DEADLINES_SLACK
         if number % 100 == 0:
             now = random.uniform(0, 100)
             due = heap.take_due(now)
