@@ -1,5 +1,7 @@
 """An event loop in virtual time: its clock jumps to the next timer, so that hours of waiting take no time.
 
+An async test that is marked `virtual_time` runs on such a loop.
+
 The selector jumps where a real loop would sleep. Real events (a thread that reports, a socket) are still seen; if no
 timer is set, the loop waits for them like any other.
 """
@@ -8,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 START = 1_000_000.0
@@ -91,3 +95,10 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Give pytest-asyncio the loop of a test."""
+    if item.get_closest_marker("virtual_time"):
+        return {"virtual": VirtualTimeLoop}
+    return {"real": asyncio.new_event_loop}

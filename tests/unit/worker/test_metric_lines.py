@@ -22,10 +22,11 @@ from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingSta
 from gpu_worker.service.executions.tally import FIRST_TOKENS_MAX, Tally
 from gpu_worker.service.metric_lines import MetricLines
 from tests.support.emf import DIMENSIONS_MAX, METRICS_MAX, Series, parse, series_in
-from tests.support.virtual_time import run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.metric_lines import write_metrics
 from tests.support.worker.scripted_engine import FailingEngine, ScriptedEngine
+
+pytestmark = pytest.mark.virtual_time
 
 TENANT = "canary-tenant-3317"
 DIMENSIONS = (("model", "scripted"), ("pool", "gpus"), ("service", "headgate"))
@@ -66,14 +67,11 @@ def test_the_namespace_is_the_one_of_the_stack(
     assert {series.namespace for series in series_in(capsys.readouterr().out)} == {"staging"}
 
 
-def test_the_first_lines_have_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
-    async def story() -> None:
-        harness = WorkerHarness(EngineWithCounts())
-        await harness.execute(order(tenant=TENANT))
-        harness.executions.watch.sheds[Tier.BACKGROUND] += 5
-        lines_of(harness).write()
-
-    run(story())
+async def test_the_first_lines_have_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    harness = WorkerHarness(EngineWithCounts())
+    await harness.execute(order(tenant=TENANT))
+    harness.executions.watch.sheds[Tier.BACKGROUND] += 5
+    lines_of(harness).write()
     written = capsys.readouterr().out
     assert values(written) == {
         "engine_running": (1,),
@@ -96,17 +94,14 @@ def test_the_first_lines_have_every_metric(capsys: pytest.CaptureFixture[str]) -
     assert TENANT not in written
 
 
-def test_counts_are_those_of_the_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    async def story() -> None:
-        harness = WorkerHarness(engine := EngineWithCounts())
-        lines = lines_of(harness)
-        lines.write()
-        engine.counts.native += 7
-        await harness.execute(order())
-        lines.write()
-        lines.write()
-
-    run(story())
+async def test_counts_are_those_of_the_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    harness = WorkerHarness(engine := EngineWithCounts())
+    lines = lines_of(harness)
+    lines.write()
+    engine.counts.native += 7
+    await harness.execute(order())
+    lines.write()
+    lines.write()
     found = values(capsys.readouterr().out)
     assert found["preempted_natively"] == (2, 7, 0)
     assert found["output_tokens_generated"] == (0, 3, 0)
@@ -114,51 +109,39 @@ def test_counts_are_those_of_the_interval(capsys: pytest.CaptureFixture[str]) ->
     assert found["worker_ttft_ms"] == (100,)
 
 
-def test_a_request_that_fails_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    async def story() -> None:
-        harness = WorkerHarness(FailingEngine(EngineError("engine_failed", "broken"), after=1))
-        await harness.execute(order())
-        refusing = WorkerHarness(FailingEngine(EngineError("invalid_request", "no"), after=1))
-        await refusing.execute(order())
-        for each in (harness, refusing):
-            lines_of(each).write()
-
-    run(story())
+async def test_a_request_that_fails_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    harness = WorkerHarness(FailingEngine(EngineError("engine_failed", "broken"), after=1))
+    await harness.execute(order())
+    refusing = WorkerHarness(FailingEngine(EngineError("invalid_request", "no"), after=1))
+    await refusing.execute(order())
+    for each in (harness, refusing):
+        lines_of(each).write()
     assert values(capsys.readouterr().out)["failed_on_worker"] == (1, 0)
 
 
-def test_lines_are_written_each_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    async def story() -> None:
-        harness = WorkerHarness()
-        task = asyncio.ensure_future(lines_of(harness).run())
-        await harness.clock.sleep(3 * 60 + 1)
-        task.cancel()
-
-    run(story())
+async def test_lines_are_written_each_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    harness = WorkerHarness()
+    task = asyncio.ensure_future(lines_of(harness).run())
+    await harness.clock.sleep(3 * 60 + 1)
+    task.cancel()
     assert len(values(capsys.readouterr().out)["engine_running"]) == 3
 
 
-def test_many_first_tokens_take_several_short_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    async def story() -> None:
-        harness = WorkerHarness()
-        harness.executions.tally.first_token_ms.extend(1234.5 + number for number in range(FIRST_TOKENS_MAX + 9))
-        lines_of(harness).write()
-
-    run(story())
+async def test_many_first_tokens_take_several_short_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    harness = WorkerHarness()
+    harness.executions.tally.first_token_ms.extend(1234.5 + number for number in range(FIRST_TOKENS_MAX + 9))
+    lines_of(harness).write()
     written = capsys.readouterr().out
     assert max(len(line) for line in written.splitlines()) < 4096
     assert values(written)["worker_ttft_ms"] == tuple(1243.5 + number for number in range(FIRST_TOKENS_MAX))
 
 
-def test_an_error_does_not_end_the_worker(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_error_does_not_end_the_worker(capsys: pytest.CaptureFixture[str]) -> None:
     class Broken(ScriptedEngine):
         def stats(self) -> EngineStats:
             raise RuntimeError
 
-    async def story() -> None:
-        lines_of(WorkerHarness(Broken())).write()
-
-    run(story())
+    lines_of(WorkerHarness(Broken())).write()
     assert capsys.readouterr().out == ""
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from gpu_worker.service.spot_notice import LAST_S, READ_EVERY_S, SpotNotice
 from tests.support.hang_guard import HANG_S
-from tests.support.virtual_time import START, LoopClock, run
+from tests.support.virtual_time import START, LoopClock
 
 SCRIPT = Path(__file__).parents[3] / "infra" / "fleet" / "spot_notice.sh"
 TOKEN = "a-token"
@@ -25,49 +25,43 @@ def write(path: Path, ends_at: float) -> None:
     path.write_text(json.dumps({"action": "terminate", "time": moment}))
 
 
-def test_a_notice_is_announced_at_once_and_the_last_moment_before_the_end(tmp_path: Path) -> None:
-    async def story() -> tuple[float, float]:
-        clock = LoopClock()
-        notice = SpotNotice(tmp_path / "notice", clock)
-        watching = asyncio.ensure_future(notice.watch())
-        await asyncio.sleep(30)
-        assert not notice.announced.is_set()
-        write(notice.path, clock.now() + 120)
-        await notice.announced.wait()
-        announced = clock.now() - START
-        await watching
-        assert notice.last_moment.is_set()
-        return announced, clock.now() - START
-
-    announced, last = run(story())
+@pytest.mark.virtual_time
+async def test_a_notice_is_announced_at_once_and_the_last_moment_before_the_end(tmp_path: Path) -> None:
+    clock = LoopClock()
+    notice = SpotNotice(tmp_path / "notice", clock)
+    watching = asyncio.ensure_future(notice.watch())
+    await asyncio.sleep(30)
+    assert not notice.announced.is_set()
+    write(notice.path, clock.now() + 120)
+    await notice.announced.wait()
+    announced = clock.now() - START
+    await watching
+    assert notice.last_moment.is_set()
+    last = clock.now() - START
     assert 30 <= announced <= 30 + 2 * READ_EVERY_S
     assert 149 - LAST_S <= last <= 151 - LAST_S
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"action": "stop"}', '{"time": 3}', '{"time": "soon"}'])
-def test_what_is_no_notice_announces_nothing(tmp_path: Path, text: str) -> None:
-    async def story() -> None:
-        notice = SpotNotice(tmp_path / "notice", LoopClock())
-        notice.path.write_text(text)
-        watching = asyncio.ensure_future(notice.watch())
-        await asyncio.sleep(30)
-        assert not notice.announced.is_set()
-        watching.cancel()
-
-    run(story())
+@pytest.mark.virtual_time
+async def test_what_is_no_notice_announces_nothing(tmp_path: Path, text: str) -> None:
+    notice = SpotNotice(tmp_path / "notice", LoopClock())
+    notice.path.write_text(text)
+    watching = asyncio.ensure_future(notice.watch())
+    await asyncio.sleep(30)
+    assert not notice.announced.is_set()
+    watching.cancel()
 
 
-def test_a_notice_of_an_earlier_life_announces_nothing(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = LoopClock()
-        notice = SpotNotice(tmp_path / "notice", clock)
-        write(notice.path, clock.now() - 1)
-        watching = asyncio.ensure_future(notice.watch())
-        await asyncio.sleep(30)
-        assert not notice.announced.is_set()
-        watching.cancel()
-
-    run(story())
+@pytest.mark.virtual_time
+async def test_a_notice_of_an_earlier_life_announces_nothing(tmp_path: Path) -> None:
+    clock = LoopClock()
+    notice = SpotNotice(tmp_path / "notice", clock)
+    write(notice.path, clock.now() - 1)
+    watching = asyncio.ensure_future(notice.watch())
+    await asyncio.sleep(30)
+    assert not notice.announced.is_set()
+    watching.cancel()
 
 
 class Metadata(BaseHTTPRequestHandler):

@@ -16,10 +16,12 @@ from dispatcher.model.worker_protocol import Finished, WorkOrder
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.service.agent import OFFER_S, AgentSettings
-from tests.support.virtual_time import START, LoopClock, run
+from tests.support.virtual_time import START, LoopClock
 from tests.support.worker.gate import DecidingGate
 from tests.support.worker.harness import SLOTS, WorkerHarness, order
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
+
+pytestmark = pytest.mark.virtual_time
 
 PROCESS = "pppppppppppp"
 HEARTBEAT_S = 1.2 * AgentSettings().heartbeat_s
@@ -64,51 +66,42 @@ def used(gate: AcceptingGate) -> tuple[int, int]:
     return sum(row.input_tokens for row in rows), sum(row.output_tokens for row in rows)
 
 
-def test_the_last_event_the_record_and_the_charge_agree() -> None:
-    async def story() -> None:
-        async with serving() as (harness, gate):
-            offered = await gate.accept(1)
-            (*_, last) = await harness.execute(work(offered))
-            assert last == Finished("length", 5, 3)
-            assert await gate.do(Status(offered.id)) == Over(offered.id, 1, "done", 5, 3)
-            assert used(gate) == (5, 3)
-
-    run(story())
+async def test_the_last_event_the_record_and_the_charge_agree() -> None:
+    async with serving() as (harness, gate):
+        offered = await gate.accept(1)
+        (*_, last) = await harness.execute(work(offered))
+        assert last == Finished("length", 5, 3)
+        assert await gate.do(Status(offered.id)) == Over(offered.id, 1, "done", 5, 3)
+        assert used(gate) == (5, 3)
 
 
-def test_a_caller_that_leaves_is_charged_to_the_token_and_its_slot_goes_to_the_next() -> None:
-    async def story() -> None:
-        async with serving() as (harness, gate):
-            offers = [await gate.accept(number) for number in range(SLOTS)]
-            assert isinstance(await gate.do(gate.new_call(SLOTS)), Waiting)
-            lines = harness.lines(work(offers[0], max_tokens=400))
-            for _ in range(5):
-                await anext(lines)
-            await lines.aclose()
-            await asyncio.sleep(0.5)
-            assert await gate.do(Status(offers[0].id)) == Over(offers[0].id, 1, "cancelled", *used(gate))
-            assert used(gate) == (5, harness.engine.generated)
-            assert isinstance(await gate.do(Status(f"{PROCESS}-{SLOTS}")), Offer)
-
-    run(story())
+async def test_a_caller_that_leaves_is_charged_to_the_token_and_its_slot_goes_to_the_next() -> None:
+    async with serving() as (harness, gate):
+        offers = [await gate.accept(number) for number in range(SLOTS)]
+        assert isinstance(await gate.do(gate.new_call(SLOTS)), Waiting)
+        lines = harness.lines(work(offers[0], max_tokens=400))
+        for _ in range(5):
+            await anext(lines)
+        await lines.aclose()
+        await asyncio.sleep(0.5)
+        assert await gate.do(Status(offers[0].id)) == Over(offers[0].id, 1, "cancelled", *used(gate))
+        assert used(gate) == (5, harness.engine.generated)
+        assert isinstance(await gate.do(Status(f"{PROCESS}-{SLOTS}")), Offer)
 
 
-def test_an_offer_that_is_not_begun_suspends_its_process_and_frees_the_slot() -> None:
-    async def story() -> None:
-        async with serving() as (harness, gate):
-            offered = await gate.accept(1)
-            await asyncio.sleep(OFFER_S + HEARTBEAT_S + 0.5)
-            assert ProcessSet(PROCESS, "silent") in gate.facts
-            (returned,) = [fact for fact in gate.facts if isinstance(fact, Returned)]
-            assert (returned.reason, returned.counted) == ("not_begun", False)
-            assert isinstance(await gate.do(Status(offered.id)), Waiting)
-            assert (await harness.call(work(offered)).finished()).status == 409
-            assert not harness.outbox.live()
-
-    run(story())
+async def test_an_offer_that_is_not_begun_suspends_its_process_and_frees_the_slot() -> None:
+    async with serving() as (harness, gate):
+        offered = await gate.accept(1)
+        await asyncio.sleep(OFFER_S + HEARTBEAT_S + 0.5)
+        assert ProcessSet(PROCESS, "silent") in gate.facts
+        (returned,) = [fact for fact in gate.facts if isinstance(fact, Returned)]
+        assert (returned.reason, returned.counted) == ("not_begun", False)
+        assert isinstance(await gate.do(Status(offered.id)), Waiting)
+        assert (await harness.call(work(offered)).finished()).status == 409
+        assert not harness.outbox.live()
 
 
-def test_an_engine_that_fails_at_once_gives_the_call_back_and_it_is_offered_again() -> None:
+async def test_an_engine_that_fails_at_once_gives_the_call_back_and_it_is_offered_again() -> None:
     class FailsOnce(ScriptedEngine):
         async def generate(self, request):  # type: ignore[no-untyped-def]
             if not self.requests:
@@ -117,21 +110,18 @@ def test_an_engine_that_fails_at_once_gives_the_call_back_and_it_is_offered_agai
             async for event in super().generate(request):
                 yield event
 
-    async def story() -> None:
-        async with serving(FailsOnce()) as (harness, gate):
-            offered = await gate.accept(1)
-            (refused,) = await harness.execute(work(offered))
-            assert not refused.final  # type: ignore[union-attr]
-            again = await gate.do(Status(offered.id))
-            assert isinstance(again, Offer)
-            assert again.attempt == 2
-            assert isinstance((await harness.execute(work(again)))[-1], Finished)
-            assert used(gate) == (5, 3)
-
-    run(story())
+    async with serving(FailsOnce()) as (harness, gate):
+        offered = await gate.accept(1)
+        (refused,) = await harness.execute(work(offered))
+        assert not refused.final  # type: ignore[union-attr]
+        again = await gate.do(Status(offered.id))
+        assert isinstance(again, Offer)
+        assert again.attempt == 2
+        assert isinstance((await harness.execute(work(again)))[-1], Finished)
+        assert used(gate) == (5, 3)
 
 
-def test_a_call_waits_while_a_dead_engine_is_replaced() -> None:
+async def test_a_call_waits_while_a_dead_engine_is_replaced() -> None:
     class Dies(ScriptedEngine):
         async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
             await asyncio.sleep(0.1)
@@ -142,85 +132,69 @@ def test_a_call_waits_while_a_dead_engine_is_replaced() -> None:
         await asyncio.sleep(30)
         return make()
 
-    async def story() -> None:
-        engines = iter((Dies(), ScriptedEngine()))
-        engine = SupervisedEngine(lambda: next(engines), LoopClock(), apart=slowly)
-        await engine.start()
-        async with serving(engine) as (harness, gate):  # type: ignore[arg-type]
-            harness.executions.engine_serves, harness.agent.engine_changed = engine.serves, engine.changed
-            gate.answers_s = 0.01
-            state = await gate.do(gate.new_call(1))
-            while not isinstance(state, Over):
-                if isinstance(state, Offer):
-                    await harness.execute(work(state))
-                await asyncio.sleep(0.01)
-                state = await gate.do(Status(f"{PROCESS}-1"))
-            assert state.outcome == "done"
-        await engine.stop()
-
-    run(story())
+    engines = iter((Dies(), ScriptedEngine()))
+    engine = SupervisedEngine(lambda: next(engines), LoopClock(), apart=slowly)
+    await engine.start()
+    async with serving(engine) as (harness, gate):  # type: ignore[arg-type]
+        harness.executions.engine_serves, harness.agent.engine_changed = engine.serves, engine.changed
+        gate.answers_s = 0.01
+        state = await gate.do(gate.new_call(1))
+        while not isinstance(state, Over):
+            if isinstance(state, Offer):
+                await harness.execute(work(state))
+            await asyncio.sleep(0.01)
+            state = await gate.do(Status(f"{PROCESS}-1"))
+        assert state.outcome == "done"
+    await engine.stop()
 
 
-def test_a_durable_call_is_answered_though_its_caller_left() -> None:
-    async def story() -> None:
-        async with serving() as (harness, gate):
-            offered = await gate.accept(1, durable=True)
-            lines = harness.lines(work(offered, durable=True))
-            await anext(lines)
-            await lines.aclose()
-            await harness.executions.idle()
-            assert await gate.do(Status(offered.id)) == Over(offered.id, 1, "done", 5, 3)
-            assert json.loads(gate.ended[0].answer)["choices"][0]["text"] == "xxx"
-
-    run(story())
+async def test_a_durable_call_is_answered_though_its_caller_left() -> None:
+    async with serving() as (harness, gate):
+        offered = await gate.accept(1, durable=True)
+        lines = harness.lines(work(offered, durable=True))
+        await anext(lines)
+        await lines.aclose()
+        await harness.executions.idle()
+        assert await gate.do(Status(offered.id)) == Over(offered.id, 1, "done", 5, 3)
+        assert json.loads(gate.ended[0].answer)["choices"][0]["text"] == "xxx"
 
 
 @pytest.mark.parametrize("away_s", [3.0, 60.0])
-def test_an_outage_loses_no_charge_and_a_repeat_adds_none(away_s: float) -> None:
-    async def story() -> None:
-        async with serving() as (harness, gate):
-            offered = await gate.accept(1)
-            reading = harness.start(work(offered))
-            await asyncio.sleep(0.1)
-            gate.loses_reply = True
-            await asyncio.sleep(1)
-            gate.away = True
-            await asyncio.sleep(away_s)
-            gate.away = gate.loses_reply = False
-            assert json.loads((await reading)[-1])["event"] == "finished"
-            assert used(gate) == (5, 3)
-            assert [end.outcome for end in gate.ended] == ["done"]
-
-    run(story())
+async def test_an_outage_loses_no_charge_and_a_repeat_adds_none(away_s: float) -> None:
+    async with serving() as (harness, gate):
+        offered = await gate.accept(1)
+        reading = harness.start(work(offered))
+        await asyncio.sleep(0.1)
+        gate.loses_reply = True
+        await asyncio.sleep(1)
+        gate.away = True
+        await asyncio.sleep(away_s)
+        gate.away = gate.loses_reply = False
+        assert json.loads((await reading)[-1])["event"] == "finished"
+        assert used(gate) == (5, 3)
+        assert [end.outcome for end in gate.ended] == ["done"]
 
 
-def test_a_worker_that_drains_leaves_nothing_behind() -> None:
-    async def story() -> None:
-        async with serving() as (harness, gate):
-            offered, unbegun = await gate.accept(1), await gate.accept(2)
-            reading = harness.start(work(offered, max_tokens=50))
-            await asyncio.sleep(0.2)
-            harness.stop.set()
-            await harness.serving
-            assert json.loads((await reading)[-1])["event"] == "finished"
-            assert isinstance(await gate.do(Status(unbegun.id)), Waiting)
-            assert not gate.shard.fleet()
-
-    run(story())
+async def test_a_worker_that_drains_leaves_nothing_behind() -> None:
+    async with serving() as (harness, gate):
+        offered, unbegun = await gate.accept(1), await gate.accept(2)
+        reading = harness.start(work(offered, max_tokens=50))
+        await asyncio.sleep(0.2)
+        harness.stop.set()
+        await harness.serving
+        assert json.loads((await reading)[-1])["event"] == "finished"
+        assert isinstance(await gate.do(Status(unbegun.id)), Waiting)
+        assert not gate.shard.fleet()
 
 
-def test_an_attempt_that_was_given_away_is_neither_charged_twice_nor_answered() -> None:
+async def test_an_attempt_that_was_given_away_is_neither_charged_twice_nor_answered() -> None:
     """As after a lease that ended: another attempt owns the call."""
-
-    async def story() -> None:
-        async with serving() as (harness, gate):
-            offered = await gate.accept(1)
-            reading = harness.start(work(offered))
-            await asyncio.sleep(0.05)
-            await gate.do(Return(offered.id, 1, "lost", "w"))
-            assert json.loads((await reading)[-1])["event"] == "token"
-            assert gate.ended == []
-            assert used(gate) == (0, 0)
-            assert not isinstance(await gate.do(Status(offered.id)), Unknown)
-
-    run(story())
+    async with serving() as (harness, gate):
+        offered = await gate.accept(1)
+        reading = harness.start(work(offered))
+        await asyncio.sleep(0.05)
+        await gate.do(Return(offered.id, 1, "lost", "w"))
+        assert json.loads((await reading)[-1])["event"] == "token"
+        assert gate.ended == []
+        assert used(gate) == (0, 0)
+        assert not isinstance(await gate.do(Status(offered.id)), Unknown)

@@ -21,6 +21,8 @@ from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker.connections import Posted, ScriptedAnswer, ScriptedConnections
 from tests.support.worker.harness import SECRET, SECRETS, WorkerHarness, offer, order
 
+pytestmark = pytest.mark.virtual_time
+
 WHOLE = [
     encode_event(Started(1)),
     encode_event(Alive()),
@@ -134,14 +136,11 @@ def test_a_valid_retry_after_is_passed_on(sent: object, known: float | None) -> 
     )
 
 
-def test_a_tenants_cache_salt_is_its_own_and_the_secrets() -> None:
-    async def story() -> list[str]:
-        harness = WorkerHarness()
-        for name, tenant in (("1", "a"), ("2", "a"), ("3", "b")):
-            await harness.execute(order(name, tenant=tenant, cache_salt="the client's"))
-        return [request.cache_salt for request in harness.engine.requests]
-
-    mine, mine_again, others = run(story())
+async def test_a_tenants_cache_salt_is_its_own_and_the_secrets() -> None:
+    harness = WorkerHarness()
+    for name, tenant in (("1", "a"), ("2", "a"), ("3", "b")):
+        await harness.execute(order(name, tenant=tenant, cache_salt="the client's"))
+    mine, mine_again, others = [request.cache_salt for request in harness.engine.requests]
     assert mine == mine_again == cache_salt("a", SECRET)
     assert re.fullmatch(r"[0-9a-f]{64}", mine)
     assert len({mine, others, cache_salt("a", b"another fleet's secret")}) == 3
@@ -188,24 +187,17 @@ def test_an_answer_is_read_to_its_end_so_that_its_connection_serves_the_next() -
     assert answer.is_closed
 
 
-def test_but_not_waited_for() -> None:
-    async def story() -> float:
-        answer = ScriptedAnswer(*WHOLE, then_s=1000)
-        assert [event async for event in client_of(answer).execute(OFFER, order())] == EVENTS
-        assert answer.is_closed
-        return asyncio.get_running_loop().time() - START
-
-    assert run(story()) == pytest.approx(CLOSING_S)
+async def test_but_not_waited_for() -> None:
+    answer = ScriptedAnswer(*WHOLE, then_s=1000)
+    assert [event async for event in client_of(answer).execute(OFFER, order())] == EVENTS
+    assert answer.is_closed
+    assert asyncio.get_running_loop().time() - START == pytest.approx(CLOSING_S)
 
 
-def test_closing_the_generator_closes_the_connection() -> None:
-    async def story() -> ScriptedAnswer:
-        answer = ScriptedAnswer(*WHOLE)
-        events = client_of(answer).execute(OFFER, order())
-        await anext(events)
-        await events.aclose()
-        return answer
-
-    answer = run(story())
+async def test_closing_the_generator_closes_the_connection() -> None:
+    answer = ScriptedAnswer(*WHOLE)
+    events = client_of(answer).execute(OFFER, order())
+    await anext(events)
+    await events.aclose()
     assert answer.is_closed
     assert not answer.was_read_to_end

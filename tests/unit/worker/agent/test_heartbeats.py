@@ -15,44 +15,40 @@ from tests.support.worker.harness import IDENTITY, WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
 from tests.support.worker.serving import HEARTBEAT_S, LONG, SETTINGS, serving
 
+pytestmark = pytest.mark.virtual_time
+
 
 class TestHeartbeats:
-    def test_they_tell_its_load_and_its_live_attempts(self) -> None:
-        async def story() -> None:
-            async with serving(WorkerHarness()) as harness:
-                reading = harness.start(LONG)
-                harness.engine.waiting = 3
-                await asyncio.sleep(60)
-                seen = harness.gate.heartbeats[-1]
-                assert (seen.worker, seen.url, seen.slots) == ("w", "http://w", 2)
-                assert (seen.kv_use, seen.queue_length, seen.live, seen.draining) == (0.5, 3, ("i#1",), False)
-                assert seen.service_per_s == pytest.approx(20, rel=0.1)  # 2 each 0.1 s
-                assert not reading.done()
-                reading.cancel()
+    async def test_they_tell_its_load_and_its_live_attempts(self) -> None:
+        async with serving(WorkerHarness()) as harness:
+            reading = harness.start(LONG)
+            harness.engine.waiting = 3
+            await asyncio.sleep(60)
+            seen = harness.gate.heartbeats[-1]
+            assert (seen.worker, seen.url, seen.slots) == ("w", "http://w", 2)
+            assert (seen.kv_use, seen.queue_length, seen.live, seen.draining) == (0.5, 3, ("i#1",), False)
+            assert seen.service_per_s == pytest.approx(20, rel=0.1)  # 2 each 0.1 s
+            assert not reading.done()
+            reading.cancel()
 
-        run(story())
+    async def test_an_attempt_whose_report_is_under_way_is_live(self) -> None:
+        async with serving(WorkerHarness()) as harness:
+            whole = harness.gate.do
 
-    def test_an_attempt_whose_report_is_under_way_is_live(self) -> None:
-        async def story() -> None:
-            async with serving(WorkerHarness()) as harness:
-                whole = harness.gate.do
+            async def ends_get_lost(command: Command) -> Outcome:
+                if not isinstance(command, Report):
+                    raise StoreUnavailable()
+                return await whole(command)
 
-                async def ends_get_lost(command: Command) -> Outcome:
-                    if not isinstance(command, Report):
-                        raise StoreUnavailable()
-                    return await whole(command)
-
-                harness.gate.do = ends_get_lost  # type: ignore[method-assign]
-                harness.start(order())
-                await asyncio.sleep(10)
-                assert harness.executions.running() == frozenset()
-                assert harness.gate.heartbeats[-1].live == ("i#1",)
-                harness.gate.do = whole  # type: ignore[method-assign]
-                await asyncio.sleep(10)
-                assert not harness.gate.heartbeats[-1].live
-                assert [end.outcome for end in harness.gate.ended] == ["done"]
-
-        run(story())
+            harness.gate.do = ends_get_lost  # type: ignore[method-assign]
+            harness.start(order())
+            await asyncio.sleep(10)
+            assert harness.executions.running() == frozenset()
+            assert harness.gate.heartbeats[-1].live == ("i#1",)
+            harness.gate.do = whole  # type: ignore[method-assign]
+            await asyncio.sleep(10)
+            assert not harness.gate.heartbeats[-1].live
+            assert [end.outcome for end in harness.gate.ended] == ["done"]
 
     def test_they_are_jittered(self) -> None:
         async def story(seed: int) -> list[float]:
@@ -75,75 +71,57 @@ class TestHeartbeats:
         assert all(0.8 * SETTINGS.heartbeat_s <= gap <= HEARTBEAT_S + 0.001 for gap in one + other)
 
     @pytest.mark.parametrize("error", [StoreUnavailable, RuntimeError])
-    def test_an_error_does_not_end_them(self, error: type[Exception]) -> None:
-        async def story() -> None:
-            async with serving(WorkerHarness()) as harness:
-                harness.gate.error, harness.gate.away = error, True
-                await asyncio.sleep(5)
-                harness.gate.away = False
-                seen = len(harness.gate.heartbeats)
-                await asyncio.sleep(5)
-                assert len(harness.gate.heartbeats) >= seen + 4
-                assert harness.executions.accepting
+    async def test_an_error_does_not_end_them(self, error: type[Exception]) -> None:
+        async with serving(WorkerHarness()) as harness:
+            harness.gate.error, harness.gate.away = error, True
+            await asyncio.sleep(5)
+            harness.gate.away = False
+            seen = len(harness.gate.heartbeats)
+            await asyncio.sleep(5)
+            assert len(harness.gate.heartbeats) >= seen + 4
+            assert harness.executions.accepting
 
-        run(story())
-
-    def test_while_its_engine_is_replaced_it_says_that_it_drains(self) -> None:
-        async def story() -> None:
-            async with serving(WorkerHarness()) as harness:
-                harness.executions.engine_serves = lambda: False
-                await asyncio.sleep(2)
-                assert harness.gate.heartbeats[-1].draining
-                harness.executions.engine_serves = lambda: True
-                await asyncio.sleep(2)
-                assert not harness.gate.heartbeats[-1].draining
-
-        run(story())
+    async def test_while_its_engine_is_replaced_it_says_that_it_drains(self) -> None:
+        async with serving(WorkerHarness()) as harness:
+            harness.executions.engine_serves = lambda: False
+            await asyncio.sleep(2)
+            assert harness.gate.heartbeats[-1].draining
+            harness.executions.engine_serves = lambda: True
+            await asyncio.sleep(2)
+            assert not harness.gate.heartbeats[-1].draining
 
 
 class TestJoining:
-    def test_it_tries_again_while_the_gate_is_away(self) -> None:
-        async def story() -> None:
-            harness = WorkerHarness()
-            harness.gate.away = True
-            joining = asyncio.ensure_future(harness.agent.join())
-            await asyncio.sleep(20)
-            assert not joining.done()
-            harness.gate.away = False
-            await joining
-            assert len(harness.gate.heartbeats) == 1
-
-        run(story())
+    async def test_it_tries_again_while_the_gate_is_away(self) -> None:
+        harness = WorkerHarness()
+        harness.gate.away = True
+        joining = asyncio.ensure_future(harness.agent.join())
+        await asyncio.sleep(20)
+        assert not joining.done()
+        harness.gate.away = False
+        await joining
+        assert len(harness.gate.heartbeats) == 1
 
     @pytest.mark.parametrize("hangs_s", [0.0, 1000.0])
-    def test_and_not_for_ever(self, hangs_s: float) -> None:
-        async def story() -> float:
-            harness = WorkerHarness()
-            harness.gate.away, harness.gate.hangs_s = True, hangs_s
-            with pytest.raises(StoreUnavailable, match="60 s"):
-                await harness.agent.join()
-            return harness.clock.now() - START
-
-        assert SETTINGS.join_s / 2 < run(story()) <= SETTINGS.join_s + SETTINGS.answer_s
-
-
-def test_an_answer_of_another_kind_is_none() -> None:
-    async def story() -> bool:
+    async def test_and_not_for_ever(self, hangs_s: float) -> None:
         harness = WorkerHarness()
-
-        async def done(command: Command) -> Outcome:
-            return Done()
-
-        harness.gate.do = done  # type: ignore[method-assign]
-        return await harness.agent.heartbeat()
-
-    assert not run(story())
+        harness.gate.away, harness.gate.hangs_s = True, hangs_s
+        with pytest.raises(StoreUnavailable, match="60 s"):
+            await harness.agent.join()
+        assert SETTINGS.join_s / 2 < harness.clock.now() - START <= SETTINGS.join_s + SETTINGS.answer_s
 
 
-def test_a_heartbeat_is_the_identity_with_what_changes() -> None:
-    async def story() -> Report:
-        harness = WorkerHarness(ScriptedEngine())
-        await harness.agent.heartbeat()
-        return harness.gate.heartbeats[0]
+async def test_an_answer_of_another_kind_is_none() -> None:
+    harness = WorkerHarness()
 
-    assert run(story()) == IDENTITY._replace(kv_use=0.5)
+    async def done(command: Command) -> Outcome:
+        return Done()
+
+    harness.gate.do = done  # type: ignore[method-assign]
+    assert not (await harness.agent.heartbeat())
+
+
+async def test_a_heartbeat_is_the_identity_with_what_changes() -> None:
+    harness = WorkerHarness(ScriptedEngine())
+    await harness.agent.heartbeat()
+    assert harness.gate.heartbeats[0] == IDENTITY._replace(kv_use=0.5)

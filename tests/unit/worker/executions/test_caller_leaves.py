@@ -13,6 +13,8 @@ from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import FailingEngine, TokenizingEngine
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def left(harness: WorkerHarness, lines_read: int, **fields: Any) -> None:
     """Read so many lines of an order, close the stream, and wait until the execution has ended."""
@@ -34,17 +36,13 @@ class TestTheCallerLeaves:
         assert lines_read - 1 <= harness.engine.generated <= lines_read + 1
         assert harness.executions.live() == frozenset()
 
-    def test_while_its_prompt_is_tokenized_it_generates_next_to_nothing(self) -> None:
-        async def story() -> WorkerHarness:
-            harness = WorkerHarness(TokenizingEngine())
-            reading = harness.start(order(max_tokens=500))
-            await asyncio.sleep(0.5)
-            reading.cancel()
-            await asyncio.wait({reading})
-            await harness.executions.idle()
-            return harness
-
-        harness = run(story())
+    async def test_while_its_prompt_is_tokenized_it_generates_next_to_nothing(self) -> None:
+        harness = WorkerHarness(TokenizingEngine())
+        reading = harness.start(order(max_tokens=500))
+        await asyncio.sleep(0.5)
+        reading.cancel()
+        await asyncio.wait({reading})
+        await harness.executions.idle()
         assert harness.engine.generated <= 1
         (end,) = harness.gate.ended
         assert (end.outcome, end.input_tokens, end.output_tokens) == ("cancelled", 5, harness.engine.generated)
@@ -55,16 +53,13 @@ class TestTheCallerLeaves:
         assert harness.executions.live() == frozenset()
         assert [end.outcome for end in harness.gate.ended] == ["cancelled"]
 
-    def test_a_durable_call_goes_on_and_its_answer_is_kept(self) -> None:
-        async def story() -> WorkerHarness:
-            harness = WorkerHarness()
-            lines = harness.lines(order(max_tokens=5, durable=True))
-            await anext(lines)
-            await lines.aclose()
-            await harness.executions.idle()
-            return harness
-
-        (end,) = run(story()).gate.ended
+    async def test_a_durable_call_goes_on_and_its_answer_is_kept(self) -> None:
+        harness = WorkerHarness()
+        lines = harness.lines(order(max_tokens=5, durable=True))
+        await anext(lines)
+        await lines.aclose()
+        await harness.executions.idle()
+        (end,) = harness.gate.ended
         assert (end.outcome, end.output_tokens) == ("done", 5)
         assert json.loads(end.answer) == {"choices": [{"text": "xxxxx", "reason": "length"}]}
 

@@ -21,6 +21,8 @@ from tests.support.virtual_time import run
 from tests.support.worker.foreign_answers import ESTIMATED, Kind, kinds
 from tests.support.worker.openai_server import DONE, FakeServer, chunk, engine_of, outcome, says
 
+pytestmark = pytest.mark.virtual_time
+
 KINDS = list(kinds())
 ANSWERS = [kind for kind in KINDS if not kind.error]
 ERRORS = [kind for kind in KINDS if kind.error]
@@ -206,16 +208,12 @@ class TestLogProbabilities:
         assert self._of(b'{"content": ' + b"[" * 60 + b"]" * 60 + b"}") is None
 
 
-def test_what_is_guessed_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_guessed_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     server = FakeServer(says(chunk("x", vendor=1), chunk(reason="weird"), DONE))
-
-    async def story() -> None:
-        async with engine_of(server) as engine:
-            for number in range(3):
-                await outcome(engine, own_order(f"{number}", "tenant", {"messages": [QUESTION]}, 9, Endpoint.CHAT))
-            assert sorted(engine.oddities.counts.values()) == [3, 3]
-
-    run(story())
+    async with engine_of(server) as engine:
+        for number in range(3):
+            await outcome(engine, own_order(f"{number}", "tenant", {"messages": [QUESTION]}, 9, Endpoint.CHAT))
+        assert sorted(engine.oddities.counts.values()) == [3, 3]
     assert sum("logged once" in each.message for each in caplog.records) == 2
 
 

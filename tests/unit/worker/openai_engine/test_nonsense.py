@@ -28,6 +28,7 @@ from tests.support.worker.openai_server import (
     options,
     outcome,
     says,
+    text,
     usage,
 )
 from tests.support.worker.socket_server import END, HEAD, RawScript, SocketServer, piece
@@ -89,20 +90,17 @@ HOSTILE: dict[str, Script] = {
 
 class TestAnAnswerThatIsNone:
     @pytest.mark.parametrize("script", HOSTILE.values(), ids=HOSTILE)
-    def test_ends_its_request_alone(self, script: Script) -> None:
+    @pytest.mark.virtual_time
+    async def test_ends_its_request_alone(self, script: Script) -> None:
         async def by_tenant(body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
             async for part in (script if body["max_tokens"] == 10 else counting)(body):
                 yield part
 
         server = FakeServer(by_tenant)
-
-        async def story() -> tuple[Any, Any, OpenAiEngine]:
-            async with engine_of(server, places=2) as engine:
-                both = await asyncio.gather(outcome(engine, asked()), outcome(engine, asked("b", 20, tenant="other")))
-                assert engine.stats().running == engine.stats().waiting == 0
-                return *both, engine
-
-        (events, error), (others, none), engine = run(story())
+        async with engine_of(server, places=2) as engine:
+            both = await asyncio.gather(outcome(engine, asked()), outcome(engine, asked("b", 20, tenant="other")))
+            assert engine.stats().running == engine.stats().waiting == 0
+            (events, error), (others, none), engine = *both, engine
         assert error is not None
         assert error.code == "generation_failed"
         assert "canary" not in error.message
@@ -127,12 +125,10 @@ class TestAnAnswerThatIsNone:
             b'{"data": [{"embedding": [1]}, {"embedding": [1]}]}',
         ],
     )
-    def test_of_embeddings_ends_its_request(self, body: bytes) -> None:
-        async def story() -> tuple[list[EngineEvent], EngineError | None]:
-            async with engine_of(FakeServer(says(body), content_type=JSON)) as engine:
-                return await outcome(engine, own_order("a", "t", {"input": "x"}, 0, Endpoint.EMBEDDINGS))
-
-        _, error = run(story())
+    @pytest.mark.virtual_time
+    async def test_of_embeddings_ends_its_request(self, body: bytes) -> None:
+        async with engine_of(FakeServer(says(body), content_type=JSON)) as engine:
+            _, error = await outcome(engine, own_order("a", "t", {"input": "x"}, 0, Endpoint.EMBEDDINGS))
         assert error is not None
         assert error.code == "generation_failed"
 
@@ -181,31 +177,25 @@ class TestWrongCounts:
         assert finished(*self.PIECES, usage(7, 99), DONE) == Finished("stop", 7, 99)
 
 
-def test_a_lone_surrogate_is_replaced() -> None:
-    async def story() -> list[EngineEvent]:
-        script = says(
-            b'data: {"choices": [{"index": 0, "delta": {"content": "\\ud83d"}, "finish_reason": "stop"}]}\n\n'
-        )
-        async with engine_of(FakeServer(script)) as engine:
-            return (await outcome(engine, asked()))[0]
-
-    assert "".join(event.text for event in run(story()) if hasattr(event, "text")) == "\ufffd"
+@pytest.mark.virtual_time
+async def test_a_lone_surrogate_is_replaced() -> None:
+    script = says(b'data: {"choices": [{"index": 0, "delta": {"content": "\\ud83d"}, "finish_reason": "stop"}]}\n\n')
+    async with engine_of(FakeServer(script)) as engine:
+        assert text((await outcome(engine, asked()))[0]) == "\ufffd"
 
 
-def test_an_answer_that_stays_open_after_its_end_is_over() -> None:
+@pytest.mark.virtual_time
+async def test_an_answer_that_stays_open_after_its_end_is_over() -> None:
     async def open_for_ever(_body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
         yield TEXT
         yield chunk(reason="stop")
         await asyncio.Event().wait()
 
-    async def story() -> Finished:
-        server = FakeServer(open_for_ever)
-        async with engine_of(server) as engine:
-            events, error = await outcome(engine, asked())
-        assert (error, server.open) == (None, 0)
-        return last(events)
-
-    assert run(story()) == Finished("stop", 7, 1)
+    server = FakeServer(open_for_ever)
+    async with engine_of(server) as engine:
+        events, error = await outcome(engine, asked())
+    assert (error, server.open) == (None, 0)
+    assert last(events) == Finished("stop", 7, 1)
 
 
 class TestOverASocket:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.interface import EngineError, own_order
+from gpu_worker.engines.interface import own_order
 from gpu_worker.engines.openai.client import RETRY_AFTER_MAX_S, is_framed, retry_after_s
-from tests.support.virtual_time import run
 from tests.support.worker.openai_server import JSON, FakeServer, engine_of, outcome, says
+
+pytestmark = pytest.mark.virtual_time
 
 DATE = "Wed, 21 Oct 2026 07:28:00 GMT"
 
@@ -57,15 +58,11 @@ def test_http_shows_the_end_of_a_body(headers: dict[str, str], framed: bool) -> 
 @pytest.mark.parametrize(
     ("status", "code"), [*((each, "engine_overloaded") for each in (429, 503, 529)), (500, "generation_failed")]
 )
-def test_an_error_carries_status_and_retry_after(status: int, code: str) -> None:
+async def test_an_error_carries_status_and_retry_after(status: int, code: str) -> None:
     body = json.dumps({"error": {"message": "slow down"}}).encode()
     server = FakeServer(says(body), status=status, content_type=JSON, headers={"retry-after": "7"})
-
-    async def story() -> EngineError | None:
-        async with engine_of(server) as engine:
-            asked: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
-            return (await outcome(engine, own_order("a", "t", asked, 4, Endpoint.CHAT)))[1]
-
-    error = run(story())
+    async with engine_of(server) as engine:
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
+        error = (await outcome(engine, own_order("a", "t", asked, 4, Endpoint.CHAT)))[1]
     assert error is not None
     assert (error.code, error.status, error.retry_after_s) == (code, status, 7.0)
