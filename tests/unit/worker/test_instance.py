@@ -1,22 +1,27 @@
-"""The notice that a spot instance ends: read by the worker, and written by a script of the instance."""
+"""What a worker learns of its instance: the notice of its end, the id of its task, the free memory of its GPUs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from dispatcher.scalers.ecs import TASK_ID
+from gpu_worker.engines.measured.device_memory import free_device_bytes
 from gpu_worker.service.spot_notice import LAST_S, READ_EVERY_S, SpotNotice
+from gpu_worker.service.task_id import METADATA, TRIES, task_id
 from tests.support.hang_guard import HANG_S
 from tests.support.virtual_time import START, LoopClock
 
 SCRIPT = Path(__file__).parents[3] / "infra" / "fleet" / "spot_notice.sh"
+
 TOKEN = "a-token"
 
 
@@ -111,3 +116,90 @@ async def test_the_instance_writes_the_notice_when_there_is_one(metadata: str, t
     finally:
         script.kill()
         await script.wait()
+
+
+ID = "158d1c8083dd49d6b527399fd6414f5c"
+
+ARN = f"arn:aws:ecs:us-west-2:111122223333:task/default/{ID}"
+
+
+@contextmanager
+def endpoint(status: int, body: bytes) -> Iterator[tuple[str, list[str]]]:
+    """Serve the answer. Yield the address and the paths that were asked for."""
+    asked: list[str] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v4/container", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_the_id_is_the_last_part_of_the_tasks_arn_and_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with endpoint(200, json.dumps({"Cluster": "default", "TaskARN": ARN}).encode()) as (address, asked):
+        assert task_id({METADATA: address}) == ID
+    assert asked == ["/v4/container/task"]
+    assert TASK_ID.fullmatch(ID), "the sweep protects a worker of this name"
+
+
+def test_outside_ecs_there_is_none() -> None:
+    assert task_id({}) == ""
+
+
+@pytest.mark.parametrize(("status", "body"), [(500, b""), (200, b"no JSON"), (200, b"{}"), (200, b"[]")])
+def test_an_endpoint_that_does_not_tell_it_is_asked_again_and_logged(
+    status: int, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with endpoint(status, body) as (address, asked):
+        assert task_id({METADATA: address}) == ""
+    assert len(asked) == TRIES
+    assert "the task's id cannot be read" in caplog.text
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path
+
+
+def reports(folder: Path, script: str) -> None:
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("script", "mib"),
+    [("echo 100; echo 20", 120), ("echo '[N/A]'", None), ("echo 100; exit 9", None), ("", 0)],
+)
+async def test_the_gpus_are_added_and_nonsense_is_nothing(folder: Path, script: str, mib: int | None) -> None:
+    reports(folder, script)
+    assert await free_device_bytes() == (None if mib is None else mib << 20)
+
+
+async def test_only_the_visible_gpus_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports(folder, 'case "$*" in *"-i 1,2") echo 7;; *) echo 9;; esac')
+    assert await free_device_bytes() == 9 << 20
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
+    assert await free_device_bytes() == 7 << 20
+
+
+async def test_without_nvidia_smi_nothing_is_measured(folder: Path) -> None:
+    assert await free_device_bytes() is None
