@@ -17,6 +17,11 @@ LINES = [encode_event(event) for event in EVENTS]
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
+def chunk(data: bytes) -> bytes:
+    """Return a chunk of HTTP's chunked encoding."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
 class Connection:
     """One connection to the worker."""
 
@@ -36,7 +41,7 @@ class Connection:
         return await self.reader.readuntil(b"\r\n\r\n")
 
     async def chunk(self, data: bytes) -> None:
-        await self.send(b"%x\r\n%b\r\n" % (len(data), data))
+        await self.send(chunk(data))
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)

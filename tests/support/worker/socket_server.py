@@ -16,11 +16,6 @@ END = b"0\r\n\r\n"
 RawScript = Callable[[], AsyncGenerator[bytes, None]]
 
 
-def piece(content: bytes) -> bytes:
-    """A chunk of HTTP's chunked encoding."""
-    return b"%x\r\n%s\r\n" % (len(content), content)
-
-
 @dataclass
 class SocketServer:
     """`script` yields the bytes of the whole answer, headers included. Then the server closes the connection.

@@ -31,7 +31,8 @@ from tests.support.worker.openai_server import (
     text,
     usage,
 )
-from tests.support.worker.socket_server import END, HEAD, RawScript, SocketServer, piece
+from tests.support.worker.raw_worker import chunk as piece
+from tests.support.worker.socket_server import END, HEAD, RawScript, SocketServer
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 TEXT = chunk("a", usage=(7, 1))
