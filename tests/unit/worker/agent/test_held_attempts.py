@@ -19,29 +19,29 @@ pytestmark = pytest.mark.virtual_time
 class TestOffers:
     """Attempts that the log holds for this worker, and that it does not have."""
 
-    async def test_one_that_is_not_begun_in_time_is_returned_once_and_never_begins(self) -> None:
-        async with serving(WorkerHarness()) as harness:
-            await asyncio.sleep(3)
-            harness.gate.offer("late")
-            offered_at = harness.clock.now()
-            while not harness.gate.returned:
-                await asyncio.sleep(0.05)
-            assert harness.gate.returned == [Return("late", 1, "not_begun", "w")]
-            took_s = harness.clock.now() - offered_at
-            assert OFFER_S <= took_s <= OFFER_S + HEARTBEAT_S + SETTINGS.watch_s + 0.1
-            reply = await harness.call(order("late")).finished()
-            assert (reply.status, reply.json()["code"]) == (409, "seen_already")
-            await asyncio.sleep(5)
-            assert not harness.engine.requests
+    async def test_one_that_is_not_begun_in_time_is_returned_once_and_never_begins(
+        self, harness: WorkerHarness
+    ) -> None:
+        await asyncio.sleep(3)
+        harness.gate.offer("late")
+        offered_at = harness.clock.now()
+        while not harness.gate.returned:
+            await asyncio.sleep(0.05)
+        assert harness.gate.returned == [Return("late", 1, "not_begun", "w")]
+        took_s = harness.clock.now() - offered_at
+        assert OFFER_S <= took_s <= OFFER_S + HEARTBEAT_S + SETTINGS.watch_s + 0.1
+        reply = await harness.call(order("late")).finished()
+        assert (reply.status, reply.json()["code"]) == (409, "seen_already")
+        await asyncio.sleep(5)
+        assert not harness.engine.requests
 
-    async def test_one_that_begins_in_time_runs(self) -> None:
-        async with serving(WorkerHarness()) as harness:
-            harness.gate.offer("i")
-            await asyncio.sleep(OFFER_S - 0.2)
-            lines = await harness.start(order())
-            await asyncio.sleep(5)
-            assert json.loads(lines[-1])["event"] == "finished"
-            assert not harness.gate.returned
+    async def test_one_that_begins_in_time_runs(self, harness: WorkerHarness) -> None:
+        harness.gate.offer("i")
+        await asyncio.sleep(OFFER_S - 0.2)
+        lines = await harness.start(order())
+        await asyncio.sleep(5)
+        assert json.loads(lines[-1])["event"] == "finished"
+        assert not harness.gate.returned
 
     async def test_what_an_earlier_process_of_this_worker_may_have_begun_is_lost(self) -> None:
         """Its caller is not to blame: its process is not suspended."""
@@ -51,71 +51,70 @@ class TestOffers:
             await asyncio.sleep(OFFER_S + HEARTBEAT_S)
             assert harness.gate.returned == [Return("old", 1, "lost", "w")]
 
-    async def test_an_attempt_that_began_and_got_lost_here_does_not_keep_its_slot(self) -> None:
-        async with serving(WorkerHarness()) as harness:
-            reading = harness.start(LONG)
-            await asyncio.sleep(1)
-            harness.executions._live.clear()  # as a bug would
-            await asyncio.sleep(OFFER_S + 2 * HEARTBEAT_S)
-            reading.cancel()
-            assert harness.gate.returned == [Return("i", 1, "lost", "w")]
+    async def test_an_attempt_that_began_and_got_lost_here_does_not_keep_its_slot(self, harness: WorkerHarness) -> None:
+        reading = harness.start(LONG)
+        await asyncio.sleep(1)
+        harness.executions._live.clear()  # as a bug would
+        await asyncio.sleep(OFFER_S + 2 * HEARTBEAT_S)
+        reading.cancel()
+        assert harness.gate.returned == [Return("i", 1, "lost", "w")]
 
 
 class TestUnknownToTheLog:
-    async def test_an_execution_that_the_log_does_not_hold_is_aborted_and_not_reported(self) -> None:
-        async with serving(WorkerHarness()) as harness:
-            kept, reading = harness.start(order("j", max_tokens=900, deadline_at=START + 1000)), harness.start(LONG)
-            await asyncio.sleep(6)
-            assert not reading.done()
-            del harness.gate.held["i#1"]
-            gone_at = harness.clock.now()
-            lines = await reading
-            took_s = harness.clock.now() - gone_at
-            assert UNKNOWN_S < took_s <= UNKNOWN_S + 2 * HEARTBEAT_S + 0.2
-            assert json.loads(lines[-1])["event"] == "token"
-            assert json.loads((await kept)[-1])["event"] == "finished"
-            assert [end.id for end in harness.gate.ended] == ["j"]
+    async def test_an_execution_that_the_log_does_not_hold_is_aborted_and_not_reported(
+        self, harness: WorkerHarness
+    ) -> None:
+        kept, reading = harness.start(order("j", max_tokens=900, deadline_at=START + 1000)), harness.start(LONG)
+        await asyncio.sleep(6)
+        assert not reading.done()
+        del harness.gate.held["i#1"]
+        gone_at = harness.clock.now()
+        lines = await reading
+        took_s = harness.clock.now() - gone_at
+        assert UNKNOWN_S < took_s <= UNKNOWN_S + 2 * HEARTBEAT_S + 0.2
+        assert json.loads(lines[-1])["event"] == "token"
+        assert json.loads((await kept)[-1])["event"] == "finished"
+        assert [end.id for end in harness.gate.ended] == ["j"]
 
-    async def test_one_answer_without_it_is_not_enough(self) -> None:
-        async with serving(WorkerHarness()) as harness:
-            reading = harness.start(order(max_tokens=100))
-            await asyncio.sleep(3)
-            del harness.gate.held["i#1"]
-            await asyncio.sleep(HEARTBEAT_S)
-            harness.gate.offer("i")
-            assert json.loads((await reading)[-1])["event"] == "finished"
+    async def test_one_answer_without_it_is_not_enough(self, harness: WorkerHarness) -> None:
+        reading = harness.start(order(max_tokens=100))
+        await asyncio.sleep(3)
+        del harness.gate.held["i#1"]
+        await asyncio.sleep(HEARTBEAT_S)
+        harness.gate.offer("i")
+        assert json.loads((await reading)[-1])["event"] == "finished"
 
-    async def test_answers_from_an_old_state_do_not_count_and_do_not_renew_the_lease(self) -> None:
-        async with serving(WorkerHarness()) as harness:
-            reading = harness.start(LONG)
-            await asyncio.sleep(2)
-            whole, old = harness.gate.do, harness.gate.position - 1
+    async def test_answers_from_an_old_state_do_not_count_and_do_not_renew_the_lease(
+        self, harness: WorkerHarness
+    ) -> None:
+        reading = harness.start(LONG)
+        await asyncio.sleep(2)
+        whole, old = harness.gate.do, harness.gate.position - 1
 
-            async def behind(command: Command) -> Outcome:
-                answer = await whole(command)
-                return Attempts("w", old, ()) if isinstance(answer, Attempts) else answer
+        async def behind(command: Command) -> Outcome:
+            answer = await whole(command)
+            return Attempts("w", old, ()) if isinstance(answer, Attempts) else answer
 
-            harness.gate.do = behind  # type: ignore[method-assign]
-            await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - HEARTBEAT_S - 0.5)
-            assert harness.executions.accepting
-            assert harness.executions.running() == {"i#1"}
-            await asyncio.sleep(HEARTBEAT_S + 1)
-            assert not harness.executions.accepting
-            reading.cancel()
+        harness.gate.do = behind  # type: ignore[method-assign]
+        await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - HEARTBEAT_S - 0.5)
+        assert harness.executions.accepting
+        assert harness.executions.running() == {"i#1"}
+        await asyncio.sleep(HEARTBEAT_S + 1)
+        assert not harness.executions.accepting
+        reading.cancel()
 
-    async def test_it_is_not_reported_either_if_its_caller_leaves_then(self) -> None:
-        async with serving(WorkerHarness()) as harness:
-            reading = harness.start(LONG)
-            await asyncio.sleep(1)
-            harness.engine.token_s = 8.0
-            await asyncio.sleep(0.1)
-            del harness.gate.held["i#1"]
-            await asyncio.sleep(UNKNOWN_S + 2 * HEARTBEAT_S)
-            assert not reading.done()
-            reading.cancel()
-            await harness.executions.idle()
-            assert not harness.gate.ended
-            assert not harness.gate.over
+    async def test_it_is_not_reported_either_if_its_caller_leaves_then(self, harness: WorkerHarness) -> None:
+        reading = harness.start(LONG)
+        await asyncio.sleep(1)
+        harness.engine.token_s = 8.0
+        await asyncio.sleep(0.1)
+        del harness.gate.held["i#1"]
+        await asyncio.sleep(UNKNOWN_S + 2 * HEARTBEAT_S)
+        assert not reading.done()
+        reading.cancel()
+        await harness.executions.idle()
+        assert not harness.gate.ended
+        assert not harness.gate.over
 
 
 class TestHeldAttempts:
