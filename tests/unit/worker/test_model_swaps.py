@@ -12,7 +12,7 @@ from gpu_worker.engines.registry import EngineUnavailable
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.swapping.model_swaps import REST_S, ModelSwaps, SwapFailed
 from gpu_worker.engines.swapping.sleeping_engines import FAILURES_MAX
-from tests.support.worker.swapped_models import DEVICE_BYTES, SLEEP_BYTES, Models, prepared
+from tests.support.worker.swapped_models import SLEEP_BYTES, Models, prepared
 
 pytestmark = pytest.mark.virtual_time
 
@@ -130,22 +130,6 @@ async def answer(engine: SupervisedEngine, name: str) -> str:
     return "".join([event.text async for event in engine.generate(request) if isinstance(event, Token)])
 
 
-async def test_twenty_cycles_wake_one_engine_and_put_the_other_to_sleep() -> None:
-    models = Models(SLEEP_BYTES)
-    engine, swaps = await sleeping(models, "b")
-    made = len(models.made)
-    for cycle in range(20):
-        for name, other in (("b", "a"), ("a", "b")):
-            await swaps.load(name)
-            assert (engine.facts.model, models.asleep(), [*engine.asleep]) == (name, [other], [other])
-            assert await answer(engine, f"{name}{cycle}") == "xxx"
-    assert len(models.made) == made, "no engine was started"
-    assert (engine.swaps.done, engine.swaps.failed, engine.swaps.wakes_failed) == (40, 0, 0)
-    assert engine.swaps.last_s == engine.swaps.wake_s == pytest.approx(WAKE_S, abs=0.1)
-    await engine.stop()
-    assert models.alive() == []
-
-
 async def test_what_tenants_received_is_counted_once() -> None:
     engine, swaps = await sleeping(Models(SLEEP_BYTES), "b")
     before = engine.stats().tenants["a"].service
@@ -210,36 +194,6 @@ async def test_an_engine_that_must_be_woken_is_not_stopped_to_make_room() -> Non
     await engine.stop()
 
 
-@pytest.mark.parametrize("fault", ["sleep fails", "sleep hangs", "sleep frees nothing"])
-async def test_an_engine_whose_sleep_fails_is_stopped(fault: str) -> None:
-    models = Models(SLEEP_BYTES)
-    engine, swaps = await sleeping(models, "b")
-    models.made[-1].fault = fault
-    assert models.made[-1].facts.model == engine.facts.model == "a"
-    await swaps.load("b")
-    assert (engine.facts.model, models.alive(), models.asleep()) == ("b", ["b"], [])
-    assert (engine.swaps.done, engine.swaps.failed, engine.swaps.sleeps_failed) == (1, 0, 1)
-    assert await models.free_bytes() == DEVICE_BYTES - 80
-    await swaps.load("a")
-    assert (engine.facts.model, models.asleep()) == ("a", ["b"])
-    await engine.stop()
-
-
-@pytest.mark.parametrize("fault", ["wake fails", "wake hangs", "wake lies", "wrong after wake"])
-async def test_an_engine_whose_wake_up_fails_is_stopped_and_started(fault: str) -> None:
-    models = Models(SLEEP_BYTES)
-    engine, swaps = await sleeping(models, "b")
-    engine.asleep["b"].fault = fault  # type: ignore[attr-defined]
-    bad = engine.asleep["b"]
-    await swaps.load("b")
-    assert (engine.facts.model, engine.serves(), models.asleep()) == ("b", True, ["a"])
-    assert bad.is_stopped  # type: ignore[attr-defined]
-    assert (engine.swaps.done, engine.swaps.failed, engine.swaps.wakes_failed) == (1, 0, 1)
-    assert engine.restarts == 0, "the watch did not start one more"
-    assert await answer(engine, "r") == "xxx"
-    await engine.stop()
-
-
 async def test_a_model_that_fails_again_and_again_is_only_stopped() -> None:
     models = Models(SLEEP_BYTES)
     engine, swaps = await sleeping(models, "b")
@@ -272,26 +226,4 @@ async def test_the_worker_starts_also_if_a_model_does_not_start_while_others_sle
     models.faults["b"] = ["fails", ""]
     with pytest.raises(RuntimeError, match="out of memory"):
         await sleeping(models, "b", "c")
-    await engine.stop()
-
-
-async def test_a_failed_swap_returns_to_the_former_model() -> None:
-    models = Models(SLEEP_BYTES)
-    engine, swaps = await sleeping(models, "b")
-    engine.asleep["b"].fault = "wrong after wake"  # type: ignore[attr-defined]
-    models.faults["b"] = ["fails", "fails"]
-    with pytest.raises(SwapFailed):
-        await swaps.load("b")
-    assert (engine.facts.model, engine.serves(), models.alive()) == ("a", True, ["a"])
-    assert not engine.hopeless.is_set()
-    await engine.stop()
-
-
-async def test_an_engine_that_died_in_its_sleep_is_started() -> None:
-    models = Models(SLEEP_BYTES)
-    engine, swaps = await sleeping(models, "b")
-    await engine.asleep["b"].stop()
-    engine.asleep["b"].fault = "wake fails"  # type: ignore[attr-defined]
-    await swaps.load("b")
-    assert (engine.facts.model, models.alive()) == ("b", ["a", "b"])
     await engine.stop()

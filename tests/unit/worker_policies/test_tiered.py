@@ -38,13 +38,6 @@ class Queue(TieredQueue):
         return self.precedence(self.tier_state(waiting).request, running)
 
 
-def test_without_waiting_time_the_most_urgent_tier_is_first() -> None:
-    queue = Queue()
-    queue.put("ba1", "sa1", "pa1", "ya1")
-    assert [head.request_id for head in queue.heads()] == ["ya1", "pa1", "sa1", "ba1"]
-    assert queue.order() == ["ya1", "pa1", "sa1", "ba1"]
-
-
 def test_waiting_improves_the_rank_by_a_tenth_per_second_and_by_one_and_a_half_at_most() -> None:
     queue = Queue()
     queue.put("ba1")
@@ -144,68 +137,11 @@ def test_the_clock_does_not_go_back() -> None:
     assert queue.rank_of("ba1") == 2.0
 
 
-@pytest.mark.parametrize(
-    ("waiting", "running", "found"),
-    [
-        ("pa1", "bb1", (2.0, 0.0)),
-        ("pa1", "sb1", (1.0, 0.0)),
-        ("sa1", "bb1", (1.0, 0.0)),
-        ("ya1", "pb1", (1.0, 0.0)),
-        ("pa1", "pb1", None),
-        ("sa1", "pb1", None),
-        ("ba1", "sb1", None),
-        ("ba1", "bb1", None),
-        ("pa1", "yb1", None),
-    ],
-)
-def test_only_a_strictly_less_urgent_request_is_evicted(waiting: str, running: str, found: Precedence | None) -> None:
-    queue = Queue()
-    queue.put(running)
-    queue.admit(running)
-    queue.put(waiting)
-    assert queue.may_evict(waiting, running) == found
-
-
-def test_a_request_is_not_evicted_for_a_rank_that_is_not_better() -> None:
-    """A background request that waited for 15 s entered with rank 0.5; a new standard request has rank 1."""
-    queue = Queue()
-    queue.put("ba1")
-    queue.advance_to(15.0)
-    queue.admit("ba1")
-    queue.put("sa1", "pa1", now_s=15.0)
-    assert queue.may_evict("sa1", "ba1") is None
-    assert queue.may_evict("pa1", "ba1") == (2.0, 0.0)
-    queue.advance_to(20.0)
-    assert queue.may_evict("sa1", "ba1") is None, "0.5 is not better than 0.5"
-    queue.advance_to(20.1)
-    assert queue.may_evict("sa1", "ba1") == (1.0, 0.0)
-
-
-def test_background_never_evicts_a_standard_request_that_it_aged_past() -> None:
-    queue = Queue()
-    queue.put("sa1")
-    queue.admit("sa1")
-    queue.put("ba1")
-    queue.advance_to(100.0)
-    assert queue.rank_of("ba1") < queue.rank_of("sa1")
-    assert queue.may_evict("ba1", "sa1") is None
-
-
 def test_without_preemption_no_request_is_evicted() -> None:
     queue = Queue(preemption=False)
     queue.put("ba1", "pa1")
     queue.admit("ba1")
     assert queue.may_evict("pa1", "ba1") is None
-
-
-def test_within_a_tier_a_lead_above_the_threshold_allows_an_eviction() -> None:
-    """VTC, Appendix C.3. The counter of a is 10 + 2 x 20 = 50 above that of b."""
-    for lead_max, found in ((49.0, (0.0, 50.0)), (50.0, None), (float("inf"), None)):
-        queue = Queue(lead_max=lead_max)
-        queue.put("pa1", "pb1")
-        queue.admit("pa1")
-        queue.on_decoded(20)
-        assert queue.may_evict("pb1", "pa1") == found
 
 
 def test_policies_without_counters_have_no_leads() -> None:
@@ -240,33 +176,6 @@ def test_a_promoted_request_goes_before_all_tenants_and_is_not_evicted_again() -
     assert [head.request_id for head in queue.heads()] == ["ya1", "bc1", "pa1"]
     queue.cancel("bc1")
     assert [head.request_id for head in queue.heads()] == ["ya1", "pa1", "ba1"]
-
-
-def test_a_request_is_not_promoted_before_its_last_preemption() -> None:
-    queue = Queue(preemptions_max=2)
-    queue.put("pa1", "bc1")
-    evicted(queue, "bc1", 1)
-    assert queue.peek().request_id == "pa1"  # type: ignore[union-attr]
-    queue.admit("bc1")
-    assert queue.may_evict("pa1", "bc1") == (2.0, 0.0)
-
-
-def test_at_limit_end_promotes_and_protects_no_request() -> None:
-    queue = Queue(preemptions_max=1, at_limit="end")
-    queue.put("pa1", "bc1")
-    evicted(queue, "bc1", 1)
-    assert queue.peek().request_id == "pa1"  # type: ignore[union-attr]
-    queue.admit("bc1")
-    assert queue.may_evict("pa1", "bc1") == (2.0, 0.0)
-    assert queue.tier_state("bc1").exhausted(queue.settings)
-
-
-def test_preemptions_max_0_evicts_and_promotes_no_request() -> None:
-    queue = Queue(preemptions_max=0)
-    queue.put("ba1", "pa1")
-    assert queue.peek().request_id == "pa1"  # type: ignore[union-attr]
-    queue.admit("ba1")
-    assert queue.may_evict("pa1", "ba1") is None
 
 
 def test_an_undone_admission_leaves_the_tier_as_far_behind() -> None:
@@ -311,21 +220,6 @@ def test_a_tier_waits_from_its_first_arrival_to_its_last_admission() -> None:
     queue.put("pc1")
     queue.admit("pc1")
     assert queue.shares.behind(BACKGROUND) == 0
-
-
-def test_service_counts_for_its_tier_once() -> None:
-    queue = Queue()
-    queue.put("sa1")
-    queue.admit("sa1")
-    queue.on_decoded(3)
-    queue.preempt("sa1")
-    queue.admit("sa1")
-    queue.on_generated("sa1", 2)
-    assert queue.shares.given(STANDARD) == 10 + 2 * 3
-    queue.on_generated("sa1", 5)
-    queue.finish("sa1")
-    assert queue.shares.given(STANDARD) == 10 + 2 * 5
-    assert queue.received["a"].service == 20.0
 
 
 def test_a_step_does_not_charge_excluded_requests() -> None:

@@ -22,64 +22,6 @@ def admit_next(policy: VirtualTokenCounter) -> str:
     return head.request_id
 
 
-def test_each_output_token_is_charged_when_it_is_generated() -> None:
-    policy = VirtualTokenCounter()
-    enqueue(policy, "a1", 10)
-    admit_next(policy)
-    policy.on_generated("a1", 1)
-    assert policy.counter("a") == 12
-    policy.on_generated("a1", 3)
-    assert policy.counter("a") == 16
-    policy.finish("a1")
-    assert policy.counter("a") == 16
-
-
-def test_a_charge_is_the_difference_of_h() -> None:
-    policy = VirtualTokenCounter(lambda inputs, outputs: inputs + outputs**2)
-    enqueue(policy, "a1", 10)
-    admit_next(policy)
-    assert policy.counter("a") == 10
-    policy.on_generated("a1", 1)
-    policy.on_generated("a1", 2)
-    assert policy.counter("a") == 14
-
-
-def test_idle_time_gives_no_credit() -> None:
-    policy = VirtualTokenCounter()
-    for number in range(20):
-        enqueue(policy, f"a{number:02}")
-    for _ in range(10):
-        admit_next(policy)
-    for number in range(5):
-        enqueue(policy, f"b{number}")
-    assert [admit_next(policy)[0] for _ in range(8)] == list("abababab")
-
-
-def test_a_refund_lowers_the_counter_and_the_request_keeps_its_place() -> None:
-    policy = VirtualTokenCounter()
-    for request_id in ("a1", "a2", "b1"):
-        enqueue(policy, request_id)
-    admit_next(policy)
-    policy.undo_admit("a1")
-    assert policy.counter("a") == 0
-    assert policy.received["a"].service == 0
-    assert [admit_next(policy) for _ in range(3)] == ["a1", "b1", "a2"]
-
-
-def test_after_a_preemption_nothing_is_charged_twice() -> None:
-    policy = VirtualTokenCounter()
-    enqueue(policy, "a1", 10)
-    admit_next(policy)
-    policy.on_generated("a1", 5)
-    policy.preempt("a1")
-    assert policy.counter("a") == 20
-    assert admit_next(policy) == "a1"
-    policy.on_generated("a1", 5)
-    assert policy.counter("a") == 20
-    policy.on_generated("a1", 6)
-    assert policy.counter("a") == 22
-
-
 @pytest.mark.parametrize("newcomers", [1, 3])
 def test_absent_tenants_are_forgotten_and_the_lift_level_is_kept(newcomers: int) -> None:
     policy = VirtualTokenCounter()
