@@ -118,10 +118,7 @@ def test_a_template_that_refuses_is_the_tenants_error(home: Path) -> None:
 def test_what_is_not_named_follows_the_device() -> None:
     from gpu_worker.engines.transformers.sizes import TransformersShape
 
-    assert (TransformersShape().fit_to("cpu").kv_tokens, TransformersShape().fit_to("cpu").step_tokens) == (
-        8192,
-        512,
-    )
+    assert (TransformersShape().fit_to("cpu").kv_tokens, TransformersShape().fit_to("cpu").step_tokens) == (8192, 512)
     on_card = TransformersShape().fit_to("cuda")
     assert (on_card.kv_tokens, on_card.step_tokens) == (0, 2048)  # 0: the library measures what is free
     named = TransformersShape(kv_tokens=100, step_tokens=7)

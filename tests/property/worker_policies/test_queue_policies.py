@@ -81,9 +81,7 @@ def step_both(model: BatchModel, literal: LiteralVtc, *, undo_last_admit: bool) 
 
 @settings(max_examples=150, deadline=None)
 @given(schedule=schedules)
-def test_lemma_4_3_counters_of_waiting_tenants_stay_together(
-    schedule: list[tuple[str, int, tuple[int, int]]],
-) -> None:
+def test_lemma_4_3_counters_of_waiting_tenants_stay_together(schedule: list[tuple[str, int, tuple[int, int]]]) -> None:
     policy = VirtualTokenCounter()
     model = BatchModel(policy, POOL)
     for call, number, size in schedule:
@@ -153,9 +151,7 @@ def test_shares_are_in_proportion_to_the_weights() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    flood=st.lists(st.tuples(st.integers(0, 3), lengths), min_size=40, max_size=80),
-    at=st.integers(0, 20),
-    mine=lengths,
+    flood=st.lists(st.tuples(st.integers(0, 3), lengths), min_size=40, max_size=80), at=st.integers(0, 20), mine=lengths
 )
 def test_no_tenant_starves_behind_a_flood(
     flood: list[tuple[int, tuple[int, int]]], at: int, mine: tuple[int, int]

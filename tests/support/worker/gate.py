@@ -5,19 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from dispatcher.model.commands import (
-    Attempts,
-    Command,
-    Done,
-    End,
-    Leave,
-    Outcome,
-    Over,
-    Report,
-    Return,
-    Tick,
-    Unknown,
-)
+from dispatcher.model.commands import Attempts, Command, Done, End, Leave, Outcome, Over, Report, Return, Tick, Unknown
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Fact
 from dispatcher.model.worker_protocol import execution_name

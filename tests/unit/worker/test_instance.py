@@ -186,8 +186,7 @@ def reports(folder: Path, script: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "mib"),
-    [("echo 100; echo 20", 120), ("echo '[N/A]'", None), ("echo 100; exit 9", None), ("", 0)],
+    ("script", "mib"), [("echo 100; echo 20", 120), ("echo '[N/A]'", None), ("echo 100; exit 9", None), ("", 0)]
 )
 async def test_the_gpus_are_added_and_nonsense_is_nothing(folder: Path, script: str, mib: int | None) -> None:
     reports(folder, script)

@@ -332,7 +332,7 @@ GOOD: dict[str, Any] = {
     "_aws": {
         "Timestamp": 1,
         "CloudWatchMetrics": [
-            {"Namespace": "n", "Dimensions": [["pool"]], "Metrics": [{"Name": "m", "Unit": "Count"}]},
+            {"Namespace": "n", "Dimensions": [["pool"]], "Metrics": [{"Name": "m", "Unit": "Count"}]}
         ],
     },
     "pool": "p",

@@ -244,7 +244,6 @@ def test_a_file_too_long_or_too_deep_is_refused_and_not_cut(tmp_path: Path) -> N
 def test_a_json_object_takes_the_place_of_a_file() -> None:
     assert load_tiers('{"queue": {"premium_reserve": 0.25}}').for_queue() == {"premium_reserve": 0.25}
     with pytest.raises(
-        ConfigurationError,
-        match=r"the settings, line 1, column 12, key 'queue.premium_reserve': should be less than 1",
+        ConfigurationError, match=r"the settings, line 1, column 12, key 'queue.premium_reserve': should be less than 1"
     ):
         load_tiers('{"queue": {"premium_reserve": 2}}')

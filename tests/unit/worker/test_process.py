@@ -174,9 +174,7 @@ async def test_a_worker_writes_its_metrics_as_lines_for_cloudwatch(stack: Stack)
     written = (await worker.stdout.read()).decode()
     assert await worker.wait() == 0
     found = series_in(written)
-    assert {each.dimensions for each in found} == {
-        (("model", MODEL), ("pool", "default"), ("service", "headgate")),
-    }
+    assert {each.dimensions for each in found} == {(("model", MODEL), ("pool", "default"), ("service", "headgate"))}
     values = {each.name: each.values for each in found}
     assert values["output_tokens_generated"] == (60,)
     assert values["failed_on_worker"] == values["engine_running"] == values["engine_waiting"] == (0,)

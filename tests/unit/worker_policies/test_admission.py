@@ -56,12 +56,7 @@ class World:
     def wait(self, request_id: str, blocks: int, deadline_s: float = inf, now_s: float = 0.0) -> None:
         self.needed[request_id] = blocks
         request = QueueRequest(
-            request_id,
-            request_id[1],
-            10,
-            tier=TIER[request_id[0]],
-            output_tokens_max=20,
-            deadline_s=deadline_s,
+            request_id, request_id[1], 10, tier=TIER[request_id[0]], output_tokens_max=20, deadline_s=deadline_s
         )
         assert self.admission.enqueue(request, now_s)
 
