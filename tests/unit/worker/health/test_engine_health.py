@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from dispatcher.model.worker_protocol import WorkRefused
+from dispatcher.model.worker_protocol import Finished, WorkRefused
 from gpu_worker.engines.interface import EngineError, WorkOrder
 from gpu_worker.service.health.engine_health import EVERY_S
 from gpu_worker.service.health.failing_tenants import FREE, HOLD_MAX_S
@@ -41,6 +41,14 @@ def takes(capacity: int, error: Callable[[], EngineError] = refused) -> Fault:
 
 def is_sick(_request: WorkOrder, _running: int) -> EngineError:
     return failed()
+
+
+async def test_the_last_event_the_record_and_the_charge_agree() -> None:
+    async with fleet(only("", failed)) as workers:
+        answer = await workers.call("a")
+        (row,) = workers.gate.shard.usage_rows()
+        assert answer.event == Finished("length", 5, 3)
+        assert (row.tenant, row.input_tokens, row.output_tokens) == ("a", 5, 3)
 
 
 # ── A request that fails by itself ─────────────────────────────────────────────────────────────────────────────────
