@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -28,7 +26,7 @@ from gpu_worker.service.health.kinds import FailureKind
 from gpu_worker.service.health.probe import ProbeVerdict
 from gpu_worker.service.metric_lines import MetricLines
 from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
-from tests.support.emf import DIMENSIONS_MAX, METRICS_MAX, Series, parse, series_in
+from tests.support.emf import series_in
 from tests.support.virtual_time import START, run
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.metric_lines import write_metrics
@@ -326,52 +324,3 @@ def test_the_lines_of_the_sweep_are_as_strict(capsys: pytest.CaptureFixture[str]
     publish_delays("gpus", PoolDelays({"premium": 1.5}, 0.5))
     publish_scaling("gpus", ScaleReport(1))
     assert {series.name for series in series_in(capsys.readouterr().out)} >= {"waiting", "oldest_wait_s"}
-
-
-GOOD: dict[str, Any] = {
-    "_aws": {
-        "Timestamp": 1,
-        "CloudWatchMetrics": [
-            {"Namespace": "n", "Dimensions": [["pool"]], "Metrics": [{"Name": "m", "Unit": "Count"}]}
-        ],
-    },
-    "pool": "p",
-    "m": 1,
-}
-
-
-def directive(root: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = root["_aws"]["CloudWatchMetrics"][0]
-    return found
-
-
-BREAKS: list[Callable[[dict[str, Any]], object]] = [
-    lambda root: root.update(m=float("nan")),
-    lambda root: root.update(m=float("inf")),
-    lambda root: root.update(m="1"),
-    lambda root: root.update(m=True),
-    lambda root: root.update(m=[1] * 101),
-    lambda root: root.update(m=[]),
-    lambda root: root.update(pool=7),
-    lambda root: root.update(pool=""),
-    lambda root: root.update(pool="a" * 1025),
-    lambda root: root.pop("pool"),
-    lambda root: root.pop("m"),
-    lambda root: root["_aws"].pop("Timestamp"),
-    lambda root: directive(root).update(Namespace=""),
-    lambda root: directive(root).update(Dimensions=[[f"d{number}" for number in range(DIMENSIONS_MAX + 1)]]),
-    lambda root: directive(root).update(Metrics=directive(root)["Metrics"] * (METRICS_MAX + 1)),
-    lambda root: directive(root)["Metrics"][0].update(Unit="Furlongs"),
-]
-
-
-def test_the_reader_takes_a_good_line() -> None:
-    assert parse(json.dumps(GOOD)) == [Series("n", "m", (("pool", "p"),), "Count", (1.0,))]
-
-
-@pytest.mark.parametrize("spoil", BREAKS)
-def test_the_reader_refuses_a_bad_line(spoil: Callable[[dict[str, Any]], object]) -> None:
-    broken = json.loads(json.dumps(GOOD))
-    spoil(broken)
-    with pytest.raises((AssertionError, ValueError, KeyError)):
-        parse(json.dumps(broken))
