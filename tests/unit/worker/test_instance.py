@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
@@ -22,12 +22,10 @@ from tests.support.virtual_time import START, LoopClock
 
 SCRIPT = Path(__file__).parents[3] / "infra" / "fleet" / "spot_notice.sh"
 
-TOKEN = "a-token"
 
-
-def write(path: Path, ends_at: float) -> None:
+def notice_of(ends_at: float) -> str:
     moment = datetime.fromtimestamp(ends_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    path.write_text(json.dumps({"action": "terminate", "time": moment}))
+    return json.dumps({"action": "terminate", "time": moment})
 
 
 @pytest.mark.virtual_time
@@ -37,7 +35,7 @@ async def test_a_notice_is_announced_at_once_and_the_last_moment_before_the_end(
     watching = asyncio.ensure_future(notice.watch())
     await asyncio.sleep(30)
     assert not notice.announced.is_set()
-    write(notice.path, clock.now() + 120)
+    notice.path.write_text(notice_of(clock.now() + 120))
     await notice.announced.wait()
     announced = clock.now() - START
     await watching
@@ -47,9 +45,11 @@ async def test_a_notice_is_announced_at_once_and_the_last_moment_before_the_end(
     assert 149 - LAST_S <= last <= 151 - LAST_S
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"action": "stop"}', '{"time": 3}', '{"time": "soon"}'])
 @pytest.mark.virtual_time
-async def test_what_is_no_notice_announces_nothing(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"action": "stop"}', '{"time": 3}', '{"time": "soon"}', notice_of(START - 1)]
+)
+async def test_what_is_no_notice_or_of_an_earlier_life_announces_nothing(tmp_path: Path, text: str) -> None:
     notice = SpotNotice(tmp_path / "notice", LoopClock())
     notice.path.write_text(text)
     watching = asyncio.ensure_future(notice.watch())
@@ -58,105 +58,73 @@ async def test_what_is_no_notice_announces_nothing(tmp_path: Path, text: str) ->
     watching.cancel()
 
 
-@pytest.mark.virtual_time
-async def test_a_notice_of_an_earlier_life_announces_nothing(tmp_path: Path) -> None:
-    clock = LoopClock()
-    notice = SpotNotice(tmp_path / "notice", clock)
-    write(notice.path, clock.now() - 1)
-    watching = asyncio.ensure_future(notice.watch())
-    await asyncio.sleep(30)
-    assert not notice.announced.is_set()
-    watching.cancel()
+@contextmanager
+def served(answer: Callable[[BaseHTTPRequestHandler], tuple[int, bytes]]) -> Iterator[str]:
+    """Serve these answers, and yield the address."""
 
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answer(self)
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
-class Metadata(BaseHTTPRequestHandler):
-    """EC2's metadata, version 2: a token first, and a notice only when there is one."""
+        def do_PUT(self) -> None:
+            self.do_GET()
 
-    notice = b""
+        def log_message(self, *_: object) -> None:
+            return
 
-    def do_PUT(self) -> None:
-        self._answer(200 if self.path == "/latest/api/token" else 404, TOKEN.encode())
-
-    def do_GET(self) -> None:
-        is_known = self.headers.get("X-aws-ec2-metadata-token") == TOKEN
-        found = self.path == "/latest/meta-data/spot/instance-action" and self.notice
-        self._answer(401 if not is_known else 200 if found else 404, self.notice)
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
-@pytest.fixture
-def metadata() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
-    Metadata.notice = b""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
 
 
-async def test_the_instance_writes_the_notice_when_there_is_one(metadata: str, tmp_path: Path) -> None:
-    path = tmp_path / "notice"
-    script = await asyncio.create_subprocess_exec("bash", str(SCRIPT), metadata, str(path), "0.1")
-    try:
-        await asyncio.sleep(0.5)
-        assert not path.exists()
-        Metadata.notice = b'{"action": "terminate", "time": "2026-11-25T22:08:00Z"}'
-        async with asyncio.timeout(HANG_S):
-            while not path.exists():
-                await asyncio.sleep(0.05)
-        assert json.loads(path.read_bytes())["action"] == "terminate"
-    finally:
-        script.kill()
-        await script.wait()
+async def test_the_instance_writes_the_notice_when_there_is_one(tmp_path: Path) -> None:
+    """EC2's metadata, version 2: a token first, and a notice only when there is one."""
+    path, notice = tmp_path / "notice", b""
 
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        if (request.command, request.path) == ("PUT", "/latest/api/token"):
+            return 200, b"a-token"
+        if request.headers.get("X-aws-ec2-metadata-token") != "a-token":
+            return 401, b""
+        is_found = request.command == "GET" and request.path == "/latest/meta-data/spot/instance-action" and notice
+        return (200, notice) if is_found else (404, b"")
 
-ID = "158d1c8083dd49d6b527399fd6414f5c"
-
-ARN = f"arn:aws:ecs:us-west-2:111122223333:task/default/{ID}"
-
-
-@contextmanager
-def endpoint(status: int, body: bytes) -> Iterator[tuple[str, list[str]]]:
-    """Serve the answer. Yield the address and the paths that were asked for."""
-    asked: list[str] = []
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v4/container", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with served(answer) as address:
+        script = await asyncio.create_subprocess_exec("bash", str(SCRIPT), address, str(path), "0.1")
+        try:
+            await asyncio.sleep(0.5)
+            assert not path.exists()
+            notice = b'{"action": "terminate", "time": "2026-11-25T22:08:00Z"}'
+            async with asyncio.timeout(HANG_S):
+                while not path.exists():
+                    await asyncio.sleep(0.05)
+            assert json.loads(path.read_bytes())["action"] == "terminate"
+        finally:
+            script.kill()
+            await script.wait()
 
 
 def test_the_id_is_the_last_part_of_the_tasks_arn_and_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    with endpoint(200, json.dumps({"Cluster": "default", "TaskARN": ARN}).encode()) as (address, asked):
-        assert task_id({METADATA: address}) == ID
+    id_, asked = "158d1c8083dd49d6b527399fd6414f5c", []
+
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        asked.append(request.path)
+        arn = f"arn:aws:ecs:us-west-2:111122223333:task/default/{id_}"
+        return 200, json.dumps({"Cluster": "default", "TaskARN": arn}).encode()
+
+    with served(answer) as address:
+        assert task_id({METADATA: f"{address}/v4/container"}) == id_
     assert asked == ["/v4/container/task"]
-    assert TASK_ID.fullmatch(ID), "the sweep protects a worker of this name"
+    assert TASK_ID.fullmatch(id_), "the sweep protects a worker of this name"
 
 
 def test_outside_ecs_there_is_none() -> None:
@@ -167,8 +135,14 @@ def test_outside_ecs_there_is_none() -> None:
 def test_an_endpoint_that_does_not_tell_it_is_asked_again_and_logged(
     status: int, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with endpoint(status, body) as (address, asked):
-        assert task_id({METADATA: address}) == ""
+    asked: list[str] = []
+
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        asked.append(request.path)
+        return status, body
+
+    with served(answer) as address:
+        assert task_id({METADATA: f"{address}/v4/container"}) == ""
     assert len(asked) == TRIES
     assert "the task's id cannot be read" in caplog.text
 

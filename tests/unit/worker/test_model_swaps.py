@@ -12,7 +12,7 @@ from gpu_worker.engines.registry import EngineUnavailable
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.swapping.model_swaps import REST_S, ModelSwaps, SwapFailed
 from gpu_worker.engines.swapping.sleeping_engines import FAILURES_MAX
-from tests.support.worker.swapped_models import SLEEP_BYTES, Models, prepared
+from tests.support.worker.swapped_models import DEVICE_BYTES, SLEEP_BYTES, Models, prepared
 
 pytestmark = pytest.mark.virtual_time
 
@@ -191,6 +191,21 @@ async def test_an_engine_that_must_be_woken_is_not_stopped_to_make_room() -> Non
         await swaps.load(name)
     wakes = [len(state) == 2 for state in states]
     assert wakes in ([True, False, True, False], [False, True, False, True])
+    await engine.stop()
+
+
+@pytest.mark.parametrize("fault", ["sleep fails", "sleep hangs", "sleep frees nothing"])
+async def test_an_engine_whose_sleep_fails_is_stopped(fault: str) -> None:
+    models = Models(SLEEP_BYTES)
+    engine, swaps = await sleeping(models, "b")
+    models.made[-1].fault = fault
+    assert models.made[-1].facts.model == engine.facts.model == "a"
+    await swaps.load("b")
+    assert (engine.facts.model, models.alive(), models.asleep()) == ("b", ["b"], [])
+    assert (engine.swaps.done, engine.swaps.failed, engine.swaps.sleeps_failed) == (1, 0, 1)
+    assert await models.free_bytes() == DEVICE_BYTES - 80
+    await swaps.load("a")
+    assert (engine.facts.model, models.asleep()) == ("a", ["b"])
     await engine.stop()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from dispatcher.workers.wire import BODY_BYTES_MAX, encode_order
 from gpu_worker.engines.interface import EngineError, EngineEvent
 from gpu_worker.service.server import BODY_S, STALLED_S, make_app, metrics_token, stats_token
 from tests.support.asgi import Call, Caller
-from tests.support.virtual_time import START, run
+from tests.support.virtual_time import START
 from tests.support.worker.harness import SECRET, WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine, prompt_of
 
@@ -31,18 +31,18 @@ def refusal(events: list[WorkEvent]) -> tuple[int, str]:
     return event.status, event.code
 
 
-def test_an_order_is_executed_and_streamed() -> None:
+async def test_an_order_is_executed_and_streamed() -> None:
     harness = WorkerHarness()
-    events = run(harness.execute(order()))
+    events = await harness.execute(order())
     assert events[-1] == Finished("length", 5, 3)
     assert harness.engine.requests[0].terms.tenant == "a"
     (end,) = harness.gate.ended
     assert (end.id, end.attempt, end.outcome, end.input_tokens, end.output_tokens) == ("i", 1, "done", 5, 3)
 
 
-def test_chat_is_rendered_by_the_engine() -> None:
+async def test_chat_is_rendered_by_the_engine() -> None:
     harness = WorkerHarness()
-    run(harness.execute(order(endpoint=Endpoint.CHAT, body={"messages": [{"role": "user", "content": "hi"}]})))
+    await harness.execute(order(endpoint=Endpoint.CHAT, body={"messages": [{"role": "user", "content": "hi"}]}))
     assert prompt_of(harness.engine.requests[0]) == "hi"
 
 
@@ -93,12 +93,6 @@ async def test_no_more_than_its_slots_and_none_twice() -> None:
     assert refusal(await harness.execute(order("i0"))) == (409, "seen_already")
     await asyncio.gather(*running)
     assert isinstance((await harness.execute(order("i3")))[-1], Finished)
-
-
-def test_a_draining_worker_takes_nothing() -> None:
-    harness = WorkerHarness()
-    harness.executions.accepting = False
-    assert refusal(run(harness.execute(order()))) == (503, "draining")
 
 
 async def test_a_replayed_order_is_refused_and_nothing_is_reported_for_it() -> None:
@@ -156,26 +150,24 @@ async def test_an_order_that_does_not_arrive_holds_the_door_no_longer_than_state
     assert (int(str(sent[0]["status"])), harness.clock.now() - START) == (503, BODY_S)
 
 
-async def test_stats_need_the_fleets_signature_and_health_nothing() -> None:
-    harness = WorkerHarness()
-    tokens = [None, "wrong", "é", stats_token(b"another fleet's secret"), stats_token(SECRET)]
+@pytest.mark.parametrize(
+    ("path", "token_of", "others"), [("/stats", stats_token, metrics_token), ("/metrics", metrics_token, stats_token)]
+)
+async def test_stats_and_metrics_need_a_token_of_their_own_and_health_none(
+    path: str, token_of: Callable[[bytes], str], others: Callable[[bytes], str]
+) -> None:
+    app = WorkerHarness().app
+    tokens = [None, "wrong", "é", others(SECRET), token_of(b"another fleet's secret"), token_of(SECRET)]
     headers = [{} if token is None else {"authorization": f"Bearer {token}"} for token in tokens]
-    replies = [await Call(harness.app, "GET", "/stats", headers=header).finished() for header in headers]
-    assert set(replies[-1].json()) == {"waiting", "running", "kv_use", "tenants", "tiers", "shed"}
-    assert replies[-1].json()["tenants"]["a"].keys() == {"input_tokens", "output_tokens", "service"}
-    assert [reply.status for reply in replies] == [401, 401, 401, 401, 200]
-    assert (await Call(harness.app, "GET", "/health").finished()).status == 200
-
-
-async def test_metrics_need_a_token_of_their_own() -> None:
-    harness = WorkerHarness()
-    tokens = [None, stats_token(SECRET), metrics_token(b"another fleet's secret"), metrics_token(SECRET)]
-    headers = [{} if token is None else {"authorization": f"Bearer {token}"} for token in tokens]
-    replies = [await Call(harness.app, "GET", "/metrics", headers=header).finished() for header in headers]
-    assert replies[-1].headers["content-type"].startswith("text/plain; version=")
-    assert b"# TYPE headgate_shed_level gauge" in replies[-1].body
-    assert (await Call(harness.app, "GET", "/stats", headers=headers[-1]).finished()).status == 401
-    assert [reply.status for reply in replies] == [401, 401, 401, 200]
+    replies = [await Call(app, "GET", path, headers=header).finished() for header in headers]
+    assert [reply.status for reply in replies] == [401, 401, 401, 401, 401, 200]
+    if path == "/stats":
+        assert set(replies[-1].json()) == {"waiting", "running", "kv_use", "tenants", "tiers", "shed"}
+        assert replies[-1].json()["tenants"]["a"].keys() == {"input_tokens", "output_tokens", "service"}
+    else:
+        assert replies[-1].headers["content-type"].startswith("text/plain; version=")
+        assert b"# TYPE headgate_shed_level gauge" in replies[-1].body
+    assert (await Call(app, "GET", "/health").finished()).status == 200
 
 
 async def test_tokens_of_both_secrets_are_valid_during_a_rotation() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,12 +12,12 @@ from dispatcher.model.commands import Over, Return
 from dispatcher.model.records.invocation import StoredAnswer, cached_tokens_of
 from dispatcher.operations.calls.results import last_event
 from dispatcher.workers.wire import parse_event
-from gpu_worker.engines.interface import EngineError, Evicted, Finished, WorkOrder
+from gpu_worker.engines.interface import EngineError, Evicted, Finished, Token
 from gpu_worker.service.executions.execution import Abort
 from gpu_worker.service.executions.executions import ALIVE
-from tests.support.virtual_time import START, run
+from tests.support.virtual_time import START
 from tests.support.worker.harness import WorkerHarness, order, read
-from tests.support.worker.scripted_engine import FailingEngine, ScriptedEngine, TokenizingEngine
+from tests.support.worker.scripted_engine import ChangedEngine, FailingEngine, ScriptedEngine, TokenizingEngine
 
 pytestmark = pytest.mark.virtual_time
 
@@ -72,20 +71,14 @@ class TestTheLastEvent:
         assert lines[-1] == ALIVE
         assert [end.outcome for end in harness.gate.ended] == ["done"]
 
-    async def test_a_fenced_attempt_closes_without_it(self) -> None:
+    @pytest.mark.parametrize("outcome", [None, Over("i", 1, "cancelled"), Over("i", 2, "done")])
+    async def test_an_attempt_that_is_fenced_or_over_in_the_log_closes_without_it(self, outcome: Over | None) -> None:
         harness = WorkerHarness()
         reading = harness.start(order())
         await asyncio.sleep(0.05)
         harness.gate.held.clear()
-        assert json.loads((await reading)[-1])["event"] == "token"
-
-    @pytest.mark.parametrize("outcome", [Over("i", 1, "cancelled"), Over("i", 2, "done")])
-    async def test_an_end_that_the_log_knows_otherwise_closes_without_it_too(self, outcome: Over) -> None:
-        harness = WorkerHarness()
-        reading = harness.start(order())
-        await asyncio.sleep(0.05)
-        harness.gate.held.clear()
-        harness.gate.over["i#1"] = outcome
+        if outcome is not None:
+            harness.gate.over["i#1"] = outcome
         assert json.loads((await reading)[-1])["event"] == "token"
 
     async def test_a_caller_that_leaves_while_it_waits_changes_nothing(self) -> None:
@@ -112,14 +105,7 @@ class TestAnswers:
         assert harness.gate.ended[0].answer == ""
 
     async def test_an_answer_that_is_too_long_is_not_kept_and_the_caller_learns_it(self) -> None:
-        class Wordy(ScriptedEngine):
-            async def generate(self, request: WorkOrder):  # type: ignore[no-untyped-def]
-                async for event in super().generate(request):
-                    if event.event == "token":
-                        event = type(event)("é" * 100_000, event.output_tokens)
-                    yield event
-
-        harness = WorkerHarness(Wordy())
+        harness = WorkerHarness(ChangedEngine(Token, text="é" * 100_000))
         lines = await harness.start(order(durable=True))
         (end,) = harness.gate.ended
         assert (end.outcome, end.output_tokens) == ("failed", 3)
@@ -127,14 +113,7 @@ class TestAnswers:
         assert json.loads(lines[-1])["code"] == "result_too_large"
 
     async def test_it_keeps_the_cached_and_the_reasoning_tokens(self) -> None:
-        class Caching(ScriptedEngine):
-            async def generate(self, request: WorkOrder):  # type: ignore[no-untyped-def]
-                async for event in super().generate(request):
-                    if isinstance(event, Finished):
-                        event = replace(event, cached_tokens=2, reasoning_tokens=1)
-                    yield event
-
-        harness = WorkerHarness(Caching())
+        harness = WorkerHarness(ChangedEngine(Finished, cached_tokens=2, reasoning_tokens=1))
         await harness.start(order(durable=True))
         end = harness.gate.ended[0]
         answer = StoredAnswer("done", 1, end.input_tokens, end.output_tokens, end.answer, 0.0)
@@ -144,24 +123,14 @@ class TestAnswers:
         assert cached_tokens_of(StoredAnswer("failed", 1, 3, 0, '{"error": {}}', 0.0)) == 0
 
     async def test_half_of_a_character_does_not_break_it(self) -> None:
-        class Halves(ScriptedEngine):
-            async def generate(self, request: WorkOrder):  # type: ignore[no-untyped-def]
-                async for event in super().generate(request):
-                    if event.event == "token":
-                        event = type(event)("\ud83d", event.output_tokens)
-                    yield event
-
-        harness = WorkerHarness(Halves())
-        lines = harness.lines(order(durable=True, max_tokens=1))
-        await anext(lines)
-        await lines.aclose()
-        await harness.executions.idle()
+        harness = WorkerHarness(ChangedEngine(Token, text="\ud83d"))
+        await left(harness, 1, durable=True, max_tokens=1)
         assert json.loads(harness.gate.ended[0].answer)["choices"][0]["text"] == "?"
 
 
 async def left(harness: WorkerHarness, lines_read: int, **fields: Any) -> None:
     """Read so many lines of an order, close the stream, and wait until the execution has ended."""
-    lines = harness.lines(order(max_tokens=500, **fields))
+    lines = harness.lines(order(**{"max_tokens": 500, **fields}))
     for _ in range(lines_read):
         await anext(lines)
     await lines.aclose()
@@ -170,9 +139,9 @@ async def left(harness: WorkerHarness, lines_read: int, **fields: Any) -> None:
 
 class TestTheCallerLeaves:
     @pytest.mark.parametrize("lines_read", [1, 2, 5])
-    def test_the_end_is_cancelled_with_the_exact_counts_and_once(self, lines_read: int) -> None:
+    async def test_the_end_is_cancelled_with_the_exact_counts_and_once(self, lines_read: int) -> None:
         harness = WorkerHarness()
-        run(left(harness, lines_read))
+        await left(harness, lines_read)
         (end,) = harness.gate.ended
         assert (end.id, end.attempt, end.outcome, end.tenant) == ("i", 1, "cancelled", "a")
         assert (end.input_tokens, end.output_tokens) == (5, harness.engine.generated)
@@ -190,25 +159,22 @@ class TestTheCallerLeaves:
         (end,) = harness.gate.ended
         assert (end.outcome, end.input_tokens, end.output_tokens) == ("cancelled", 5, harness.engine.generated)
 
-    def test_an_engine_that_fails_meanwhile_frees_the_slot(self) -> None:
+    async def test_an_engine_that_fails_meanwhile_frees_the_slot(self) -> None:
         harness = WorkerHarness(FailingEngine(EngineError("engine_failed", "it failed"), 2))
-        run(left(harness, 3))
+        await left(harness, 3)
         assert harness.executions.live() == frozenset()
         assert [end.outcome for end in harness.gate.ended] == ["cancelled"]
 
     async def test_a_durable_call_goes_on_and_its_answer_is_kept(self) -> None:
         harness = WorkerHarness()
-        lines = harness.lines(order(max_tokens=5, durable=True))
-        await anext(lines)
-        await lines.aclose()
-        await harness.executions.idle()
+        await left(harness, 1, max_tokens=5, durable=True)
         (end,) = harness.gate.ended
         assert (end.outcome, end.output_tokens) == ("done", 5)
         assert json.loads(end.answer) == {"choices": [{"text": "xxxxx", "reason": "length"}]}
 
-    def test_a_durable_call_ends_at_its_deadline_too(self) -> None:
+    async def test_a_durable_call_ends_at_its_deadline_too(self) -> None:
         harness = WorkerHarness()
-        run(left(harness, 1, durable=True, deadline_at=START + 3))
+        await left(harness, 1, durable=True, deadline_at=START + 3)
         (end,) = harness.gate.ended
         assert end.outcome == "expired"
         assert json.loads(end.answer)["error"]["code"] == "deadline_exceeded"
