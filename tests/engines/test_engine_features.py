@@ -7,7 +7,6 @@ import json
 import struct
 from collections.abc import Awaitable, Callable
 from math import exp, hypot
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,8 @@ from dispatcher.model.capabilities import Capability
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, Finished, Started, Token
-from gpu_worker.policies.fairness.registry import make_policy
-from tests.engines.engine_kinds import KINDS, engine_of, events_of, finished, idle, past_first_token, request
+from tests.engines.engine_kinds import events_of, finished, idle, past_first_token, request
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
 ASKED = [{"role": "user", "content": "What is the weather in Delft?"}]
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -195,29 +192,25 @@ CHECKS: dict[str, Callable[[Engine], Awaitable[None]]] = {
 }
 
 
-@every_kind
-async def test_what_an_engine_registers_works(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        registered = engine.facts.capabilities
-        assert registered >= {Capability.CHAT, Capability.COMPLETION, Capability.CHOICES}
-        for capability in sorted(registered):
-            await CHECKS[capability](engine)
-        await idle(engine)
+async def test_what_an_engine_registers_works(engine: Engine) -> None:
+    registered = engine.facts.capabilities
+    assert registered >= {Capability.CHAT, Capability.COMPLETION, Capability.CHOICES}
+    for capability in sorted(registered):
+        await CHECKS[capability](engine)
+    await idle(engine)
 
 
-@every_kind
-async def test_a_request_with_choices_ends_as_a_whole(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        stream = engine.generate(request("aborted", choices=4, max_tokens=400))
-        await past_first_token(stream)
-        await engine.abort("aborted")
-        last = await finished(stream)
-        assert (last.reason, len(last.reasons)) == ("aborted", 4)
-        await idle(engine)
-        closed = engine.generate(request("closed", choices=4, max_tokens=400))
-        await past_first_token(closed)
-        await closed.aclose()
-        await idle(engine)
+async def test_a_request_with_choices_ends_as_a_whole(engine: Engine) -> None:
+    stream = engine.generate(request("aborted", choices=4, max_tokens=400))
+    await past_first_token(stream)
+    await engine.abort("aborted")
+    last = await finished(stream)
+    assert (last.reason, len(last.reasons)) == ("aborted", 4)
+    await idle(engine)
+    closed = engine.generate(request("closed", choices=4, max_tokens=400))
+    await past_first_token(closed)
+    await closed.aclose()
+    await idle(engine)
 
 
 BAD: list[dict[str, Any]] = [
@@ -229,13 +222,9 @@ BAD: list[dict[str, Any]] = [
 ]
 
 
-@every_kind
 @pytest.mark.parametrize("fields", BAD)
-async def test_a_body_that_an_engine_cannot_read_is_the_tenants_error(
-    kind: str, home: Path, fields: dict[str, Any]
-) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        with pytest.raises(EngineError) as caught:
-            await events_of(engine, request("r", **fields))
-        assert caught.value.code == "invalid_request"
-        assert (engine.stats().waiting, engine.stats().running) == (0, 0)
+async def test_a_body_that_an_engine_cannot_read_is_the_tenants_error(engine: Engine, fields: dict[str, Any]) -> None:
+    with pytest.raises(EngineError) as caught:
+        await events_of(engine, request("r", **fields))
+    assert caught.value.code == "invalid_request"
+    assert (engine.stats().waiting, engine.stats().running) == (0, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,10 +9,6 @@ from random import Random
 from typing import Any
 
 import pytest
-
-if importlib.util.find_spec("vllm") is None:
-    pytest.skip("vllm is absent", allow_module_level=True)
-
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 

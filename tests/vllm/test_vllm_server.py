@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import socket
@@ -13,13 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-if importlib.util.find_spec("vllm") is None:
-    pytest.skip("vllm is absent", allow_module_level=True)
-
 import httpx
 import openai
+import pytest
 
 from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
 from tests.support.vllm import slow_steps
