@@ -16,7 +16,7 @@ LONG = (
     "tests/property/test_shard_processes.py::test_in_another_order_of_arrival",
     "tests/property/test_shard_processes.py::test_in_the_same_order_of_arrival",
     "tests/property/worker_policies/test_queue_pick_cost.py::test_the_benchmark_has_its_columns",
-    "tests/property/worker_policies/test_tier_schedules.py",
+    "tests/property/worker_policies/test_tier_machine.py::test_every_request_ends_in_each_schedule",
     "tests/property/worker_policies/test_queue_policies.py::test_the_lemma_fails_somewhere",
     "tests/simulation/test_gate_cluster.py::test_the_runs_that_decided_the_order_are_deterministic",
     "tests/simulation/test_gate_cluster.py::test_the_same_seed_gives_the_same_workload_and_the_same_runs",

@@ -1,4 +1,4 @@
-"""Attainment of the targets, and which tiers are refused while others are at risk."""
+"""Attainment of the targets, the measured capacity, and which tiers are refused while others are at risk."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.policies.slo.monitor import TARGETS, Attainment, Slo, SloMonitor, SloSettings, SloTargets
 from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
 
@@ -380,3 +381,28 @@ def test_retry_after_is_not_before_the_tier_can_return() -> None:
 def test_an_impossible_shed_setting_is_refused(fields: dict[str, float], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         ShedSettings(**fields)  # type: ignore[arg-type]
+
+
+def test_the_best_stretch_that_was_full_at_both_ends() -> None:
+    capacity = MeasuredCapacity()
+    assert capacity.observe(0, 0, saturated=True) == 0
+    assert capacity.observe(2, 100, saturated=True) == 50
+    assert capacity.observe(4, 1000, saturated=False) == 50  # it ran dry somewhere in between
+    assert capacity.observe(6, 2000, saturated=True) == 50
+    assert capacity.observe(8, 2200, saturated=True) == 100
+
+
+def test_what_is_known_outlives_the_window() -> None:
+    capacity = MeasuredCapacity(window_s=10)
+    capacity.observe(0, 0, saturated=True)
+    capacity.observe(2, 100, saturated=True)
+    assert capacity.observe(1000, 100, saturated=False) == 50
+    capacity.observe(1002, 110, saturated=True)
+    assert capacity.observe(1004, 120, saturated=True) == 5  # slower now, and nothing better in the window
+
+
+def test_a_hung_engine_does_not_make_the_capacity_unknown() -> None:
+    capacity = MeasuredCapacity(window_s=10)
+    capacity.observe(0, 0, saturated=True)
+    capacity.observe(2, 100, saturated=True)
+    assert [capacity.observe(second, 100, saturated=True) for second in range(3, 100)] == [50] * 97

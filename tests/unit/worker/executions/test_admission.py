@@ -22,79 +22,84 @@ from tests.support.worker.harness import SLOTS, WorkerHarness, order
 pytestmark = pytest.mark.virtual_time
 
 
-class TestAdmission:
-    async def test_an_order_is_valid_once(self) -> None:
-        harness = WorkerHarness()
-        await harness.start(order())
-        with pytest.raises(Refusal) as refused:
-            harness.lines(order())
-        assert (refused.value.status, refused.value.code) == (409, "seen_already")
-        await harness.start(order(attempt=2))
-        with pytest.raises(Refusal):
-            harness.lines(order(attempt=1))
-        assert len(harness.engine.requests) == 2
+async def test_an_order_is_valid_once() -> None:
+    harness = WorkerHarness()
+    await harness.start(order())
+    with pytest.raises(Refusal) as refused:
+        harness.lines(order())
+    assert (refused.value.status, refused.value.code) == (409, "seen_already")
+    await harness.start(order(attempt=2))
+    with pytest.raises(Refusal):
+        harness.lines(order(attempt=1))
+    assert len(harness.engine.requests) == 2
 
-    async def test_an_order_signed_for_an_earlier_process_of_the_worker_is_refused(self) -> None:
-        harness = WorkerHarness()
-        token = harness.token(order())
-        await asyncio.sleep(10)
-        harness.executions._seen.started_at = harness.clock.now()
-        with pytest.raises(Refusal, match="before this worker was started"):
-            harness.executions.run(token, order())
-        await harness.start(order())
 
-    @pytest.mark.parametrize(
-        ("change", "code"),
-        [
-            ({"accepting": False}, "draining"),
-            ({"engine_serves": lambda: False}, "draining"),
-            ({"slots": 0}, "worker_full"),
-        ],
-    )
-    async def test_an_attempt_that_cannot_begin_is_returned_before_the_caller_learns_it(
-        self, change: dict[str, Any], code: str
-    ) -> None:
-        harness = WorkerHarness()
-        for name, value in change.items():
-            setattr(harness.executions, name, value)
-        harness.gate.answers_s = 3.0
-        lines = await harness.start(order())
-        assert harness.gate.returned == [Return("i", 1, "refused", "w")]
-        assert lines[0] == ALIVE
-        last = json.loads(lines[-1])
-        assert (last["code"], last["status"], last["final"]) == (code, 503, False)
-        assert not harness.engine.requests
+async def test_an_order_signed_for_an_earlier_process_of_the_worker_is_refused() -> None:
+    harness = WorkerHarness()
+    token = harness.token(order())
+    await asyncio.sleep(10)
+    harness.executions._seen.started_at = harness.clock.now()
+    with pytest.raises(Refusal, match="before this worker was started"):
+        harness.executions.run(token, order())
+    await harness.start(order())
 
-    async def test_the_caller_of_a_returned_attempt_does_not_wait_for_the_log_for_ever(self) -> None:
-        harness = WorkerHarness()
-        harness.executions.accepting = False
-        harness.gate.away = True
-        assert set(await harness.start(order())) == {ALIVE}
-        assert harness.clock.now() - START == RETURN_S
 
-    async def test_a_worker_with_too_many_reports_under_way_takes_nothing(self) -> None:
-        harness = WorkerHarness()
-        harness.outbox._deliveries = dict.fromkeys(map(str, range(PENDING_MAX)))  # type: ignore[assignment]
-        with pytest.raises(Refusal, match="too many reports"):
-            harness.lines(order())
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"accepting": False}, "draining"),
+        ({"engine_serves": lambda: False}, "draining"),
+        ({"slots": 0}, "worker_full"),
+    ],
+)
+async def test_an_attempt_that_cannot_begin_is_returned_before_the_caller_learns_it(
+    change: dict[str, Any], code: str
+) -> None:
+    harness = WorkerHarness()
+    for name, value in change.items():
+        setattr(harness.executions, name, value)
+    harness.gate.answers_s = 3.0
+    lines = await harness.start(order())
+    assert harness.gate.returned == [Return("i", 1, "refused", "w")]
+    assert lines[0] == ALIVE
+    last = json.loads(lines[-1])
+    assert (last["code"], last["status"], last["final"]) == (code, 503, False)
+    assert not harness.engine.requests
 
-    async def test_a_fenced_attempt_does_not_begin(self) -> None:
-        harness = WorkerHarness()
-        harness.gate.offer("i")
-        harness.executions.fence("i#1", is_old=False)
-        with pytest.raises(Refusal):
-            harness.executions.run(harness.token(order()), order())
-        await harness.executions.idle()
-        assert harness.gate.returned == [Return("i", 1, "not_begun", "w")]
-        assert harness.gate.over["i#1"] == Done()
-        assert harness.executions.fenced == {"not_begun": 1}
 
-    async def test_an_attempt_that_runs_is_not_fenced(self) -> None:
-        harness = WorkerHarness()
-        reading = harness.start(order())
-        harness.executions.fence("i#1", is_old=False)
-        assert json.loads((await reading)[-1])["event"] == "finished"
-        assert not harness.gate.returned
+async def test_the_caller_of_a_returned_attempt_does_not_wait_for_the_log_for_ever() -> None:
+    harness = WorkerHarness()
+    harness.executions.accepting = False
+    harness.gate.away = True
+    assert set(await harness.start(order())) == {ALIVE}
+    assert harness.clock.now() - START == RETURN_S
+
+
+async def test_a_worker_with_too_many_reports_under_way_takes_nothing() -> None:
+    harness = WorkerHarness()
+    harness.outbox._deliveries = dict.fromkeys(map(str, range(PENDING_MAX)))  # type: ignore[assignment]
+    with pytest.raises(Refusal, match="too many reports"):
+        harness.lines(order())
+
+
+async def test_a_fenced_attempt_does_not_begin() -> None:
+    harness = WorkerHarness()
+    harness.gate.offer("i")
+    harness.executions.fence("i#1", is_old=False)
+    with pytest.raises(Refusal):
+        harness.executions.run(harness.token(order()), order())
+    await harness.executions.idle()
+    assert harness.gate.returned == [Return("i", 1, "not_begun", "w")]
+    assert harness.gate.over["i#1"] == Done()
+    assert harness.executions.fenced == {"not_begun": 1}
+
+
+async def test_an_attempt_that_runs_is_not_fenced() -> None:
+    harness = WorkerHarness()
+    reading = harness.start(order())
+    harness.executions.fence("i#1", is_old=False)
+    assert json.loads((await reading)[-1])["event"] == "finished"
+    assert not harness.gate.returned
 
 
 Step = tuple[str, int, float]
