@@ -21,6 +21,8 @@ class ScriptedGate:
     """Every command fails, after `hangs_s` seconds."""
     hangs_s: float = 0.0
     error: type[Exception] = StoreUnavailable
+    loses: tuple[type[Command], ...] = ()
+    """Commands of these kinds fail."""
     loses_reply: bool = False
     """A command is applied, and its sender gets no answer."""
     answers_s: float = 0.0
@@ -50,6 +52,8 @@ class ScriptedGate:
         if self.away:
             await asyncio.sleep(self.hangs_s)
             raise self.error()
+        if isinstance(command, self.loses):
+            raise StoreUnavailable()
         outcome = self._decide(command)
         if self.loses_reply:
             raise StoreUnavailable()

@@ -61,23 +61,10 @@ class Stack:
         )
 
     async def accept(self) -> Offer:
-        outcome = await self.link.do(
-            Accept(
-                id=self.link.new_id(),
-                floor=0,
-                process=self.link.process,
-                terms=CallTerms(
-                    tenant="a",
-                    model=MODEL,
-                    cost=8.0,
-                    deadline_at=time.time() + 300,
-                    durable=False,
-                    app="",
-                    interaction="",
-                ),
-                config=TenantConfig(version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=10),
-            )
-        )
+        terms = CallTerms("a", MODEL, 8.0, time.time() + 300, False, "", "")
+        tenant = TenantConfig(version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=10)
+        call_id, process = self.link.new_id(), self.link.process
+        outcome = await self.link.do(Accept(id=call_id, floor=0, process=process, terms=terms, config=tenant))
         assert isinstance(outcome, Offer)
         return outcome
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from dispatcher.model.commands import Command, Done, End, Outcome, Report
+from dispatcher.model.commands import Command, Done, End, Outcome, Return
 from dispatcher.model.errors import StoreUnavailable
 from tests.support.virtual_time import START, run
 from tests.support.worker.harness import IDENTITY, WorkerHarness, order
@@ -32,19 +32,12 @@ class TestHeartbeats:
         reading.cancel()
 
     async def test_an_attempt_whose_report_is_under_way_is_live(self, harness: WorkerHarness) -> None:
-        whole = harness.gate.do
-
-        async def ends_get_lost(command: Command) -> Outcome:
-            if not isinstance(command, Report):
-                raise StoreUnavailable()
-            return await whole(command)
-
-        harness.gate.do = ends_get_lost  # type: ignore[method-assign]
+        harness.gate.loses = (End, Return)
         harness.start(order())
         await asyncio.sleep(10)
         assert harness.executions.running() == frozenset()
         assert harness.gate.heartbeats[-1].live == ("i#1",)
-        harness.gate.do = whole  # type: ignore[method-assign]
+        harness.gate.loses = ()
         await asyncio.sleep(10)
         assert not harness.gate.heartbeats[-1].live
         assert [end.outcome for end in harness.gate.ended] == ["done"]
@@ -283,14 +276,7 @@ async def test_a_hanging_engine_does_not_hold_it_longer_than_stated(harness: Wor
 
 async def test_it_does_not_leave_while_a_report_is_missing(harness: WorkerHarness) -> None:
     """The log would take its attempts for returned, and their tokens would be free."""
-    whole = harness.gate.do
-
-    async def ends_get_lost(command: Command) -> Outcome:
-        if isinstance(command, End):
-            raise StoreUnavailable()
-        return await whole(command)
-
-    harness.gate.do = ends_get_lost  # type: ignore[method-assign]
+    harness.gate.loses = (End,)
     harness.start(order())
     await drained(harness)
     assert not harness.gate.left

@@ -46,11 +46,7 @@ async def test_an_order_signed_for_an_earlier_process_of_the_worker_is_refused()
 
 @pytest.mark.parametrize(
     ("change", "code"),
-    [
-        ({"accepting": False}, "draining"),
-        ({"engine_serves": lambda: False}, "draining"),
-        ({"slots": 0}, "worker_full"),
-    ],
+    [({"accepting": False}, "draining"), ({"engine_serves": lambda: False}, "draining"), ({"slots": 0}, "worker_full")],
 )
 async def test_an_attempt_that_cannot_begin_is_returned_before_the_caller_learns_it(
     change: dict[str, Any], code: str
