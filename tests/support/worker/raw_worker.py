@@ -32,13 +32,15 @@ class Connection:
     async def order(self) -> None:
         """Read one order and note it. Raises IncompleteReadError if the gate closes the connection."""
         head = await self.head()
-        size = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-        body = await self.reader.readexactly(size)
+        body = await self.body(head)
         self._worker.heads.append(head)
         self._worker.orders.append(json.loads(body)["invocation"])
 
     async def head(self) -> bytes:
         return await self.reader.readuntil(b"\r\n\r\n")
+
+    async def body(self, head: bytes) -> bytes:
+        return await self.reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
 
     async def chunk(self, data: bytes) -> None:
         await self.send(chunk(data))
