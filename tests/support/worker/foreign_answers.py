@@ -453,7 +453,10 @@ def _faults() -> Iterator[Kind]:
         error="context_length_exceeded",
         says=context,
     )
+    limit = "max_tokens=5000 cannot be greater than max_model_len=1024"
+    yield http(limit, 400, {"error": {"message": limit}}, error="context_length_exceeded", says=limit)
     for status, code in (
+        (302, "generation_failed"),
         (401, "generation_failed"),
         (404, "generation_failed"),
         (429, "engine_overloaded"),

@@ -191,6 +191,17 @@ def test_only_premium_and_system_requests_take_reserved_blocks() -> None:
         assert world.admission.blocks_max(TIER[name[0]], 100) == fits
 
 
+def test_a_request_that_evicts_for_all_its_blocks_passes_a_waiting_one() -> None:
+    """sa1 waits for a slot and may evict no request. Premium takes the slot of sz1, which sa1 could not have had."""
+    world = World(TierSettings(premium_reserve=0.3), slots_free=1)
+    world.run("sz1", 60)
+    world.wait("sa1", 20)
+    world.wait("pa1", 1, now_s=21.0)
+    world.admission.begin_pass(21.0)
+    assert [head.request_id for head in world.policy.heads()] == ["sa1", "pa1"]
+    assert world.pass_() == ["-sz1", "pa1"]
+
+
 # ── Deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

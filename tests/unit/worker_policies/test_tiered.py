@@ -140,6 +140,16 @@ def test_the_clock_does_not_go_back() -> None:
     assert queue.rank_of("ba1") == 2.0
 
 
+def test_background_never_evicts_a_standard_request_that_it_aged_past() -> None:
+    queue = Queue()
+    queue.put("sa1")
+    queue.admit("sa1")
+    queue.put("ba1")
+    queue.advance_to(100.0)
+    assert queue.rank_of("ba1") < queue.rank_of("sa1")
+    assert queue.may_evict("ba1", "sa1") is None
+
+
 def test_without_preemption_no_request_is_evicted() -> None:
     queue = Queue(preemption=False)
     queue.put("ba1", "pa1")

@@ -16,7 +16,6 @@ from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
     Finished,
-    PromptTooLong,
     Started,
     Token,
     WorkOrder,
@@ -223,39 +222,11 @@ def test_each_input_has_its_embedding(value: Any) -> None:
     assert server.bodies == [{"input": ["a", "b"], "dimensions": 3, "model": MODEL}]
 
 
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("status", "message", "code"),
-        [
-            (400, "temperature must be positive", "invalid_request"),
-            (422, "no such field", "invalid_request"),
-            (400, "This model's maximum context length is 8 tokens", "context_length_exceeded"),
-            (400, "max_tokens=5000 cannot be greater than max_model_len=1024", "context_length_exceeded"),
-            (429, "slow down", "engine_overloaded"),
-            (503, "Loading model", "engine_overloaded"),
-            (500, "canary", "generation_failed"),
-            (401, "canary", "generation_failed"),
-            (302, "canary", "generation_failed"),
-        ],
-    )
-    def test_of_the_server_by_their_status(self, status: int, message: str, code: str) -> None:
-        body = json.dumps({"error": {"message": message}}).encode()
-        _, error, _ = answered(says(body), server=FakeServer(status=status, content_type=JSON))
-        assert error is not None
-        assert error.code == code
-        assert (message in error.message) == (status in (400, 422))
-        assert isinstance(error, PromptTooLong) == (code == "context_length_exceeded")
-
-    def test_a_body_that_is_no_json_has_no_text(self) -> None:
-        _, error, _ = answered(says(b"<html>canary"), server=FakeServer(status=400))
-        assert error is not None
-        assert (error.code, "canary" in error.message) == ("invalid_request", False)
-
-    def test_a_long_message_is_cut(self) -> None:
-        body = json.dumps({"detail": "x" * 10_000}).encode()
-        _, error, _ = answered(says(body), server=FakeServer(status=400))
-        assert error is not None
-        assert len(error.message) == 500
+def test_a_long_message_of_an_error_is_cut() -> None:
+    body = json.dumps({"detail": "x" * 10_000}).encode()
+    _, error, _ = answered(says(body), server=FakeServer(status=400))
+    assert error is not None
+    assert len(error.message) == 500
 
 
 PROMPT = 100

@@ -15,7 +15,7 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Token
 from dispatcher.workers.client import LINE_BYTES_MAX
 from dispatcher.workers.wire import encode_event, parse_event
-from gpu_worker.engines.interface import EngineError, EngineEvent, own_order
+from gpu_worker.engines.interface import EngineError, EngineEvent, PromptTooLong, own_order
 from gpu_worker.engines.openai.normal.oddities import KINDS_MAX, Oddities
 from tests.support.virtual_time import run
 from tests.support.worker.foreign_answers import ESTIMATED, Kind, kinds
@@ -167,7 +167,9 @@ def test_an_error_is_the_requests(kind: Kind) -> None:
     _, error = served(kind)
     assert error is not None
     assert (error.code, error.status) == (kind.error, kind.fault)
+    assert isinstance(error, PromptTooLong) == (kind.error == "context_length_exceeded")
     assert "sk-secret" not in error.message
+    assert "canary" not in error.message
     assert kind.says is None or error.message == kind.says
 
 
