@@ -115,11 +115,6 @@ class TickingClock:
         return self.now_s
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
 async def undisturbed(home: Path) -> dict[str, str]:
     async with tiered_engine(home, kv=4096) as engine:
         return (await crowd(engine)).texts

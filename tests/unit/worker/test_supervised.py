@@ -28,9 +28,8 @@ from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from tests.support.virtual_time import START, LoopClock
 from tests.support.worker.gate import DecidingGate
-from tests.support.worker.harness import WorkerHarness, order
+from tests.support.worker.harness import WorkerHarness, order, serving
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
-from tests.support.worker.serving import serving
 
 pytestmark = pytest.mark.virtual_time
 

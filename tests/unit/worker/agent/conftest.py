@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.worker.harness import WorkerHarness
-from tests.support.worker.serving import serving
+from tests.support.worker.harness import WorkerHarness, serving
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import pytest
 from dispatcher.model.commands import Command, Done, End, Outcome, Return
 from dispatcher.model.errors import StoreUnavailable
 from tests.support.virtual_time import START, run
-from tests.support.worker.harness import IDENTITY, WorkerHarness, order
+from tests.support.worker.harness import HEARTBEAT_S, IDENTITY, LONG, SETTINGS, WorkerHarness, drained, order, serving
 from tests.support.worker.scripted_engine import ScriptedEngine
-from tests.support.worker.serving import HEARTBEAT_S, LONG, SETTINGS, drained, serving
 
 pytestmark = pytest.mark.virtual_time
 

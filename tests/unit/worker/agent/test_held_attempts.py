@@ -10,8 +10,7 @@ import pytest
 from dispatcher.model.commands import Attempts, Command, Outcome, Return
 from gpu_worker.service.agent import OFFER_S, UNKNOWN_S, HeldAttempts
 from tests.support.virtual_time import START
-from tests.support.worker.harness import WorkerHarness, order
-from tests.support.worker.serving import HEARTBEAT_S, LONG, SETTINGS, serving
+from tests.support.worker.harness import HEARTBEAT_S, LONG, SETTINGS, WorkerHarness, order, serving
 
 pytestmark = pytest.mark.virtual_time
 
@@ -102,19 +101,6 @@ class TestUnknownToTheLog:
         await asyncio.sleep(HEARTBEAT_S + 1)
         assert not harness.executions.accepting
         reading.cancel()
-
-    async def test_it_is_not_reported_either_if_its_caller_leaves_then(self, harness: WorkerHarness) -> None:
-        reading = harness.start(LONG)
-        await asyncio.sleep(1)
-        harness.engine.token_s = 8.0
-        await asyncio.sleep(0.1)
-        del harness.gate.held["i#1"]
-        await asyncio.sleep(UNKNOWN_S + 2 * HEARTBEAT_S)
-        assert not reading.done()
-        reading.cancel()
-        await harness.executions.idle()
-        assert not harness.gate.ended
-        assert not harness.gate.over
 
 
 def test_an_attempt_is_overdue_once() -> None:

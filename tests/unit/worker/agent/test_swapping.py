@@ -12,8 +12,7 @@ import pytest
 from dispatcher.model.commands import Report
 from gpu_worker.service.swapper import DRAIN_S, Swapper
 from tests.support.virtual_time import START
-from tests.support.worker.harness import WorkerHarness, order
-from tests.support.worker.serving import SETTINGS, drained, serving
+from tests.support.worker.harness import SETTINGS, WorkerHarness, drained, order, serving
 from tests.support.worker.swapped_models import Models, prepared
 
 pytestmark = pytest.mark.virtual_time

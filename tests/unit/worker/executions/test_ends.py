@@ -187,18 +187,7 @@ async def test_a_durable_call_ends_at_its_deadline_too() -> None:
     assert json.loads(end.answer)["status"] == 504
 
 
-async def test_an_attempt_that_the_log_does_not_hold_is_not_reported() -> None:
-    harness = WorkerHarness()
-    reading = harness.start(order(max_tokens=500))
-    await asyncio.sleep(1)
-    await harness.executions.abort("i#1", Abort.LEASE_LOST)
-    lines = await reading
-    assert harness.gate.tries == 0
-    assert json.loads(lines[-1])["event"] == "token"
-    assert harness.executions.live() == frozenset()
-
-
-async def test_also_if_its_caller_leaves_later() -> None:
+async def test_an_attempt_that_the_log_does_not_hold_is_not_reported_if_its_caller_leaves_later() -> None:
     harness = WorkerHarness()
     lines = harness.lines(order(max_tokens=500))
     await anext(lines)
