@@ -193,3 +193,17 @@ def test_with_unknown_outputs_the_generated_tokens_count() -> None:
     assert policy.peek() is None
     policy.finish("a0")
     assert policy.peek() is not None
+
+
+def test_a_refund_makes_the_tenant_next_again() -> None:
+    policy = CappedTokenCounter(100)
+    for request_id in ("a0", "a1", "a2"):
+        policy.enqueue(QueueRequest(request_id, "a", 20, output_tokens=1))
+    policy.enqueue(QueueRequest("b0", "b", 20, output_tokens=1))
+    policy.admit("a0")
+    policy.admit("b0")
+    assert policy.peek() is not None, "the heap has seen the charge"
+    policy.undo_admit("a0")
+    head = policy.peek()
+    assert head is not None
+    assert head.request_id == "a0"

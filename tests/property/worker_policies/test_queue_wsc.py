@@ -77,6 +77,52 @@ def test_the_next_stage_goes_before_new_interactions_also_of_its_own_tenant() ->
     assert [serve(policy) for _ in range(3)] == ["a2", "b0", "a1"]
 
 
+def test_interactions_of_the_same_name_are_separate_by_tenant() -> None:
+    policy = WeightedServiceCounter()
+    put(policy, "a0", "plan", 512)
+    serve(policy)
+    put(policy, "c0", input_tokens=1)
+    put(policy, "b0", "plan", 1)
+    assert policy.peek() == QueueRequest("b0", "b", 1, app="x", interaction="plan"), "a tie, by name"
+    put(policy, "a1", "plan", 1)
+    head = policy.peek()
+    assert head is not None
+    assert head.request_id == "a1"
+
+
+def test_all_waiting_stages_are_preferred_once_one_was_admitted() -> None:
+    policy = WeightedServiceCounter()
+    for request_id in ("b0", "a0", "a1", "b1"):
+        put(policy, request_id, "plan" if request_id[0] == "a" else "")
+    policy.admit("a1")
+    assert serve(policy) == "a0"
+    policy.undo_admit("a1")
+    assert serve(policy) == "a1"
+
+
+def test_an_undone_first_stage_does_not_start_its_interaction() -> None:
+    policy = WeightedServiceCounter()
+    for request_id in ("a0", "b0", "b1"):
+        put(policy, request_id, "plan" if request_id[0] == "b" else "")
+    policy.admit("b0")
+    head = policy.peek()
+    assert head is not None
+    assert head.request_id == "b1"
+    policy.undo_admit("b0")
+    assert serve(policy) == "a0"
+
+
+def test_an_undone_later_stage_leaves_its_interaction_preferred() -> None:
+    policy = WeightedServiceCounter()
+    for request_id in ("a0", "a1", "a2", "b0"):
+        put(policy, request_id, "plan" if request_id[0] == "a" else "")
+    assert serve(policy) == "a0"
+    policy.admit("a1")
+    assert policy.peek() is not None
+    policy.undo_admit("a1")
+    assert [serve(policy) for _ in range(3)] == ["a1", "a2", "b0"]
+
+
 def endless(policy: WeightedServiceCounter, rounds: int) -> int:
     """Return how often b is served beside an interaction of a that always has its next stage waiting."""
     put(policy, "a", "endless")

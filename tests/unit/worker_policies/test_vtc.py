@@ -1,4 +1,4 @@
-"""Algorithm 2 of the VTC paper, line by line, worked by hand (h: 1 per input token, 2 per output token)."""
+"""VTC beside its algorithm (tests/property/worker_policies): refunds, forgotten tenants, forged weights, orders of arrival."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ def admit_next(policy: VirtualTokenCounter) -> str:
     assert head is not None
     policy.admit(head.request_id)
     return head.request_id
+
+
+def test_a_refund_lowers_the_counter_among_others() -> None:
+    policy = VirtualTokenCounter()
+    for request_id in ("a1", "b1", "b2", "c1", "c2"):
+        enqueue(policy, request_id, 10)
+    assert [admit_next(policy) for _ in range(4)] == ["a1", "b1", "c1", "b2"]
+    policy.undo_admit("b2")
+    policy.undo_admit("b1")
+    assert policy.counter("b") == 0
+    assert [admit_next(policy) for _ in range(3)] == ["b1", "b2", "c2"]
 
 
 @pytest.mark.parametrize("newcomers", [1, 3])
