@@ -191,6 +191,16 @@ def test_a_promoted_request_goes_before_all_tenants_and_is_not_evicted_again() -
     assert [head.request_id for head in queue.heads()] == ["ya1", "pa1", "ba1"]
 
 
+def test_at_limit_end_promotes_and_protects_no_request() -> None:
+    queue = Queue(preemptions_max=1, at_limit="end")
+    queue.put("pa1", "bc1")
+    evicted(queue, "bc1", 1)
+    assert queue.peek().request_id == "pa1"  # type: ignore[union-attr]
+    queue.admit("bc1")
+    assert queue.may_evict("pa1", "bc1") == (2.0, 0.0)
+    assert queue.tier_state("bc1").exhausted(queue.settings)
+
+
 def test_an_undone_admission_leaves_the_tier_as_far_behind() -> None:
     """The tier was owed service when its only request was admitted. The admission is undone, so it still is."""
     queue = Queue(share_slack=50.0)

@@ -1,4 +1,4 @@
-"""VTC beside its algorithm (tests/property/worker_policies): refunds, forgotten tenants, forged weights, orders of arrival."""
+"""VTC beside its algorithm (tests/property/worker_policies): refunds, forgotten tenants, forged weights."""
 
 from __future__ import annotations
 
