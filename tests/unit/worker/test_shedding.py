@@ -77,6 +77,7 @@ async def test_a_full_worker_says_so_and_sheds_nothing() -> None:
         harness.start(order(name, max_tokens=100))
     await asyncio.sleep(0.01)
     refused = (await harness.execute(order("b", tier=B)))[-1]
+    assert isinstance(refused, WorkRefused)
     assert (refused.status, refused.code, refused.retry_after_s) == (503, "worker_full", None)
     assert not harness.executions.watch.sheds
 
