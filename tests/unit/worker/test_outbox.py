@@ -58,9 +58,8 @@ def outbox(gate: Gate, journal: Journal | None = None) -> Outbox:
 async def test_a_report_is_repeated_with_pauses_that_grow_to_a_bound() -> None:
     gate = Gate([StoreUnavailable()] * 100)
     assert await outbox(gate).post(END) == Done()
-    at = gate.at
-    pauses = [after - before for before, after in pairwise(at)]
-    assert len(at) == 101
+    pauses = [after - before for before, after in pairwise(gate.at)]
+    assert len(gate.at) == 101
     assert PAUSE_FIRST_S / 2 <= pauses[0] <= PAUSE_FIRST_S
     assert all(PAUSE_MAX_S / 2 <= pause <= PAUSE_MAX_S for pause in pauses[10:])
     assert len({round(pause, 6) for pause in pauses[10:]}) > 50, "they are jittered"
@@ -75,8 +74,7 @@ async def test_a_refusal_is_no_acknowledgement_and_its_wait_is_kept() -> None:
 async def test_an_answer_that_does_not_come_is_waited_for_no_longer_than_stated() -> None:
     gate = Gate([10_000.0])
     assert await outbox(gate).post(END) == Done()
-    at = gate.at
-    assert TRY_S <= at[1] <= TRY_S + PAUSE_FIRST_S
+    assert TRY_S <= gate.at[1] <= TRY_S + PAUSE_FIRST_S
 
 
 async def test_a_bug_of_the_link_loses_nothing_and_its_message_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
