@@ -80,6 +80,11 @@ async def events_of(engine: Engine, asked: WorkOrder) -> list[EngineEvent]:
     return [event async for event in engine.generate(asked)]
 
 
+def end_of(events: list[EngineEvent]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
+
+
 async def text_of(engine: Engine, asked: WorkOrder) -> str:
     return "".join(event.text for event in await events_of(engine, asked) if isinstance(event, Token))
 
@@ -90,10 +95,7 @@ async def past_first_token(stream: AsyncGenerator[EngineEvent, None]) -> None:
 
 
 async def finished(stream: AsyncGenerator[EngineEvent, None]) -> Finished:
-    events = [event async for event in stream]
-    last = events[-1]
-    assert isinstance(last, Finished)
-    return last
+    return end_of([event async for event in stream])
 
 
 async def idle(engine: Engine) -> None:

@@ -15,7 +15,7 @@ from dispatcher.model.capabilities import Capability
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, Finished, Started, Token
-from tests.engines.engine_kinds import events_of, finished, idle, past_first_token, request
+from tests.engines.engine_kinds import end_of, events_of, finished, idle, past_first_token, request
 
 ASKED = [{"role": "user", "content": "What is the weather in Delft?"}]
 WEATHER: dict[str, Any] = {
@@ -93,8 +93,7 @@ async def chooses(engine: Engine) -> None:
     assert engine.stats().tenants["many"].output_tokens == 15
     stops = text_in(events, 1)[:6]
     cut = await events_of(engine, request("cut", choices=3, max_tokens=5, temperature=1.0, seed=1, stop=[stops]))
-    assert isinstance(cut[-1], Finished)
-    assert cut[-1].reasons[1] == "stop"
+    assert end_of(cut).reasons[1] == "stop"
     assert text_in(cut, 1) == ""
 
 
@@ -107,8 +106,7 @@ async def keeps_to_lengths(engine: Engine) -> None:
             assert events[-1] == Finished("length", input_tokens_in(events), 40)
     text = text_in(await events_of(engine, request("text", max_tokens=12)))
     stopped = await events_of(engine, request("stopped", max_tokens=12, min_tokens=4, stop=[text[:1], text[-2:]]))
-    assert isinstance(stopped[-1], Finished)
-    assert 4 < stopped[-1].output_tokens <= 12
+    assert 4 < end_of(stopped).output_tokens <= 12
     assert text.startswith(text_in(stopped))
     assert len(text_in(stopped)) > 1
 
@@ -156,8 +154,7 @@ async def writes_json(engine: Engine) -> None:
     for name, form, expected in (("object", {"type": "json_object"}, set()), ("schema", schema, {"city", "days"})):
         events = await events_of(engine, chat(name, response_format=form, max_tokens=100))
         assert set(json.loads(text_in(events))) == expected
-        assert isinstance(events[-1], Finished)
-        assert events[-1].reason == "stop"
+        assert end_of(events).reason == "stop"
 
 
 async def embeds(engine: Engine) -> None:
