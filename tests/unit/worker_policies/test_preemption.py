@@ -58,47 +58,11 @@ def test_no_more_victims_are_chosen_than_needed() -> None:
     assert victims(7, 1, *(running(name, 4, generated) for generated, name in enumerate("abcd"))) == ["a", "b"]
 
 
-def test_a_victim_that_later_ones_make_unnecessary_is_spared() -> None:
-    """The source's greedy choice would evict a, b and c although c alone frees enough."""
-    small, smaller, large = running("a", 1), running("b", 2, generated=1), running("c", 8, generated=2)
-    assert victims(8, 1, small, smaller, large) == ["c"]
-    assert victims(9, 1, small, smaller, large) == ["a", "c"], "b is spared, because it has more progress than a"
-
-
-def test_a_slot_is_freed_even_if_no_block_is_missing() -> None:
-    assert victims(-5, 1, running("a", 0), running("b", 3, generated=1)) == ["a"]
-    assert victims(2, 2, running("a", 5), running("b", 0, generated=1)) == ["a", "b"]
-
-
-def test_no_request_is_evicted_if_all_victims_free_too_little() -> None:
-    assert victims(9, 0, running("a", 4), running("b", 4)) is None
-    assert victims(1, 3, running("a", 4), running("b", 4)) is None
-    assert victims(1, 0) is None
-
-
 def test_no_request_is_evicted_without_a_shortage() -> None:
     assert victims(0, 0, running("a", 4)) == []
     assert Shortage(0, 0).is_covered
     assert not Shortage(1, 0).is_covered
     assert not Shortage(0, 1).is_covered
-
-
-def test_each_of_several_victims_may_be_evicted_for_this_request() -> None:
-    """The source ignores the waiting request's rank when it chooses several: it would evict the premium request too."""
-    premium = running("p", 8, tier=PREMIUM)
-    assert victims(8, 0, premium, running("b", 4)) is None
-    assert victims(8, 0, premium, running("b", 4), running("s", 4, tier=STANDARD)) == ["b", "s"]
-
-
-def test_a_request_admitted_in_this_pass_is_no_victim() -> None:
-    assert victims(4, 0, running("a", 4, entered=True), running("b", 4, generated=7)) == ["b"]
-
-
-def test_freed_blocks_are_counted_before_the_eviction() -> None:
-    """The source clears the list of blocks and then returns its length, 0, so it loses track of free blocks."""
-    found = choose_victims(Shortage(4, 0), [running("a", 4)], lambda request_id: (1.0, 0.0))
-    assert found is not None
-    assert sum(victim.blocks for victim in found) == 4
 
 
 def test_protected_requests_are_kept_first_then_the_most_urgent_then_the_most_progress() -> None:
