@@ -17,10 +17,8 @@ from gpu_worker.policies.request import QueueRequest
 PREMIUM, STANDARD, BACKGROUND = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 
 
-def running(
-    name: str, blocks: int, generated: int = 0, preemptions: int = 0, tier: Tier = BACKGROUND, *, entered: bool = False
-) -> Resident:
-    return Resident(name, tier, blocks, 4 * blocks, generated, preemptions, entered)
+def running(name: str, blocks: int, generated: int = 0, preemptions: int = 0, tier: Tier = BACKGROUND) -> Resident:
+    return Resident(name, tier, blocks, 4 * blocks, generated, preemptions)
 
 
 def for_premium(*residents: Resident) -> Callable[[str], Precedence | None]:

@@ -116,26 +116,3 @@ def test_one_that_is_live_or_left_the_list_is_not() -> None:
     held.note(Attempts("w", 1, ("a#1", "b#1")), set(), set(), 0.0)
     held.note(Attempts("w", 2, ("a#1",)), set(), {"a#1"}, 1.0)
     assert held.overdue(9.0) == []
-
-
-def test_the_time_counts_from_the_first_answer_that_lists_it() -> None:
-    held = HeldAttempts()
-    for at in range(3):
-        held.note(Attempts("w", at, ("a#1",)), set(), set(), float(at))
-    assert held.overdue(2.0) == ["a#1"]
-
-
-def test_only_attempts_of_the_first_answer_are_old() -> None:
-    held = HeldAttempts()
-    held.note(Attempts("w", 1, ("a#1",)), set(), set(), 0.0)
-    held.note(Attempts("w", 2, ("a#1", "b#1")), set(), set(), 1.0)
-    assert held.is_old("a#1")
-    assert not held.is_old("b#1")
-
-
-def test_an_answer_below_the_position_that_was_seen_changes_nothing() -> None:
-    held = HeldAttempts()
-    held.note(Attempts("w", 7, ("a#1",)), {"a#1"}, {"a#1"}, 0.0)
-    assert not held.note(Attempts("w", 6, ()), {"a#1"}, {"a#1"}, 1.0)
-    held.note(Attempts("w", 7, ("a#1",)), {"a#1"}, {"a#1"}, 5.0)
-    assert held.unknown(5.0) == []
