@@ -131,7 +131,9 @@ async def test_without_a_thread_for_the_sync_the_report_is_delivered_all_the_sam
     assert len(gate.at) == 2
 
 
-async def test_it_is_synced_after_the_first_try_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_is_synced_after_the_first_try_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     syncs: list[float] = []
 
     async def sync(_: Journal) -> None:

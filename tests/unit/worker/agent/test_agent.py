@@ -80,7 +80,7 @@ class TestHeartbeats:
         assert not harness.gate.heartbeats[-1].draining
 
 
-async def test_it_tries_again_while_the_gate_is_away() -> None:
+async def test_a_worker_tries_again_to_join_while_the_gate_is_away() -> None:
     harness = WorkerHarness()
     harness.gate.away = True
     joining = asyncio.ensure_future(harness.agent.join())
@@ -92,7 +92,7 @@ async def test_it_tries_again_while_the_gate_is_away() -> None:
 
 
 @pytest.mark.parametrize("hangs_s", [0.0, 1000.0])
-async def test_and_not_for_ever(hangs_s: float) -> None:
+async def test_a_worker_does_not_try_to_join_for_ever(hangs_s: float) -> None:
     harness = WorkerHarness()
     harness.gate.away, harness.gate.hangs_s = True, hangs_s
     with pytest.raises(StoreUnavailable, match="60 s"):
@@ -117,7 +117,9 @@ async def test_a_heartbeat_is_the_identity_with_what_changes() -> None:
 
 
 @pytest.mark.parametrize("hangs_s", [0.0, 1.0, 43.0, 10_000.0])
-async def test_it_aborts_before_its_lease_ends_however_the_gate_fails(harness: WorkerHarness, hangs_s: float) -> None:
+async def test_work_is_aborted_before_the_lease_ends_however_the_gate_fails(
+    harness: WorkerHarness, hangs_s: float
+) -> None:
     harness.start(LONG)
     await asyncio.sleep(5)
     harness.gate.away, harness.gate.hangs_s = True, hangs_s
@@ -158,7 +160,7 @@ async def test_the_lease_counts_from_the_heartbeat_and_not_from_its_answer(harne
     assert took_s <= SETTINGS.lease_s - SETTINGS.margin_s + SETTINGS.watch_s + 0.2
 
 
-async def test_what_it_aborted_is_charged_when_the_gate_is_back_unless_it_was_given_away(
+async def test_what_was_aborted_is_charged_when_the_gate_is_back_unless_it_was_given_away(
     harness: WorkerHarness,
 ) -> None:
     work = order("j", max_tokens=900, deadline_at=START + 1000)
@@ -176,7 +178,7 @@ async def test_what_it_aborted_is_charged_when_the_gate_is_back_unless_it_was_gi
     assert 60 < end.output_tokens < 80
 
 
-async def test_it_takes_work_again_when_a_heartbeat_is_answered(harness: WorkerHarness) -> None:
+async def test_a_worker_takes_work_again_when_a_heartbeat_is_answered(harness: WorkerHarness) -> None:
     harness.gate.away = True
     await asyncio.sleep(30)
     assert not harness.executions.accepting
@@ -263,7 +265,7 @@ async def test_at_the_machines_last_moment_the_rest_is_aborted(harness: WorkerHa
     assert 2 <= harness.clock.now() - START <= 3 < SETTINGS.drain_s
 
 
-async def test_a_hanging_engine_does_not_hold_it_longer_than_stated(harness: WorkerHarness) -> None:
+async def test_a_hanging_engine_does_not_hold_a_drain_longer_than_stated(harness: WorkerHarness) -> None:
     """The engine does not end an aborted request, and the gate does not answer."""
     harness.engine.token_s = 10_000.0
     harness.start(LONG)
@@ -273,7 +275,7 @@ async def test_a_hanging_engine_does_not_hold_it_longer_than_stated(harness: Wor
     assert harness.clock.now() - START - 1 <= SETTINGS.drain_s + 2 * SETTINGS.abort_s + 0.1
 
 
-async def test_it_does_not_leave_while_a_report_is_missing(harness: WorkerHarness) -> None:
+async def test_a_worker_does_not_leave_while_a_report_is_missing(harness: WorkerHarness) -> None:
     """The log would take its attempts for returned, and their tokens would be free."""
     harness.gate.loses = (End,)
     harness.start(order())
@@ -288,7 +290,7 @@ async def test_an_idle_worker_is_gone_at_once_though_the_gate_is_away(harness: W
     assert harness.clock.now() - START == 0
 
 
-async def test_a_heartbeat_under_way_does_not_bring_it_back(harness: WorkerHarness) -> None:
+async def test_a_heartbeat_under_way_does_not_bring_a_worker_back(harness: WorkerHarness) -> None:
     harness.gate.answers_s = 1.0
     await asyncio.sleep(1.0)
     await drained(harness)

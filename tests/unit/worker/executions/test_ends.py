@@ -114,7 +114,7 @@ async def test_an_answer_that_is_too_long_is_not_kept_and_the_caller_learns_it()
     assert json.loads(lines[-1])["code"] == "result_too_large"
 
 
-async def test_it_keeps_the_cached_and_the_reasoning_tokens() -> None:
+async def test_an_answer_keeps_the_cached_and_the_reasoning_tokens() -> None:
     harness = WorkerHarness(ChangedEngine(Finished, cached_tokens=2, reasoning_tokens=1))
     await harness.start(order(durable=True))
     end = harness.gate.ended[0]
@@ -125,7 +125,7 @@ async def test_it_keeps_the_cached_and_the_reasoning_tokens() -> None:
     assert cached_tokens_of(StoredAnswer("failed", 1, 3, 0, '{"error": {}}', 0.0)) == 0
 
 
-async def test_half_of_a_character_does_not_break_it() -> None:
+async def test_half_of_a_character_does_not_break_an_answer() -> None:
     harness = WorkerHarness(ChangedEngine(Token, text="\ud83d"))
     await left(harness, 1, durable=True, max_tokens=1)
     assert json.loads(harness.gate.ended[0].answer)["choices"][0]["text"] == "?"
@@ -141,7 +141,7 @@ async def left(harness: WorkerHarness, lines_read: int, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("lines_read", [1, 2, 5])
-async def test_the_end_is_cancelled_with_the_exact_counts_and_once(lines_read: int) -> None:
+async def test_when_its_caller_leaves_a_call_ends_once_with_the_exact_counts(lines_read: int) -> None:
     harness = WorkerHarness()
     await left(harness, lines_read)
     (end,) = harness.gate.ended
@@ -151,7 +151,7 @@ async def test_the_end_is_cancelled_with_the_exact_counts_and_once(lines_read: i
     assert harness.executions.live() == frozenset()
 
 
-async def test_while_its_prompt_is_tokenized_it_generates_next_to_nothing() -> None:
+async def test_a_caller_that_leaves_during_tokenization_costs_next_to_nothing() -> None:
     harness = WorkerHarness(TokenizingEngine())
     reading = harness.start(order(max_tokens=500))
     await asyncio.sleep(0.5)
@@ -163,14 +163,14 @@ async def test_while_its_prompt_is_tokenized_it_generates_next_to_nothing() -> N
     assert (end.outcome, end.input_tokens, end.output_tokens) == ("cancelled", 5, harness.engine.generated)
 
 
-async def test_an_engine_that_fails_meanwhile_frees_the_slot() -> None:
+async def test_an_engine_that_fails_while_the_caller_leaves_frees_the_slot() -> None:
     harness = WorkerHarness(FailingEngine(EngineError("engine_failed", "it failed"), 2))
     await left(harness, 3)
     assert harness.executions.live() == frozenset()
     assert [end.outcome for end in harness.gate.ended] == ["cancelled"]
 
 
-async def test_a_durable_call_goes_on_and_its_answer_is_kept() -> None:
+async def test_a_durable_call_goes_on_without_its_caller_and_its_answer_is_kept() -> None:
     harness = WorkerHarness()
     await left(harness, 1, max_tokens=5, durable=True)
     (end,) = harness.gate.ended
@@ -178,7 +178,7 @@ async def test_a_durable_call_goes_on_and_its_answer_is_kept() -> None:
     assert json.loads(end.answer) == {"choices": [{"text": "xxxxx", "reason": "length"}]}
 
 
-async def test_a_durable_call_ends_at_its_deadline_too() -> None:
+async def test_a_durable_call_without_its_caller_ends_at_its_deadline_too() -> None:
     harness = WorkerHarness()
     await left(harness, 1, durable=True, deadline_at=START + 3)
     (end,) = harness.gate.ended
@@ -198,7 +198,7 @@ async def test_an_attempt_that_the_log_does_not_hold_is_not_reported_if_its_call
 
 
 @pytest.mark.parametrize(("why", "reason"), [(Abort.DRAINED, "refused"), (Abort.CUT_OFF, "lost")])
-async def test_without_a_token_the_attempt_goes_back(why: Abort, reason: str) -> None:
+async def test_an_aborted_attempt_without_a_token_goes_back(why: Abort, reason: str) -> None:
     """Also if the abort comes before the engine knows the request."""
     harness = WorkerHarness(TokenizingEngine())
     reading = harness.start(order(max_tokens=500))
@@ -212,7 +212,7 @@ async def test_without_a_token_the_attempt_goes_back(why: Abort, reason: str) ->
 
 
 @pytest.mark.parametrize("why", [Abort.DRAINED, Abort.CUT_OFF])
-async def test_after_tokens_the_call_ends_and_is_charged_for_them(why: Abort) -> None:
+async def test_an_aborted_call_with_tokens_ends_and_is_charged_for_them(why: Abort) -> None:
     harness = WorkerHarness()
     reading = harness.start(order(max_tokens=500))
     await asyncio.sleep(1)
@@ -224,7 +224,7 @@ async def test_after_tokens_the_call_ends_and_is_charged_for_them(why: Abort) ->
 
 
 @pytest.mark.parametrize("token_s", [0.001, 0.1, 0.7, 30.0])
-async def test_past_its_deadline_it_is_aborted_at_the_next_step(token_s: float) -> None:
+async def test_a_call_past_its_deadline_is_aborted_at_the_next_step(token_s: float) -> None:
     harness = WorkerHarness(ScriptedEngine(token_s=token_s))
     lines = await harness.start(order(max_tokens=10_000, deadline_at=START + 2))
     last, took_s = json.loads(lines[-1]), harness.clock.now() - START
@@ -247,7 +247,7 @@ async def test_a_deadline_that_passes_while_the_reader_dawdles_is_kept_too() -> 
 
 
 @pytest.mark.parametrize("error", [EngineError("engine_restarted", "it was"), RuntimeError("canary")])
-async def test_before_the_first_token_the_attempt_is_returned(error: Exception) -> None:
+async def test_if_the_engine_fails_before_the_first_token_the_attempt_is_returned(error: Exception) -> None:
     """Another worker may serve the call. After the token the caller has a part of an answer."""
     harness = WorkerHarness(FailingEngine(error, 0))
     lines = await harness.start(order())
@@ -259,7 +259,7 @@ async def test_before_the_first_token_the_attempt_is_returned(error: Exception) 
 
 
 @pytest.mark.parametrize("error", [EngineError("engine_restarted", "it was"), RuntimeError("canary")])
-async def test_after_it_the_call_ends_with_the_tokens_that_were_sent(error: Exception) -> None:
+async def test_if_the_engine_fails_after_it_the_call_ends_with_the_tokens_that_were_sent(error: Exception) -> None:
     harness = WorkerHarness(FailingEngine(error, 2))
     lines = await harness.start(order())
     assert not harness.gate.returned
