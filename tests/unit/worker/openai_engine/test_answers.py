@@ -12,15 +12,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.interface import (
-    EngineError,
-    EngineEvent,
-    Finished,
-    Started,
-    Token,
-    WorkOrder,
-    own_order,
-)
+from gpu_worker.engines.interface import EngineError, EngineEvent, Finished, Started, Token, WorkOrder, own_order
 from gpu_worker.engines.openai.bodies import TEMPLATE_TOKENS
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from tests.support.virtual_time import run
