@@ -38,15 +38,15 @@ CALLERS = 50
 
 
 @pytest.fixture
-async def connections() -> AsyncIterator[AiohttpConnections]:
-    made = AiohttpConnections()
-    yield made
-    await made.close()
+async def connections() -> AiohttpConnections:
+    return AiohttpConnections()
 
 
 @pytest.fixture
-def client(connections: AiohttpConnections) -> HttpWorkerClient:
-    return HttpWorkerClient(secrets=SECRETS, clock=LoopClock(), connections=connections)
+async def client(connections: AiohttpConnections) -> AsyncIterator[HttpWorkerClient]:
+    made = HttpWorkerClient(secrets=SECRETS, clock=LoopClock(), connections=connections)
+    yield made
+    await made.close()
 
 
 async def execute(client: HttpWorkerClient, offer: Offer, work: WorkOrder | None = None) -> list[WorkEvent]:
