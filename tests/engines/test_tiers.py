@@ -189,7 +189,7 @@ async def test_one_that_was_promoted_is_left_alone(home: Path) -> None:
             tasks = [asyncio.create_task(listening.listen(background(number))) for number in range(2)]
             await hold.held()
         for number in range(6):
-            await listening.listen(premium(request_id=f"premium-{number}", max_tokens=2))
+            await listening.listen(premium(invocation=f"premium-{number}", max_tokens=2))
         await asyncio.gather(*tasks)
         assert engine.stats().counts.preemptions.total() <= 2
         assert all(listening.counts[f"b{number}"] == OUTPUT for number in range(2))
