@@ -7,4 +7,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("headgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headgate")
 
-pytest_plugins = ["tests.support.aws_models", "tests.support.duration", "tests.support.suite_seconds"]
+pytest_plugins = [
+    "tests.support.aws_models",
+    "tests.support.duration",
+    "tests.support.suite_seconds",
+    "tests.support.world.virtual_time",
+]

@@ -9,11 +9,10 @@ import pytest
 
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from gpu_worker.engines.interface import EngineError, Finished, PromptTooLong, Started, Token
+from gpu_worker.engines.interface import Engine, EngineError, Finished, PromptTooLong, Started, Token
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from tests.engines.engine_kinds import (
-    KINDS,
     cancelled,
     engine_of,
     events_of,
@@ -26,26 +25,20 @@ from tests.engines.engine_kinds import (
     text_of,
 )
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
 
-
-@every_kind
-async def test_started_then_tokens_then_finished(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        first, *tokens, last = await events_of(engine, request("r"))
+async def test_started_then_tokens_then_finished(engine: Engine) -> None:
+    first, *tokens, last = await events_of(engine, request("r"))
     assert isinstance(first, Started)
     assert first.input_tokens > 0
     assert [token.output_tokens for token in tokens if isinstance(token, Token)] == list(range(1, 9))
     assert last == Finished("length", first.input_tokens, 8)
 
 
-@every_kind
-async def test_many_at_once_all_finish_and_every_token_is_counted(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        asked = [request(f"r{n}", f"t{n % 3}", max_tokens=n % 5 + 1, prompt="word " * (n % 7)) for n in range(20)]
-        ends = await asyncio.gather(*(finished(engine.generate(one)) for one in asked))
-        await idle(engine)
-        stats = engine.stats()
+async def test_many_at_once_all_finish_and_every_token_is_counted(engine: Engine) -> None:
+    asked = [request(f"r{n}", f"t{n % 3}", max_tokens=n % 5 + 1, prompt="word " * (n % 7)) for n in range(20)]
+    ends = await asyncio.gather(*(finished(engine.generate(one)) for one in asked))
+    await idle(engine)
+    stats = engine.stats()
     for tenant in ("t0", "t1", "t2"):
         mine = [end for one, end in zip(asked, ends, strict=True) if one.terms.tenant == tenant]
         got = stats.tenants[tenant]
@@ -54,7 +47,6 @@ async def test_many_at_once_all_finish_and_every_token_is_counted(kind: str, hom
         assert got.service == sum(WEIGHTED_TOKENS(end.input_tokens, end.output_tokens) for end in mine)
 
 
-@every_kind
 async def test_a_prompt_that_does_not_fit_is_refused_before_it_is_queued(kind: str, home: Path) -> None:
     async with engine_of(kind, make_policy("vtc"), home, kv=256) as engine:
         for one in (request("long", prompt="far too long " * 400), request("greedy", max_tokens=256)):
@@ -64,39 +56,32 @@ async def test_a_prompt_that_does_not_fit_is_refused_before_it_is_queued(kind: s
         assert len(await text_of(engine, request("fits", max_tokens=100))) > 0
 
 
-@every_kind
-async def test_an_id_that_is_here_already_is_refused(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        stream = engine.generate(request("r", max_tokens=1500))
-        await past_first_token(stream)
-        with pytest.raises(EngineError):
-            await anext(engine.generate(request("r")))
-        await engine.abort("r")
-        assert (await finished(stream)).reason == "aborted", "the first is undisturbed"
+async def test_an_id_that_is_here_already_is_refused(engine: Engine) -> None:
+    stream = engine.generate(request("r", max_tokens=1500))
+    await past_first_token(stream)
+    with pytest.raises(EngineError):
+        await anext(engine.generate(request("r")))
+    await engine.abort("r")
+    assert (await finished(stream)).reason == "aborted", "the first is undisturbed"
 
 
-@every_kind
-async def test_abort_ends_the_stream_with_what_was_generated_and_frees_its_cache(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        stream = engine.generate(request("r", max_tokens=1500))
-        await past_first_token(stream)
-        assert engine.stats().kv_use > 0
-        await engine.abort("r")
-        events = [event async for event in stream]
-        last = events[-1]
-        assert isinstance(last, Finished)
-        assert last.reason == "aborted"
-        assert last.output_tokens == max(
-            [1, *(event.output_tokens for event in events[:-1] if isinstance(event, Token))]
-        )
-        await idle(engine)
-        got = engine.stats().tenants["a"]
-        assert (got.input_tokens, got.output_tokens) == (last.input_tokens, last.output_tokens)
-        await engine.abort("r")
-        await engine.abort("unknown")
+async def test_abort_ends_the_stream_with_what_was_generated_and_frees_its_cache(engine: Engine) -> None:
+    stream = engine.generate(request("r", max_tokens=1500))
+    await past_first_token(stream)
+    assert engine.stats().kv_use > 0
+    await engine.abort("r")
+    events = [event async for event in stream]
+    last = events[-1]
+    assert isinstance(last, Finished)
+    assert last.reason == "aborted"
+    assert last.output_tokens == max([1, *(event.output_tokens for event in events[:-1] if isinstance(event, Token))])
+    await idle(engine)
+    got = engine.stats().tenants["a"]
+    assert (got.input_tokens, got.output_tokens) == (last.input_tokens, last.output_tokens)
+    await engine.abort("r")
+    await engine.abort("unknown")
 
 
-@every_kind
 async def test_one_that_waits_is_aborted_without_having_cost_anything(kind: str, home: Path) -> None:
     async with engine_of(kind, make_policy("vtc"), home, batch=1) as engine:
         running = engine.generate(request("first", max_tokens=1500))
@@ -110,43 +95,36 @@ async def test_one_that_waits_is_aborted_without_having_cost_anything(kind: str,
         assert "b" not in engine.stats().tenants
 
 
-@every_kind
-async def test_a_stream_closed_early_is_an_abort(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        stream = engine.generate(request("r", max_tokens=1500))
-        await past_first_token(stream)
-        await stream.aclose()
-        task = asyncio.ensure_future(events_of(engine, request("s", max_tokens=1500)))
-        await asyncio.sleep(0)
-        await cancelled(task)
-        await idle(engine)
+async def test_a_stream_closed_early_is_an_abort(engine: Engine) -> None:
+    stream = engine.generate(request("r", max_tokens=1500))
+    await past_first_token(stream)
+    await stream.aclose()
+    task = asyncio.ensure_future(events_of(engine, request("s", max_tokens=1500)))
+    await asyncio.sleep(0)
+    await cancelled(task)
+    await idle(engine)
 
 
-@every_kind
-async def test_a_stop_string_cuts_the_text_and_nothing_after_it_is_charged(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        text = await text_of(engine, request("whole", max_tokens=40))
-        for start in range(1, 40, 7):
-            stop = text[start : start + 6]
-            tenant = f"t{start}"
-            events = await events_of(engine, request(f"r{start}", tenant, max_tokens=40, stop=("\0", stop)))
-            sent = "".join(event.text for event in events if isinstance(event, Token))
-            last = events[-1]
-            assert sent == text[: text.index(stop)]
-            assert isinstance(last, Finished)
-            assert last.reason == "stop"
-            assert engine.stats().tenants[tenant].output_tokens == last.output_tokens
+async def test_a_stop_string_cuts_the_text_and_nothing_after_it_is_charged(engine: Engine) -> None:
+    text = await text_of(engine, request("whole", max_tokens=40))
+    for start in range(1, 40, 7):
+        stop = text[start : start + 6]
+        tenant = f"t{start}"
+        events = await events_of(engine, request(f"r{start}", tenant, max_tokens=40, stop=("\0", stop)))
+        sent = "".join(event.text for event in events if isinstance(event, Token))
+        last = events[-1]
+        assert sent == text[: text.index(stop)]
+        assert isinstance(last, Finished)
+        assert last.reason == "stop"
+        assert engine.stats().tenants[tenant].output_tokens == last.output_tokens
 
 
-@every_kind
-async def test_a_stop_string_that_never_comes_holds_nothing_back_in_the_end(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        text = await text_of(engine, request("whole", max_tokens=12))
-        same = await text_of(engine, request("again", max_tokens=12, stop=(text[-5:] + "\0",)))
+async def test_a_stop_string_that_never_comes_holds_nothing_back_in_the_end(engine: Engine) -> None:
+    text = await text_of(engine, request("whole", max_tokens=12))
+    same = await text_of(engine, request("again", max_tokens=12, stop=(text[-5:] + "\0",)))
     assert same == text
 
 
-@every_kind
 @pytest.mark.parametrize(("policy_name", "next_is_the_newcomer"), [("vtc", True), ("fcfs", False)])
 async def test_the_order_after_a_flood_is_the_policys(
     kind: str, home: Path, policy_name: str, next_is_the_newcomer: bool
@@ -176,7 +154,6 @@ async def test_the_order_after_a_flood_is_the_policys(
     assert order.index("b") == (2 if next_is_the_newcomer else 10)
 
 
-@every_kind
 async def test_what_does_not_fit_the_cache_waits_and_is_not_overtaken(kind: str, home: Path) -> None:
     policy, calls = recorded("fcfs")
     async with engine_of(kind, policy, home, batch=4, kv=512) as engine:
@@ -186,7 +163,6 @@ async def test_what_does_not_fit_the_cache_waits_and_is_not_overtaken(kind: str,
     assert [request_id for call, request_id in calls if call == "admit"] == ["big0", "big1", "small"]
 
 
-@every_kind
 async def test_the_engine_stops_with_work_left(kind: str, home: Path) -> None:
     async with engine_of(kind, make_policy("vtc"), home, batch=1) as engine:
         running = engine.generate(request("first", max_tokens=1500))
@@ -200,7 +176,6 @@ async def test_the_engine_stops_with_work_left(kind: str, home: Path) -> None:
             await anext(engine.generate(request("late")))
 
 
-@every_kind
 async def test_a_policy_that_fails_fails_the_requests_and_none_hangs(kind: str, home: Path) -> None:
     policy = make_policy("vtc")
     async with engine_of(kind, policy, home) as engine:
@@ -209,15 +184,13 @@ async def test_a_policy_that_fails_fails_the_requests_and_none_hangs(kind: str, 
             await events_of(engine, request("r"))
 
 
-@every_kind
-async def test_chat_messages_become_a_prompt(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        turns = [{"role": "system", "content": "Be fair."}, {"role": "user", "content": "What?"}]
-        facts = engine.facts
-        both, last = [
-            await anext(engine.generate(request(name, endpoint=Endpoint.CHAT, messages=messages)))
-            for name, messages in (("both", turns), ("last", turns[1:]))
-        ]
+async def test_chat_messages_become_a_prompt(engine: Engine) -> None:
+    turns = [{"role": "system", "content": "Be fair."}, {"role": "user", "content": "What?"}]
+    facts = engine.facts
+    both, last = [
+        await anext(engine.generate(request(name, endpoint=Endpoint.CHAT, messages=messages)))
+        for name, messages in (("both", turns), ("last", turns[1:]))
+    ]
     assert isinstance(both, Started)
     assert isinstance(last, Started)
     assert both.input_tokens > last.input_tokens > 0

@@ -7,7 +7,6 @@ import json
 import struct
 from collections.abc import Awaitable, Callable
 from math import exp, hypot
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,8 @@ from dispatcher.model.fleet import Capability
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, Finished, Started, Token
-from gpu_worker.policies.fairness.registry import make_policy
-from tests.engines.engine_kinds import KINDS, engine_of, events_of, finished, idle, past_first_token, request
+from tests.engines.engine_kinds import end_of, events_of, finished, idle, past_first_token, request
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
 ASKED = [{"role": "user", "content": "What is the weather in Delft?"}]
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -96,8 +93,7 @@ async def chooses(engine: Engine) -> None:
     assert engine.stats().tenants["many"].output_tokens == 15
     stops = text_in(events, 1)[:6]
     cut = await events_of(engine, request("cut", choices=3, max_tokens=5, temperature=1.0, seed=1, stop=[stops]))
-    assert isinstance(cut[-1], Finished)
-    assert cut[-1].reasons[1] == "stop"
+    assert end_of(cut).reasons[1] == "stop"
     assert text_in(cut, 1) == ""
 
 
@@ -110,8 +106,7 @@ async def keeps_to_lengths(engine: Engine) -> None:
             assert events[-1] == Finished("length", input_tokens_in(events), 40)
     text = text_in(await events_of(engine, request("text", max_tokens=12)))
     stopped = await events_of(engine, request("stopped", max_tokens=12, min_tokens=4, stop=[text[:1], text[-2:]]))
-    assert isinstance(stopped[-1], Finished)
-    assert 4 < stopped[-1].output_tokens <= 12
+    assert 4 < end_of(stopped).output_tokens <= 12
     assert text.startswith(text_in(stopped))
     assert len(text_in(stopped)) > 1
 
@@ -159,8 +154,7 @@ async def writes_json(engine: Engine) -> None:
     for name, form, expected in (("object", {"type": "json_object"}, set()), ("schema", schema, {"city", "days"})):
         events = await events_of(engine, chat(name, response_format=form, max_tokens=100))
         assert set(json.loads(text_in(events))) == expected
-        assert isinstance(events[-1], Finished)
-        assert events[-1].reason == "stop"
+        assert end_of(events).reason == "stop"
 
 
 async def embeds(engine: Engine) -> None:
@@ -195,29 +189,25 @@ CHECKS: dict[str, Callable[[Engine], Awaitable[None]]] = {
 }
 
 
-@every_kind
-async def test_what_an_engine_registers_works(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        registered = engine.facts.capabilities
-        assert registered >= {Capability.CHAT, Capability.COMPLETION, Capability.CHOICES}
-        for capability in sorted(registered):
-            await CHECKS[capability](engine)
-        await idle(engine)
+async def test_what_an_engine_registers_works(engine: Engine) -> None:
+    registered = engine.facts.capabilities
+    assert registered >= {Capability.CHAT, Capability.COMPLETION, Capability.CHOICES}
+    for capability in sorted(registered):
+        await CHECKS[capability](engine)
+    await idle(engine)
 
 
-@every_kind
-async def test_a_request_with_choices_ends_as_a_whole(kind: str, home: Path) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        stream = engine.generate(request("aborted", choices=4, max_tokens=400))
-        await past_first_token(stream)
-        await engine.abort("aborted")
-        last = await finished(stream)
-        assert (last.reason, len(last.reasons)) == ("aborted", 4)
-        await idle(engine)
-        closed = engine.generate(request("closed", choices=4, max_tokens=400))
-        await past_first_token(closed)
-        await closed.aclose()
-        await idle(engine)
+async def test_a_request_with_choices_ends_as_a_whole(engine: Engine) -> None:
+    stream = engine.generate(request("aborted", choices=4, max_tokens=400))
+    await past_first_token(stream)
+    await engine.abort("aborted")
+    last = await finished(stream)
+    assert (last.reason, len(last.reasons)) == ("aborted", 4)
+    await idle(engine)
+    closed = engine.generate(request("closed", choices=4, max_tokens=400))
+    await past_first_token(closed)
+    await closed.aclose()
+    await idle(engine)
 
 
 BAD: list[dict[str, Any]] = [
@@ -229,13 +219,9 @@ BAD: list[dict[str, Any]] = [
 ]
 
 
-@every_kind
 @pytest.mark.parametrize("fields", BAD)
-async def test_a_body_that_an_engine_cannot_read_is_the_tenants_error(
-    kind: str, home: Path, fields: dict[str, Any]
-) -> None:
-    async with engine_of(kind, make_policy("vtc"), home) as engine:
-        with pytest.raises(EngineError) as caught:
-            await events_of(engine, request("r", **fields))
-        assert caught.value.code == "invalid_request"
-        assert (engine.stats().waiting, engine.stats().running) == (0, 0)
+async def test_a_body_that_an_engine_cannot_read_is_the_tenants_error(engine: Engine, fields: dict[str, Any]) -> None:
+    with pytest.raises(EngineError) as caught:
+        await events_of(engine, request("r", **fields))
+    assert caught.value.code == "invalid_request"
+    assert (engine.stats().waiting, engine.stats().running) == (0, 0)

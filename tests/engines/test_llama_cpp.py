@@ -23,7 +23,7 @@ from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.server_api import ServerOptions
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.machine.places import usable
-from tests.engines.engine_kinds import needs_torch
+from tests.engines.engine_kinds import end_of, needs_torch
 from tests.support.llama_cpp.server import CONTEXT_TOKENS
 
 pytestmark = [
@@ -128,8 +128,7 @@ async def test_a_json_schema_is_obeyed(model_file: Path) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     async with engine_before(model_file) as (engine, _):
         events = await events_of(engine, chat("schema", 400, response_format=form))
-        assert isinstance(events[-1], Finished)
-        assert events[-1].reason == "stop"
+        assert end_of(events).reason == "stop"
         found = json.loads(text_of(events))
         assert isinstance(found["count"], int)
         assert len(found["word"]) <= 5

@@ -15,7 +15,7 @@ from gpu_worker.engines.modelled.answers import WORDS, tool_to_call, unit_vector
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import make_queue
-from tests.engines.engine_kinds import events_of, request
+from tests.engines.engine_kinds import end_of, events_of, request
 from tests.engines.test_engine_features import ASKED, RESULT, WEATHER, chat, text_in, tokens_of
 
 
@@ -102,8 +102,7 @@ async def test_each_choice_calls_by_an_id_of_its_own() -> None:
     events = await answer(chat("r", tools=[A], choices=2, max_tokens=50))
     ids = {call["id"] for token in tokens_of(events) for call in (token.delta or {})["tool_calls"] if "id" in call}
     assert len(ids) == 2
-    assert isinstance(events[-1], Finished)
-    assert events[-1].reasons == ("tool_calls", "tool_calls")
+    assert end_of(events).reasons == ("tool_calls", "tool_calls")
 
 
 async def test_max_tokens_cuts_calls_json_and_text() -> None:
@@ -111,15 +110,15 @@ async def test_max_tokens_cuts_calls_json_and_text() -> None:
     cut: list[dict[str, Any]] = [{"tools": [WEATHER]}, {"response_format": form}, {}]
     for fields in cut:
         events = await answer(chat("r", max_tokens=3, **fields))
-        assert isinstance(events[-1], Finished)
-        assert (events[-1].reason, events[-1].output_tokens) == ("length", 3)
+        end = end_of(events)
+        assert (end.reason, end.output_tokens) == ("length", 3)
 
 
 async def test_a_chat_without_a_limit_ends_by_itself() -> None:
     events = await answer(chat("r", max_tokens=2000, expected_tokens=256))
     assert text_in(events) == " ".join(WORDS * 3)
-    assert isinstance(events[-1], Finished)
-    assert (events[-1].reason, events[-1].output_tokens) == ("stop", 3 * len(WORDS))
+    end = end_of(events)
+    assert (end.reason, end.output_tokens) == ("stop", 3 * len(WORDS))
 
 
 async def test_a_chat_without_a_limit_that_may_not_end_fills_the_context() -> None:
@@ -132,8 +131,8 @@ async def test_a_chat_without_a_limit_that_may_not_end_fills_the_context() -> No
 async def test_text_after_a_tool_result_ends_by_itself() -> None:
     events = await answer(chat("r", RESULT, tools=[WEATHER], max_tokens=500))
     assert text_in(events) == " ".join(WORDS)
-    assert isinstance(events[-1], Finished)
-    assert (events[-1].reason, events[-1].output_tokens) == ("stop", len(WORDS))
+    end = end_of(events)
+    assert (end.reason, end.output_tokens) == ("stop", len(WORDS))
 
 
 @pytest.mark.parametrize(
@@ -141,8 +140,7 @@ async def test_text_after_a_tool_result_ends_by_itself() -> None:
 )
 async def test_text_after_a_tool_result_goes_on_if_the_request_wants_more(fields: dict[str, Any], tokens: int) -> None:
     events = await answer(chat("r", RESULT, tools=[WEATHER], max_tokens=50, **fields))
-    assert isinstance(events[-1], Finished)
-    assert events[-1].output_tokens == tokens
+    assert end_of(events).output_tokens == tokens
 
 
 async def test_a_stop_string_cuts_json_too() -> None:
@@ -153,8 +151,7 @@ async def test_a_stop_string_cuts_json_too() -> None:
 
 async def test_more_choices_than_the_batch_holds_take_turns() -> None:
     events = await answer(request("r", choices=20, max_tokens=3))
-    assert isinstance(events[-1], Finished)
-    assert events[-1].output_tokens == 60
+    assert end_of(events).output_tokens == 60
 
 
 async def test_a_request_of_which_the_policy_refuses_a_choice_leaves_nothing_behind() -> None:

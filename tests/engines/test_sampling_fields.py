@@ -12,7 +12,7 @@ import pytest
 from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import EngineError, Finished
 from gpu_worker.policies.fairness.registry import make_policy
-from tests.engines.engine_kinds import engine_of, events_of, gather_text, needs_torch, request, text_of
+from tests.engines.engine_kinds import end_of, engine_of, events_of, gather_text, needs_torch, request, text_of
 from tests.engines.test_engine_features import tokens_of
 
 pytestmark = needs_torch
@@ -154,8 +154,8 @@ async def test_a_bias_forces_a_token_and_the_end(home: Path) -> None:
         letter = tokenizer("x", add_special_tokens=False)["input_ids"][0]
         assert await text_of(engine, request("x", max_tokens=5, logit_bias={str(letter): 100})) == "xxxxx"
         ended = await events_of(engine, request("end", max_tokens=5, logit_bias={str(tokenizer.eos_token_id): 100}))
-    assert isinstance(ended[-1], Finished)
-    assert (ended[-1].reason, ended[-1].output_tokens) == ("stop", 1)
+    end = end_of(ended)
+    assert (end.reason, end.output_tokens) == ("stop", 1)
 
 
 async def test_an_end_token_is_not_drawn_before_min_tokens(home: Path) -> None:

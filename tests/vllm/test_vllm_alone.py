@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
 from typing import Any
 
 import pytest
-
-if importlib.util.find_spec("vllm") is None:
-    pytest.skip("vllm is absent", allow_module_level=True)
-
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
@@ -23,6 +18,8 @@ from tests.support.vllm.scheduler_setup import BaseConfig, FakeTime, Setup, base
 
 STORMS, PARTS = 1200, 6
 TIERS = ("premium", "standard", "background")
+Make = Callable[..., SchedulerHarness]
+"""Makes a harness of these fields of `Setup`."""
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +32,11 @@ def base() -> Iterator[BaseConfig]:
 def time() -> Iterator[FakeTime]:
     with fake_time() as found:
         yield found
+
+
+@pytest.fixture
+def make(base: BaseConfig, time: FakeTime) -> Make:
+    return lambda **setup: SchedulerHarness(base, Setup(**setup), time)
 
 
 def prompt(tokens: int, family: int = 0) -> list[int]:
@@ -173,11 +175,9 @@ def preemptions(harness: SchedulerHarness) -> int:
 
 @pytest.mark.parametrize("swap_blocks", [None, 20])
 @pytest.mark.parametrize("most", [4, 6])
-def test_a_native_victim_gets_its_token_in_flight(
-    base: BaseConfig, time: FakeTime, swap_blocks: int | None, most: int
-) -> None:
+def test_a_native_victim_gets_its_token_in_flight(make: Make, swap_blocks: int | None, most: int) -> None:
     """`most` 4: the token is its last, so it ends while it waits; 6: one in the middle."""
-    harness = SchedulerHarness(base, Setup(ahead=True, blocks=16, swap_blocks=swap_blocks), time)
+    harness = make(ahead=True, blocks=16, swap_blocks=swap_blocks)
     harness.add("long", prompt(41), 20, tenant="a")
     harness.add("other", prompt(17, 1), most, tenant="b")
     while not harness.seen["native"]:
@@ -186,16 +186,15 @@ def test_a_native_victim_gets_its_token_in_flight(
     assert "other" not in harness.running
     assert harness.sent["other"].tokens == harness.sent["other"].expected[:4]
     assert bool(harness.sent["other"].ends) == (most == 4)
-    harness.run()
-    harness.check_end()
+    harness.finish()
     assert harness.policy.received["b"].output_tokens == most
 
 
 @pytest.mark.parametrize("how", ["abort", "deadline", "its own end"])
 def test_a_token_that_arrives_after_the_eviction_is_charged_if_the_request_never_runs_again(
-    base: BaseConfig, time: FakeTime, how: str
+    make: Make, time: FakeTime, how: str
 ) -> None:
-    harness = SchedulerHarness(base, Setup(ahead=True, batch=1), time)
+    harness = make(ahead=True, batch=1)
     most = 2 if how == "its own end" else 20
     harness.add("victim", prompt(8), most, tenant="a", tier="background", timeout_s=100.0)
     harness.step(2)
@@ -209,30 +208,24 @@ def test_a_token_that_arrives_after_the_eviction_is_charged_if_the_request_never
         harness.abort("victim")
     if how == "deadline":
         time.now_s += 200.0
-    harness.run()
-    harness.check_end()
+    harness.finish()
     assert harness.policy.received["a"].output_tokens == len(harness.sent["victim"].tokens) == 2
 
 
 @pytest.mark.parametrize("swap_blocks", [None, 20])
-def test_a_victim_aborted_in_the_step_that_evicted_it(
-    base: BaseConfig, time: FakeTime, swap_blocks: int | None
-) -> None:
-    harness = SchedulerHarness(base, Setup(ahead=True, batch=1, swap_blocks=swap_blocks), time)
+def test_a_victim_aborted_in_the_step_that_evicted_it(make: Make, swap_blocks: int | None) -> None:
+    harness = make(ahead=True, batch=1, swap_blocks=swap_blocks)
     harness.add("victim", prompt(8), 20, tenant="a", tier="background")
     harness.step(3)
     harness.add("premium", prompt(8, 1), 3, tenant="b", tier="premium")
     harness.step(between=lambda: harness.abort("victim"))
     assert [eviction.resident.request_id for _, eviction in harness.evicted] == ["victim"]
-    harness.run()
-    harness.check_end()
+    harness.finish()
 
 
 @BOTH
-def test_no_request_is_evicted_for_one_without_a_compiled_grammar(
-    base: BaseConfig, time: FakeTime, ahead: bool
-) -> None:
-    harness = SchedulerHarness(base, Setup(ahead=ahead, batch=1, tiers={"at_limit": "end", "preemptions_max": 1}), time)
+def test_no_request_is_evicted_for_one_without_a_compiled_grammar(make: Make, ahead: bool) -> None:
+    harness = make(ahead=ahead, batch=1, tiers={"at_limit": "end", "preemptions_max": 1})
     harness.add("long", prompt(8), 20, tier="background")
     harness.step(2)
     harness.add("premium", prompt(8, 1), 2, grammar=True, tier="premium")
@@ -245,14 +238,13 @@ def test_no_request_is_evicted_for_one_without_a_compiled_grammar(
         False,
     )  # the request behind it does not wait for it
     harness.compile("premium")
-    harness.run()
-    harness.check_end()
+    harness.finish()
     assert all(sent.tokens == sent.expected for sent in harness.sent.values())
 
 
 @BOTH
-def test_a_skipped_request_changes_no_state(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
-    harness = SchedulerHarness(base, Setup(ahead=ahead, batch=2), time)
+def test_a_skipped_request_changes_no_state(make: Make, ahead: bool) -> None:
+    harness = make(ahead=ahead, batch=2)
     for number in range(3):
         harness.add(f"g{number}", prompt(8, number), 2, grammar=True, tenant="a", weight=2.0)
     harness.add("ready", prompt(8, 3), 6, tenant="b")
@@ -266,8 +258,7 @@ def test_a_skipped_request_changes_no_state(base: BaseConfig, time: FakeTime, ah
     assert harness.policy.counter("a") == 0.0
     for number in range(3):
         harness.compile(f"g{number}", broken=number == 1)
-    harness.run()
-    harness.check_end()
+    harness.finish()
     assert harness.sent["g1"].ends == [("error", None)]
 
 
@@ -286,9 +277,9 @@ def tier_states(harness: SchedulerHarness) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def test_a_tentative_pass_leaves_nothing(base: BaseConfig, time: FakeTime) -> None:
+def test_a_tentative_pass_leaves_nothing(make: Make, time: FakeTime) -> None:
     """Counters, waits and shares are as before the pass."""
-    harness = SchedulerHarness(base, Setup(batch=8, blocks=40, tiers={"share_slack": 0.0, "aging_per_s": 0.0}), time)
+    harness = make(batch=8, blocks=40, tiers={"share_slack": 0.0, "aging_per_s": 0.0})
     harness.add("long", prompt(8), 20, tenant="x", tier="background")
     harness.step(2)
     for number, tier in enumerate(("premium", "standard", "premium", "standard", "background")):
@@ -318,8 +309,7 @@ def test_a_tentative_pass_leaves_nothing(base: BaseConfig, time: FakeTime) -> No
     now = state()
     assert {time.now_s - wait[0] + wait[1] for wait in tier_states(harness).values()} == {7.0}
     assert without_since(now) == without_since(expected)
-    harness.run()
-    harness.check_end()
+    harness.finish()
 
 
 def without_since(found: Any) -> object:
@@ -329,22 +319,21 @@ def without_since(found: Any) -> object:
 
 
 @BOTH
-def test_the_last_allowed_eviction_is_not_useless(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
+def test_the_last_allowed_eviction_is_not_useless(make: Make, ahead: bool) -> None:
     """It promotes its victim, which then ranks before the request that it was evicted for."""
-    harness = SchedulerHarness(base, Setup(ahead=ahead, batch=1, tiers={"preemptions_max": 1}), time)
+    harness = make(ahead=ahead, batch=1, tiers={"preemptions_max": 1})
     harness.add("victim", prompt(8), 12, tenant="a", tier="background")
     harness.step(3)
     harness.add("premium", prompt(8, 1), 4, tenant="b", tier="premium")
     harness.step()
     assert harness.running == ["premium"]
-    harness.run()
-    harness.check_end()
+    harness.finish()
     assert preemptions(harness) == 1
 
 
-def test_no_request_is_evicted_when_the_step_has_no_tokens_left(base: BaseConfig, time: FakeTime) -> None:
+def test_no_request_is_evicted_when_the_step_has_no_tokens_left(make: Make) -> None:
     """The prompt of the standard request takes all tokens of the step."""
-    harness = SchedulerHarness(base, Setup(batch=2, step_tokens=8, tiers={"aging_per_s": 0.0}), time)
+    harness = make(batch=2, step_tokens=8, tiers={"aging_per_s": 0.0})
     harness.add("short", prompt(4), 20, tier="background")
     harness.step(2)
     harness.add("s", prompt(36, 1), 2, tier="standard")
@@ -354,32 +343,26 @@ def test_no_request_is_evicted_when_the_step_has_no_tokens_left(base: BaseConfig
     while 36 - harness.scheduler.requests["s"].num_computed_tokens >= 8:
         harness.step()
         assert preemptions(harness) == 0
-    harness.run()
-    harness.check_end()
+    harness.finish()
     assert harness.useless_evictions == 0
 
 
 @BOTH
-def test_a_victim_does_not_free_shared_blocks(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
+def test_a_victim_does_not_free_shared_blocks(make: Make, ahead: bool) -> None:
     """The premium request shares the victim's first blocks: once the victim has left, it needs them itself."""
-    harness = SchedulerHarness(
-        base, Setup(ahead=ahead, blocks=16, batch=3, caching=True, tiers={"aging_per_s": 0.0}), time
-    )
+    harness = make(ahead=ahead, blocks=16, batch=3, caching=True, tiers={"aging_per_s": 0.0})
     harness.add("kept", prompt(20, 1), 12, tier="premium", tenant="a")
     harness.add("victim", prompt(28), 7, tier="background", tenant="b")
     harness.step(3)
     harness.add("premium", [*prompt(24), *prompt(24, 2)], 2, tier="premium", tenant="c")  # 12 blocks, 6 of them hits
-    harness.run()
-    harness.check_end()
+    harness.finish()
     assert (preemptions(harness), harness.useless_evictions) == (0, 0)
 
 
 @BOTH
 @pytest.mark.parametrize("state", [PauseState.PAUSED_NEW, PauseState.PAUSED_ALL])
-def test_no_request_is_evicted_while_the_scheduler_is_paused(
-    base: BaseConfig, time: FakeTime, ahead: bool, state: PauseState
-) -> None:
-    harness = SchedulerHarness(base, Setup(ahead=ahead, batch=1), time)
+def test_no_request_is_evicted_while_the_scheduler_is_paused(make: Make, ahead: bool, state: PauseState) -> None:
+    harness = make(ahead=ahead, batch=1)
     harness.add("long", prompt(8), 20, tier="background")
     harness.step(2)
     harness.add("premium", prompt(8, 1), 2, tier="premium")
@@ -389,29 +372,25 @@ def test_no_request_is_evicted_while_the_scheduler_is_paused(
         harness.update()
     assert (preemptions(harness), harness.running) == (0, ["long"])
     harness.scheduler.set_pause_state(PauseState.UNPAUSED)
-    harness.run()
-    harness.check_end()
+    harness.finish()
     assert preemptions(harness) == 1
 
 
 @BOTH
-def test_a_request_that_outgrows_what_the_reserve_leaves_is_refused(
-    base: BaseConfig, time: FakeTime, ahead: bool
-) -> None:
+def test_a_request_that_outgrows_what_the_reserve_leaves_is_refused(make: Make, ahead: bool) -> None:
     """It would be admitted while it is small, evicted when it is large, and never admitted again."""
-    harness = SchedulerHarness(base, Setup(ahead=ahead, blocks=16, batch=1, tiers={"premium_reserve": 0.4}), time)
+    harness = make(ahead=ahead, blocks=16, batch=1, tiers={"premium_reserve": 0.4})
     harness.add("large", prompt(30), 7, tier="standard")
     harness.add("as large as may be", prompt(30), 6, tier="standard")
     harness.add("premium", prompt(30), 30, tier="premium")
-    harness.run()
-    harness.check_end()
+    harness.finish()
     assert [sent.ends[0][1] for sent in harness.sent.values()] == ["headgate:too_large", None, None]
 
 
 @BOTH
-def test_invalid_fields_end_their_request_and_nothing_else(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
+def test_invalid_fields_end_their_request_and_nothing_else(make: Make, ahead: bool) -> None:
     """An exception in `add_request` would end vLLM's core."""
-    harness = SchedulerHarness(base, Setup(ahead=ahead), time)
+    harness = make(ahead=ahead)
     harness.add("good", prompt(8), 5)
     harness.add("tier", prompt(8), 5, tier="first")
     harness.add("weight", prompt(8), 5, weight=-1)
@@ -421,8 +400,7 @@ def test_invalid_fields_end_their_request_and_nothing_else(base: BaseConfig, tim
     harness.add("output_expected", prompt(8), 5, output_expected={})
     harness.add("timeout_s", prompt(8), 5, timeout_s=[])
     harness.add("streams its input", prompt(8), 5, resumable=True)
-    harness.run()
-    harness.check_end()
+    harness.finish()
     stop_reasons = {name: sent.ends[0][1] for name, sent in harness.sent.items()}
     assert stop_reasons.pop("good") is None
     assert set(stop_reasons.values()) == {"headgate:invalid"}
@@ -430,26 +408,25 @@ def test_invalid_fields_end_their_request_and_nothing_else(base: BaseConfig, tim
 
 
 @BOTH
-def test_fields_beyond_their_bounds_end_no_request(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
-    harness = SchedulerHarness(base, Setup(ahead=ahead), time)
+def test_fields_beyond_their_bounds_end_no_request(make: Make, ahead: bool) -> None:
+    harness = make(ahead=ahead)
     harness.add("limit", prompt(8), 5, output_max=2**63 - 1)
     harness.add("weight", prompt(8), 5, weight=1e-300)
     harness.add("deadline", prompt(8), 5, timeout_s=1e300)
-    harness.run()
-    harness.check_end()
+    harness.finish()
     assert {sent.ends[0][1] for sent in harness.sent.values()} == {None}
 
 
 @BOTH
-def test_vllms_own_attribute_of_the_scheduler_stays(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
-    scheduler = SchedulerHarness(base, Setup(ahead=ahead), time).scheduler
+def test_vllms_own_attribute_of_the_scheduler_stays(make: Make, ahead: bool) -> None:
+    scheduler = make(ahead=ahead).scheduler
     assert scheduler.policy is SchedulingPolicy.FCFS
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
-def test_a_cache_reset_does_not_charge_discarded_tokens(base: BaseConfig, time: FakeTime, steps: int) -> None:
+def test_a_cache_reset_does_not_charge_discarded_tokens(make: Make, steps: int) -> None:
     """Tokens in flight are computed again; the running requests were preempted."""
-    harness = SchedulerHarness(base, Setup(ahead=True, caching=True), time)
+    harness = make(ahead=True, caching=True)
     harness.add("a", prompt(8), 10, tenant="a")
     harness.add("b", prompt(8, 1), 10, tenant="b")
     harness.step(steps)
@@ -459,5 +436,4 @@ def test_a_cache_reset_does_not_charge_discarded_tokens(base: BaseConfig, time: 
     for _ in range(4):
         harness.step()
         assert harness.policy.received["a"].output_tokens == len(harness.sent["a"].tokens)
-    harness.run()
-    harness.check_end()
+    harness.finish()

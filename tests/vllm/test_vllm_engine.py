@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import signal
@@ -13,12 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-if importlib.util.find_spec("vllm") is None:
-    pytest.skip("vllm is absent", allow_module_level=True)
-
 import psutil
+import pytest
 
 from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
@@ -36,6 +31,7 @@ from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
 from tests.support.hang_guard import HANG_S
 from tests.support.vllm import slow_steps
+from tests.support.world.virtual_time import LoopClock
 
 LIMITS = ("--max-model-len", "960", "--num-gpu-blocks-override", "33")
 ARGUMENTS = (*LIMITS, "--tool-call-parser", "hermes", *slow_steps.ARGUMENTS)
@@ -51,17 +47,6 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": WEAT
 QUESTION = [{"role": "user", "content": "How is the weather?"}]
 
 
-class RealClock:
-    def now(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
 class House:
     """One engine for all tests of this file, under one loop; supervised, as a worker has it."""
 
@@ -70,7 +55,7 @@ class House:
             return VllmEngine(model=None, home=home, policy="tiered:vtc", tiers=TIERS, shape=SHAPE)
 
         self.runner = asyncio.Runner()
-        self.engine = SupervisedEngine(make, RealClock(), hang_s=HANG_S)
+        self.engine = SupervisedEngine(make, LoopClock(), hang_s=HANG_S)
         self.run(self.engine.start())
 
     def run(self, work: Any) -> Any:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 
 import pytest
 from pydantic import BaseModel
-
-if importlib.util.find_spec("vllm") is None:
-    pytest.skip("vllm is absent", allow_module_level=True)
-
 from vllm.entrypoints.generate.base import protocol as base
 from vllm.entrypoints.openai.chat_completion import protocol as chat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest

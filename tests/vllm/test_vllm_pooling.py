@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-if importlib.util.find_spec("vllm") is None:
-    pytest.skip("vllm is absent", allow_module_level=True)
 
 from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import EngineEvent, Finished, PromptTooLong, Token, own_order

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import socket
@@ -13,13 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-if importlib.util.find_spec("vllm") is None:
-    pytest.skip("vllm is absent", allow_module_level=True)
-
 import httpx
 import openai
+import pytest
 
 from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
 from tests.support.vllm import slow_steps
@@ -68,38 +63,34 @@ def _serves(port: int) -> bool:
         return False
 
 
-def test_a_premium_stream_begins_while_background_fills_the_cache(server: str) -> None:
-    async def story() -> list[str]:
-        client = openai.AsyncOpenAI(base_url=server, api_key="none", max_retries=0)
-        happened: list[str] = []
+async def test_a_premium_stream_begins_while_background_fills_the_cache(server: str) -> None:
+    client = openai.AsyncOpenAI(base_url=server, api_key="none", max_retries=0)
+    happened: list[str] = []
 
-        async def stream(name: str, tenant: str, tier: str, words: int, tokens: int) -> None:
-            answer = await client.completions.create(
-                model="tiny",
-                prompt=f"{name} " + "water " * words,
-                max_tokens=tokens,
-                temperature=0.0,
-                stream=True,
-                extra_body={
-                    "ignore_eos": True,
-                    "vllm_xargs": {"headgate_tenant": tenant, "headgate_tier": tier, "headgate_weight": 1.0},
-                },
-            )
-            begun = False
-            async for chunk in answer:
-                if chunk.choices[0].text and not begun:
-                    begun = True
-                    happened.append(f"{name} begins")
-            happened.append(f"{name} ends")
+    async def stream(name: str, tenant: str, tier: str, words: int, tokens: int) -> None:
+        answer = await client.completions.create(
+            model="tiny",
+            prompt=f"{name} " + "water " * words,
+            max_tokens=tokens,
+            temperature=0.0,
+            stream=True,
+            extra_body={
+                "ignore_eos": True,
+                "vllm_xargs": {"headgate_tenant": tenant, "headgate_tier": tier, "headgate_weight": 1.0},
+            },
+        )
+        begun = False
+        async for chunk in answer:
+            if chunk.choices[0].text and not begun:
+                begun = True
+                happened.append(f"{name} begins")
+        happened.append(f"{name} ends")
 
-        tasks = [asyncio.create_task(stream(f"b{n}", "batch", "background", 60, 120)) for n in range(8)]
-        while len(happened) < 2:
-            await asyncio.sleep(0.005)
-        tasks.append(asyncio.create_task(stream("premium", "paying", "premium", 100, 4)))
-        await asyncio.gather(*tasks)
-        return happened
-
-    happened = asyncio.run(story())
+    tasks = [asyncio.create_task(stream(f"b{n}", "batch", "background", 60, 120)) for n in range(8)]
+    while len(happened) < 2:
+        await asyncio.sleep(0.005)
+    tasks.append(asyncio.create_task(stream("premium", "paying", "premium", 100, 4)))
+    await asyncio.gather(*tasks)
     assert len(happened) == 18
     begun = [what for what in happened if what.endswith("begins")]
     assert begun.index("premium begins") <= 4  # of 9; the others of the flood wait for it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,13 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-if importlib.util.find_spec("vllm") is None:
-    pytest.skip("vllm is absent", allow_module_level=True)
-
 import openai
 import psutil
+import pytest
 
 from gpu_worker.engines.random_llama import BUILT_MODEL_NAME
 from tests.support.hang_guard import HANG_S

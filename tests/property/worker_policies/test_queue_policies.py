@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,16 +14,27 @@ import gpu_worker.policies.fairness.vtc as vtc_module
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
+from headgate.evidence.vtc.theorems import THEOREMS, adversary, random_specs
+from headgate.simulator.engines.profile import EngineProfile, load_profile
+from headgate.simulator.run import RunSpec
+from headgate.simulator.simulate import simulate
+from headgate.workloads.arrivals import Arrival
+from headgate.workloads.sources import ListWorkload
 from tests.support.queue.model import BatchModel, Job, LiteralVtc
 
 INPUT_MAX, OUTPUT_MAX, POOL = 24, 12, 80
+
 U = max(1 * INPUT_MAX, 2 * POOL)
 """Equation (2): max(w_p L_input, w_q M)."""
 
 lengths = st.tuples(st.integers(1, INPUT_MAX), st.integers(1, OUTPUT_MAX))
+
 arrival = st.tuples(st.just("arrive"), st.integers(0, 5), lengths)
+
 step = st.tuples(st.just("step"), st.booleans(), st.none())
+
 cancel = st.tuples(st.just("cancel"), st.integers(0, 30), st.none())
+
 schedules = st.lists(st.one_of(arrival, arrival, step, step, cancel), max_size=80)
 
 
@@ -69,9 +81,7 @@ def step_both(model: BatchModel, literal: LiteralVtc, *, undo_last_admit: bool) 
 
 @settings(max_examples=150, deadline=None)
 @given(schedule=schedules)
-def test_lemma_4_3_counters_of_waiting_tenants_stay_together(
-    schedule: list[tuple[str, int, tuple[int, int]]],
-) -> None:
+def test_lemma_4_3_counters_of_waiting_tenants_stay_together(schedule: list[tuple[str, int, tuple[int, int]]]) -> None:
     policy = VirtualTokenCounter()
     model = BatchModel(policy, POOL)
     for call, number, size in schedule:
@@ -141,9 +151,7 @@ def test_shares_are_in_proportion_to_the_weights() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    flood=st.lists(st.tuples(st.integers(0, 3), lengths), min_size=40, max_size=80),
-    at=st.integers(0, 20),
-    mine=lengths,
+    flood=st.lists(st.tuples(st.integers(0, 3), lengths), min_size=40, max_size=80), at=st.integers(0, 20), mine=lengths
 )
 def test_no_tenant_starves_behind_a_flood(
     flood: list[tuple[int, tuple[int, int]]], at: int, mine: tuple[int, int]
@@ -162,3 +170,48 @@ def test_no_tenant_starves_behind_a_flood(
             model.arrive(Job(f"t{number}", *size))
         model.step()
         assert all(model.service(tenant) - served <= 2 * U for tenant, served in before.items())
+
+
+PROFILE = load_profile()
+
+arrivals = st.builds(Arrival, st.floats(0, 30), st.sampled_from("abcde"), st.integers(1, 300), st.integers(0, 300))
+
+weights = st.dictionaries(st.sampled_from("abcde"), st.sampled_from([0.5, 1.0, 2.0, 10.0]))
+
+profiles = st.builds(
+    lambda pool, steps: PROFILE.model_copy(update={"pool_tokens": pool, "steps_between_admissions": steps}),
+    st.integers(700, 4000),
+    st.integers(1, 20),
+)
+
+
+@given(st.lists(arrivals, min_size=2, max_size=60), weights, profiles, st.sampled_from([0.0, 0.3]))
+@settings(max_examples=150)
+def test_all_theorems_hold(
+    arriving: list[Arrival], weights: dict[str, float], profile: EngineProfile, jitter: float
+) -> None:
+    workload = ListWorkload("random", sorted(arriving, key=lambda arrival: arrival.arrival_s))
+    bounds = simulate(RunSpec(workload, "vtc", profile, weights=weights, jitter=jitter)).bounds
+    assert list(bounds) == list(THEOREMS)
+    assert {theorem: bound for theorem, bound in bounds.items() if not bound["held"]} == {}
+
+
+def test_the_lemma_fails_somewhere_with_the_pool_size_as_m() -> None:
+    """The reason to measure M: admission by the peak of future use overbooks the pool."""
+    specs = [replace(spec, seed=0) for spec in random_specs(False, "vtc")]
+    longest = [max(arrival.input_tokens for arrival in spec.workload) for spec in specs]
+    runs = [simulate(spec) for spec in specs]
+    apart = [run.bounds["4.3"]["worst"] for run in runs]
+    with_pool = [max(input_max, 2.0 * run.pool_tokens) for input_max, run in zip(longest, runs, strict=True)]
+    assert any(worst > unit for worst, unit in zip(apart, with_pool, strict=True))
+    assert all(run.bounds["4.3"]["held"] for run in runs)
+
+
+@given(st.integers(2, 300), st.integers(20, 400))
+def test_the_adversary_nearly_reaches_the_bound(requests: int, tokens: int) -> None:
+    pool_tokens = requests * tokens + 1
+    profile = PROFILE.model_copy(update={"pool_tokens": pool_tokens, "minibatch_tokens_max": pool_tokens})
+    workload = adversary(profile, requests)
+    outputs = sum(arrival.output_tokens for arrival in workload if not arrival.arrival_s)
+    reached = simulate(RunSpec(workload, "vtc", profile)).bounds["4.4"]["worst"]
+    assert reached >= 0.95 * 2 * outputs

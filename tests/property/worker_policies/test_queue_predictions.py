@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.policies.service import WEIGHTED_TOKENS, Profiled
+from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness import vtc_predicted
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
@@ -84,37 +84,6 @@ def oracle(output_tokens: int, weight: float = 1.0) -> PredictedTokenCounter:
     return policy
 
 
-def test_the_prediction_is_charged_at_admission_and_not_again() -> None:
-    policy = oracle(5)
-    assert policy.counter("a") == 20
-    policy.on_decoded(5)
-    assert policy.counter("a") == 20
-
-
-@pytest.mark.parametrize("stretch", [[9], [4, 5], [5, 4], [6, 3], [1] * 9])
-def test_output_beyond_the_prediction_is_charged_whatever_steps_are_reported_together(stretch: list[int]) -> None:
-    policy = oracle(5)
-    for steps in stretch:
-        policy.on_decoded(steps)
-    assert policy.counter("a") == 20 + 2 * 4
-
-
-def test_two_requests_that_pass_their_predictions_within_one_report() -> None:
-    policy = oracle(5)
-    policy.enqueue(QueueRequest("s", "a", 0, 1.0, 2))
-    policy.admit("s")
-    policy.on_decoded(10)
-    assert policy.counter("a") == (10 + 10) + 4 + 2 * 5 + 2 * 8
-
-
-def test_a_prediction_that_was_too_high_is_refunded_at_the_end() -> None:
-    policy = oracle(100, weight=2.0)
-    assert policy.counter("a") == (10 + 200) / 2
-    policy.on_decoded(3)
-    policy.finish("r")
-    assert policy.counter("a") == (10 + 6) / 2
-
-
 def test_an_output_length_reported_beyond_the_prediction() -> None:
     policy = oracle(5)
     policy.on_decoded(2)
@@ -126,12 +95,6 @@ def test_an_output_length_reported_beyond_the_prediction() -> None:
     assert policy.counter("a") == 26
 
 
-def test_a_prediction_of_0_is_plain_vtc() -> None:
-    policy = oracle(0)
-    policy.on_decoded(3)
-    assert policy.counter("a") == 16
-
-
 def test_a_request_preempted_below_its_prediction_and_cancelled_pays_its_output() -> None:
     policy = oracle(50)
     policy.on_decoded(3)
@@ -139,25 +102,6 @@ def test_a_request_preempted_below_its_prediction_and_cancelled_pays_its_output(
     assert policy.counter("a") == 110
     policy.cancel("r")
     assert policy.counter("a") == 16
-
-
-def test_a_resumed_request_passes_its_prediction_at_the_same_length() -> None:
-    policy = oracle(5)
-    policy.on_decoded(3)
-    policy.preempt("r")
-    policy.on_decoded(40)
-    policy.admit("r")
-    policy.on_decoded(4)
-    assert policy.counter("a") == 20 + 2 * 2
-
-
-def test_a_curved_h_is_charged_for_the_prediction_too() -> None:
-    policy = PredictedTokenCounter(TrueLength(), Profiled())
-    policy.enqueue(QueueRequest("r", "a", 10, 1.0, 5))
-    policy.admit("r")
-    assert policy.counter("a") == pytest.approx(Profiled()(10, 5))
-    policy.on_decoded(8)
-    assert policy.counter("a") == pytest.approx(Profiled()(10, 8))
 
 
 def test_the_mean_of_the_last_five() -> None:

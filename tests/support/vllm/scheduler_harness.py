@@ -187,6 +187,10 @@ class SchedulerHarness:
             self.step()
             assert self.steps < STEPS_MAX, f"these requests never end: {sorted(self.scheduler.requests)}"
 
+    def finish(self) -> None:
+        self.run()
+        self.check_end()
+
     def expected_so_far(self, name: str) -> list[int]:
         sent = self.sent[name]
         return sent.expected[: len(sent.tokens)]

@@ -67,7 +67,14 @@ class Answer:
 class Fleet:
     gate: DecidingGate
     workers: dict[str, WorkerHarness]
+    engines: list[FaultyEngine]
     sent: int = 0
+
+    @property
+    def engine(self) -> FaultyEngine:
+        """The engine of the only worker."""
+        (engine,) = self.engines
+        return engine
 
     async def call(self, tenant: str, max_tokens: int = 3) -> Answer:
         """Send a call, follow its offers, and return how it ended."""
@@ -102,9 +109,9 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(*engines: FaultyEngine, slots: int = 16) -> AsyncIterator[Fleet]:
-    """Workers w0, w1 … with these engines, which send heartbeats."""
-    gate = DecidingGate()
+async def fleet(*faults: Fault, slots: int = 16) -> AsyncIterator[Fleet]:
+    """Workers w0, w1 … whose engines have these faults, and which send heartbeats."""
+    gate, engines = DecidingGate(), [FaultyEngine(fault) for fault in faults]
     workers = {
         f"w{number}": WorkerHarness(engine, gate=gate, worker=f"w{number}", slots=slots)
         for number, engine in enumerate(engines)
@@ -113,7 +120,7 @@ async def fleet(*engines: FaultyEngine, slots: int = 16) -> AsyncIterator[Fleet]
         await worker.agent.join()
         worker.serving = asyncio.ensure_future(worker.agent.run())
     try:
-        yield Fleet(gate, workers)
+        yield Fleet(gate, workers, engines)
     finally:
         for worker in workers.values():
             await worker.executions.health.stop()

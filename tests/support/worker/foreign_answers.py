@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.worker.openai_server import DONE, EVENTS, JSON, chunk, data, usage
+from tests.support.worker.openai_server import DONE, EVENTS, JSON, chunk, data, usage, usage_of
 
 Call = tuple[str, str, str]
 """The id, the name and the arguments of a call. An id that the engine makes is written as "*"."""
@@ -26,6 +26,10 @@ HELLO = (chunk("Hel"), chunk("lo"))
 END = (STOP, USAGE, DONE)
 A = ("c1", "a", '{"x":1}')
 B = ("c2", "b", '{"y":2}')
+EMPTY = ("c1", "a", "{}")
+ONE_OBJECT = ("c1", "a", '{"x": 1}')
+UNNAMED = tuple(("*", *each[1:]) for each in (A, B))
+"""A and B with ids that the engine makes."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,15 @@ class Kind:
     error: str = ""
     fault: int | None = None
     says: str | None = None
+
+
+def _failed(name: str, body: tuple[bytes, ...], **more: Any) -> Kind:
+    return Kind(name, body, error="generation_failed", **more)
+
+
+def _piece(delta: Any, **more: Any) -> bytes:
+    """Return a chunk of the first choice."""
+    return data({"choices": [{"index": 0, "delta": delta, **more}]})
 
 
 def kinds() -> Iterator[Kind]:
@@ -146,9 +159,7 @@ def _reasons() -> Iterator[Kind]:
     yield Kind("no reason, and the end of the body", HELLO, headers=CHUNKED, tokens=(ESTIMATED, 2))
     yield Kind('"null" in each chunk', (chunk("Hel", reason="null"), chunk("lo", reason="null"), *END))
     yield Kind(
-        "finish_details",
-        (*HELLO, data({"choices": [{"index": 0, "delta": {}, "finish_details": {"type": "max_tokens"}}]}), USAGE, DONE),
-        reason="length",
+        "finish_details", (*HELLO, _piece({}, finish_details={"type": "max_tokens"}), USAGE, DONE), reason="length"
     )
     yield Kind("a reason twice", (*HELLO, STOP, *END))
     yield Kind("a reason before the rest of the text", (chunk("Hel", reason="stop"), chunk("lo"), USAGE, DONE))
@@ -156,36 +167,27 @@ def _reasons() -> Iterator[Kind]:
 
 def _broken() -> Iterator[Kind]:
     for reason in ("error", "abort", "cancelled", "CANCELED", "network_error"):
-        yield Kind(
-            f"the server gives up: {reason}", (*HELLO, chunk(reason=reason), USAGE, DONE), error="generation_failed"
-        )
+        yield _failed(f"the server gives up: {reason}", (*HELLO, chunk(reason=reason), USAGE, DONE))
     yield Kind(
         "no resources",
         (*HELLO, chunk(reason="insufficient_system_resource"), USAGE, DONE),
         error="engine_overloaded",
         fault=503,
     )
-    yield Kind("cut off", HELLO, error="generation_failed")
+    yield _failed("cut off", HELLO)
     piece = chunk(tool_calls=[_call(0, "c1", "a", '{"x":')])
-    yield Kind("cut off within a call", (piece,), headers=CHUNKED, error="generation_failed")
-    yield Kind("only the end", (DONE,), error="generation_failed")
-    yield Kind("an empty body", (b"",), error="generation_failed")
-    yield Kind("no content", (b"",), status=204, media=JSON, error="generation_failed")
-    yield Kind("compressed", (b"\x1f\x8b\x08",), headers={"content-encoding": "gzip"}, error="generation_failed")
-    yield Kind(
-        "a picture", (chunk(None, content=[{"type": "image_url", "image_url": {}}]), *END), error="generation_failed"
-    )
+    yield _failed("cut off within a call", (piece,), headers=CHUNKED)
+    yield _failed("only the end", (DONE,))
+    yield _failed("an empty body", (b"",))
+    yield _failed("no content", (b"",), status=204, media=JSON)
+    yield _failed("compressed", (b"\x1f\x8b\x08",), headers={"content-encoding": "gzip"})
+    yield _failed("a picture", (chunk(None, content=[{"type": "image_url", "image_url": {}}]), *END))
 
 
 def _call(index: Any, call_id: Any = None, name: Any = None, arguments: Any = None, **more: Any) -> dict[str, Any]:
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
-    given = {
-        "index": index,
-        "id": call_id,
-        "type": "function" if call_id or name else None,
-        "function": function,
-        **more,
-    }
+    kind = "function" if call_id or name else None
+    given = {"index": index, "id": call_id, "type": kind, "function": function, **more}
     return {key: value for key, value in given.items() if value is not None}
 
 
@@ -205,17 +207,12 @@ def _calls() -> Iterator[Kind]:
     yield _called("a null index", null, {**_call(0, *B), "index": None})
     yield _called("an index as text", _call("0", *A), _call("1", *B))
     yield _called("a reused index", _call(0, *A), _call(0, *B))
-    yield _called(
-        "a reused index without ids",
-        _call(0, None, *A[1:]),
-        _call(0, None, *B[1:]),
-        calls=(("*", *A[1:]), ("*", *B[1:])),
-    )
+    yield _called("a reused index without ids", _call(0, None, *A[1:]), _call(0, None, *B[1:]), calls=UNNAMED)
     yield _called("a reused id", _call(0, *A), _call(1, "c1", *B[1:]), calls=(A, ("c1_1", *B[1:])))
     yield _called("another id for each piece", _call(0, "c1", "a", '{"x":'), _call(0, "zz", None, "1}"), calls=(A,))
     yield _called("an id of another kind", _call(0, 17, *A[1:]), calls=(("17", *A[1:]),))
     yield _called("a very long id", _call(0, "x" * 1000, *A[1:]), calls=(("*", *A[1:]),))
-    yield _called("no ids", _call(0, None, *A[1:]), _call(1, None, *B[1:]), calls=(("*", *A[1:]), ("*", *B[1:])))
+    yield _called("no ids", _call(0, None, *A[1:]), _call(1, None, *B[1:]), calls=UNNAMED)
     yield _called(
         "the same call twice, without ids",
         _call(0, None, *A[1:]),
@@ -241,13 +238,11 @@ def _calls() -> Iterator[Kind]:
         _call(0, arguments="{}"),
         calls=(("c1", "get_weather", "{}"),),
     )
-    yield _called("arguments as an object", _call(0, "c1", "a", {"x": 1}), calls=(("c1", "a", '{"x": 1}'),))
+    yield _called("arguments as an object", _call(0, "c1", "a", {"x": 1}), calls=(ONE_OBJECT,))
     yield _called(
-        "null arguments",
-        {"index": 0, "id": "c1", "function": {"name": "a", "arguments": None}},
-        calls=(("c1", "a", "{}"),),
+        "null arguments", {"index": 0, "id": "c1", "function": {"name": "a", "arguments": None}}, calls=(EMPTY,)
     )
-    yield _called("no arguments", _call(0, "c1", "a"), calls=(("c1", "a", "{}"),))
+    yield _called("no arguments", _call(0, "c1", "a"), calls=(EMPTY,))
     yield _called(
         "a pair in the arguments",
         _call(0, "c1", "a", '{"x":"\ud83d'),
@@ -257,12 +252,10 @@ def _calls() -> Iterator[Kind]:
     yield _called(
         "a call that is no list",
         {"index": 0, "id": "c1", "type": "function", "name": "a", "arguments": {}},
-        calls=(("c1", "a", "{}"),),
+        calls=(EMPTY,),
     )
     yield _called(
-        "Anthropic's form",
-        {"type": "tool_use", "id": "c1", "name": "a", "input": {"x": 1}},
-        calls=(("c1", "a", '{"x": 1}'),),
+        "Anthropic's form", {"type": "tool_use", "id": "c1", "name": "a", "input": {"x": 1}}, calls=(ONE_OBJECT,)
     )
     long = json.dumps({"x": "y" * 300_000})
     yield _called("long arguments", _call(0, "c1", "a", long), calls=(("c1", "a", long),))
@@ -276,18 +269,13 @@ def _calls() -> Iterator[Kind]:
     )
     yield Kind("calls that end with stop", (chunk(tool_calls=[_call(0, *A)]), *END), text="", calls=(A,))
     unnamed = chunk(tool_calls=[_call(0, "c1", None, "{}")])
-    yield Kind("a call without a name", (unnamed, CALLS, DONE), error="generation_failed")
-    yield Kind("calls that are no calls", (chunk(tool_calls=["x"]), CALLS, DONE), error="generation_failed")
+    yield _failed("a call without a name", (unnamed, CALLS, DONE))
+    yield _failed("calls that are no calls", (chunk(tool_calls=["x"]), CALLS, DONE))
 
 
 def _usage() -> Iterator[Kind]:
-    yield Kind(
-        "usage without choices", (*HELLO, STOP, data({"usage": {"prompt_tokens": 7, "completion_tokens": 2}}), DONE)
-    )
-    yield Kind(
-        "usage with null choices",
-        (*HELLO, STOP, data({"choices": None, "usage": {"prompt_tokens": 7, "completion_tokens": 2}}), DONE),
-    )
+    yield Kind("usage without choices", (*HELLO, STOP, data({"usage": usage_of(7, 2)}), DONE))
+    yield Kind("usage with null choices", (*HELLO, STOP, data({"choices": None, "usage": usage_of(7, 2)}), DONE))
     yield Kind("usage with an empty delta", (*HELLO, STOP, chunk(usage=(7, 2)), DONE))
     yield Kind("usage as floats", (*HELLO, STOP, usage(7.0, 2.0), DONE))
     yield Kind("null usage", (*HELLO, STOP, data({"choices": [], "usage": None}), DONE), tokens=(ESTIMATED, 2))
@@ -308,11 +296,8 @@ def _usage() -> Iterator[Kind]:
     yield Kind("early usage alone", (usage(7, 0), *HELLO, STOP, DONE))
     yield Kind("other names", (*HELLO, STOP, data({"usage": {"input_tokens": 7, "output_tokens": 2}}), DONE))
     yield Kind("only the total", (*HELLO, STOP, data({"usage": {"prompt_tokens": 7, "total_tokens": 9}}), DONE))
-    yield Kind(
-        "usage of Groq",
-        (*HELLO, STOP, data({"choices": [], "x_groq": {"usage": {"prompt_tokens": 7, "completion_tokens": 2}}}), DONE),
-    )
-    inside = {"index": 0, "delta": {}, "finish_reason": "stop", "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+    yield Kind("usage of Groq", (*HELLO, STOP, data({"choices": [], "x_groq": {"usage": usage_of(7, 2)}}), DONE))
+    inside = {"index": 0, "delta": {}, "finish_reason": "stop", "usage": usage_of(7, 2)}
     yield Kind("usage in the choice", (*HELLO, data({"choices": [inside]}), DONE))
     many = tuple(chunk(each) for each in "abcdefghijkl")
     yield Kind("fewer tokens than pieces", (*many, STOP, usage(7, 9), DONE), text="abcdefghijkl", tokens=(7, 9))
@@ -320,7 +305,7 @@ def _usage() -> Iterator[Kind]:
 
 def _fields() -> Iterator[Kind]:
     yield Kind("filter results first", (data({"choices": [], "prompt_filter_results": [{}]}), *HELLO, *END))
-    yield Kind("a null delta", (data({"choices": [{"index": 0, "delta": None}]}), *HELLO, *END))
+    yield Kind("a null delta", (_piece(None), *HELLO, *END))
     yield Kind("a null choice", (data({"choices": [None]}), *HELLO, *END))
     yield Kind("no index of the choice", (data({"choices": [{"delta": {"content": "Hello"}}]}), *END))
     yield Kind(
@@ -369,10 +354,8 @@ def _fields() -> Iterator[Kind]:
         rest={"provider_specific_fields": {"x": [None, None, 1]}},
     )
     signed = {"google": {"thought_signature": "s"}}
-    yield _called(
-        "extra_content of a call", _call(0, "c1", "a", "{}", extra_content=signed), calls=(("c1", "a", "{}"),)
-    )
-    yield _called("an unknown field of a call", _call(0, "c1", "a", "{}", vendor=1), calls=(("c1", "a", "{}"),))
+    yield _called("extra_content of a call", _call(0, "c1", "a", "{}", extra_content=signed), calls=(EMPTY,))
+    yield _called("an unknown field of a call", _call(0, "c1", "a", "{}", vendor=1), calls=(EMPTY,))
 
 
 def _faults() -> Iterator[Kind]:
@@ -415,11 +398,7 @@ def _faults() -> Iterator[Kind]:
     yield fault("an error as text", b"data: [ERROR] boom\n\n", DONE, error="generation_failed", says=None, fault=500)
     yield fault("an error at top level", data({"object": "error", **bad}), DONE)
     yield fault("an error in detail", data({"detail": {"message": "bad thing", "code": 400}}), DONE)
-    yield fault(
-        "an error in the choice",
-        data({"choices": [{"index": 0, "delta": {}, "finish_reason": "error", "error": bad}]}),
-        DONE,
-    )
+    yield fault("an error in the choice", _piece({}, finish_reason="error", error=bad), DONE)
     long = "This model's maximum context length is 10 tokens"
     yield fault(
         "too long, by the code",
@@ -474,7 +453,10 @@ def _faults() -> Iterator[Kind]:
         error="context_length_exceeded",
         says=context,
     )
+    limit = "max_tokens=5000 cannot be greater than max_model_len=1024"
+    yield http(limit, 400, {"error": {"message": limit}}, error="context_length_exceeded", says=limit)
     for status, code in (
+        (302, "generation_failed"),
         (401, "generation_failed"),
         (404, "generation_failed"),
         (429, "engine_overloaded"),

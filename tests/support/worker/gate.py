@@ -5,19 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from dispatcher.model.commands import (
-    Attempts,
-    Command,
-    Done,
-    End,
-    Leave,
-    Outcome,
-    Over,
-    Report,
-    Return,
-    Tick,
-    Unknown,
-)
+from dispatcher.model.commands import Attempts, Command, Done, End, Leave, Outcome, Over, Report, Return, Tick, Unknown
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Fact
 from dispatcher.model.worker_protocol import execution_name
@@ -33,6 +21,8 @@ class ScriptedGate:
     """Every command fails, after `hangs_s` seconds."""
     hangs_s: float = 0.0
     error: type[Exception] = StoreUnavailable
+    loses: tuple[type[Command], ...] = ()
+    """Commands of these kinds fail."""
     loses_reply: bool = False
     """A command is applied, and its sender gets no answer."""
     answers_s: float = 0.0
@@ -62,6 +52,8 @@ class ScriptedGate:
         if self.away:
             await asyncio.sleep(self.hangs_s)
             raise self.error()
+        if isinstance(command, self.loses):
+            raise StoreUnavailable()
         outcome = self._decide(command)
         if self.loses_reply:
             raise StoreUnavailable()

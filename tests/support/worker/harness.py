@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 
 from dispatcher.model.call import CallTerms
@@ -13,7 +14,7 @@ from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 from dispatcher.workers.client import HttpWorkerClient
 from dispatcher.workers.wire import encode_order
 from gpu_worker.policies.shedding import Shedder
-from gpu_worker.service.agent import Agent
+from gpu_worker.service.agent import Agent, AgentSettings
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.executions.outbox_journal import Journal
@@ -101,3 +102,27 @@ class WorkerHarness:
     def start(self, work: WorkOrder) -> asyncio.Future[list[bytes]]:
         """Run the order without HTTP; the future has its lines."""
         return asyncio.ensure_future(read(self.lines(work)))
+
+
+SETTINGS = AgentSettings()
+HEARTBEAT_S = 1.2 * SETTINGS.heartbeat_s
+"""The longest time between two heartbeats."""
+LONG = order(max_tokens=900, deadline_at=START + 1000)
+
+
+@asynccontextmanager
+async def serving(harness: WorkerHarness) -> AsyncIterator[WorkerHarness]:
+    """Join and serve. `harness.stop` is the signal; `harness.serving` then drains."""
+    await harness.agent.join()
+    harness.serving = asyncio.ensure_future(harness.agent.serve(harness.stop.wait()))
+    try:
+        yield harness
+        assert harness.stop.is_set() or not harness.serving.done(), "the heartbeats ended"
+    finally:
+        harness.serving.cancel()
+        await asyncio.wait({harness.serving})
+
+
+async def drained(harness: WorkerHarness) -> None:
+    harness.stop.set()
+    await harness.serving

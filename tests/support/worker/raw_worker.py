@@ -17,6 +17,11 @@ LINES = [encode_event(event) for event in EVENTS]
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
+def chunk(data: bytes) -> bytes:
+    """Return a chunk of HTTP's chunked encoding."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
 class Connection:
     """One connection to the worker."""
 
@@ -27,16 +32,18 @@ class Connection:
     async def order(self) -> None:
         """Read one order and note it. Raises IncompleteReadError if the gate closes the connection."""
         head = await self.head()
-        size = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-        body = await self.reader.readexactly(size)
+        body = await self.body(head)
         self._worker.heads.append(head)
         self._worker.orders.append(json.loads(body)["invocation"])
 
     async def head(self) -> bytes:
         return await self.reader.readuntil(b"\r\n\r\n")
 
+    async def body(self, head: bytes) -> bytes:
+        return await self.reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+
     async def chunk(self, data: bytes) -> None:
-        await self.send(b"%x\r\n%b\r\n" % (len(data), data))
+        await self.send(chunk(data))
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)

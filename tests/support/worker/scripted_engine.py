@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gpu_worker.engines.generation import generation_of
 from gpu_worker.engines.interface import (
@@ -85,6 +86,19 @@ class FailingEngine(ScriptedEngine):
             yield event
             if self.generated >= self.after:
                 raise self.error
+
+
+class ChangedEngine(ScriptedEngine):
+    """Its events of one kind have other fields."""
+
+    def __init__(self, kind: type[Token | Finished], **fields: Any) -> None:
+        super().__init__()
+        self.kind = kind
+        self.fields = fields
+
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
+        async for event in super().generate(request):
+            yield replace(event, **self.fields) if isinstance(event, self.kind) else event
 
 
 class TokenizingEngine(ScriptedEngine):

@@ -162,109 +162,111 @@ def test_a_newer_versions_field_is_ignored_and_its_new_kind_is_not_guessed() -> 
     assert unacknowledged(newer) == ([ENDS[0]], 1)
 
 
-class TestDiskFaults:
-    def test_a_full_disk_is_logged_once_and_all_is_written_when_there_is_room(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        journal, _ = opened(tmp_path)
-        journal.put(ENDS[0])
-        write = os.write
+def test_a_full_disk_is_logged_once_and_all_is_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal, _ = opened(tmp_path)
+    journal.put(ENDS[0])
+    write = os.write
 
-        def full(fd: int, record: bytes) -> int:
-            if len(record) > 10:
-                return write(fd, bytes(record[:10]))
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(fd: int, record: bytes) -> int:
+        if len(record) > 10:
+            return write(fd, bytes(record[:10]))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(os, "write", full)
-        numbers = [journal.put(report) for report in ENDS[1:4]]
-        journal.acknowledge(numbers[0])
-        assert [record.levelname for record in caplog.records] == ["ERROR"]
-        assert "No space left on device" in caplog.text
-        assert str(tmp_path) in caplog.text
-        monkeypatch.setattr(os, "write", write)
-        journal.put(ENDS[4])
-        assert "on disk again" in caplog.text
-        crash(journal)
-        assert opened(tmp_path)[1] == [ENDS[0], ENDS[2], ENDS[3], ENDS[4]]
+    monkeypatch.setattr(os, "write", full)
+    numbers = [journal.put(report) for report in ENDS[1:4]]
+    journal.acknowledge(numbers[0])
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "No space left on device" in caplog.text
+    assert str(tmp_path) in caplog.text
+    monkeypatch.setattr(os, "write", write)
+    journal.put(ENDS[4])
+    assert "on disk again" in caplog.text
+    crash(journal)
+    assert opened(tmp_path)[1] == [ENDS[0], ENDS[2], ENDS[3], ENDS[4]]
 
-    def test_a_folder_that_cannot_be_made_leaves_the_work_in_memory(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        (tmp_path / "file").write_text("")
-        journal, found = opened(tmp_path / "file" / "outbox")
-        assert found == []
-        assert "Not a directory" in caplog.text
-        journal.acknowledge(journal.put(ENDS[0]))
-        journal.put(ENDS[1])
-        journal.close()
-        assert len(caplog.records) == 1
 
-    def test_a_file_that_cannot_be_opened_is_named_and_left(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        (tmp_path / "odd.outbox").mkdir()
-        journal, found = opened(tmp_path)
-        assert found == []
-        assert "odd.outbox cannot be opened" in caplog.text
-        journal.put(ENDS[0])
-        crash(journal)
-        assert opened(tmp_path)[1] == [ENDS[0]]
+def test_a_folder_that_cannot_be_made_leaves_the_work_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    journal, found = opened(tmp_path / "file" / "outbox")
+    assert found == []
+    assert "Not a directory" in caplog.text
+    journal.acknowledge(journal.put(ENDS[0]))
+    journal.put(ENDS[1])
+    journal.close()
+    assert len(caplog.records) == 1
 
-    def test_while_its_commands_cannot_be_written_again_an_old_file_stays(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        before, _ = opened(tmp_path)
-        before.put(ENDS[0])
-        crash(before)
 
-        def fails(fd: int, record: bytes) -> int:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+def test_a_file_that_cannot_be_opened_is_named_and_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "odd.outbox").mkdir()
+    journal, found = opened(tmp_path)
+    assert found == []
+    assert "odd.outbox cannot be opened" in caplog.text
+    journal.put(ENDS[0])
+    crash(journal)
+    assert opened(tmp_path)[1] == [ENDS[0]]
 
-        with monkeypatch.context() as broken:
-            broken.setattr(os, "write", fails)
-            assert opened(tmp_path)[1] == [ENDS[0]], "delivered from memory"
-        assert opened(tmp_path)[1] == [ENDS[0]]
 
-    @pytest.mark.parametrize("holds", [True, False])
-    def test_a_worker_that_starts_at_the_same_time_does_not_take_the_new_file(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, holds: bool
-    ) -> None:
-        """Between the creation of the file and its lock, the other one locks it, and deletes it unless it `holds`."""
-        lock, others = fcntl.flock, []
+def test_while_its_commands_cannot_be_written_again_an_old_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, _ = opened(tmp_path)
+    before.put(ENDS[0])
+    crash(before)
 
-        def late(fd: int, operation: int) -> None:
-            monkeypatch.undo()
-            (new,) = tmp_path.iterdir()
-            others.append(os.open(new, os.O_RDWR))
-            lock(others[0], operation)
-            if not holds:
-                new.unlink()
-                os.close(others[0])
-            lock(fd, operation)
+    def fails(fd: int, record: bytes) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        monkeypatch.setattr(fcntl, "flock", late)
-        journal, _ = opened(tmp_path)
-        journal.put(ENDS[0])
-        crash(journal)
-        assert opened(tmp_path)[1] == [ENDS[0]]
-        assert not caplog.text
-        if holds:
-            os.close(others[0])
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "write", fails)
+        assert opened(tmp_path)[1] == [ENDS[0]], "delivered from memory"
+    assert opened(tmp_path)[1] == [ENDS[0]]
 
-    async def test_a_sync_that_fails_is_logged(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        journal, _ = opened(tmp_path)
-        journal.put(ENDS[0])
 
-        def fails(fd: int) -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_worker_that_starts_at_the_same_time_does_not_take_the_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, holds: bool
+) -> None:
+    """Between the creation of the file and its lock, the other one locks it, and deletes it unless it `holds`."""
+    lock, others = fcntl.flock, []
 
-        monkeypatch.setattr(os, "fsync", fails)
-        await journal.sync()
-        assert "Input/output error" in caplog.text
+    def late(fd: int, operation: int) -> None:
         monkeypatch.undo()
-        journal.put(ENDS[1])
-        await journal.sync()
-        crash(journal)
-        assert opened(tmp_path)[1] == ENDS[:2]
+        (new,) = tmp_path.iterdir()
+        others.append(os.open(new, os.O_RDWR))
+        lock(others[0], operation)
+        if not holds:
+            new.unlink()
+            os.close(others[0])
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    journal, _ = opened(tmp_path)
+    journal.put(ENDS[0])
+    crash(journal)
+    assert opened(tmp_path)[1] == [ENDS[0]]
+    assert not caplog.text
+    if holds:
+        os.close(others[0])
+
+
+async def test_a_sync_that_fails_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal, _ = opened(tmp_path)
+    journal.put(ENDS[0])
+
+    def fails(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fails)
+    await journal.sync()
+    assert "Input/output error" in caplog.text
+    monkeypatch.undo()
+    journal.put(ENDS[1])
+    await journal.sync()
+    crash(journal)
+    assert opened(tmp_path)[1] == ENDS[:2]

@@ -61,23 +61,10 @@ class Stack:
         )
 
     async def accept(self) -> Offer:
-        outcome = await self.link.do(
-            Accept(
-                id=self.link.new_id(),
-                floor=0,
-                process=self.link.process,
-                terms=CallTerms(
-                    tenant="a",
-                    model=MODEL,
-                    cost=8.0,
-                    deadline_at=time.time() + 300,
-                    durable=False,
-                    app="",
-                    interaction="",
-                ),
-                config=TenantConfig(version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=10),
-            )
-        )
+        terms = CallTerms("a", MODEL, 8.0, time.time() + 300, False, "", "")
+        tenant = TenantConfig(version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=10)
+        call_id, process = self.link.new_id(), self.link.process
+        outcome = await self.link.do(Accept(id=call_id, floor=0, process=process, terms=terms, config=tenant))
         assert isinstance(outcome, Offer)
         return outcome
 
@@ -174,9 +161,7 @@ async def test_a_worker_writes_its_metrics_as_lines_for_cloudwatch(stack: Stack)
     written = (await worker.stdout.read()).decode()
     assert await worker.wait() == 0
     found = series_in(written)
-    assert {each.dimensions for each in found} == {
-        (("model", MODEL), ("pool", "default"), ("service", "headgate")),
-    }
+    assert {each.dimensions for each in found} == {(("model", MODEL), ("pool", "default"), ("service", "headgate"))}
     values = {each.name: each.values for each in found}
     assert values["output_tokens_generated"] == (60,)
     assert values["failed_on_worker"] == values["engine_running"] == values["engine_waiting"] == (0,)

@@ -1,10 +1,9 @@
-"""Shedding at the worker: which requests are refused, with what answer, and which times count."""
+"""Shedding at the worker: which requests are refused, with what answer, which times count, and what waits."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
 
 import pytest
 
@@ -13,10 +12,13 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineError, Evicted, RefusedByPolicy
 from gpu_worker.policies.shedding import Shedder, ShedSettings
 from gpu_worker.policies.slo import Attainment, Slo, SloMonitor, SloSettings, SloTargets
-from gpu_worker.service.slo_watch import SloWatch
+from gpu_worker.service.slo_watch import WINDOW_S, Backlog, SloWatch
 from tests.support.worker.harness import WorkerHarness, order, read
 from tests.support.worker.scripted_engine import FailingEngine, ScriptedEngine
-from tests.support.world.virtual_time import START, LoopClock, run
+from tests.support.world.virtual_time import START, LoopClock
+
+pytestmark = pytest.mark.virtual_time
+
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 
@@ -32,13 +34,10 @@ async def late_premium(harness: WorkerHarness) -> None:
         await harness.execute(order(name, tier=P))
 
 
-def test_while_premium_is_late_background_is_turned_away_and_the_engine_never_sees_it() -> None:
-    async def story() -> tuple[WorkerHarness, Any]:
-        harness = WorkerHarness(shedder=touchy())
-        await late_premium(harness)
-        return harness, await harness.call(order("b", tier=B)).finished()
-
-    harness, reply = run(story())
+async def test_while_premium_is_late_background_is_turned_away_and_the_engine_never_sees_it() -> None:
+    harness = WorkerHarness(shedder=touchy())
+    await late_premium(harness)
+    reply = await harness.call(order("b", tier=B)).finished()
     refused = json.loads(reply.body.splitlines()[-1])
     assert (refused["status"], refused["code"], refused["final"]) == (429, "overloaded", True)
     assert refused["retry_after_s"] == pytest.approx(30.0, abs=1.0)
@@ -50,26 +49,19 @@ def test_while_premium_is_late_background_is_turned_away_and_the_engine_never_se
     assert json.loads(end.answer)["error"]["code"] == "overloaded"
 
 
-def test_a_deferred_request_is_not_shed() -> None:
+async def test_a_deferred_request_is_not_shed() -> None:
     """The gate sends it only if nothing else waits for the slot: a final refusal would lose the work for nothing."""
-
-    async def story() -> object:
-        harness = WorkerHarness(shedder=touchy())
-        await late_premium(harness)
-        return (await harness.execute(order("b", tier=B, deferred=True)))[-1]
-
-    assert isinstance(run(story()), Finished)
+    harness = WorkerHarness(shedder=touchy())
+    await late_premium(harness)
+    assert isinstance((await harness.execute(order("b", tier=B, deferred=True)))[-1], Finished)
 
 
-def test_the_others_are_let_in_and_background_is_again_after_the_calm() -> None:
-    async def story() -> list[object]:
-        harness = WorkerHarness(shedder=touchy())
-        await late_premium(harness)
-        ends = [(await harness.execute(order(f"{tier}", tier=tier)))[-1] for tier in (S, B)]
-        await asyncio.sleep(120)
-        return [*ends, (await harness.execute(order("again", tier=B, deadline_at=START + 200)))[-1]]
-
-    standard, background, again = run(story())
+async def test_the_others_are_let_in_and_background_is_again_after_the_calm() -> None:
+    harness = WorkerHarness(shedder=touchy())
+    await late_premium(harness)
+    ends = [(await harness.execute(order(f"{tier}", tier=tier)))[-1] for tier in (S, B)]
+    await asyncio.sleep(120)
+    standard, background, again = [*ends, (await harness.execute(order("again", tier=B, deadline_at=START + 200)))[-1]]
     assert isinstance(standard, Finished)
     assert isinstance(background, WorkRefused)
     assert (background.status, background.code) == (429, "overloaded")
@@ -77,16 +69,14 @@ def test_the_others_are_let_in_and_background_is_again_after_the_calm() -> None:
     assert isinstance(again, Finished)
 
 
-def test_a_full_worker_says_so_and_sheds_nothing() -> None:
-    async def story() -> tuple[WorkerHarness, Any]:
-        harness = WorkerHarness(shedder=touchy())
-        await late_premium(harness)
-        for name in ("x", "y"):
-            harness.start(order(name, max_tokens=100))
-        await asyncio.sleep(0.01)
-        return harness, (await harness.execute(order("b", tier=B)))[-1]
-
-    harness, refused = run(story())
+async def test_a_full_worker_says_so_and_sheds_nothing() -> None:
+    harness = WorkerHarness(shedder=touchy())
+    await late_premium(harness)
+    for name in ("x", "y"):
+        harness.start(order(name, max_tokens=100))
+    await asyncio.sleep(0.01)
+    refused = (await harness.execute(order("b", tier=B)))[-1]
+    assert isinstance(refused, WorkRefused)
     assert (refused.status, refused.code, refused.retry_after_s) == (503, "worker_full", None)
     assert not harness.executions.watch.sheds
 
@@ -100,17 +90,13 @@ def test_a_full_worker_says_so_and_sheds_nothing() -> None:
         (EngineError("engine_failed", "it failed"), 2, 500, "engine_failed"),
     ],
 )
-def test_what_the_engine_ends_is_a_final_line_with_its_status(
+async def test_what_the_engine_ends_is_a_final_line_with_its_status(
     error: EngineError, after: int, status: int, code: str
 ) -> None:
-    async def story() -> tuple[WorkerHarness, Any, list[dict[str, Any]]]:
-        harness = WorkerHarness(FailingEngine(error, after))
-        events = await harness.execute(order(max_tokens=9, tier=B))
-        lines = [json.loads(line) for line in await harness.start(order("again"))]
-        await harness.executions.idle()
-        return harness, events, lines
-
-    harness, events, lines = run(story())
+    harness = WorkerHarness(FailingEngine(error, after))
+    events = await harness.execute(order(max_tokens=9, tier=B))
+    lines = [json.loads(line) for line in await harness.start(order("again"))]
+    await harness.executions.idle()
     refused = events[-1]
     assert isinstance(refused, WorkRefused)
     assert (refused.status, refused.code, refused.final) == (status, code, True)
@@ -131,56 +117,41 @@ def attained(harness: WorkerHarness, kind: Slo, after_s: float = 20.0) -> Attain
     return harness.executions.watch.monitor.attainment(P, kind, START + after_s)
 
 
-def test_each_request_is_one_sample_of_each_kind() -> None:
-    async def story() -> WorkerHarness:
-        harness = WorkerHarness(shedder=watched())
-        for name in ("r", "s"):
-            await harness.execute(order(name, tier=P, max_tokens=5))
-        return harness
-
-    harness = run(story())
+async def test_each_request_is_one_sample_of_each_kind() -> None:
+    harness = WorkerHarness(shedder=watched())
+    for name in ("r", "s"):
+        await harness.execute(order(name, tier=P, max_tokens=5))
     assert [attained(harness, kind) for kind in Slo] == [Attainment(2, 2)] * 3
 
 
-def test_a_reader_that_dawdles_is_no_slow_engine() -> None:
-    async def story() -> WorkerHarness:
-        harness = WorkerHarness(shedder=watched())
-        lines = harness.lines(order(tier=P, max_tokens=20))
-        for _ in range(3):
-            await anext(lines)
-        await asyncio.sleep(15)
-        await read(lines)
-        return harness
-
-    harness = run(story())
+async def test_a_reader_that_dawdles_is_no_slow_engine() -> None:
+    harness = WorkerHarness(shedder=watched())
+    lines = harness.lines(order(tier=P, max_tokens=20))
+    for _ in range(3):
+        await anext(lines)
+    await asyncio.sleep(15)
+    await read(lines)
     assert attained(harness, Slo.TPOT) == Attainment(1, 1)
     assert attained(harness, Slo.TTFT) == Attainment(1, 1)
 
 
-def test_an_engine_that_starts_nothing_is_late_before_anything_has_ended() -> None:
-    async def story() -> Attainment:
-        harness = WorkerHarness(ScriptedEngine(token_s=1000.0), watched())
-        reading = [harness.start(order(name, tier=P)) for name in ("r", "s")]
-        await asyncio.sleep(1)
-        found = attained(harness, Slo.TTFT, 1.0)
-        for one in reading:
-            one.cancel()
-        return found
-
-    assert run(story()) == Attainment(0, 2)
+async def test_an_engine_that_starts_nothing_is_late_before_anything_has_ended() -> None:
+    harness = WorkerHarness(ScriptedEngine(token_s=1000.0), watched())
+    reading = [harness.start(order(name, tier=P)) for name in ("r", "s")]
+    await asyncio.sleep(1)
+    found = attained(harness, Slo.TTFT, 1.0)
+    for one in reading:
+        one.cancel()
+    assert found == Attainment(0, 2)
 
 
-def test_what_is_late_for_its_deadline_is_counted_and_what_is_aborted_says_nothing() -> None:
-    async def story() -> WorkerHarness:
-        harness = WorkerHarness(shedder=watched())
-        await harness.execute(order("late", tier=P, max_tokens=500, deadline_at=START + 3.05))
-        lines = harness.lines(order("gone", tier=P, max_tokens=500))
-        await anext(lines)
-        await lines.aclose()
-        await harness.executions.idle()
-        return harness
-
-    harness = run(story())
+async def test_what_is_late_for_its_deadline_is_counted_and_what_is_aborted_says_nothing() -> None:
+    harness = WorkerHarness(shedder=watched())
+    await harness.execute(order("late", tier=P, max_tokens=500, deadline_at=START + 3.05))
+    lines = harness.lines(order("gone", tier=P, max_tokens=500))
+    await anext(lines)
+    await lines.aclose()
+    await harness.executions.idle()
     assert harness.executions.watch.expiries == {P: 1}
     assert attained(harness, Slo.E2E) == Attainment(0, 1)
     assert attained(harness, Slo.TPOT) == Attainment(0, 0)
@@ -202,3 +173,78 @@ def test_a_clock_that_is_set_back_does_no_harm() -> None:
     watch.on_left("r")
     watch.on_left("r")
     watch.reader_delayed("r", 1.0)
+
+
+P, B = Tier.PREMIUM, Tier.BACKGROUND
+
+
+def arrived(backlog: Backlog, name: str, tier: Tier = B, *, prompt: int = 100, most: int = 50) -> None:
+    backlog.on_arrived(name, tier, most)
+    backlog.on_started(name, prompt)
+
+
+def test_what_has_no_token_yet_waits() -> None:
+    backlog = Backlog()
+    arrived(backlog, "r")
+    arrived(backlog, "s", P)
+    assert (backlog.waiting()[B], backlog.waiting()[P]) == (200.0, 200.0)
+    backlog.on_generated("r", 1, 0.0)
+    assert (backlog.waiting()[B], backlog.waiting()[P]) == (0.0, 200.0)
+    backlog.on_left("s", whole=False)
+    assert sum(backlog.waiting().values()) == 0.0
+
+
+def test_a_request_without_output_is_its_prompt() -> None:
+    backlog = Backlog()
+    arrived(backlog, "embeddings", most=0)
+    assert backlog.waiting()[B] == 100.0
+    backlog.on_generated("embeddings", 0, 0.0)
+    backlog.on_left("embeddings", whole=True)
+    assert (backlog.used, backlog.service_per_s(0.5)) == (Backlog().used, 100.0)
+
+
+def test_it_learns_how_much_of_max_tokens_is_used() -> None:
+    backlog = Backlog()
+    for number in range(10):
+        arrived(backlog, f"{number}")
+        backlog.on_generated(f"{number}", 10, 0.0)
+        backlog.on_left(f"{number}", whole=True)
+    arrived(backlog, "gone")
+    backlog.on_generated("gone", 50, 0.0)
+    backlog.on_left("gone", whole=False)
+    arrived(backlog, "r")
+    assert backlog.waiting()[B] == pytest.approx(100 + 2 * 10)
+
+
+def test_the_rate_is_of_the_window() -> None:
+    backlog = Backlog()
+    assert backlog.service_per_s(0.0) == 0.0
+    for second in range(100):
+        arrived(backlog, f"{second}")
+        backlog.on_generated(f"{second}", 50, float(second))
+    assert backlog.service_per_s(99.0) == pytest.approx(200.0, rel=0.05)
+    assert backlog.service_per_s(99.0 + 2 * WINDOW_S) == 0.0
+
+
+def test_a_lull_does_not_make_it_slow() -> None:
+    backlog = Backlog()
+    for second in (0, 1, 2, 20, 21):
+        arrived(backlog, f"{second}")
+        backlog.on_generated(f"{second}", 50, float(second))
+    assert backlog.service_per_s(22.0) == 200.0
+
+
+def test_a_token_is_served_once() -> None:
+    backlog = Backlog()
+    arrived(backlog, "r")
+    for tokens in (1, 2, 2, 1, 5):
+        backlog.on_generated("r", tokens, 0.5)
+    assert backlog.service_per_s(0.5) == 100 + 2 * 5
+
+
+def test_a_request_without_output_teaches_nothing() -> None:
+    """An embeddings request has no output tokens, and may have none."""
+    backlog = Backlog()
+    arrived(backlog, "embeddings", most=0)
+    backlog.on_left("embeddings", whole=True)
+    assert backlog.used == 1.0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
 
+from dispatcher.model.commands import Offer, Over, Status
 from gpu_worker.engines.interface import (
     Engine,
     EngineError,
@@ -24,9 +26,12 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
 from gpu_worker.policies.scheduling_stats import SchedulingStats
-from tests.support.worker.harness import WorkerHarness, order
-from tests.support.worker.scripted_engine import ScriptedEngine
-from tests.support.world.virtual_time import START, LoopClock, run
+from tests.support.worker.gate import DecidingGate
+from tests.support.worker.harness import WorkerHarness, order, serving
+from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
+from tests.support.world.virtual_time import START, LoopClock
+
+pytestmark = pytest.mark.virtual_time
 
 
 @dataclass
@@ -83,6 +88,21 @@ async def at_once(make: Callable[[], Engine]) -> Engine:
     return make()
 
 
+@asynccontextmanager
+async def supervised(
+    make: Callable[[], Engine], hang_s: float = 60.0, clock: LoopClock | None = None
+) -> AsyncIterator[SupervisedEngine]:
+    engine = SupervisedEngine(make, clock or LoopClock(), hang_s=hang_s, apart=at_once)
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+async def replaced(engine: SupervisedEngine) -> None:
+    while engine.restarts == 0 and not engine.hopeless.is_set():
+        await asyncio.sleep(0.1)
+
+
 async def outcome(engine: SupervisedEngine, request: WorkOrder) -> tuple[int, str]:
     """Tokens, and how it ended."""
     tokens = 0
@@ -97,84 +117,6 @@ async def outcome(engine: SupervisedEngine, request: WorkOrder) -> tuple[int, st
     except EngineError as error:
         return tokens, error.code
     return tokens, "nothing"
-
-
-@pytest.mark.parametrize("fault", ["dies", "hangs"])
-def test_what_ran_hears_of_it_and_another_serves(fault: str) -> None:
-    async def story() -> None:
-        clock = LoopClock()
-        makers = Makers(fault, "none")
-        engine = SupervisedEngine(makers, clock, hang_s=5.0, apart=at_once)
-        await engine.start()
-        ended = await asyncio.gather(*(outcome(engine, asked(name)) for name in "abc"))
-        assert {code for _, code in ended} == {"engine_restarted"}
-        while engine.restarts == 0:
-            await clock.sleep(0.1)
-        assert await outcome(engine, asked("d")) == (10, "length")
-        assert (makers.made[0].stops, makers.made[1].starts, engine.restarts) == (1, 1, 1)
-        await engine.stop()
-
-    run(story())
-
-
-def test_slow_is_not_hung_and_idle_is_not_either() -> None:
-    async def story() -> None:
-        clock = LoopClock()
-        engine = SupervisedEngine(lambda: ScriptedEngine(token_s=4.0), clock, hang_s=5.0, apart=at_once)
-        await engine.start()
-        await clock.sleep(60.0)
-        assert await outcome(engine, asked(tokens=4)) == (4, "length")
-        assert engine.restarts == 0
-        await engine.stop()
-
-    run(story())
-
-
-def test_a_finished_request_whose_end_waits_for_the_gate_is_no_hang() -> None:
-    async def story() -> None:
-        engine = SupervisedEngine(ScriptedEngine, LoopClock(), apart=at_once)
-        await engine.start()
-        harness = WorkerHarness(engine)  # type: ignore[arg-type]
-        harness.gate.away = True
-        reading = harness.start(order(deadline_at=START + 900))
-        await asyncio.sleep(600)
-        assert engine.restarts == 0
-        harness.gate.away = False
-        assert json.loads((await reading)[-1])["event"] == "finished"
-        await engine.stop()
-
-    run(story())
-
-
-def test_the_error_of_a_replaced_engine_does_not_end_the_next() -> None:
-    """Two requests run when the engine dies. The reader of the second is slow: it gets the error after the restart."""
-    events: list[EventQueue] = []
-
-    class Dies(ScriptedEngine):
-        async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
-            events.append(queue := EventQueue())
-            yield Started(1)
-            async for event in queue:
-                yield event
-
-    async def story() -> None:
-        engines = iter((Dies(), ScriptedEngine()))
-        engine = SupervisedEngine(lambda: next(engines), LoopClock(), apart=at_once)
-        await engine.start()
-        streams = [engine.generate(asked(name)) for name in "ab"]
-        for stream in streams:
-            assert isinstance(await anext(stream), Started)
-        for queue in events:
-            queue.put_nowait(EngineError("engine_failed", "dead"))
-        for stream in streams:
-            with pytest.raises(EngineError, match="restarted"):
-                await anext(stream)
-            await asyncio.sleep(5)
-            assert engine.serves()
-        assert engine.restarts == 1
-        await engine.stop()
-
-    run(story())
 
 
 class Hung(ScriptedEngine):
@@ -192,141 +134,172 @@ class Hung(ScriptedEngine):
         return EngineStats(self.waiting, 0, 0.0, {})
 
 
+@pytest.mark.parametrize("fault", ["dies", "hangs"])
+async def test_what_ran_hears_of_it_and_another_serves(fault: str) -> None:
+    makers = Makers(fault, "none")
+    async with supervised(makers, 5.0) as engine:
+        ended = await asyncio.gather(*(outcome(engine, asked(name)) for name in "abc"))
+        assert {code for _, code in ended} == {"engine_restarted"}
+        await replaced(engine)
+        assert await outcome(engine, asked("d")) == (10, "length")
+        assert (makers.made[0].stops, makers.made[1].starts, engine.restarts) == (1, 1, 1)
+
+
+async def test_slow_is_not_hung_and_idle_is_not_either() -> None:
+    async with supervised(lambda: ScriptedEngine(token_s=4.0), 5.0) as engine:
+        await asyncio.sleep(60.0)
+        assert await outcome(engine, asked(tokens=4)) == (4, "length")
+        assert engine.restarts == 0
+
+
+async def test_a_finished_request_whose_end_waits_for_the_gate_is_no_hang() -> None:
+    async with supervised(ScriptedEngine) as engine:
+        harness = WorkerHarness(engine)  # type: ignore[arg-type]
+        harness.gate.away = True
+        reading = harness.start(order(deadline_at=START + 900))
+        await asyncio.sleep(600)
+        assert engine.restarts == 0
+        harness.gate.away = False
+        assert json.loads((await reading)[-1])["event"] == "finished"
+
+
+async def test_a_call_waits_while_a_dead_engine_is_replaced() -> None:
+    class Dies(ScriptedEngine):
+        async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
+            await asyncio.sleep(0.1)
+            raise EngineError("engine_failed", "dead")
+            yield
+
+    async def slowly(make: Callable[[], Engine]) -> Engine:
+        await asyncio.sleep(30)
+        return make()
+
+    engines = iter((Dies(), ScriptedEngine()))
+    engine = SupervisedEngine(lambda: next(engines), LoopClock(), apart=slowly)
+    await engine.start()
+    harness = WorkerHarness(engine, gate=(gate := DecidingGate()))  # type: ignore[arg-type]
+    async with serving(harness):
+        harness.executions.engine_serves, harness.agent.engine_changed = engine.serves, engine.changed
+        gate.answers_s = 0.01
+        state = await gate.do(
+            gate.alone.new_call("a", 8.0, id="p-1", process="p", model=MODEL, deadline_at=START + 500)
+        )
+        while not isinstance(state, Over):
+            if isinstance(state, Offer):
+                await harness.execute(order(state.id, attempt=state.attempt, deadline_at=START + 500))
+            await asyncio.sleep(0.01)
+            state = await gate.do(Status("p-1"))
+        assert state.outcome == "done"
+    await engine.stop()
+
+
+async def test_the_error_of_a_replaced_engine_does_not_end_the_next() -> None:
+    """Two requests run when the engine dies. The reader of the second is slow: it gets the error after the restart."""
+    events: list[EventQueue] = []
+
+    class Dies(ScriptedEngine):
+        async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
+            events.append(queue := EventQueue())
+            yield Started(1)
+            async for event in queue:
+                yield event
+
+    engines = iter((Dies(), ScriptedEngine()))
+    async with supervised(lambda: next(engines)) as engine:
+        streams = [engine.generate(asked(name)) for name in "ab"]
+        for stream in streams:
+            assert isinstance(await anext(stream), Started)
+        for queue in events:
+            queue.put_nowait(EngineError("engine_failed", "dead"))
+        for stream in streams:
+            with pytest.raises(EngineError, match="restarted"):
+                await anext(stream)
+            await asyncio.sleep(5)
+            assert engine.serves()
+        assert engine.restarts == 1
+
+
 @pytest.mark.parametrize("every_s", [10.0, 50.0])
-def test_new_and_aborted_requests_do_not_hide_a_hang(every_s: float) -> None:
-    async def story() -> None:
-        clock = LoopClock()
-        engine = SupervisedEngine(Hung, clock, hang_s=60.0, apart=at_once)
-        await engine.start()
+async def test_new_and_aborted_requests_do_not_hide_a_hang(every_s: float) -> None:
+    async with supervised(Hung) as engine:
         for number in range(12):
             reading = asyncio.ensure_future(outcome(engine, asked(str(number))))
-            await clock.sleep(every_s - 1)
+            await asyncio.sleep(every_s - 1)
             await engine.abort(str(number))
             assert (await reading)[1] in ("aborted", "engine_restarted")
-            await clock.sleep(1)
+            await asyncio.sleep(1)
         assert engine.restarts
-        await engine.stop()
-
-    run(story())
 
 
-def test_a_jump_of_the_wall_clock_is_no_hang() -> None:
+async def test_a_jump_of_the_wall_clock_is_no_hang() -> None:
     class Jumps(LoopClock):
         def now(self) -> float:
             return super().now() + (3600 if self.monotonic() > START + 5 else 0)
 
-    async def story() -> None:
-        engine = SupervisedEngine(lambda: ScriptedEngine(token_s=4.0), Jumps(), hang_s=5.0, apart=at_once)
-        await engine.start()
+    async with supervised(lambda: ScriptedEngine(token_s=4.0), 5.0, Jumps()) as engine:
         assert await outcome(engine, asked(tokens=4)) == (4, "length")
         assert engine.restarts == 0
-        await engine.stop()
-
-    run(story())
-
-
-def test_what_tenants_received_is_carried_over() -> None:
-    async def story() -> None:
-        clock = LoopClock()
-        engine = SupervisedEngine(Makers("dies", "none"), clock, apart=at_once)
-        await engine.start()
-        await outcome(engine, asked())
-        while engine.restarts == 0:
-            await clock.sleep(0.1)
-        before = engine.stats().tenants["a"].service
-        assert before == 2 * 3
-        await outcome(engine, asked())
-        assert engine.stats().tenants["a"].service == before + 2 * 10
-        await engine.stop()
-
-    run(story())
 
 
 @pytest.mark.parametrize(("fault", "stop_hangs"), [("dies", False), ("hangs", True)])
-def test_there_is_an_end_to_it(fault: str, stop_hangs: bool) -> None:
-    async def story() -> None:
-        clock = LoopClock()
-        makers = Makers(fault, stop_hangs=stop_hangs)
-        engine = SupervisedEngine(makers, clock, hang_s=2.0, apart=at_once)
-        await engine.start()
-        while not engine.hopeless.is_set():
-            await outcome(engine, asked())
-            await clock.sleep(1.0)
-        assert engine.restarts <= RESTARTS_MAX
-        assert (await outcome(engine, asked()))[1] == "engine_restarted"
-        if not stop_hangs:
-            await engine.stop()
-
-    run(story())
+async def test_there_is_an_end_to_it(fault: str, stop_hangs: bool) -> None:
+    engine = SupervisedEngine(Makers(fault, stop_hangs=stop_hangs), LoopClock(), hang_s=2.0, apart=at_once)
+    await engine.start()
+    while not engine.hopeless.is_set():
+        await outcome(engine, asked())
+        await asyncio.sleep(1.0)
+    assert engine.restarts <= RESTARTS_MAX
+    assert (await outcome(engine, asked()))[1] == "engine_restarted"
+    if not stop_hangs:
+        await engine.stop()
 
 
 @pytest.mark.parametrize(("context", "serves"), [(1000, True), (1500, True), (999, False)])
-def test_a_new_engine_may_find_more_memory_but_not_less(context: int, serves: bool) -> None:
+async def test_a_new_engine_may_find_more_memory_but_not_less(context: int, serves: bool) -> None:
     """The gate sends requests of the length that was announced."""
-
-    async def story() -> None:
-        clock = LoopClock()
-        facts = [EngineFacts("m", 1000, 1.0), EngineFacts("m", context, 1.0)]
-        made = (Mortal(fault=fault, facts=facts[at]) for at, fault in enumerate(("dies", "none")))
-        engine = SupervisedEngine(lambda: next(made), clock, hang_s=5.0, apart=at_once)
-        await engine.start()
+    facts = [EngineFacts("m", 1000, 1.0), EngineFacts("m", context, 1.0)]
+    made = (Mortal(fault=fault, facts=facts[at]) for at, fault in enumerate(("dies", "none")))
+    async with supervised(lambda: next(made), 5.0) as engine:
         await outcome(engine, asked())
-        while engine.restarts == 0 and not engine.hopeless.is_set():
-            await clock.sleep(0.1)
+        await replaced(engine)
         assert engine.hopeless.is_set() is not serves
         assert engine.facts == facts[0]
-        await engine.stop()
-
-    run(story())
 
 
-def test_a_tenants_own_error_is_no_death() -> None:
-    async def story() -> None:
-        clock = LoopClock()
-        engine = SupervisedEngine(lambda: ScriptedEngine(), clock, apart=at_once)
-        await engine.start()
+async def test_a_tenants_own_error_is_no_death() -> None:
+    async with supervised(ScriptedEngine) as engine:
         with pytest.raises(EngineError, match="too long"):
             await anext(engine.generate(own_order("a", "t", {"prompt": "x" * 2000}, 1)))
-        await clock.sleep(5.0)
+        await asyncio.sleep(5.0)
         assert engine.restarts == 0
-        await engine.stop()
-
-    run(story())
 
 
-def test_work_without_an_event_is_no_hang_as_long_as_something_moves() -> None:
+async def test_work_without_an_event_is_no_hang_as_long_as_something_moves() -> None:
     """A long prompt in pieces: nothing to tell for longer than `hang_s`, and more of the cache in use all the while."""
 
     class Prefilling(ScriptedEngine):
         def stats(self) -> EngineStats:
-            return replace(super().stats(), kv_use=clock.now() % 1000 / 1000)
+            return replace(super().stats(), kv_use=asyncio.get_running_loop().time() % 1000 / 1000)
 
-    clock = LoopClock()
-
-    async def story() -> None:
-        engine = SupervisedEngine(lambda: Prefilling(token_s=30.0), clock, hang_s=5.0, apart=at_once)
-        await engine.start()
+    async with supervised(lambda: Prefilling(token_s=30.0), 5.0) as engine:
         assert await outcome(engine, asked(tokens=2)) == (2, "length")
         assert engine.restarts == 0
-        await engine.stop()
-
-    run(story())
 
 
-def test_counts_do_not_fall_where_an_engine_is_replaced() -> None:
-    async def story() -> None:
-        clock = LoopClock()
-        makers = Makers("dies", "none")
-        engine = SupervisedEngine(makers, clock, apart=at_once)
-        await engine.start()
+async def test_counts_and_what_tenants_received_do_not_fall_where_an_engine_is_replaced() -> None:
+    makers = Makers("dies", "none")
+    async with supervised(makers) as engine:
+
+        def counted() -> tuple[int, float]:
+            stats = engine.stats()
+            return stats.counts.recomputed_tokens, stats.tenants["a"].service
+
         makers.made[0].counts.recomputed_tokens = 7
         await outcome(engine, asked())
-        seen = []
+        seen = set()
         while engine.restarts == 0:
-            seen.append((engine.stats().counts.recomputed_tokens, engine.stats().tenants["a"].service))
-            await clock.sleep(0.1)
-        seen.append((engine.stats().counts.recomputed_tokens, engine.stats().tenants["a"].service))
-        assert set(seen) == {(7, 6)}
-        await engine.stop()
-
-    run(story())
+            seen.add(counted())
+            await asyncio.sleep(0.1)
+        assert seen | {counted()} == {(7, 2 * 3)}
+        await outcome(engine, asked())
+        assert counted() == (7, 2 * 3 + 2 * 10)

@@ -1,4 +1,4 @@
-"""The gate's client: the events that it makes of a worker's answer, also of a broken or silent one."""
+"""The gate's client: orders and events as bytes, and the events of a broken or silent worker."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -13,12 +14,18 @@ from hypothesis import strategies as st
 
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, cache_salt, verify
+from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
+from dispatcher.policies.tiers import Tier
 from dispatcher.workers.client import CLOSING_S, LINE_BYTES_MAX, BrokenConnection, HttpWorkerClient, NotSent
-from dispatcher.workers.wire import encode_event
+from dispatcher.workers.wire import OrderRefused, encode_event, encode_order, parse_event, parse_order
+from gpu_worker.service.executions.engine_reader import engine_order
 from tests.support.worker.connections import Posted, ScriptedAnswer, ScriptedConnections
 from tests.support.worker.harness import SECRET, SECRETS, WorkerHarness, offer, order
 from tests.support.world.virtual_time import START, LoopClock, run
+
+pytestmark = pytest.mark.virtual_time
+
 
 WHOLE = [
     encode_event(Started(1)),
@@ -26,7 +33,9 @@ WHOLE = [
     encode_event(Token("a", 1)),
     encode_event(Finished("stop", 1, 1)),
 ]
+
 EVENTS = [Started(1), Token("a", 1), Finished("stop", 1, 1)]
+
 OFFER = offer(order())
 
 
@@ -133,14 +142,11 @@ def test_a_valid_retry_after_is_passed_on(sent: object, known: float | None) -> 
     )
 
 
-def test_a_tenants_cache_salt_is_its_own_and_the_secrets() -> None:
-    async def story() -> list[str]:
-        harness = WorkerHarness()
-        for name, tenant in (("1", "a"), ("2", "a"), ("3", "b")):
-            await harness.execute(order(name, tenant=tenant, cache_salt="the client's"))
-        return [request.cache_salt for request in harness.engine.requests]
-
-    mine, mine_again, others = run(story())
+async def test_a_tenants_cache_salt_is_its_own_and_the_secrets() -> None:
+    harness = WorkerHarness()
+    for name, tenant in (("1", "a"), ("2", "a"), ("3", "b")):
+        await harness.execute(order(name, tenant=tenant, cache_salt="the client's"))
+    mine, mine_again, others = [request.cache_salt for request in harness.engine.requests]
     assert mine == mine_again == cache_salt("a", SECRET)
     assert re.fullmatch(r"[0-9a-f]{64}", mine)
     assert len({mine, others, cache_salt("a", b"another fleet's secret")}) == 3
@@ -187,24 +193,122 @@ def test_an_answer_is_read_to_its_end_so_that_its_connection_serves_the_next() -
     assert answer.is_closed
 
 
-def test_but_not_waited_for() -> None:
-    async def story() -> float:
-        answer = ScriptedAnswer(*WHOLE, then_s=1000)
-        assert [event async for event in client_of(answer).execute(OFFER, order())] == EVENTS
-        assert answer.is_closed
-        return asyncio.get_running_loop().time() - START
-
-    assert run(story()) == pytest.approx(CLOSING_S)
+async def test_but_not_waited_for() -> None:
+    answer = ScriptedAnswer(*WHOLE, then_s=1000)
+    assert [event async for event in client_of(answer).execute(OFFER, order())] == EVENTS
+    assert answer.is_closed
+    assert asyncio.get_running_loop().time() - START == pytest.approx(CLOSING_S)
 
 
-def test_closing_the_generator_closes_the_connection() -> None:
-    async def story() -> ScriptedAnswer:
-        answer = ScriptedAnswer(*WHOLE)
-        events = client_of(answer).execute(OFFER, order())
-        await anext(events)
-        await events.aclose()
-        return answer
-
-    answer = run(story())
+async def test_closing_the_generator_closes_the_connection() -> None:
+    answer = ScriptedAnswer(*WHOLE)
+    events = client_of(answer).execute(OFFER, order())
+    await anext(events)
+    await events.aclose()
     assert answer.is_closed
     assert not answer.was_read_to_end
+
+
+GOOD = json.loads(encode_order(order()))
+
+
+def test_the_engine_gets_what_the_gate_ordered() -> None:
+    body = {"prompt": "hello", "seed": -(2**63), "stop": ["\n", "END"], "tools": [{"type": "function"}], "top_p": 0.5}
+    work = order(body=body, choices=3)
+    request = engine_order(parse_order(encode_order(work)), START)
+    assert (request.execution, request.terms.tenant, request.choices) == (work.execution, "a", 3)
+    assert (request.endpoint, request.body) == (Endpoint.COMPLETION, body)
+
+
+def test_tier_stage_salt_and_time_limit_reach_the_engine() -> None:
+    work = order(tier=Tier.PREMIUM, app="chat", stage=2, interaction="i-7", cache_salt="s", deadline_at=START + 9)
+    request = engine_order(parse_order(encode_order(work)), START + 2)
+    assert (request.tier, request.stage, request.terms.interaction, request.cache_salt) == (Tier.PREMIUM, 2, "i-7", "s")
+    assert request.timeout_s == 7.0
+    assert request.terms.app == "a/chat", "no tenant's application is another's"
+    late = engine_order(parse_order(encode_order(work)), START + 20)
+    assert late.timeout_s == 0.0
+    assert engine_order(parse_order(encode_order(order())), START).terms.app == ""
+
+
+def test_a_trace_is_checked_and_may_be_missing() -> None:
+    traced = order(trace="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    assert parse_order(encode_order(traced)) == traced
+    assert "trace" not in GOOD, "a worker of an older version knows no such field"
+    assert parse_order(json.dumps(GOOD).encode()).trace == ""
+    for bad in ("hello", traced.trace + "x", traced.trace.upper(), f"{traced.trace}\n"):
+        with pytest.raises(OrderRefused, match=r"^trace: string_pattern_mismatch$"):
+            parse_order(json.dumps(GOOD | {"trace": bad}).encode())
+
+
+@pytest.mark.parametrize("name", sorted(GOOD))
+def test_no_field_may_be_missing(name: str) -> None:
+    with pytest.raises(OrderRefused, match=f"^{name}: missing$"):
+        parse_order(json.dumps({key: value for key, value in GOOD.items() if key != name}).encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tenant", ""),
+        ("tenant", "t" * 129),
+        ("attempt", 0),
+        ("attempt", 10**30),
+        ("slot", 0),
+        ("durable", 1),
+        ("durable", None),
+        ("weight", 0),
+        ("weight", float("nan")),
+        ("weight", float("inf")),
+        ("tier", "royal"),
+        ("deadline_at", float("nan")),
+        ("deadline_at", float("-inf")),
+        ("deadline_at", "soon"),
+        ("endpoint", "speech"),
+        ("body", []),
+        ("body", None),
+        ("choices", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 1e400),
+        ("stage", -1),
+        ("stage", "first"),
+        ("app", "a" * 65),
+        ("interaction", "i" * 65),
+        ("cache_salt", "s" * 65),
+        ("priority", 1),
+        ("vllm_xargs", {}),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(OrderRefused, match=f"^{name}"):
+        parse_order(json.dumps({**GOOD, name: value}).encode())
+
+
+@given(st.binary(max_size=200) | st.just(b"[" * 100_000) | st.just(b'{"a":' * 100_000))
+def test_no_bytes_break_it(raw: bytes) -> None:
+    with pytest.raises(OrderRefused):
+        parse_order(raw)
+
+
+def test_a_refusal_never_repeats_the_value() -> None:
+    with pytest.raises(OrderRefused) as refused:
+        parse_order(json.dumps({**asdict(order()), "prompt": ["canary"]}).encode())
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "event", [Started(1), Finished("stop", 1, 2), Alive(), WorkRefused(429, "c", "m", 1.5, final=True)]
+)
+def test_an_event_is_read_as_it_was_written_and_a_newer_field_is_ignored(event: WorkEvent | Alive) -> None:
+    raw = encode_event(event)
+    assert parse_event(raw) == event
+    assert parse_event(raw.replace(b"{", b'{"newer":[1],', 1)) == event
+
+
+@given(st.text())
+def test_an_event_is_one_line_of_ascii(text: str) -> None:
+    raw = encode_event(Token(text, 1))
+    assert raw.isascii()
+    assert raw.count(b"\n") == 1
+    assert len(raw.decode().splitlines()) == 1
+    assert json.loads(raw)["text"] == text

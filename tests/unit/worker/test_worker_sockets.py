@@ -6,37 +6,44 @@ import asyncio
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, suppress
 from random import Random
 
 import aiohttp
 import pytest
 
+from dispatcher.model.call import CallTerms
 from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
-from dispatcher.model.worker_protocol import WorkEvent, WorkOrder, WorkRefused
+from dispatcher.model.requests import Endpoint, Request
+from dispatcher.model.tenants import Tenant
+from dispatcher.model.worker_protocol import Finished, Token, WorkEvent, WorkOrder, WorkRefused
+from dispatcher.operations.calls.call import Call, OutputLimit
+from dispatcher.operations.calls.followed import AnswerEvents, Broken, LastEvent, OwnAttempts
+from dispatcher.operations.limits import LimitSettings
 from dispatcher.workers import client as worker_connections
 from dispatcher.workers.client import LINE_BYTES_MAX, AiohttpConnections, HttpWorkerClient
 from gpu_worker.__main__ import bound
 from tests.support.worker.harness import SECRETS, order
-from tests.support.worker.raw_worker import EVENTS, HEAD, LINES, Connection, RawWorker, Script, raw_worker
+from tests.support.worker.raw_worker import EVENTS, HEAD, LINES, Connection, chunk, raw_worker
 from tests.support.world.virtual_time import LoopClock
 
 LARGE = order(body={"prompt": "x" * 8_000_000})
 """More than the buffers of both ends hold."""
+TOO_SHORT = b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n" + LINES[0]
 CALLERS = 50
 
 
 @pytest.fixture
-async def connections() -> AsyncIterator[AiohttpConnections]:
-    made = AiohttpConnections()
-    yield made
-    await made.close()
+async def connections() -> AiohttpConnections:
+    return AiohttpConnections()
 
 
 @pytest.fixture
-def client(connections: AiohttpConnections) -> HttpWorkerClient:
-    return HttpWorkerClient(secrets=SECRETS, clock=LoopClock(), connections=connections)
+async def client(connections: AiohttpConnections) -> AsyncIterator[HttpWorkerClient]:
+    made = HttpWorkerClient(secrets=SECRETS, clock=LoopClock(), connections=connections)
+    yield made
+    await made.close()
 
 
 async def execute(client: HttpWorkerClient, offer: Offer, work: WorkOrder | None = None) -> list[WorkEvent]:
@@ -111,7 +118,7 @@ class TestAKilledWorker:
             assert (await failure(client, worker.offer)).began
             assert worker.orders == ["i"]
 
-    @pytest.mark.parametrize("sent", [HEAD, HEAD + b"%x\r\n" % 1000 + LINES[0] + LINES[1][:10], HEAD + b"5"])
+    @pytest.mark.parametrize("sent", [HEAD, HEAD + b"%x\r\n" % 1000 + LINES[0] + LINES[1][:10], HEAD + b"5", TOO_SHORT])
     async def test_within_the_answer(self, client: HttpWorkerClient, sent: bytes) -> None:
         async def script(connection: Connection) -> None:
             await connection.order()
@@ -196,83 +203,34 @@ class TestAConnectionThatIsUsedAgain:
             await worker.abandoned()
 
 
-async def _endless_line(connection: Connection) -> None:
-    await connection.send(HEAD)
-    while True:
-        await connection.chunk(b"x" * 10_000)
+EVENT, NONSENSE = HEAD + chunk(LINES[0]), b"no size\r\n" * 10
+BAD: dict[str, list[bytes | float]] = {
+    "a line without an end": [HEAD, *[chunk(b"x" * 10_000)] * 1000],
+    "a head without an end": [b"HTTP/1.1 200 OK\r\n", *[b"x: y\r\n" * 1000] * 1000],
+    "a header without an end": [b"HTTP/1.1 200 OK\r\nx: ", *[b"y" * 10_000] * 1000],
+    "preliminaries without an end": [b"HTTP/1.1 100 Continue\r\n\r\n", 0.01] * 1000,
+    "no HTTP": [b"hello\r\n\r\n" * 10],
+    "no chunk": [EVENT, NONSENSE],
+    "no chunk after a while": [EVENT, 0.05, NONSENSE],
+    "silence": [],
+    "silence after the head": [HEAD],
+    "silence after an event": [EVENT],
+}
+"""What the worker sends; a number: it waits so many seconds."""
 
 
-async def _endless_head(connection: Connection) -> None:
-    await connection.send(b"HTTP/1.1 200 OK\r\n")
-    while True:
-        await connection.send(b"x: y\r\n" * 1000)
-
-
-async def _long_header(connection: Connection) -> None:
-    await connection.send(b"HTTP/1.1 200 OK\r\nx: ")
-    while True:
-        await connection.send(b"y" * 10_000)
-
-
-async def _endless_preliminaries(connection: Connection) -> None:
-    while True:
-        await connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        await asyncio.sleep(0.01)
-
-
-async def _no_http(connection: Connection) -> None:
-    await connection.send(b"hello\r\n\r\n" * 10)
-
-
-async def _no_chunk(connection: Connection) -> None:
-    await connection.send(HEAD)
-    await connection.chunk(LINES[0])
-    await connection.send(b"no size\r\n" * 10)
-
-
-async def _no_chunk_after_a_while(connection: Connection) -> None:
-    await connection.send(HEAD)
-    await connection.chunk(LINES[0])
-    await asyncio.sleep(0.05)
-    await connection.send(b"no size\r\n" * 10)
-
-
-async def _too_short(connection: Connection) -> None:
-    await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n" + LINES[0])
-    connection.die()
-
-
-async def _silence(connection: Connection) -> None:
-    await connection.reader.read()
-
-
-async def _silence_after_the_head(connection: Connection) -> None:
-    await connection.send(HEAD)
-    await connection.reader.read()
-
-
-async def _silence_after_an_event(connection: Connection) -> None:
-    await connection.send(HEAD)
-    await connection.chunk(LINES[0])
-    await connection.reader.read()
-
-
-BAD: list[Script] = [
-    _endless_line, _endless_head, _long_header, _endless_preliminaries, _no_http, _no_chunk, _no_chunk_after_a_while,
-    _too_short, _silence, _silence_after_the_head, _silence_after_an_event,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 async def test_a_worker_that_sends_nonsense_too_much_or_nothing_is_a_failure(
-    client: HttpWorkerClient, bad: Script, monkeypatch: pytest.MonkeyPatch
+    client: HttpWorkerClient, bad: list[bytes | float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_connections, "SILENCE_S", 0.2)
     monkeypatch.setattr(worker_connections, "CONNECT_S", 0.2)
 
     async def script(connection: Connection) -> None:
         await connection.order()
-        await bad(connection)
+        for part in bad:
+            await (connection.send(part) if isinstance(part, bytes) else asyncio.sleep(part))
+        await connection.reader.read()
 
     async with raw_worker(script) as worker:
         assert (await failure(client, worker.offer)).began
@@ -378,8 +336,11 @@ def acquired(connections: AiohttpConnections) -> int:
     return len(session.connector._acquired)
 
 
-@asynccontextmanager
-async def slow_worker() -> AsyncIterator[RawWorker]:
+async def test_cancellation_under_load_leaves_no_connection_in_use(
+    client: HttpWorkerClient, connections: AiohttpConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each caller is cancelled at another moment: while it connects, sends, waits or reads."""
+
     async def script(connection: Connection) -> None:
         while True:
             await connection.order()
@@ -390,17 +351,9 @@ async def slow_worker() -> AsyncIterator[RawWorker]:
                 await asyncio.sleep(0.005)
             await connection.send(b"0\r\n\r\n")
 
-    async with raw_worker(script) as worker:
-        yield worker
-
-
-async def test_cancellation_under_load_leaves_no_connection_in_use(
-    client: HttpWorkerClient, connections: AiohttpConnections, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each caller is cancelled at another moment: while it connects, sends, waits or reads."""
     monkeypatch.setattr(worker_connections, "CONNECTIONS_MAX", CALLERS)
     random = Random(1)
-    async with slow_worker() as worker:
+    async with raw_worker(script) as worker:
         for _ in range(4):
             tasks = [asyncio.ensure_future(execute(client, worker.offer)) for _ in range(CALLERS)]
             for task in random.sample(tasks, CALLERS):
@@ -413,3 +366,54 @@ async def test_cancellation_under_load_leaves_no_connection_in_use(
         served = await asyncio.gather(*(execute(client, worker.offer) for _ in range(CALLERS)))
         assert served == [EVENTS] * CALLERS
         assert acquired(connections) == 0
+
+
+def test_no_call_of_a_process_waits_for_a_connection() -> None:
+    """The order would not be begun in time, and the gate would suspend the process, with all its calls."""
+    assert LimitSettings().process_requests_max <= worker_connections.CONNECTIONS_MAX
+
+
+@pytest.mark.parametrize("last", [Token, Finished])
+async def test_a_cancelled_caller_leaves_no_connection_behind(
+    client: HttpWorkerClient, monkeypatch: pytest.MonkeyPatch, last: type[WorkEvent]
+) -> None:
+    """The client may hold one connection, so the next order waits until it is free."""
+    monkeypatch.setattr(worker_connections, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(worker_connections, "SILENCE_S", 2.0)
+
+    async def call(offer: Offer) -> None:
+        async with aclosing(client.execute(offer, order())) as events:
+            async for event in events:
+                if isinstance(event, last):
+                    task = asyncio.current_task()
+                    assert task is not None
+                    task.cancel()
+                    if last is Token:
+                        await asyncio.Event().wait()
+                    break
+
+    async with raw_worker() as worker:
+        for _ in range(5):
+            task = asyncio.ensure_future(call(worker.offer))
+            await asyncio.wait({task})
+            assert task.cancelled() or task.exception() is None
+
+
+async def test_attempts_that_are_stopped_after_their_last_event_use_one_connection(
+    client: HttpWorkerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_connections, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(worker_connections, "SILENCE_S", 2.0)
+    asked = Request("m", Endpoint.COMPLETION, {"prompt": "p"}, 1)
+    terms = CallTerms("a", "m", 1.0, 1e12, False, "", "")
+    call = Call("i", Tenant("a"), asked, OutputLimit(1), terms, 0.0)
+    async with raw_worker() as worker:
+        ends: asyncio.Queue[LastEvent | Broken] = asyncio.Queue()
+        for _ in range(5):
+            attempts = OwnAttempts(client, call, AnswerEvents(streamed=False), ends.put_nowait)
+            attempts.begin(worker.offer)
+            assert isinstance((await ends.get()), LastEvent)
+            await attempts.stop()
+            assert not attempts.is_running
+        assert ends.empty()
+        assert worker.connections == 1

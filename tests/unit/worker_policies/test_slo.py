@@ -1,8 +1,10 @@
-"""Attainment of the targets: one sample per request and kind, overdue requests, the window, percentiles."""
+"""Attainment of the targets, the measured capacity, and which tiers are refused while others are at risk."""
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Callable
+from itertools import pairwise
+from math import inf, sin
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.capacity import MeasuredCapacity
+from gpu_worker.policies.shedding import Shedder, ShedSettings
 from gpu_worker.policies.slo import TARGETS, Attainment, Slo, SloMonitor, SloSettings, SloTargets
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
@@ -194,3 +198,211 @@ def test_never_more_misses_and_samples_than_requests(calls: list[tuple[int, str,
 def test_an_impossible_setting_is_refused(make: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make()  # type: ignore[operator]
+
+
+LATE = {P: 0.5, S: 1.0}
+
+
+class Load:
+    """Every 0.1 s one request of each accepted tier, in time or late; then the shedder observes."""
+
+    def __init__(self, settings: ShedSettings | None = None) -> None:
+        self.shedder = Shedder(SloMonitor(SloSettings(window_s=20.0)), settings)
+        self.now_s = 0.0
+        self.requests = 0
+        self.levels = [0]
+
+    def run(self, seconds: float, *late: Tier, share: Callable[[float], float] = lambda _: 1.0) -> None:
+        """`late`: the tiers with late requests. `share`: the fraction of late ones, by the time."""
+        for _ in range(round(seconds * 10)):
+            self.now_s = round(self.now_s + 0.1, 3)
+            for tier in (P, S):
+                if self.shedder.sheds(tier):
+                    continue
+                self.requests += 1
+                is_late = tier in late and self.requests % 100 < 100 * share(self.now_s)
+                taken_s = LATE[tier] if is_late else 0.01
+                self.shedder.monitor.on_arrived(str(self.requests), tier, self.now_s - taken_s)
+                self.shedder.monitor.first_token(str(self.requests), self.now_s)
+                self.shedder.monitor.on_abandoned(str(self.requests), self.now_s)
+            self.shedder.observe(self.now_s)
+            if self.levels[-1] != self.shedder.level:
+                self.levels.append(self.shedder.level)
+
+    def shed(self) -> list[Tier]:
+        return [tier for tier in Tier if self.shedder.sheds(tier)]
+
+
+def test_no_tier_is_shed_without_risk() -> None:
+    world = Load()
+    world.run(60)
+    assert world.shed() == []
+
+
+def test_premium_at_risk_sheds_background_and_then_standard() -> None:
+    world = Load()
+    world.run(5, P)
+    assert world.shed() == [B]
+    world.run(4, P)
+    assert world.shed() == [B]
+    world.run(10, P)
+    assert set(world.shed()) == {B, S}
+    world.run(300, P)
+    assert set(world.shed()) == {B, S}, "premium and the system tier are never shed"
+
+
+def test_standard_at_risk_sheds_background_alone() -> None:
+    world = Load()
+    world.run(120, S)
+    assert world.shed() == [B]
+
+
+def test_standard_is_not_shed_for_samples_before_background_was_shed() -> None:
+    world = Load()
+    world.run(3, P)
+    assert world.shed() == [B]
+    world.run(60)
+    assert 2 not in world.levels
+
+
+def test_each_level_falls_after_a_calm_interval() -> None:
+    world = Load()
+    world.run(60, P)
+    assert world.shedder.level == 2
+    world.run(20 + 29)
+    assert world.shedder.level == 2
+    world.run(3)
+    assert world.shedder.level == 1
+    world.run(27)
+    assert world.shedder.level == 1
+    world.run(3)
+    assert (world.shedder.level, world.levels) == (0, [0, 1, 2, 1, 0])
+
+
+def test_late_standard_requests_do_not_keep_level_2() -> None:
+    world = Load()
+    world.run(60, P, S)
+    world.run(120, S)
+    assert world.shedder.level == 1
+
+
+@pytest.mark.parametrize("period_s", [2, 5, 10, 20, 40])
+def test_attainment_that_swings_faster_than_the_calm_interval_changes_no_level(period_s: int) -> None:
+    world = Load()
+    world.run(600, S, share=lambda now_s: 1.0 if sin(6.283 * now_s / period_s) > 0 else 0.0)
+    assert world.levels == [0, 1]
+
+
+def test_a_permanent_overload_is_tried_less_and_less_often() -> None:
+    world = Load(ShedSettings(calm_s=10.0, calm_max_s=160.0))
+    falls = []
+    for _ in range(40):
+        before = world.shedder.level
+        world.run(10, *([S] if not world.shedder.sheds(B) else []))
+        if world.shedder.level < before:
+            falls.append(world.now_s)
+    pauses = [later - sooner for sooner, later in pairwise(falls)]
+    assert len(falls) >= 3
+    assert pauses == sorted(pauses), pauses
+    assert pauses[-1] > 2 * pauses[0]
+
+
+def test_a_recovery_that_lasts_restores_the_calm_interval() -> None:
+    world = Load(ShedSettings(calm_s=10.0))
+    for _ in range(2):
+        world.run(5, S)
+        world.run(31)
+    assert world.levels == [0, 1, 0, 1]
+    world.run(60)
+    world.run(5, S)
+    world.run(31)
+    assert world.levels == [0, 1, 0, 1, 0, 1, 0], "the calm interval is ten seconds again, not twenty"
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 20), st.sampled_from([(), (P,), (S,), (P, S)])), max_size=25))
+def test_the_level_falls_at_most_once_per_calm_interval(stretches: list[tuple[float, tuple[Tier, ...]]]) -> None:
+    world = Load(ShedSettings(calm_s=5.0))
+    for seconds, late in stretches:
+        world.run(seconds, *late)
+        assert not world.shedder.sheds(P)
+        assert not world.shedder.sheds(Tier.SYSTEM)
+        assert world.shedder.sheds(B) or not world.shedder.sheds(S), "background is shed first"
+    falls = sum(later < sooner for sooner, later in pairwise(world.levels))
+    assert falls <= 2 + world.now_s / 5.0
+    assert all(abs(later - sooner) == 1 for sooner, later in pairwise(world.levels))
+
+
+def test_shedding_can_be_switched_off() -> None:
+    world = Load(ShedSettings(enabled=False))
+    world.run(60, P, S)
+    assert world.shed() == []
+
+
+def shedding() -> Shedder:
+    world = Load()
+    world.run(5, P)
+    return world.shedder
+
+
+def test_retry_after_counts_the_backlog_of_more_urgent_tiers() -> None:
+    waiting = {P: 1000.0, S: 2000.0, B: 4000.0, Tier.SYSTEM: 500.0}
+    shedder = shedding()
+    at_s = 100.0  # the calm interval is over, so only the backlog counts
+    assert shedder.retry_after_s(B, waiting, 50.0, at_s) == 7500 / 50
+    assert shedder.retry_after_s(S, waiting, 50.0, at_s) == 3500 / 50
+
+
+def test_retry_after_is_within_its_bounds() -> None:
+    shedder = shedding()
+    assert shedder.retry_after_s(B, {}, 50.0, 100.0) == 1.0
+    assert shedder.retry_after_s(B, {}, 0.0, 100.0) == 1.0
+    assert shedder.retry_after_s(B, {B: 1.0}, 0.0, 100.0) == 600.0
+    assert shedder.retry_after_s(B, {B: 1e9}, 1.0, 100.0) == 600.0
+
+
+def test_retry_after_is_not_before_the_tier_can_return() -> None:
+    shedder = shedding()
+    assert shedder.retry_after_s(B, {}, 50.0, 5.0) == pytest.approx(30.0, abs=0.6)
+    world = Load()
+    world.run(60, P)
+    assert world.shedder.retry_after_s(B, {}, 50.0, 60.0) == pytest.approx(60.0, abs=0.6)
+    assert world.shedder.retry_after_s(S, {}, 50.0, 60.0) == pytest.approx(30.0, abs=0.6)
+    assert world.shedder.retry_after_s(P, {}, 50.0, 60.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"patience_s": -1.0}, "patience_s"),
+        ({"calm_s": 20.0, "calm_max_s": 10.0}, "calm_max_s"),
+        ({"retry_min_s": 700.0}, "retry_max_s"),
+    ],
+)
+def test_an_impossible_shed_setting_is_refused(fields: dict[str, float], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        ShedSettings(**fields)  # type: ignore[arg-type]
+
+
+def test_the_best_stretch_that_was_full_at_both_ends() -> None:
+    capacity = MeasuredCapacity()
+    assert capacity.observe(0, 0, saturated=True) == 0
+    assert capacity.observe(2, 100, saturated=True) == 50
+    assert capacity.observe(4, 1000, saturated=False) == 50  # it ran dry somewhere in between
+    assert capacity.observe(6, 2000, saturated=True) == 50
+    assert capacity.observe(8, 2200, saturated=True) == 100
+
+
+def test_what_is_known_outlives_the_window() -> None:
+    capacity = MeasuredCapacity(window_s=10)
+    capacity.observe(0, 0, saturated=True)
+    capacity.observe(2, 100, saturated=True)
+    assert capacity.observe(1000, 100, saturated=False) == 50
+    capacity.observe(1002, 110, saturated=True)
+    assert capacity.observe(1004, 120, saturated=True) == 5  # slower now, and nothing better in the window
+
+
+def test_a_hung_engine_does_not_make_the_capacity_unknown() -> None:
+    capacity = MeasuredCapacity(window_s=10)
+    capacity.observe(0, 0, saturated=True)
+    capacity.observe(2, 100, saturated=True)
+    assert [capacity.observe(second, 100, saturated=True) for second in range(3, 100)] == [50] * 97

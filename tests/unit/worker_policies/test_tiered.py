@@ -1,4 +1,5 @@
-"""The next request among the tiers, and which request may be evicted for which, worked by hand."""
+"""The next request among the tiers, which request may be evicted for which, and the least service of a tier while it
+waits, worked by hand."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.interface import Precedence, QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import TieredQueue
-from gpu_worker.policies.tiers import PROMOTED, TierSettings
+from gpu_worker.policies.tiers import PROMOTED, TierSettings, TierShares
 
 PREMIUM, STANDARD, BACKGROUND, SYSTEM = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND, Tier.SYSTEM
+
 TIER = {"p": PREMIUM, "s": STANDARD, "b": BACKGROUND, "y": SYSTEM}
 
 
@@ -34,13 +36,6 @@ class Queue(TieredQueue):
 
     def may_evict(self, waiting: str, running: str) -> Precedence | None:
         return self.precedence(self.tier_state(waiting).request, running)
-
-
-def test_without_waiting_time_the_most_urgent_tier_is_first() -> None:
-    queue = Queue()
-    queue.put("ba1", "sa1", "pa1", "ya1")
-    assert [head.request_id for head in queue.heads()] == ["ya1", "pa1", "sa1", "ba1"]
-    assert queue.order() == ["ya1", "pa1", "sa1", "ba1"]
 
 
 def test_waiting_improves_the_rank_by_a_tenth_per_second_and_by_one_and_a_half_at_most() -> None:
@@ -142,43 +137,6 @@ def test_the_clock_does_not_go_back() -> None:
     assert queue.rank_of("ba1") == 2.0
 
 
-@pytest.mark.parametrize(
-    ("waiting", "running", "found"),
-    [
-        ("pa1", "bb1", (2.0, 0.0)),
-        ("pa1", "sb1", (1.0, 0.0)),
-        ("sa1", "bb1", (1.0, 0.0)),
-        ("ya1", "pb1", (1.0, 0.0)),
-        ("pa1", "pb1", None),
-        ("sa1", "pb1", None),
-        ("ba1", "sb1", None),
-        ("ba1", "bb1", None),
-        ("pa1", "yb1", None),
-    ],
-)
-def test_only_a_strictly_less_urgent_request_is_evicted(waiting: str, running: str, found: Precedence | None) -> None:
-    queue = Queue()
-    queue.put(running)
-    queue.admit(running)
-    queue.put(waiting)
-    assert queue.may_evict(waiting, running) == found
-
-
-def test_a_request_is_not_evicted_for_a_rank_that_is_not_better() -> None:
-    """A background request that waited for 15 s entered with rank 0.5; a new standard request has rank 1."""
-    queue = Queue()
-    queue.put("ba1")
-    queue.advance_to(15.0)
-    queue.admit("ba1")
-    queue.put("sa1", "pa1", now_s=15.0)
-    assert queue.may_evict("sa1", "ba1") is None
-    assert queue.may_evict("pa1", "ba1") == (2.0, 0.0)
-    queue.advance_to(20.0)
-    assert queue.may_evict("sa1", "ba1") is None, "0.5 is not better than 0.5"
-    queue.advance_to(20.1)
-    assert queue.may_evict("sa1", "ba1") == (1.0, 0.0)
-
-
 def test_background_never_evicts_a_standard_request_that_it_aged_past() -> None:
     queue = Queue()
     queue.put("sa1")
@@ -194,16 +152,6 @@ def test_without_preemption_no_request_is_evicted() -> None:
     queue.put("ba1", "pa1")
     queue.admit("ba1")
     assert queue.may_evict("pa1", "ba1") is None
-
-
-def test_within_a_tier_a_lead_above_the_threshold_allows_an_eviction() -> None:
-    """VTC, Appendix C.3. The counter of a is 10 + 2 x 20 = 50 above that of b."""
-    for lead_max, found in ((49.0, (0.0, 50.0)), (50.0, None), (float("inf"), None)):
-        queue = Queue(lead_max=lead_max)
-        queue.put("pa1", "pb1")
-        queue.admit("pa1")
-        queue.on_decoded(20)
-        assert queue.may_evict("pb1", "pa1") == found
 
 
 def test_policies_without_counters_have_no_leads() -> None:
@@ -240,15 +188,6 @@ def test_a_promoted_request_goes_before_all_tenants_and_is_not_evicted_again() -
     assert [head.request_id for head in queue.heads()] == ["ya1", "pa1", "ba1"]
 
 
-def test_a_request_is_not_promoted_before_its_last_preemption() -> None:
-    queue = Queue(preemptions_max=2)
-    queue.put("pa1", "bc1")
-    evicted(queue, "bc1", 1)
-    assert queue.peek().request_id == "pa1"  # type: ignore[union-attr]
-    queue.admit("bc1")
-    assert queue.may_evict("pa1", "bc1") == (2.0, 0.0)
-
-
 def test_at_limit_end_promotes_and_protects_no_request() -> None:
     queue = Queue(preemptions_max=1, at_limit="end")
     queue.put("pa1", "bc1")
@@ -257,14 +196,6 @@ def test_at_limit_end_promotes_and_protects_no_request() -> None:
     queue.admit("bc1")
     assert queue.may_evict("pa1", "bc1") == (2.0, 0.0)
     assert queue.tier_state("bc1").exhausted(queue.settings)
-
-
-def test_preemptions_max_0_evicts_and_promotes_no_request() -> None:
-    queue = Queue(preemptions_max=0)
-    queue.put("ba1", "pa1")
-    assert queue.peek().request_id == "pa1"  # type: ignore[union-attr]
-    queue.admit("ba1")
-    assert queue.may_evict("pa1", "ba1") is None
 
 
 def test_an_undone_admission_leaves_the_tier_as_far_behind() -> None:
@@ -309,21 +240,6 @@ def test_a_tier_waits_from_its_first_arrival_to_its_last_admission() -> None:
     queue.put("pc1")
     queue.admit("pc1")
     assert queue.shares.behind(BACKGROUND) == 0
-
-
-def test_service_counts_for_its_tier_once() -> None:
-    queue = Queue()
-    queue.put("sa1")
-    queue.admit("sa1")
-    queue.on_decoded(3)
-    queue.preempt("sa1")
-    queue.admit("sa1")
-    queue.on_generated("sa1", 2)
-    assert queue.shares.given(STANDARD) == 10 + 2 * 3
-    queue.on_generated("sa1", 5)
-    queue.finish("sa1")
-    assert queue.shares.given(STANDARD) == 10 + 2 * 5
-    assert queue.received["a"].service == 20.0
 
 
 def test_a_step_does_not_charge_excluded_requests() -> None:
@@ -388,3 +304,142 @@ def test_promoted_requests_keep_their_places_when_admissions_are_undone() -> Non
     while (head := queue.peek()) is not None:
         again.append(queue.admit(head.request_id).request_id)
     assert order == again == ["first", "second", "third"]
+
+
+PREMIUM, STANDARD, BACKGROUND = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
+
+
+def shares_of(slack: float = 100.0, **shares: float) -> TierShares:
+    by_tier = {Tier(tier): share for tier, share in shares.items()} or {BACKGROUND: 0.15}
+    return TierShares(TierSettings(shares=by_tier, share_slack=slack))
+
+
+def test_a_tier_is_owed_its_share_of_all_service_since_it_began_to_wait() -> None:
+    shares = shares_of()
+    shares.charge_prompt(PREMIUM, 1_000)
+    shares.start_waiting(BACKGROUND)
+    assert shares.behind(BACKGROUND) == 0, "earlier service does not count"
+    shares.charge_prompt(PREMIUM, 600)
+    assert shares.behind(BACKGROUND) == 90
+    assert not shares.is_owed(BACKGROUND)
+    shares.charge_output(PREMIUM, 40)
+    assert shares.behind(BACKGROUND) == 102
+    assert shares.is_owed(BACKGROUND)
+    shares.charge_prompt(BACKGROUND, 20)
+    assert shares.behind(BACKGROUND) == pytest.approx(85)
+
+
+def test_a_tier_behind_by_the_slack_is_not_owed_yet() -> None:
+    shares = shares_of(slack=15.0)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_prompt(PREMIUM, 100)
+    assert shares.behind(BACKGROUND) == 15.0
+    assert not shares.is_owed(BACKGROUND)
+
+
+def test_waiting_time_is_not_service() -> None:
+    """The source counts the time from arrival to end as GPU time, so a starved tier looks served."""
+    shares = shares_of()
+    shares.start_waiting(BACKGROUND)
+    shares.start_running(PREMIUM)
+    shares.on_decoded(1_000)
+    assert shares.given(BACKGROUND) == 0
+    assert shares.behind(BACKGROUND) == pytest.approx(300)
+
+
+def test_a_tier_that_does_not_wait_is_not_behind() -> None:
+    """The source counts since the server started, so an idle morning makes a tier owed all afternoon."""
+    shares = shares_of()
+    shares.charge_prompt(PREMIUM, 10_000)
+    assert shares.behind(BACKGROUND) == shares.deficit(BACKGROUND) == 0
+    shares.start_waiting(BACKGROUND)
+    shares.charge_prompt(PREMIUM, 10_000)
+    assert shares.is_owed(BACKGROUND)
+    shares.stop_waiting(BACKGROUND)
+    assert not shares.is_owed(BACKGROUND)
+    shares.start_waiting(BACKGROUND)
+    assert shares.behind(BACKGROUND) == 0
+
+
+def test_the_deficit_is_the_lacking_fraction_of_all_service() -> None:
+    shares = shares_of()
+    shares.start_waiting(BACKGROUND)
+    assert shares.deficit(BACKGROUND) == 0
+    shares.charge_prompt(PREMIUM, 900)
+    assert shares.deficit(BACKGROUND) == 0.15
+    shares.charge_prompt(BACKGROUND, 100)
+    assert shares.deficit(BACKGROUND) == pytest.approx(0.05)
+    shares.charge_prompt(BACKGROUND, 1_000)
+    assert shares.deficit(BACKGROUND) == 0, "never negative"
+
+
+def test_a_lead_beyond_the_slack_is_forgotten() -> None:
+    """After a night alone it is 0.85 x 10,000 ahead of its share, and would wait until premium got 56,667."""
+    shares = shares_of(slack=30.0)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_output(BACKGROUND, 5_000)
+    assert shares.behind(BACKGROUND) == -30
+    shares.charge_prompt(PREMIUM, 400)
+    assert shares.behind(BACKGROUND) == 30
+    assert not shares.is_owed(BACKGROUND)
+    shares.charge_prompt(PREMIUM, 1)
+    assert shares.is_owed(BACKGROUND)
+
+
+def test_a_lead_by_decoded_tokens_is_forgotten_too() -> None:
+    shares = shares_of(slack=30.0)
+    shares.start_waiting(BACKGROUND)
+    shares.start_running(BACKGROUND)
+    shares.on_decoded(5_000)
+    assert shares.behind(BACKGROUND) == -30
+
+
+def test_a_lead_within_the_slack_is_not_forgotten() -> None:
+    shares = shares_of(slack=30.0)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_output(BACKGROUND, 10)
+    assert shares.behind(BACKGROUND) == -17
+
+
+def test_a_refunded_prompt_leaves_the_tier_no_further_behind() -> None:
+    """An admission forgets no lead, because it may be undone."""
+    shares = shares_of(slack=30.0)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_prompt(BACKGROUND, 10_000)
+    shares.charge_prompt(BACKGROUND, -10_000)
+    assert shares.behind(BACKGROUND) == 0
+    assert shares.total == 0
+
+
+def test_a_refunded_output_leaves_the_tier_no_further_behind() -> None:
+    """Two admissions of one pass are undone, one after the other."""
+    shares = shares_of(slack=30.0)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_output(PREMIUM, 4)
+    shares.charge_prompt(BACKGROUND, 10_000)
+    shares.charge_output(PREMIUM, -4)
+    shares.charge_prompt(BACKGROUND, -10_000)
+    assert shares.behind(BACKGROUND) == 0
+
+
+def test_a_tier_without_a_share_is_owed_nothing() -> None:
+    """Even if a charge from before it began to wait is refunded afterwards."""
+    shares = shares_of(slack=0.0, standard=0.5)
+    shares.charge_prompt(BACKGROUND, 100)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_prompt(BACKGROUND, -100)
+    assert shares.behind(BACKGROUND) > 0
+    assert not shares.is_owed(BACKGROUND)
+
+
+def test_the_total_is_the_service_of_all_tiers() -> None:
+    shares = shares_of()
+    shares.start_running(PREMIUM)
+    shares.start_running(PREMIUM)
+    shares.start_running(STANDARD)
+    shares.on_decoded(10)
+    shares.charge_prompt(Tier.SYSTEM, 7)
+    shares.stop_running(PREMIUM)
+    shares.on_decoded(5)
+    assert [shares.given(tier) for tier in (PREMIUM, STANDARD, BACKGROUND, Tier.SYSTEM)] == [50, 30, 0, 7]
+    assert shares.total == 87

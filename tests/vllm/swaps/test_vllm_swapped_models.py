@@ -5,17 +5,12 @@ vLLM frees no memory on a CPU: its server pauses its scheduler, which is headgat
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
 
-import pytest
-
-if importlib.util.find_spec("vllm") is None:
-    pytest.skip("vllm is absent", allow_module_level=True)
-
 import psutil
+import pytest
 
 from dispatcher.processes.bootstrap import RealClock
 from gpu_worker.engines import model_swaps

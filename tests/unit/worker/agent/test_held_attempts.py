@@ -5,170 +5,114 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from dispatcher.model.commands import Attempts, Command, Outcome, Return
 from gpu_worker.service.agent import OFFER_S, UNKNOWN_S, HeldAttempts
-from tests.support.worker.harness import WorkerHarness, order
-from tests.support.worker.serving import HEARTBEAT_S, LONG, SETTINGS, serving
-from tests.support.world.virtual_time import START, run
+from tests.support.worker.harness import HEARTBEAT_S, LONG, SETTINGS, WorkerHarness, order, serving
+from tests.support.world.virtual_time import START
+
+pytestmark = pytest.mark.virtual_time
 
 
 class TestOffers:
     """Attempts that the log holds for this worker, and that it does not have."""
 
-    def test_one_that_is_not_begun_in_time_is_returned_once_and_never_begins(self) -> None:
-        async def story() -> None:
-            async with serving(WorkerHarness()) as harness:
-                await asyncio.sleep(3)
-                harness.gate.offer("late")
-                offered_at = harness.clock.now()
-                while not harness.gate.returned:
-                    await asyncio.sleep(0.05)
-                assert harness.gate.returned == [Return("late", 1, "not_begun", "w")]
-                took_s = harness.clock.now() - offered_at
-                assert OFFER_S <= took_s <= OFFER_S + HEARTBEAT_S + SETTINGS.watch_s + 0.1
-                reply = await harness.call(order("late")).finished()
-                assert (reply.status, reply.json()["code"]) == (409, "seen_already")
-                await asyncio.sleep(5)
-                assert not harness.engine.requests
+    async def test_one_that_is_not_begun_in_time_is_returned_once_and_never_begins(
+        self, harness: WorkerHarness
+    ) -> None:
+        await asyncio.sleep(3)
+        harness.gate.offer("late")
+        offered_at = harness.clock.now()
+        while not harness.gate.returned:
+            await asyncio.sleep(0.05)
+        assert harness.gate.returned == [Return("late", 1, "not_begun", "w")]
+        took_s = harness.clock.now() - offered_at
+        assert OFFER_S <= took_s <= OFFER_S + HEARTBEAT_S + SETTINGS.watch_s + 0.1
+        reply = await harness.call(order("late")).finished()
+        assert (reply.status, reply.json()["code"]) == (409, "seen_already")
+        await asyncio.sleep(5)
+        assert not harness.engine.requests
 
-        run(story())
+    async def test_one_that_begins_in_time_runs(self, harness: WorkerHarness) -> None:
+        harness.gate.offer("i")
+        await asyncio.sleep(OFFER_S - 0.2)
+        lines = await harness.start(order())
+        await asyncio.sleep(5)
+        assert json.loads(lines[-1])["event"] == "finished"
+        assert not harness.gate.returned
 
-    def test_one_that_begins_in_time_runs(self) -> None:
-        async def story() -> None:
-            async with serving(WorkerHarness()) as harness:
-                harness.gate.offer("i")
-                await asyncio.sleep(OFFER_S - 0.2)
-                lines = await harness.start(order())
-                await asyncio.sleep(5)
-                assert json.loads(lines[-1])["event"] == "finished"
-                assert not harness.gate.returned
-
-        run(story())
-
-    def test_what_an_earlier_process_of_this_worker_may_have_begun_is_lost(self) -> None:
+    async def test_what_an_earlier_process_of_this_worker_may_have_begun_is_lost(self) -> None:
         """Its caller is not to blame: its process is not suspended."""
+        harness = WorkerHarness()
+        harness.gate.offer("old")
+        async with serving(harness):
+            await asyncio.sleep(OFFER_S + HEARTBEAT_S)
+            assert harness.gate.returned == [Return("old", 1, "lost", "w")]
 
-        async def story() -> list[Return]:
-            harness = WorkerHarness()
-            harness.gate.offer("old")
-            async with serving(harness):
-                await asyncio.sleep(OFFER_S + HEARTBEAT_S)
-                return harness.gate.returned
-
-        assert run(story()) == [Return("old", 1, "lost", "w")]
-
-    def test_an_attempt_that_began_and_got_lost_here_does_not_keep_its_slot(self) -> None:
-        async def story() -> list[Return]:
-            async with serving(WorkerHarness()) as harness:
-                reading = harness.start(LONG)
-                await asyncio.sleep(1)
-                harness.executions._live.clear()  # as a bug would
-                await asyncio.sleep(OFFER_S + 2 * HEARTBEAT_S)
-                reading.cancel()
-                return harness.gate.returned
-
-        assert run(story()) == [Return("i", 1, "lost", "w")]
+    async def test_an_attempt_that_began_and_got_lost_here_does_not_keep_its_slot(self, harness: WorkerHarness) -> None:
+        reading = harness.start(LONG)
+        await asyncio.sleep(1)
+        harness.executions._live.clear()  # as a bug would
+        await asyncio.sleep(OFFER_S + 2 * HEARTBEAT_S)
+        reading.cancel()
+        assert harness.gate.returned == [Return("i", 1, "lost", "w")]
 
 
 class TestUnknownToTheLog:
-    def test_an_execution_that_the_log_does_not_hold_is_aborted_and_not_reported(self) -> None:
-        async def story() -> None:
-            async with serving(WorkerHarness()) as harness:
-                kept, reading = harness.start(order("j", max_tokens=900, deadline_at=START + 1000)), harness.start(LONG)
-                await asyncio.sleep(6)
-                assert not reading.done()
-                del harness.gate.held["i#1"]
-                gone_at = harness.clock.now()
-                lines = await reading
-                took_s = harness.clock.now() - gone_at
-                assert UNKNOWN_S < took_s <= UNKNOWN_S + 2 * HEARTBEAT_S + 0.2
-                assert json.loads(lines[-1])["event"] == "token"
-                assert json.loads((await kept)[-1])["event"] == "finished"
-                assert [end.id for end in harness.gate.ended] == ["j"]
+    async def test_an_execution_that_the_log_does_not_hold_is_aborted_and_not_reported(
+        self, harness: WorkerHarness
+    ) -> None:
+        kept, reading = harness.start(order("j", max_tokens=900, deadline_at=START + 1000)), harness.start(LONG)
+        await asyncio.sleep(6)
+        assert not reading.done()
+        del harness.gate.held["i#1"]
+        gone_at = harness.clock.now()
+        lines = await reading
+        took_s = harness.clock.now() - gone_at
+        assert UNKNOWN_S < took_s <= UNKNOWN_S + 2 * HEARTBEAT_S + 0.2
+        assert json.loads(lines[-1])["event"] == "token"
+        assert json.loads((await kept)[-1])["event"] == "finished"
+        assert [end.id for end in harness.gate.ended] == ["j"]
 
-        run(story())
+    async def test_one_answer_without_it_is_not_enough(self, harness: WorkerHarness) -> None:
+        reading = harness.start(order(max_tokens=100))
+        await asyncio.sleep(3)
+        del harness.gate.held["i#1"]
+        await asyncio.sleep(HEARTBEAT_S)
+        harness.gate.offer("i")
+        assert json.loads((await reading)[-1])["event"] == "finished"
 
-    def test_one_answer_without_it_is_not_enough(self) -> None:
-        async def story() -> None:
-            async with serving(WorkerHarness()) as harness:
-                reading = harness.start(order(max_tokens=100))
-                await asyncio.sleep(3)
-                del harness.gate.held["i#1"]
-                await asyncio.sleep(HEARTBEAT_S)
-                harness.gate.offer("i")
-                assert json.loads((await reading)[-1])["event"] == "finished"
+    async def test_answers_from_an_old_state_do_not_count_and_do_not_renew_the_lease(
+        self, harness: WorkerHarness
+    ) -> None:
+        reading = harness.start(LONG)
+        await asyncio.sleep(2)
+        whole, old = harness.gate.do, harness.gate.position - 1
 
-        run(story())
+        async def behind(command: Command) -> Outcome:
+            answer = await whole(command)
+            return Attempts("w", old, ()) if isinstance(answer, Attempts) else answer
 
-    def test_answers_from_an_old_state_do_not_count_and_do_not_renew_the_lease(self) -> None:
-        async def story() -> None:
-            async with serving(WorkerHarness()) as harness:
-                reading = harness.start(LONG)
-                await asyncio.sleep(2)
-                whole, old = harness.gate.do, harness.gate.position - 1
-
-                async def behind(command: Command) -> Outcome:
-                    answer = await whole(command)
-                    return Attempts("w", old, ()) if isinstance(answer, Attempts) else answer
-
-                harness.gate.do = behind  # type: ignore[method-assign]
-                await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - HEARTBEAT_S - 0.5)
-                assert harness.executions.accepting
-                assert harness.executions.running() == {"i#1"}
-                await asyncio.sleep(HEARTBEAT_S + 1)
-                assert not harness.executions.accepting
-                reading.cancel()
-
-        run(story())
-
-    def test_it_is_not_reported_either_if_its_caller_leaves_then(self) -> None:
-        async def story() -> None:
-            async with serving(WorkerHarness()) as harness:
-                reading = harness.start(LONG)
-                await asyncio.sleep(1)
-                harness.engine.token_s = 8.0
-                await asyncio.sleep(0.1)
-                del harness.gate.held["i#1"]
-                await asyncio.sleep(UNKNOWN_S + 2 * HEARTBEAT_S)
-                assert not reading.done()
-                reading.cancel()
-                await harness.executions.idle()
-                assert not harness.gate.ended
-                assert not harness.gate.over
-
-        run(story())
+        harness.gate.do = behind  # type: ignore[method-assign]
+        await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - HEARTBEAT_S - 0.5)
+        assert harness.executions.accepting
+        assert harness.executions.running() == {"i#1"}
+        await asyncio.sleep(HEARTBEAT_S + 1)
+        assert not harness.executions.accepting
+        reading.cancel()
 
 
-class TestHeldAttempts:
-    def test_an_attempt_is_overdue_once(self) -> None:
-        held = HeldAttempts()
-        assert held.note(Attempts("w", 1, ("a#1",)), set(), set(), 0.0)
-        assert held.overdue(OFFER_S - 0.01) == []
-        assert held.overdue(OFFER_S) == ["a#1"]
-        assert held.overdue(OFFER_S) == []
+def test_an_attempt_is_overdue_once() -> None:
+    held = HeldAttempts()
+    assert held.note(Attempts("w", 1, ("a#1",)), set(), set(), 0.0)
+    assert held.overdue(OFFER_S - 0.01) == []
+    assert held.overdue(OFFER_S) == ["a#1"]
+    assert held.overdue(OFFER_S) == []
 
-    def test_one_that_is_live_or_left_the_list_is_not(self) -> None:
-        held = HeldAttempts()
-        held.note(Attempts("w", 1, ("a#1", "b#1")), set(), set(), 0.0)
-        held.note(Attempts("w", 2, ("a#1",)), set(), {"a#1"}, 1.0)
-        assert held.overdue(9.0) == []
 
-    def test_the_time_counts_from_the_first_answer_that_lists_it(self) -> None:
-        held = HeldAttempts()
-        for at in range(3):
-            held.note(Attempts("w", at, ("a#1",)), set(), set(), float(at))
-        assert held.overdue(2.0) == ["a#1"]
-
-    def test_only_attempts_of_the_first_answer_are_old(self) -> None:
-        held = HeldAttempts()
-        held.note(Attempts("w", 1, ("a#1",)), set(), set(), 0.0)
-        held.note(Attempts("w", 2, ("a#1", "b#1")), set(), set(), 1.0)
-        assert held.is_old("a#1")
-        assert not held.is_old("b#1")
-
-    def test_an_answer_below_the_position_that_was_seen_changes_nothing(self) -> None:
-        held = HeldAttempts()
-        held.note(Attempts("w", 7, ("a#1",)), {"a#1"}, {"a#1"}, 0.0)
-        assert not held.note(Attempts("w", 6, ()), {"a#1"}, {"a#1"}, 1.0)
-        held.note(Attempts("w", 7, ("a#1",)), {"a#1"}, {"a#1"}, 5.0)
-        assert held.unknown(5.0) == []
+def test_one_that_is_live_or_left_the_list_is_not() -> None:
+    held = HeldAttempts()
+    held.note(Attempts("w", 1, ("a#1", "b#1")), set(), set(), 0.0)
+    held.note(Attempts("w", 2, ("a#1",)), set(), {"a#1"}, 1.0)
+    assert held.overdue(9.0) == []

@@ -11,10 +11,11 @@ import pytest
 
 from dispatcher.model.commands import Report
 from gpu_worker.service.swapper import DRAIN_S, Swapper
-from tests.support.worker.harness import WorkerHarness, order
-from tests.support.worker.serving import SETTINGS, drained, serving
+from tests.support.worker.harness import SETTINGS, WorkerHarness, drained, order, serving
 from tests.support.worker.swapped_models import Models, prepared
-from tests.support.world.virtual_time import START, run
+from tests.support.world.virtual_time import START
+
+pytestmark = pytest.mark.virtual_time
 
 
 @asynccontextmanager
@@ -40,105 +41,83 @@ def models_of(reports: list[Report]) -> list[tuple[str, bool]]:
     return [each for number, each in enumerate(seen) if not number or seen[number - 1] != each]
 
 
-def test_a_swap_is_reported_and_the_other_model_is_served() -> None:
-    async def story() -> None:
-        async with swapping() as harness:
-            assert [event.event for event in await harness.execute(asked("a"))][-1] == "finished"
-            harness.gate.load = "b"
-            await asyncio.sleep(10)
-            assert models_of(harness.gate.heartbeats) == [("a", False), ("a", True), ("b", False)]
-            last = harness.gate.heartbeats[-1]
-            assert [(each.model, each.swap_s > 0) for each in last.models] == [("a", True), ("b", False)]
-            assert (await harness.execute(asked("a", invocation="old")))[-1].code == "model_not_found"  # type: ignore[union-attr]
-            assert (await harness.execute(asked("b", invocation="new")))[-1].event == "finished"
-
-    run(story())
+async def test_a_swap_is_reported_and_the_other_model_is_served() -> None:
+    async with swapping() as harness:
+        assert [event.event for event in await harness.execute(asked("a"))][-1] == "finished"
+        harness.gate.load = "b"
+        await asyncio.sleep(10)
+        assert models_of(harness.gate.heartbeats) == [("a", False), ("a", True), ("b", False)]
+        last = harness.gate.heartbeats[-1]
+        assert [(each.model, each.swap_s > 0) for each in last.models] == [("a", True), ("b", False)]
+        assert (await harness.execute(asked("a", invocation="old")))[-1].code == "model_not_found"  # type: ignore[union-attr]
+        assert (await harness.execute(asked("b", invocation="new")))[-1].event == "finished"
 
 
-def test_a_swap_waits_for_running_requests() -> None:
-    async def story() -> None:
-        async with swapping() as harness:
-            running = harness.start(asked("a", 1000))
-            await asyncio.sleep(0.5)
-            harness.gate.load = "b"
-            await running
-            assert [end.outcome for end in harness.gate.ended] == ["done"]
-            assert harness.executions.engine.facts.model == "a"
-            await asyncio.sleep(10)
-            assert harness.executions.engine.facts.model == "b"
-
-    run(story())
+async def test_a_swap_waits_for_running_requests() -> None:
+    async with swapping() as harness:
+        running = harness.start(asked("a", 1000))
+        await asyncio.sleep(0.5)
+        harness.gate.load = "b"
+        await running
+        assert [end.outcome for end in harness.gate.ended] == ["done"]
+        assert harness.executions.engine.facts.model == "a"
+        await asyncio.sleep(10)
+        assert harness.executions.engine.facts.model == "b"
 
 
 @pytest.mark.parametrize(("fields", "returned"), [({"streamed": False}, 1), ({"streamed": True}, 0)])
-def test_a_request_that_runs_too_long_goes_back_to_the_gate(fields: dict[str, Any], returned: int) -> None:
+async def test_a_request_that_runs_too_long_goes_back_to_the_gate(fields: dict[str, Any], returned: int) -> None:
     """A caller that streams has tokens already, so its request ends."""
-
-    async def story() -> None:
-        async with swapping() as harness:
-            running = harness.start(asked("a", 100_000, **fields))
-            await asyncio.sleep(0.5)
-            harness.gate.load = "b"
-            await asyncio.sleep(DRAIN_S + 12)
-            await running
-            assert [back.reason for back in harness.gate.returned] == ["refused"] * returned
-            assert [end.outcome for end in harness.gate.ended] == ["failed"] * (1 - returned)
-            assert models_of(harness.gate.heartbeats)[-1] == ("b", False)
-
-    run(story())
+    async with swapping() as harness:
+        running = harness.start(asked("a", 100_000, **fields))
+        await asyncio.sleep(0.5)
+        harness.gate.load = "b"
+        await asyncio.sleep(DRAIN_S + 12)
+        await running
+        assert [back.reason for back in harness.gate.returned] == ["refused"] * returned
+        assert [end.outcome for end in harness.gate.ended] == ["failed"] * (1 - returned)
+        assert models_of(harness.gate.heartbeats)[-1] == ("b", False)
 
 
-def test_the_gate_may_change_its_mind_during_a_swap() -> None:
-    async def story() -> None:
-        async with swapping() as harness:
-            harness.gate.load = "b"
-            await asyncio.sleep(SETTINGS.heartbeat_s * 1.5)
-            harness.gate.load = "a"
-            await asyncio.sleep(20)
-            assert models_of(harness.gate.heartbeats) == [
-                ("a", False), ("a", True), ("b", False), ("b", True), ("a", False),
-            ]  # fmt: skip
-
-    run(story())
+async def test_the_gate_may_change_its_mind_during_a_swap() -> None:
+    async with swapping() as harness:
+        harness.gate.load = "b"
+        await asyncio.sleep(SETTINGS.heartbeat_s * 1.5)
+        harness.gate.load = "a"
+        await asyncio.sleep(20)
+        assert models_of(harness.gate.heartbeats) == [
+            ("a", False), ("a", True), ("b", False), ("b", True), ("a", False),
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize("load", ["", "a", "unknown"])
-def test_an_order_that_changes_nothing_is_ignored(load: str) -> None:
-    async def story() -> None:
-        async with swapping() as harness:
-            harness.gate.load = load
-            await asyncio.sleep(10)
-            assert models_of(harness.gate.heartbeats) == [("a", False)]
-
-    run(story())
+async def test_an_order_that_changes_nothing_is_ignored(load: str) -> None:
+    async with swapping() as harness:
+        harness.gate.load = load
+        await asyncio.sleep(10)
+        assert models_of(harness.gate.heartbeats) == [("a", False)]
 
 
-def test_a_failed_swap_is_reported_without_the_model() -> None:
-    async def story() -> None:
-        models = Models()
-        async with swapping(models) as harness:
-            models.faults["b"] = ["fails", "fails"]
-            harness.gate.load = "b"
-            await asyncio.sleep(30)
-            assert models_of(harness.gate.heartbeats) == [("a", False), ("a", True), ("a", False)]
-            assert [each.model for each in harness.gate.heartbeats[-1].models] == ["a"]
-            assert (await harness.execute(asked("a")))[-1].event == "finished"
-
-    run(story())
+async def test_a_failed_swap_is_reported_without_the_model() -> None:
+    models = Models()
+    async with swapping(models) as harness:
+        models.faults["b"] = ["fails", "fails"]
+        harness.gate.load = "b"
+        await asyncio.sleep(30)
+        assert models_of(harness.gate.heartbeats) == [("a", False), ("a", True), ("a", False)]
+        assert [each.model for each in harness.gate.heartbeats[-1].models] == ["a"]
+        assert (await harness.execute(asked("a")))[-1].event == "finished"
 
 
-def test_a_worker_that_stops_during_a_swap_ends_it_first() -> None:
-    async def story() -> None:
-        models = Models()
-        async with swapping(models) as harness:
-            harness.gate.load = "b"
-            await asyncio.sleep(SETTINGS.heartbeat_s * 1.5)
-            assert harness.agent.swapper is not None
-            assert harness.agent.swapper.is_swapping
-            await drained(harness)
-            assert harness.gate.left
-            assert models.alive() == ["b"]
-            harness.agent.swapper.order("a")
-            assert not harness.agent.swapper.is_swapping
-
-    run(story())
+async def test_a_worker_that_stops_during_a_swap_ends_it_first() -> None:
+    models = Models()
+    async with swapping(models) as harness:
+        harness.gate.load = "b"
+        await asyncio.sleep(SETTINGS.heartbeat_s * 1.5)
+        assert harness.agent.swapper is not None
+        assert harness.agent.swapper.is_swapping
+        await drained(harness)
+        assert harness.gate.left
+        assert models.alive() == ["b"]
+        harness.agent.swapper.order("a")
+        assert not harness.agent.swapper.is_swapping

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.interface import EngineError, EngineFacts, Finished, own_order
+from gpu_worker.engines.interface import EngineFacts, Finished, own_order
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.server_api import ServerOptions
 from gpu_worker.engines.registry import EngineUnavailable, make_engine
@@ -86,17 +86,15 @@ class TestStart:
         with pytest.raises(ValueError, match=f"GET http://engine/v1/models: HTTP status {status}: .*{advice}"):
             facts(FakeServer(models_status=status))
 
-    def test_waits_until_the_server_has_generated_a_token(self) -> None:
-        async def story() -> tuple[float, list[dict[str, Any]]]:
-            server = FakeServer(status=503)
-            engine, loop = made(server, probe=True), asyncio.get_running_loop()
-            loop.call_later(30.2, setattr, server, "status", 200)
-            began_s = loop.time()
-            await engine.start()
-            await engine.stop()
-            return loop.time() - began_s, server.bodies
-
-        took_s, bodies = run(story())
+    @pytest.mark.virtual_time
+    async def test_waits_until_the_server_has_generated_a_token(self) -> None:
+        server = FakeServer(status=503)
+        engine, loop = made(server, probe=True), asyncio.get_running_loop()
+        loop.call_later(30.2, setattr, server, "status", 200)
+        began_s = loop.time()
+        await engine.start()
+        await engine.stop()
+        took_s, bodies = loop.time() - began_s, server.bodies
         assert 30 < took_s < 31
         assert bodies[-1]["max_tokens"] == 1
 
@@ -154,7 +152,8 @@ class TestAServerThatGoes:
     def test_ends_the_worker_if_it_stays_away(self) -> None:
         assert self._story(FakeServer(), back_s=None) == (None, 0)
 
-    def test_is_still_there_if_it_took_one_connection_not(self) -> None:
+    @pytest.mark.virtual_time
+    async def test_is_still_there_if_it_took_one_connection_not(self) -> None:
         class Busy(FakeServer):
             async def handle_async_request(self, request: Any) -> Any:
                 if request.method == "POST" and not self.bodies:
@@ -165,37 +164,31 @@ class TestAServerThatGoes:
                 finally:
                     self.is_gone = False
 
-        async def story() -> tuple[EngineError | None, EngineError | None]:
-            engine = made(Busy())
-            await engine.start()
-            first, second = [await outcome(engine, REQUEST) for _ in range(2)]
-            await engine.stop()
-            return first[1], second[1]
-
-        first, second = run(story())
+        engine = made(Busy())
+        await engine.start()
+        (_, first), (_, second) = [await outcome(engine, REQUEST) for _ in range(2)]
+        await engine.stop()
         assert first is not None
         assert (first.code, second) == ("generation_failed", None)
 
 
-def test_a_server_that_hangs_ends_its_requests_and_is_connected_again() -> None:
+@pytest.mark.virtual_time
+async def test_a_server_that_hangs_ends_its_requests_and_is_connected_again() -> None:
     async def hangs(body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
         if body["max_tokens"] == 3:
             await asyncio.Event().wait()
         async for part in counting(body):
             yield part
 
-    async def story() -> tuple[str, int, int]:
-        server = FakeServer(hangs)
-        engine = SupervisedEngine(lambda: made(server, probe=True), LoopClock(), hang_s=300.0, apart=at_once)
-        await engine.start()
-        _, error = await outcome(engine, REQUEST)  # type: ignore[arg-type]
-        assert error is not None
-        while not engine.serves():
-            await asyncio.sleep(0.1)
-        await engine.stop()
-        return error.code, engine.restarts, server.open
-
-    assert run(story()) == ("engine_restarted", 1, 0)
+    server = FakeServer(hangs)
+    engine = SupervisedEngine(lambda: made(server, probe=True), LoopClock(), hang_s=300.0, apart=at_once)
+    await engine.start()
+    _, error = await outcome(engine, REQUEST)  # type: ignore[arg-type]
+    assert error is not None
+    while not engine.serves():
+        await asyncio.sleep(0.1)
+    await engine.stop()
+    assert (error.code, engine.restarts, server.open) == ("engine_restarted", 1, 0)
 
 
 async def at_once(make: Any) -> Any:
@@ -204,14 +197,12 @@ async def at_once(make: Any) -> Any:
 
 
 @pytest.mark.parametrize(("breaks", "code"), [(1, None), (2, "generation_failed")])
-def test_a_connection_that_ends_before_the_answer_is_tried_once_more(breaks: int, code: str | None) -> None:
-    async def story() -> str | None:
-        engine = made(server := FakeServer())
-        await engine.start()
-        server.breaks = breaks
-        events, error = await outcome(engine, REQUEST)
-        await engine.stop()
-        assert error is not None or last(events) == Finished("length", 7, 3)
-        return None if error is None else error.code
-
-    assert run(story()) == code
+@pytest.mark.virtual_time
+async def test_a_connection_that_ends_before_the_answer_is_tried_once_more(breaks: int, code: str | None) -> None:
+    engine = made(server := FakeServer())
+    await engine.start()
+    server.breaks = breaks
+    events, error = await outcome(engine, REQUEST)
+    await engine.stop()
+    assert error is not None or last(events) == Finished("length", 7, 3)
+    assert (None if error is None else error.code) == code

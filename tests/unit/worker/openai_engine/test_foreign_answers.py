@@ -14,11 +14,13 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Token
 from dispatcher.workers.client import LINE_BYTES_MAX
 from dispatcher.workers.wire import encode_event, parse_event
-from gpu_worker.engines.interface import EngineError, EngineEvent, own_order
+from gpu_worker.engines.interface import EngineError, EngineEvent, PromptTooLong, own_order
 from gpu_worker.engines.openai.normal.answer import KINDS_MAX, Oddities
 from tests.support.worker.foreign_answers import ESTIMATED, Kind, kinds
 from tests.support.worker.openai_server import DONE, FakeServer, chunk, engine_of, outcome, says
 from tests.support.world.virtual_time import run
+
+pytestmark = pytest.mark.virtual_time
 
 KINDS = list(kinds())
 ANSWERS = [kind for kind in KINDS if not kind.error]
@@ -164,7 +166,9 @@ def test_an_error_is_the_requests(kind: Kind) -> None:
     _, error = served(kind)
     assert error is not None
     assert (error.code, error.status) == (kind.error, kind.fault)
+    assert isinstance(error, PromptTooLong) == (kind.error == "context_length_exceeded")
     assert "sk-secret" not in error.message
+    assert "canary" not in error.message
     assert kind.says is None or error.message == kind.says
 
 
@@ -205,16 +209,12 @@ class TestLogProbabilities:
         assert self._of(b'{"content": ' + b"[" * 60 + b"]" * 60 + b"}") is None
 
 
-def test_what_is_guessed_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_guessed_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     server = FakeServer(says(chunk("x", vendor=1), chunk(reason="weird"), DONE))
-
-    async def story() -> None:
-        async with engine_of(server) as engine:
-            for number in range(3):
-                await outcome(engine, own_order(f"{number}", "tenant", {"messages": [QUESTION]}, 9, Endpoint.CHAT))
-            assert sorted(engine.oddities.counts.values()) == [3, 3]
-
-    run(story())
+    async with engine_of(server) as engine:
+        for number in range(3):
+            await outcome(engine, own_order(f"{number}", "tenant", {"messages": [QUESTION]}, 9, Endpoint.CHAT))
+        assert sorted(engine.oddities.counts.values()) == [3, 3]
     assert sum("logged once" in each.message for each in caplog.records) == 2
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from dispatcher.model.requests import Endpoint
-from gpu_worker.engines.interface import EngineError, EngineEvent, Finished, WorkOrder, own_order
+from gpu_worker.engines.interface import Finished, Token, WorkOrder, own_order
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.engines.openai.sse import LINE_BYTES_MAX
 from gpu_worker.policies.fairness.tiered import make_queue
 from tests.support.worker.openai_server import (
+    CARD,
     DONE,
     JSON,
     FakeServer,
@@ -27,9 +29,11 @@ from tests.support.worker.openai_server import (
     options,
     outcome,
     says,
+    text,
     usage,
 )
-from tests.support.worker.socket_server import END, HEAD, RawScript, SocketServer, piece
+from tests.support.worker.raw_worker import Connection, RawWorker, raw_worker
+from tests.support.worker.raw_worker import chunk as piece
 from tests.support.world.virtual_time import run
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
@@ -73,9 +77,6 @@ HOSTILE: dict[str, Script] = {
     "an endless line": endless_line,
     "an error in the middle": says(TEXT, data({"error": {"message": "canary", "code": 500}}), DONE),
     "an error as text": says(TEXT, data({"error": "canary"}), DONE),
-    "the end without a finish reason": says(TEXT),
-    "nothing": says(),
-    "only [DONE]": says(DONE),
     "an unknown finish reason": says(TEXT, chunk(reason="abort"), DONE),
     "a finish reason that is no text": says(data({"choices": [{"index": 0, "finish_reason": {}}]}), DONE),
     "a wrong index": says(TEXT, chunk("b", index=1), DONE),
@@ -89,20 +90,17 @@ HOSTILE: dict[str, Script] = {
 
 class TestAnAnswerThatIsNone:
     @pytest.mark.parametrize("script", HOSTILE.values(), ids=HOSTILE)
-    def test_ends_its_request_alone(self, script: Script) -> None:
+    @pytest.mark.virtual_time
+    async def test_ends_its_request_alone(self, script: Script) -> None:
         async def by_tenant(body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
             async for part in (script if body["max_tokens"] == 10 else counting)(body):
                 yield part
 
         server = FakeServer(by_tenant)
-
-        async def story() -> tuple[Any, Any, OpenAiEngine]:
-            async with engine_of(server, places=2) as engine:
-                both = await asyncio.gather(outcome(engine, asked()), outcome(engine, asked("b", 20, tenant="other")))
-                assert engine.stats().running == engine.stats().waiting == 0
-                return *both, engine
-
-        (events, error), (others, none), engine = run(story())
+        async with engine_of(server, places=2) as engine:
+            both = await asyncio.gather(outcome(engine, asked()), outcome(engine, asked("b", 20, tenant="other")))
+            assert engine.stats().running == engine.stats().waiting == 0
+            (events, error), (others, none), engine = *both, engine
         assert error is not None
         assert error.code == "generation_failed"
         assert "canary" not in error.message
@@ -127,12 +125,10 @@ class TestAnAnswerThatIsNone:
             b'{"data": [{"embedding": [1]}, {"embedding": [1]}]}',
         ],
     )
-    def test_of_embeddings_ends_its_request(self, body: bytes) -> None:
-        async def story() -> tuple[list[EngineEvent], EngineError | None]:
-            async with engine_of(FakeServer(says(body), content_type=JSON)) as engine:
-                return await outcome(engine, own_order("a", "t", {"input": "x"}, 0, Endpoint.EMBEDDINGS))
-
-        _, error = run(story())
+    @pytest.mark.virtual_time
+    async def test_of_embeddings_ends_its_request(self, body: bytes) -> None:
+        async with engine_of(FakeServer(says(body), content_type=JSON)) as engine:
+            _, error = await outcome(engine, own_order("a", "t", {"input": "x"}, 0, Endpoint.EMBEDDINGS))
         assert error is not None
         assert error.code == "generation_failed"
 
@@ -181,115 +177,101 @@ class TestWrongCounts:
         assert finished(*self.PIECES, usage(7, 99), DONE) == Finished("stop", 7, 99)
 
 
-def test_a_lone_surrogate_is_replaced() -> None:
-    async def story() -> list[EngineEvent]:
-        script = says(
-            b'data: {"choices": [{"index": 0, "delta": {"content": "\\ud83d"}, "finish_reason": "stop"}]}\n\n'
-        )
-        async with engine_of(FakeServer(script)) as engine:
-            return (await outcome(engine, asked()))[0]
-
-    assert "".join(event.text for event in run(story()) if hasattr(event, "text")) == "\ufffd"
+@pytest.mark.virtual_time
+async def test_a_lone_surrogate_is_replaced() -> None:
+    script = says(b'data: {"choices": [{"index": 0, "delta": {"content": "\\ud83d"}, "finish_reason": "stop"}]}\n\n')
+    async with engine_of(FakeServer(script)) as engine:
+        assert text((await outcome(engine, asked()))[0]) == "\ufffd"
 
 
-def test_an_answer_that_stays_open_after_its_end_is_over() -> None:
+@pytest.mark.virtual_time
+async def test_an_answer_that_stays_open_after_its_end_is_over() -> None:
     async def open_for_ever(_body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
         yield TEXT
         yield chunk(reason="stop")
         await asyncio.Event().wait()
 
-    async def story() -> Finished:
-        server = FakeServer(open_for_ever)
-        async with engine_of(server) as engine:
-            events, error = await outcome(engine, asked())
-        assert (error, server.open) == (None, 0)
-        return last(events)
-
-    assert run(story()) == Finished("stop", 7, 1)
+    server = FakeServer(open_for_ever)
+    async with engine_of(server) as engine:
+        events, error = await outcome(engine, asked())
+    assert (error, server.open) == (None, 0)
+    assert last(events) == Finished("stop", 7, 1)
 
 
-class TestOverASocket:
-    """What only a real connection can do."""
+# ── What only a real connection can do ────────────────────────────────────────────────────────────────────────────────
 
-    async def _ended(self, script: RawScript, **given: Any) -> tuple[list[EngineEvent], EngineError | None]:
-        async with SocketServer(script).serving() as server:
-            engine = make(server.url, **given)
-            await engine.start()
-            try:
-                return await outcome(engine, asked())
-            finally:
-                await engine.stop()
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
-    async def test_a_disconnect_in_the_middle_ends_the_request(self) -> None:
-        async def script() -> AsyncGenerator[bytes, None]:
-            yield HEAD + piece(TEXT)
 
-        events, error = await self._ended(script)
-        assert error is not None
-        assert error.code == "generation_failed"
-        assert events[-1].output_tokens == 1  # type: ignore[union-attr]
+@asynccontextmanager
+async def engine_before(
+    *parts: bytes, closes: bool = True, silence_s: float = 300.0
+) -> AsyncIterator[tuple[OpenAiEngine, RawWorker]]:
+    """An engine before a server that sends these parts of an answer, and then closes the connection, or waits."""
 
-    async def test_a_disconnect_before_the_answer_ends_the_request(self) -> None:
-        async def script() -> AsyncGenerator[bytes, None]:
-            return
-            yield
+    async def script(connection: Connection) -> None:
+        if (head := await connection.head()).startswith(b"GET"):
+            body = json.dumps({"data": [CARD]}).encode()
+            await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        else:
+            await connection.body(head)
+            for part in parts:
+                await connection.send(part)
+        if closes or head.startswith(b"GET"):
+            connection.writer.close()
 
-        _, error = await self._ended(script)
-        assert error is not None
-        assert error.code == "generation_failed"
-
-    @pytest.mark.parametrize("beginning", [b"", HEAD, HEAD + piece(TEXT), b"HTTP/1.1 200 OK\r\n"])
-    async def test_silence_ends_the_request(self, beginning: bytes) -> None:
-        async def script() -> AsyncGenerator[bytes, None]:
-            yield beginning
-            await asyncio.Event().wait()
-
-        _, error = await self._ended(script, silence_s=0.1)
-        assert error is not None
-        assert error.code == "generation_failed"
-
-    @pytest.mark.parametrize(
-        "answer",
-        [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 50_000, HEAD + b"zz\r\nnonsense"],
-        ids=["no HTTP", "endless headers", "no chunk"],
-    )
-    async def test_what_is_no_http_ends_the_request(self, answer: bytes) -> None:
-        async def script() -> AsyncGenerator[bytes, None]:
-            yield answer
-
-        _, error = await self._ended(script)
-        assert error is not None
-        assert error.code == "generation_failed"
-
-    async def test_an_abort_closes_the_connection(self) -> None:
-        async def script() -> AsyncGenerator[bytes, None]:
-            yield HEAD + piece(TEXT)
-            await asyncio.Event().wait()
-
-        async with SocketServer(script).serving() as server:
-            engine = make(server.url)
-            await engine.start()
-            events = []
-            async for event in engine.generate(asked()):
-                events.append(event)
-                if len(events) == 3:
-                    await engine.abort("a")
-            await server.hung_up.wait()
+    async with raw_worker(script) as server:
+        url = f"{server.offer.url}/v1"
+        engine = OpenAiEngine(make_queue("vtc"), options(url=url, silence_s=silence_s), places=4)
+        await engine.start()
+        try:
+            yield engine, server
+        finally:
             await engine.stop()
-        assert last(events) == Finished("aborted", 7, 1)
-
-    async def test_a_whole_answer_needs_no_empty_lines(self) -> None:
-        async def script() -> AsyncGenerator[bytes, None]:
-            body = (TEXT + chunk(reason="stop") + DONE).replace(b"\n\n", b"\r\n")
-            yield HEAD
-            for number in range(0, len(body), 7):
-                yield piece(body[number : number + 7])
-            yield END
-
-        events, error = await self._ended(script)
-        assert error is None
-        assert last(events) == Finished("stop", 7, 1)
 
 
-def make(url: str, **given: Any) -> OpenAiEngine:
-    return OpenAiEngine(make_queue("vtc"), options(url=url, **given), places=4)
+@pytest.mark.parametrize(
+    ("parts", "tokens"),
+    [
+        ([HEAD + piece(TEXT)], 1),
+        ([], 0),
+        ([b"nonsense\r\n\r\n"], 0),
+        ([b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 50_000], 0),
+        ([HEAD + b"zz\r\nnonsense"], 0),
+    ],
+    ids=["in the middle", "before the answer", "no HTTP", "endless headers", "no chunk"],
+)
+async def test_a_disconnect_and_what_is_no_http_end_the_request(parts: list[bytes], tokens: int) -> None:
+    async with engine_before(*parts) as (engine, _):
+        events, error = await outcome(engine, asked())
+    assert error is not None
+    assert error.code == "generation_failed"
+    assert max((event.output_tokens for event in events if isinstance(event, Token)), default=0) == tokens
+
+
+@pytest.mark.parametrize("beginning", [b"", HEAD, HEAD + piece(TEXT), b"HTTP/1.1 200 OK\r\n"])
+async def test_silence_ends_the_request(beginning: bytes) -> None:
+    async with engine_before(beginning, closes=False, silence_s=0.1) as (engine, _):
+        _, error = await outcome(engine, asked())
+    assert error is not None
+    assert error.code == "generation_failed"
+
+
+async def test_an_abort_closes_the_connection() -> None:
+    async with engine_before(HEAD + piece(TEXT), closes=False) as (engine, server):
+        events = []
+        async for event in engine.generate(asked()):
+            events.append(event)
+            if len(events) == 3:
+                await engine.abort("a")
+        await server.abandoned()
+    assert last(events) == Finished("aborted", 7, 1)
+
+
+async def test_a_whole_answer_needs_no_empty_lines() -> None:
+    body = (TEXT + chunk(reason="stop") + DONE).replace(b"\n\n", b"\r\n")
+    pieces = [piece(body[number : number + 7]) for number in range(0, len(body), 7)]
+    async with engine_before(HEAD, *pieces, b"0\r\n\r\n") as (engine, _):
+        events, error = await outcome(engine, asked())
+    assert error is None
+    assert last(events) == Finished("stop", 7, 1)

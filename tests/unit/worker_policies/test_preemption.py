@@ -1,17 +1,93 @@
-"""The costs of a preemption, worked by hand; the errors of their source (docs/preemption-design.md) do not occur."""
+"""Victims and their costs, worked by hand; the errors of the source (docs/preemption-design.md) do not occur."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.fairness.interface import QueueRequest
-from gpu_worker.policies.preemption import UNCALIBRATED, Calibration, Eviction, Resident, Strategy, cheapest, costs_s
+from gpu_worker.policies.fairness.interface import Precedence, QueueRequest
+from gpu_worker.policies.preemption import (
+    UNCALIBRATED,
+    Calibration,
+    Eviction,
+    Resident,
+    Shortage,
+    Strategy,
+    cheapest,
+    choose_victims,
+    costs_s,
+    sort_by_protection,
+)
+
+PREMIUM, STANDARD, BACKGROUND = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
+
+
+def running(name: str, blocks: int, generated: int = 0, preemptions: int = 0, tier: Tier = BACKGROUND) -> Resident:
+    return Resident(name, tier, blocks, 4 * blocks, generated, preemptions)
+
+
+def for_premium(*residents: Resident) -> Callable[[str], Precedence | None]:
+    """Every request of a lower tier may be evicted."""
+    ranks = {resident.request_id: resident.tier.rank for resident in residents}
+    return lambda request_id: (float(ranks[request_id]), 0.0) if ranks[request_id] > 0 else None
+
+
+def victims(blocks: int, slots: int, *residents: Resident) -> list[str] | None:
+    chosen = choose_victims(Shortage(blocks, slots), residents, for_premium(*residents))
+    return None if chosen is None else [victim.request_id for victim in chosen]
+
+
+def test_the_lowest_tier_is_evicted_first_whatever_its_progress() -> None:
+    standard, background = running("s", 4, tier=STANDARD), running("b", 4, generated=500, preemptions=2)
+    assert victims(4, 0, standard, background) == ["b"]
+
+
+def test_then_the_least_progress_then_the_fewest_preemptions_then_the_name() -> None:
+    far, near = running("a", 4, generated=9), running("b", 4, generated=2, preemptions=2)
+    assert victims(4, 0, far, near) == ["b"]
+    assert victims(4, 0, running("a", 4, preemptions=1), running("b", 4)) == ["b"]
+    assert victims(4, 0, running("b", 4), running("a", 4)) == ["a"]
+
+
+def test_within_a_tier_the_tenant_with_the_largest_lead_is_first() -> None:
+    leads = {"a": (0.0, 10.0), "b": (0.0, 30.0), "c": (1.0, 0.0)}
+    residents = [running("a", 4), running("b", 4, generated=90), running("c", 4, generated=99)]
+    chosen = choose_victims(Shortage(8, 0), residents, leads.get)
+    assert chosen is not None
+    assert [victim.request_id for victim in chosen] == ["c", "b"]
+
+
+def test_no_more_victims_are_chosen_than_needed() -> None:
+    assert victims(7, 1, *(running(name, 4, generated) for generated, name in enumerate("abcd"))) == ["a", "b"]
+
+
+def test_no_request_is_evicted_without_a_shortage() -> None:
+    assert victims(0, 0, running("a", 4)) == []
+    assert Shortage(0, 0).is_covered
+    assert not Shortage(1, 0).is_covered
+    assert not Shortage(0, 1).is_covered
+
+
+def test_protected_requests_are_kept_first_then_the_most_urgent_then_the_most_progress() -> None:
+    ranks = {"a": 0.0, "b": 2.0, "c": 1.0, "d": 1.0, "e": 1.0, "f": 1.0}
+    residents = [
+        running("f", 1),
+        running("e", 1),
+        running("d", 1, preemptions=1),
+        running("c", 1, generated=5),
+        running("b", 1),
+        running("a", 1),
+    ]
+    order = sort_by_protection(residents, lambda name: ranks[name], lambda name: name == "b")
+    assert [resident.request_id for resident in order] == ["b", "a", "c", "e", "f", "d"]
+
 
 SWAP, RECOMPUTE, DROP = Strategy.SWAP, Strategy.RECOMPUTE, Strategy.DROP
+
 LINK = Calibration(
     kv_bytes_per_token=1_000.0,
     copy_out_bytes_per_s=1e6,

@@ -1,4 +1,4 @@
-"""The operator's file of tiers: what it sets, and the one line for what it cannot."""
+"""The worker's command line: models, the server of the openai engine, and the operator's file of tiers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,95 @@ from gpu_worker.policies.fairness.tiered import make_queue
 from gpu_worker.policies.shedding import ShedSettings
 from gpu_worker.policies.slo import Slo, SloSettings
 from gpu_worker.policies.tiers import TierSettings, tier_settings
-from gpu_worker.service.options import parse_options
+from gpu_worker.service.options import modelled_options, parse_options, server_options, transformers_options
 from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
+
+
+def test_without_a_model_there_is_one_without_a_name() -> None:
+    options = parse_options(["--engine", "modelled"])
+    assert (options.models, options.load_s) == ([None], [0.0])
+
+
+def test_each_model_has_its_seconds() -> None:
+    options = parse_options(
+        ["--engine", "modelled", "--model", "a", "--load-s", "2", "--model", "b", "--load-s", "0.5"]
+    )
+    assert (options.models, options.load_s) == (["a", "b"], [2.0, 0.5])
+
+
+def test_modelled_models_sleep_as_they_are_described() -> None:
+    line = "--engine modelled --model a --model b --wake-s 0.5 --wake-s 1 --weights-gb 14 --weights-gb 16.5"
+    options = parse_options([*line.split(), "--sleep-memory-gb", "40"])
+    assert options.sleep_memory_gb == 40
+    assert modelled_options(options, 1) == {"load_s": 0.0, "wake_s": 1.0, "sleep_bytes": 16_500_000_000}
+
+
+def test_only_the_sizes_that_are_named_reach_the_transformers_engine() -> None:
+    assert transformers_options(parse_options([])) == {}
+    options = parse_options(["--kv-tokens", "100000", "--step-tokens", "2048", "--dtype", "bfloat16"])
+    assert transformers_options(options) == {"kv_tokens": 100_000, "step_tokens": 2048, "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--model a --model a", "names a model twice"),
+        ("--engine openai --url http://x/v1 --model a --model b", "serves one model"),
+        ("--engine modelled --model a --model b --load-s 1", "1 --load-s for 2 --model"),
+        ("--engine modelled --model a --model b --wake-s 1", "1 --wake-s for 2 --model"),
+        ("--engine modelled --load-s -1", "--load-s"),
+        ("--engine modelled --sleep-memory-gb -1", "--sleep-memory-gb"),
+        ("--engine transformers --sleep-memory-gb 8", "--engine transformers cannot sleep"),
+        ("--engine modelled --sleep-memory-gb 8 --sleep-level 2", "--sleep-level 2 is for --engine vllm"),
+        ("--engine vllm --sleep-level 2", "with --sleep-memory-gb"),
+        ("--engine vllm --sleep-memory-gb 8 --sleep-level 3", "invalid choice: 3"),
+        ("--engine modelled --load-s inf", "is not a number of seconds"),
+        ("--engine modelled --kv-tokens 4096", "--kv-tokens is for --engine transformers, not modelled"),
+        (
+            "--engine vllm --dtype float16",
+            "--dtype is for --engine transformers, not vllm; vLLM's own arguments follow --",
+        ),
+        ("--engine transformers --dtype float8", "invalid choice: 'float8'"),
+        ("--engine transformers --step-tokens 0", "whole number from 1 to"),
+        ("--engine transformers --kv-tokens 1e6", "whole number from 64 to"),
+        ("--engine openai --url http://x/v1 --capabilities chat,magic", "'magic' is none of chat, completion"),
+        ("--engine openai --url http://x/v1 --context-tokens 0", "'0' is not a whole number from 1"),
+        ("--port 99999", "--port"),
+        ("--port -1", "--port"),
+        ("--port http", "--port"),
+        ("--slots 0", "--slots"),
+        ("--slots 9999999999999", "--slots"),
+        ("--slots ٣", "--slots"),
+        ("--batch 0", "--batch"),
+        ("--engine steam", "--engine"),
+        ("--pool a/b", "--pool"),
+        ("--worker-id a#1", "--worker-id"),
+        ("--nonsense", "--nonsense"),
+        ("--tiers no/such.yaml", "no/such.yaml: No such file"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_options(arguments.split())
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gpu_worker: ")
+    assert message in line
+
+
+URL = ["--engine", "openai", "--url", "http://127.0.0.1:8000/v1"]
+
+
+def test_the_key_is_read_from_the_environment() -> None:
+    found = server_options(parse_options(URL), {"ENGINE_API_KEY": "secret"})
+    assert found == {"url": URL[-1], "key": "secret", "context_tokens": None, "capabilities": None}
+    assert server_options(parse_options(URL), {"ENGINE_API_KEY": ""})["key"] is None
+
+
+def test_context_and_capabilities_can_be_set() -> None:
+    found = server_options(parse_options([*URL, "--context-tokens", "4096", "--capabilities", "chat,tools,n"]), {})
+    assert (found["context_tokens"], found["capabilities"]) == (4096, {"chat", "tools", "n"})
+
 
 WHOLE = """
 queue:
@@ -131,12 +218,6 @@ def test_what_is_wrong_is_one_line_that_names_it(
     assert says in line
 
 
-def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse_options(["--tiers", "no/such.yaml"])
-    assert "no/such.yaml: No such file" in capsys.readouterr().err
-
-
 def test_the_queue_is_made_with_them(tmp_path: Path) -> None:
     settings = loaded(tmp_path, WHOLE).for_queue()
     engine = make_engine("modelled", policy="tiered:fcfs", model=None, batch=2, home=tmp_path, tiers=settings)
@@ -159,7 +240,6 @@ def test_a_file_too_long_or_too_deep_is_refused_and_not_cut(tmp_path: Path) -> N
 def test_a_json_object_takes_the_place_of_a_file() -> None:
     assert load_tiers('{"queue": {"premium_reserve": 0.25}}').for_queue() == {"premium_reserve": 0.25}
     with pytest.raises(
-        ConfigurationError,
-        match=r"the settings, line 1, column 12, key 'queue.premium_reserve': should be less than 1",
+        ConfigurationError, match=r"the settings, line 1, column 12, key 'queue.premium_reserve': should be less than 1"
     ):
         load_tiers('{"queue": {"premium_reserve": 2}}')
