@@ -112,12 +112,6 @@ def settlement(charge: Charge, true_cost: float) -> tuple[Step, Step]:
     return tat, Step(None, error / charge.weight)
 
 
-def is_forgettable(clocks: Clocks, share: Share, now: float, virtual_time: float) -> bool:
-    """Return whether a tenant with nothing waiting or running behaves like a new one, so its clocks can be dropped."""
-    bucket_full = share.rate_per_s == 0 or clocks.tat <= now - share.burst / share.rate_per_s
-    return bucket_full and clocks.vft <= virtual_time
-
-
 def _clamped(old: float, floor: float, ceiling: float, delta: float) -> Step:
     """Return the step to clamp(old, floor, ceiling) + delta."""
     if old < floor:

@@ -1,5 +1,7 @@
 """Event loops in virtual time: the clock jumps to the next timer, so that hours of waiting take no time.
 
+An async test that is marked `virtual_time` runs on a VirtualTimeLoop.
+
 VirtualTimeLoop  its selector jumps where a real loop would sleep. Real events (a thread that reports, a socket) are
                  still seen; if no timer is set, the loop waits for them like any other
 StormLoop        no selector and no threads. A storm spends half of its time in the loop, so this one does no more than
@@ -17,6 +19,8 @@ from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from math import inf
 from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 START = 1_000_000.0
@@ -97,6 +101,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Give pytest-asyncio the loop of a test."""
+    if item.get_closest_marker("virtual_time"):
+        return {"virtual": VirtualTimeLoop}
+    return {"real": asyncio.new_event_loop}
 
 
 Callback = Callable[..., Any]
