@@ -18,7 +18,7 @@ from dispatcher.model.errors import HeadgateError, LogError
 from dispatcher.processes.bootstrap import make_gate_process, own_address
 from dispatcher.settings.config import load_config
 
-FAILED, NOT_STARTED = 1, 2
+FAILED, _NOT_STARTED = 1, 2
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     except LogError as error:
         _end(FAILED, error)
     except HeadgateError as error:
-        _end(NOT_STARTED, error)
+        _end(_NOT_STARTED, error)
 
 
 async def _serve(options: argparse.Namespace) -> None:

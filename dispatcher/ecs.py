@@ -19,7 +19,7 @@ from dispatcher.model.fleet import ServiceCount
 TASK_ID = re.compile(r"[0-9a-f]{32}")
 KEPT_MINUTES = 3
 """ECS stops tasks within seconds of a smaller number. A protection blocks deployments, so it ends soon after."""
-TASKS_MAX = 10
+_TASKS_MAX = 10
 """UpdateTaskProtection takes so many tasks at a time."""
 
 
@@ -75,4 +75,4 @@ def _tasks(workers: Sequence[str]) -> list[str]:
 
 
 def _in_tens(tasks: list[str]) -> list[list[str]]:
-    return [tasks[first : first + TASKS_MAX] for first in range(0, len(tasks), TASKS_MAX)]
+    return [tasks[first : first + _TASKS_MAX] for first in range(0, len(tasks), _TASKS_MAX)]

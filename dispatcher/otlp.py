@@ -41,7 +41,7 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tracing import NO_SPAN, Span, is_recorded, parse_traceparent, unrecorded
 from dispatcher.ports import Clock
 
-SEND_S = 2.0
+_SEND_S = 2.0
 """The longest time for the receiver to take a batch, tries included. The SDK's 10 s exceed what a function has left."""
 XRAY = re.compile(r"https://xray\.([a-z0-9-]+)\.amazonaws\.(com|com\.cn|eu)(/.*)?")
 
@@ -50,7 +50,7 @@ def make_exporter(endpoint: str) -> SpanExporter:
     """Return an exporter to `endpoint`, the value of OTEL_EXPORTER_OTLP_ENDPOINT. Raises ConfigurationError if it is
     X-Ray's and the process has no AWS credentials."""
     found = XRAY.fullmatch(endpoint)
-    return OTLPSpanExporter(timeout=SEND_S, session=signed_session(found[1], _credentials()) if found else None)
+    return OTLPSpanExporter(timeout=_SEND_S, session=signed_session(found[1], _credentials()) if found else None)
 
 
 def signed_session(region: str, credentials: Credentials) -> requests.Session:
@@ -114,7 +114,7 @@ class OtlpTracing:
         random: Random,
         clock: Clock,
         exporter: SpanExporter,
-        flush_s: float | None = SEND_S,
+        flush_s: float | None = _SEND_S,
     ) -> None:
         self._ratio, self._random, self._clock, self.flush_s = ratio, random, clock, flush_s
         self._pauses = FlushPauses()
@@ -139,7 +139,7 @@ class OtlpTracing:
     async def flush(self) -> None:
         if not self._pauses.allow(self._clock.monotonic()):
             return
-        # Its batch processor ignores the time limit of a flush. The thread may go on, at most SEND_S a batch.
+        # Its batch processor ignores the time limit of a flush. The thread may go on, at most _SEND_S a batch.
         sending = asyncio.ensure_future(asyncio.to_thread(self._provider.force_flush))
         done, _ = await asyncio.wait({sending}, timeout=self.flush_s)
         if not done:

@@ -12,7 +12,7 @@ BODY_BYTES_MAX = 1_000_000
 DEPTH_MAX = 64
 """A JSON schema of a tool is nested four levels deep in a body, and has two levels for each level of its data."""
 
-BOM = "\ufeff"
+_BOM = "\ufeff"
 """Some editors and libraries write it before a text."""
 
 
@@ -25,7 +25,7 @@ def parse_object(raw: bytes | str, *, bytes_max: int = BODY_BYTES_MAX) -> dict[s
     if size_bytes > bytes_max:
         raise RequestTooLarge(f"The request body has {size_bytes} bytes; at most {bytes_max} are accepted.")
     try:
-        text = (raw if isinstance(raw, str) else raw.decode("utf-8")).removeprefix(BOM)
+        text = (raw if isinstance(raw, str) else raw.decode("utf-8")).removeprefix(_BOM)
     except UnicodeDecodeError:
         raise InvalidRequest("The request body is not UTF-8.", code="invalid_json") from None
     if not text.strip():

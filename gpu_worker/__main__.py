@@ -57,14 +57,14 @@ from gpu_worker.service.swapper import Swapper
 from gpu_worker.service.task_id import task_id
 from gpu_worker.service.tiers_file import WorkerTiers
 
-IDLE_CONNECTION_S = 10
+_IDLE_CONNECTION_S = 10
 """Longer than the gate keeps an idle connection."""
 REST_S = 5
 """How long the gate's link may finish what it decided on its own, such as messages to other processes."""
 CLOSING_S = 5
 """How long answers may still be sent after the last execution has ended."""
 
-GIB = 1 << 30
+_GIB = 1 << 30
 
 logger = logging.getLogger("headgate.worker")
 
@@ -212,7 +212,7 @@ def _engine(options: argparse.Namespace, tiers: Mapping[str, Any], number: int) 
         batch=options.batch,
         home=options.home,
         tiers=tiers,
-        swap_bytes=int(options.swap_gib * GIB),
+        swap_bytes=int(options.swap_gib * _GIB),
         server=server_options(options, os.environ),
         arguments=options.arguments,
         modelled=modelled_options(options, number),
@@ -257,7 +257,7 @@ def _server(app: Opening) -> _Server:
         app,
         log_config=None,
         lifespan="off",
-        timeout_keep_alive=IDLE_CONNECTION_S,
+        timeout_keep_alive=_IDLE_CONNECTION_S,
         timeout_graceful_shutdown=CLOSING_S,
     )
     return _Server(config)

@@ -26,9 +26,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-RECORD, LOCK, PARTIAL = ".headgate-weights.json", ".headgate-weights.lock", ".partial"
-TRANSFER = TransferConfig(multipart_chunksize=64 * 1024 * 1024, max_concurrency=16)
-SPARE_BYTES = 1 << 30
+RECORD, LOCK, _PARTIAL = ".headgate-weights.json", ".headgate-weights.lock", ".partial"
+_TRANSFER = TransferConfig(multipart_chunksize=64 * 1024 * 1024, max_concurrency=16)
+_SPARE_BYTES = 1 << 30
 """Stays free on the disk, for the engine's compile cache."""
 
 
@@ -89,7 +89,7 @@ def _list_objects(client: S3Client, bucket: str, prefix: str) -> list[Source]:
 def _safe(path: str) -> str:
     """Return the path if it stays within the folder and is none of our own files."""
     parts = PurePosixPath(path).parts
-    if path.startswith("/") or ".." in parts or path in (RECORD, LOCK) or path.endswith(PARTIAL):
+    if path.startswith("/") or ".." in parts or path in (RECORD, LOCK) or path.endswith(_PARTIAL):
         raise CopyFailed(f"the object {path[:80]!r} has a name that cannot be a file of a model")
     return path
 
@@ -104,7 +104,7 @@ def _record(folder: Path) -> dict[str, str]:
 
 
 def _write_record(folder: Path, known: dict[str, str]) -> None:
-    unfinished = folder / f"{RECORD}{PARTIAL}"
+    unfinished = folder / f"{RECORD}{_PARTIAL}"
     unfinished.write_text(json.dumps(known), encoding="utf-8")
     unfinished.replace(folder / RECORD)
 
@@ -123,7 +123,7 @@ def _remove_others(folder: Path, wanted: set[str]) -> None:
 
 def _check_space(folder: Path, missing: Sequence[Source]) -> None:
     """Raises CopyFailed if the disk cannot hold what is missing. A file that is replaced does not count as free."""
-    needed = sum(each.size for each in missing) + SPARE_BYTES
+    needed = sum(each.size for each in missing) + _SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if missing and free < needed:
         raise CopyFailed(
@@ -135,10 +135,10 @@ def _check_space(folder: Path, missing: Sequence[Source]) -> None:
 def _copy_one(client: S3Client, bucket: str, source: Source, folder: Path) -> None:
     target = folder / source.path
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}{PARTIAL}")
+    partial = target.with_name(f"{target.name}{_PARTIAL}")
     sys.stderr.write(f"copying {source.path} ({source.size / 1e6:,.0f} MB)\n")
     try:
-        client.download_file(bucket, source.key, str(partial), Config=TRANSFER)
+        client.download_file(bucket, source.key, str(partial), Config=_TRANSFER)
     except (BotoCoreError, ClientError, OSError) as error:
         raise CopyFailed(f"s3://{bucket}/{source.key} cannot be copied: {error}") from None
     if partial.stat().st_size != source.size:

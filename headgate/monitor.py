@@ -16,7 +16,7 @@ from dispatcher.model.tenants import name_of
 from dispatcher.monitor.picture import ModelPicture, Picture, PlanPicture, TenantPicture, WorkerPicture
 from dispatcher.policies.planning.autoscaling import WorkersNeeded
 
-DASH = "–"
+_DASH = "–"
 
 
 def top_view(picture: Picture, problem: str = "") -> RenderableType:
@@ -62,8 +62,8 @@ def _tenant_cells(tenant: TenantPicture) -> list[str]:
         f"{recent.share:.0%}",
         f"{row.weight:g}",
         f"{recent.service_per_s:.0f}",
-        f"{row.rate_per_s:g}" if row.rate_per_s else DASH,
-        DASH if row.credit is None else f"{row.credit:.0f}",
+        f"{row.rate_per_s:g}" if row.rate_per_s else _DASH,
+        _DASH if row.credit is None else f"{row.credit:.0f}",
         _two(recent.wait_p50_s, recent.wait_p99_s),
         _two(recent.first_token_p50_s, recent.first_token_p99_s),
     ]
@@ -73,13 +73,13 @@ def _workers(picture: Picture) -> Table:
     table = _table("Workers", "worker", "state", "running", "service/s", "address", "model")
     for worker in picture.workers:
         running = f"{worker.running} of {worker.slots}"
-        capacity = f"{worker.service_per_s:.0f}" if worker.service_per_s else DASH
+        capacity = f"{worker.service_per_s:.0f}" if worker.service_per_s else _DASH
         table.add_row(worker.worker, worker.state, running, capacity, worker.url.removeprefix("http://"), worker.model)
     return table
 
 
 def _two(p50: float | None, p99: float | None) -> str:
-    return DASH if p50 is None or p99 is None else f"{p50:.2f}/{p99:.2f}"
+    return _DASH if p50 is None or p99 is None else f"{p50:.2f}/{p99:.2f}"
 
 
 def plan_view(picture: Picture, needed: WorkersNeeded) -> RenderableType:
@@ -105,7 +105,7 @@ def _plan_state(picture: Picture) -> str:
 def _models(picture: Picture) -> Table:
     table = _table("Models", "model", "waiting", "oldest s", "loaded on", "loading on")
     for model in picture.models:
-        oldest = f"{model.oldest_s:.0f}" if model.waiting else DASH
+        oldest = f"{model.oldest_s:.0f}" if model.waiting else _DASH
         table.add_row(model.model, str(model.waiting), oldest, _names(model.workers), _names(model.loading))
     return table
 
@@ -113,11 +113,11 @@ def _models(picture: Picture) -> Table:
 def _planned_workers(picture: Picture) -> Table:
     table = _table("Workers", "worker", "state", "model", "for s", "ordered", "planned", "next groups")
     for worker in picture.workers:
-        loaded = DASH if worker.loaded_s is None else f"{worker.loaded_s:.0f}"
-        ordered = f"{worker.ordered}, {worker.ordered_s:.0f} s ago" if worker.ordered else DASH
-        order = " ".join(map(str, worker.order)) or DASH
+        loaded = _DASH if worker.loaded_s is None else f"{worker.loaded_s:.0f}"
+        ordered = f"{worker.ordered}, {worker.ordered_s:.0f} s ago" if worker.ordered else _DASH
+        order = " ".join(map(str, worker.order)) or _DASH
         table.add_row(
-            worker.worker, worker.state, worker.model, loaded, ordered, worker.planned or DASH, order
+            worker.worker, worker.state, worker.model, loaded, ordered, worker.planned or _DASH, order
         )  # fmt: skip
     return table
 
@@ -125,9 +125,9 @@ def _planned_workers(picture: Picture) -> Table:
 def _groups(plan: PlanPicture, now: float) -> Table:
     table = _table("Groups of the plan", "no.", "tenant", "model", "class", "requests", "due in s", "late by s")
     for number, group in enumerate(plan.groups):
-        late = f"{group.late_s:.0f}" if group.is_late else DASH
+        late = f"{group.late_s:.0f}" if group.is_late else _DASH
         table.add_row(
-            str(number), group.tenant or "(others)", group.model or DASH, group.slo_class, str(group.requests),
+            str(number), group.tenant or "(others)", group.model or _DASH, group.slo_class, str(group.requests),
             f"{group.due_at - now:.0f}", late,
         )  # fmt: skip
     return table
@@ -141,7 +141,7 @@ def _table(title: str, *headings: str) -> Table:
 
 
 def _names(names: tuple[str, ...]) -> str:
-    return ", ".join(names) or DASH
+    return ", ".join(names) or _DASH
 
 
 def top_json(picture: Picture) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from headgate.deployment.model import Deployment
 from infra.checks import acknowledge
 from infra.observability import log_group
 
-STREAM_MAX = Duration.minutes(15)
-REQUESTS_PER_S, REQUESTS_BURST = 1000, 2000
+_STREAM_MAX = Duration.minutes(15)
+_REQUESTS_PER_S, _REQUESTS_BURST = 1000, 2000
 """Limits of the whole API against floods. The gate enforces the shares between tenants."""
-STAGE = "live"
-PAGES = ("health", "ready", "docs", "openapi.json")
+_STAGE = "live"
+_PAGES = ("health", "ready", "docs", "openapi.json")
 """What the front answers beside its API and the operator's page (functions/http_api/app.py)."""
 
-ACKNOWLEDGED = {
+_ACKNOWLEDGED = {
     "AwsSolutions-APIG2": "The app validates and answers in OpenAI's error shape, which a gateway model cannot.",
     "AwsSolutions-APIG3": "A web ACL is the account's choice and cost. The app limits body size, depth and rates.",
     "AwsSolutions-APIG4": "The app authenticates each tenant by its API key, as any OpenAI SDK sends it.",
@@ -45,32 +45,32 @@ class Api(Construct):
             deploy_options=self._stage(),
         )
         integration = apigateway.LambdaIntegration(
-            front, response_transfer_mode=apigateway.ResponseTransferMode.STREAM, timeout=STREAM_MAX
+            front, response_transfer_mode=apigateway.ResponseTransferMode.STREAM, timeout=_STREAM_MAX
         )
         root = self.rest_api.root
-        for path in PAGES:
+        for path in _PAGES:
             root.add_resource(path).add_method("GET", integration)
         page = root.add_resource("operator")
         page.add_method("GET", integration)
         for action in ("login", "logout"):
             page.add_resource(action).add_method("POST", integration)
         root.add_resource("v1").add_proxy(any_method=True, default_integration=integration)
-        acknowledge(self.rest_api, ACKNOWLEDGED)
+        acknowledge(self.rest_api, _ACKNOWLEDGED)
         self._acknowledge_log_role()
         base_url = f"{self.rest_api.url}v1"
         CfnOutput(Stack.of(self), "OpenAiBaseUrl", value=base_url, description="base_url for any OpenAI SDK")
 
     def _stage(self) -> apigateway.StageOptions:
         return apigateway.StageOptions(
-            stage_name=STAGE,
+            stage_name=_STAGE,
             access_log_destination=apigateway.LogGroupLogDestination(log_group(self, "AccessLog", self._deployment)),
             access_log_format=_access_log_format(),
             logging_level=apigateway.MethodLoggingLevel.ERROR,
             data_trace_enabled=False,  # it would log prompts
             metrics_enabled=True,
             tracing_enabled=True,
-            throttling_rate_limit=REQUESTS_PER_S,
-            throttling_burst_limit=REQUESTS_BURST,
+            throttling_rate_limit=_REQUESTS_PER_S,
+            throttling_burst_limit=_REQUESTS_BURST,
         )
 
     def _acknowledge_log_role(self) -> None:

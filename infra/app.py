@@ -18,11 +18,11 @@ from infra.bundle import Bundle, build
 from infra.checks import UnexplainedWarningError, synthesise
 from infra.stack import HeadgateStack
 
-ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[1]
 FILE = "headgate.yaml"
 
 
-def make_app(deployment: Deployment, bundle: Bundle, app: App, root: Path = ROOT) -> App:
+def make_app(deployment: Deployment, bundle: Bundle, app: App, root: Path = _ROOT) -> App:
     """Add the stack, with AWS's own checks: they fail the synthesis if a finding has no stated reason."""
     HeadgateStack(app, "Headgate", deployment=deployment, bundle=bundle, root=root)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
@@ -32,14 +32,14 @@ def make_app(deployment: Deployment, bundle: Bundle, app: App, root: Path = ROOT
 def main() -> None:
     app = App()
     try:
-        file = ROOT / str(app.node.try_get_context("file") or FILE)
+        file = _ROOT / str(app.node.try_get_context("file") or FILE)
         deployment = load(file, app.node.try_get_context("name"), os.environ.get("CDK_DEFAULT_REGION"))
     except ConfigurationError as error:
         sys.exit(f"headgate: {error}")
     if own := deployment.own_machine_servers():
         sys.exit(f"headgate: {file}: {', '.join(own)}: on AWS this is the worker's own task, where no server runs")
     try:
-        synthesise(make_app(deployment, build(ROOT), app))
+        synthesise(make_app(deployment, build(_ROOT), app))
     except UnexplainedWarningError as error:
         sys.exit(f"headgate: {error}")
 

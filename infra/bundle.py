@@ -22,7 +22,7 @@ from pathlib import Path
 PYTHON, PLATFORMS = "3.14", ("manylinux2014_aarch64", "manylinux_2_28_aarch64")
 """Lambda's python3.14 on arm64 (Amazon Linux 2023). infra/functions.py names the same runtime."""
 PACKAGES = ("dispatcher", "functions")
-NOT_IN_FUNCTIONS = ("typer", "rich", "pyyaml", "prometheus-client", "httpx")
+_NOT_IN_FUNCTIONS = ("typer", "rich", "pyyaml", "prometheus-client", "httpx")
 """Dependencies that only the command line, the simulator and the worker need."""
 AWS_SERVICES = ("autoscaling", "cloudwatch", "dynamodb", "ecs", "lambda", "s3", "secretsmanager", "sqs", "sts")
 """The services of which the bundle keeps botocore's descriptions. Those of all services are 24 MB of 56.
@@ -30,8 +30,8 @@ A client of another service would raise UnknownServiceError, so that a service b
 DESCRIPTIONS = Path("botocore/data")
 LOCK, FRONT = Path("infra/functions.lock"), Path("infra/run_front.sh")
 IMAGE = Path("infra/front.Dockerfile")
-CONSTRAINTS = Path("constraints/headgate.txt")
-BUILD = Path("build/lambda")
+_CONSTRAINTS = Path("constraints/headgate.txt")
+_BUILD = Path("build/lambda")
 
 Pip = Callable[[Sequence[str]], None]
 
@@ -44,13 +44,13 @@ class Bundle:
     digest: str
 
 
-def run_pip(arguments: Sequence[str]) -> None:
+def _run_pip(arguments: Sequence[str]) -> None:
     subprocess.run([sys.executable, "-m", "pip", *arguments], check=True)  # noqa: S603
 
 
-def build(root: Path, pip: Pip = run_pip) -> Bundle:
+def build(root: Path, pip: Pip = _run_pip) -> Bundle:
     """Build the asset in `root`/build/lambda. Raises CalledProcessError if pip cannot install a dependency."""
-    target, stamp = root / BUILD, root / BUILD.with_suffix(".lock-digest")
+    target, stamp = root / _BUILD, root / _BUILD.with_suffix(".lock-digest")
     wanted = _digest([root / LOCK], root)
     if not (target.is_dir() and stamp.is_file() and stamp.read_text() == wanted):
         _install(root, target, pip)
@@ -74,14 +74,14 @@ def sources(root: Path) -> list[Path]:
 def requirements(root: Path) -> list[str]:
     """Return the project's dependencies that the functions need."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    return [each for each in project["dependencies"] if not each.startswith(NOT_IN_FUNCTIONS)]
+    return [each for each in project["dependencies"] if not each.startswith(_NOT_IN_FUNCTIONS)]
 
 
-def lock(root: Path, pip: Pip = run_pip) -> None:
+def lock(root: Path, pip: Pip = _run_pip) -> None:
     """Resolve the requirements within constraints/headgate.txt and write infra/functions.lock."""
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.json"
-        options = ["--constraint", str(root / CONSTRAINTS), "--dry-run", "--ignore-installed", "--report", str(report)]
+        options = ["--constraint", str(root / _CONSTRAINTS), "--dry-run", "--ignore-installed", "--report", str(report)]
         pip(["install", *_target_options(Path(place)), *options, *requirements(root)])
         found = json.loads(report.read_text())["install"]
     lines = [_pin(each["metadata"], each["download_info"]["archive_info"]["hashes"]["sha256"]) for each in found]

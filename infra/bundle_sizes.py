@@ -1,7 +1,7 @@
 """`make bundle` prints what the functions' asset weighs, and how long Python needs to import each handler.
 
 The wheels are for Lambda's processor, so the handlers are imported from this environment, which has the same versions
-(constraints/headgate.txt). A time is the best of RUNS and holds for this machine only.
+(constraints/headgate.txt). A time is the best of _RUNS and holds for this machine only.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ HANDLERS = (
     "functions.sweep.handler",
     "functions.admin.handler",
 )
-RUNS, HEAVIEST = 3, 5
-LINE = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \| ( *)(\S+)")
+_RUNS, _HEAVIEST = 3, 5
+_LINE = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \| ( *)(\S+)")
 
 
 def size_mb(folder: Path) -> float:
@@ -36,7 +36,7 @@ def import_times_ms(module: str) -> dict[str, float]:
     """
     command = [sys.executable, "-X", "importtime", "-c", f"import {module}"]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stderr  # noqa: S603
-    return {name: int(total) / 1000 for _, total, _, name in LINE.findall(lines)}
+    return {name: int(total) / 1000 for _, total, _, name in _LINE.findall(lines)}
 
 
 def _say(line: str) -> None:
@@ -50,9 +50,9 @@ def main() -> None:
         f"bundle {size_mb(built):.1f} MB, of which descriptions of AWS services {size_mb(built / DESCRIPTIONS):.1f} MB"
     )
     for module in HANDLERS:
-        times = min((import_times_ms(module) for _ in range(RUNS)), key=lambda each: each[module])
+        times = min((import_times_ms(module) for _ in range(_RUNS)), key=lambda each: each[module])
         parts = {name: ms for name, ms in times.items() if "." not in name and not module.startswith(name)}
-        heaviest = sorted(parts, key=parts.__getitem__, reverse=True)[:HEAVIEST]
+        heaviest = sorted(parts, key=parts.__getitem__, reverse=True)[:_HEAVIEST]
         listed = ", ".join(f"{name} {parts[name]:.0f}" for name in heaviest)
         _say(f"{module} {times[module]:.0f} ms ({listed})")
 

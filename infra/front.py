@@ -25,15 +25,15 @@ from infra.checks import acknowledge
 from infra.network import FRONT_PORT, PRIVATE, Network, gate_ports, put_after
 from infra.watched import FIVE_MINUTES
 
-CPU, MEMORY_MB = 1024, 2048
-MARGIN_S = 60
+CPU, _MEMORY_MB = 1024, 2048
+_MARGIN_S = 60
 """Beyond the longest deadline, for answers that end at it."""
-DRAIN_MAX_S = 3600
-BUSY_PERCENT = 50
+_DRAIN_MAX_S = 3600
+_BUSY_PERCENT = 50
 """Tasks are added while the fronts use more than this of their CPU. The other half is for bursts until they serve."""
 
-ACKNOWLEDGED_TASK = {"AwsSolutions-ECS2": "The variables name resources; the secret is read from Secrets Manager."}
-ACKNOWLEDGED_BALANCER = {
+_ACKNOWLEDGED_TASK = {"AwsSolutions-ECS2": "The variables name resources; the secret is read from Secrets Manager."}
+_ACKNOWLEDGED_BALANCER = {
     "AwsSolutions-ELB2": "Each invocation leaves a line in the fronts' log; access logs would add addresses."
 }
 
@@ -56,7 +56,7 @@ class Front(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self._deployment, self._network = deployment, network
-        self.silence_s = deployment.longest_s + MARGIN_S
+        self.silence_s = deployment.longest_s + _MARGIN_S
         task = self._task(image, role, environment, log)
         self.service = self._service(task, cluster)
         put_after(self.service, task, network)
@@ -70,7 +70,7 @@ class Front(Construct):
         )
         self.targets = self._targets()
         self._listen()
-        acknowledge(self.balancer, ACKNOWLEDGED_BALANCER)
+        acknowledge(self.balancer, _ACKNOWLEDGED_BALANCER)
         CfnOutput(Stack.of(self), "OpenAiBaseUrl", value=self._base_url(), description="base_url for any OpenAI SDK")
 
     def _task(
@@ -80,7 +80,7 @@ class Front(Construct):
             self,
             "Task",
             cpu=CPU,
-            memory_limit_mib=MEMORY_MB,
+            memory_limit_mib=_MEMORY_MB,
             task_role=role,
             runtime_platform=ecs.RuntimePlatform(
                 cpu_architecture=ecs.CpuArchitecture.ARM64, operating_system_family=ecs.OperatingSystemFamily.LINUX
@@ -98,7 +98,7 @@ class Front(Construct):
             gate = ["dispatcher", "--host", "0.0.0.0", "--port", f"{port}"]  # noqa: S104
             add(f"gate-{pool}", gate, {**environment, "HEADGATE_POOL": pool}, port=port)
         add("batches", batches, environment)
-        acknowledge(task, ACKNOWLEDGED_TASK)
+        acknowledge(task, _ACKNOWLEDGED_TASK)
         reason = "ECR's GetAuthorizationToken cannot be limited to a resource."
         acknowledge(task.obtain_execution_role(), {"AwsSolutions-IAM5[Resource::*]": reason})
         return task
@@ -123,7 +123,7 @@ class Front(Construct):
         scaling.scale_on_cpu_utilization(
             "Cpu",
             policy_name=f"{Stack.of(self).stack_name}-front-cpu",
-            target_utilization_percent=BUSY_PERCENT,
+            target_utilization_percent=_BUSY_PERCENT,
             scale_in_cooldown=Duration.minutes(5),
         )
         return service
@@ -140,7 +140,7 @@ class Front(Construct):
             port=FRONT_PORT,
             protocol=elb.ApplicationProtocol.HTTP,
             targets=[self.service.load_balancer_target(container_name="front", container_port=FRONT_PORT)],
-            deregistration_delay=Duration.seconds(min(self.silence_s, DRAIN_MAX_S)),
+            deregistration_delay=Duration.seconds(min(self.silence_s, _DRAIN_MAX_S)),
             health_check=elb.HealthCheck(path="/health", interval=Duration.seconds(10), timeout=Duration.seconds(5)),
             load_balancing_algorithm_type=elb.TargetGroupLoadBalancingAlgorithmType.LEAST_OUTSTANDING_REQUESTS,
         )
@@ -204,7 +204,7 @@ def _add_container(
         logging=ecs.LogDrivers.aws_logs(stream_prefix=name, log_group=log),
         readonly_root_filesystem=True,
         port_mappings=[] if port is None else [ecs.PortMapping(container_port=port)],
-        stop_timeout=Duration.seconds(MARGIN_S),
+        stop_timeout=Duration.seconds(_MARGIN_S),
         health_check=health_check,
     )
     container.add_mount_points(

@@ -36,21 +36,21 @@ from infra.roles import (
 from infra.state import ExecutionQueue, StateTable
 
 RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
-LONGEST = Duration.minutes(15)
+_LONGEST = Duration.minutes(15)
 """The longest timeout that Lambda allows, and the longest deadline of an invocation (dispatcher/settings/config.py)."""
-EVENT_AGE = Duration.hours(1)
-"""How long Lambda keeps an Event invocation. While a pool starts its first worker, an attempt may last LONGEST and find
-none; then there are two more, a minute and two minutes later."""
-LIVE = "live"
+_EVENT_AGE = Duration.hours(1)
+"""How long Lambda keeps an Event invocation. While a pool starts its first worker, an attempt may last _LONGEST and
+find none; then there are two more, a minute and two minutes later."""
+_LIVE = "live"
 """The alias by which tenants invoke a function, as in `headgate-invoke:live`."""
-WEB_ADAPTER_ACCOUNT, WEB_ADAPTER_LAYER = "753240598075", "LambdaAdapterLayerArm64:27"
+_WEB_ADAPTER_ACCOUNT, _WEB_ADAPTER_LAYER = "753240598075", "LambdaAdapterLayerArm64:27"
 """AWS's Lambda Web Adapter 1.0.0 in the commercial regions. The regions in China use other accounts."""
-FRONT_PORT = "8080"
-WAITING_MAX = 10
+_FRONT_PORT = "8080"
+_WAITING_MAX = 10
 """Beside a front in Lambda: calls of one tenant that wait, each in an execution. An account has 1,000: 100 for detached
 calls, about 400 for streams that workers answer, and 500 for the waiting calls of 50 tenants. Without this bound, one
 tenant's queue (1,000) would take them all."""
-EXECUTIONS_MAX = 100
+_EXECUTIONS_MAX = 100
 """Detached executions that run at once. Below the account's 1,000, so that waiting callers get functions too."""
 
 
@@ -68,19 +68,19 @@ class Spec:
     recurs: bool = False
 
 
-INVOKE = Spec("invoke", "functions.invoke.handler.handler", LONGEST, 512)
-RESULT = Spec("result", "functions.result.handler.handler", Duration.seconds(30), 512)
-EXECUTE = Spec("execute", "functions.execute.handler.handler", LONGEST, 512, recurs=True)
-SWEEP = Spec("sweep", "functions.sweep.handler.handler", Duration.minutes(1), 512)
-ADMIN = Spec("admin", "functions.admin.handler.handler", Duration.seconds(30), 512)
-FRONT = Spec("front", "run.sh", LONGEST, 1024)
+_INVOKE = Spec("invoke", "functions.invoke.handler.handler", _LONGEST, 512)
+_RESULT = Spec("result", "functions.result.handler.handler", Duration.seconds(30), 512)
+EXECUTE = Spec("execute", "functions.execute.handler.handler", _LONGEST, 512, recurs=True)
+_SWEEP = Spec("sweep", "functions.sweep.handler.handler", Duration.minutes(1), 512)
+_ADMIN = Spec("admin", "functions.admin.handler.handler", Duration.seconds(30), 512)
+_FRONT = Spec("front", "run.sh", _LONGEST, 1024)
 
 
-BESIDE_THE_GATE = {
-    INVOKE.name: (partitions.ACCEPTED,),
+_BESIDE_THE_GATE = {
+    _INVOKE.name: (partitions.ACCEPTED,),
     EXECUTE.name: (partitions.EXECUTED,),
-    SWEEP.name: (partitions.EXECUTED,),
-    FRONT.name: (partitions.ACCEPTED, partitions.HTTP),
+    _SWEEP.name: (partitions.EXECUTED,),
+    _FRONT.name: (partitions.ACCEPTED, partitions.HTTP),
 }
 """What these functions do with the table beside what each process does that may decide."""
 
@@ -111,21 +111,21 @@ class Functions(Construct):
         self._logs: dict[str, logs.LogGroup] = {}
         self._roles: dict[str, iam.Role] = {}
         self.invoke, self.execute, self.sweep = (
-            self._gate_function(spec, state, execution) for spec in (INVOKE, EXECUTE, SWEEP)
+            self._gate_function(spec, state, execution) for spec in (_INVOKE, EXECUTE, _SWEEP)
         )
-        self.result, result_role = self._function(RESULT)
+        self.result, result_role = self._function(_RESULT)
         allow_result(result_role, state)
-        self.admin, admin_role = self._function(ADMIN)
+        self.admin, admin_role = self._function(_ADMIN)
         allow_admin(admin_role, state)
         self.front: lambda_.Function | None = None
         self.front_log: logs.LogGroup | None = None
         if deployment.front == "lambda":
-            self.front = self._gate_function(FRONT, state, execution)
-            self.front_log = self._logs[FRONT.name]
-            allow_operator_page(self._roles[FRONT.name], state)
+            self.front = self._gate_function(_FRONT, state, execution)
+            self.front_log = self._logs[_FRONT.name]
+            allow_operator_page(self._roles[_FRONT.name], state)
             self.front.add_environment("HEADGATE_OPERATOR_TOKEN_ARN", state.operator_token.secret_arn)
             self._serve_http(self.front)
-        self._for_tenants = [self._live(INVOKE, self.invoke), self._live(RESULT, self.result)]
+        self._for_tenants = [self._live(_INVOKE, self.invoke), self._live(_RESULT, self.result)]
         self._allow_invokers()
         invoker_policy(self, "InvokerPolicy", self._for_tenants, "the roles of tenants' programs")
         invoker_policy(self, "AdministratorPolicy", [self.admin], "administrators of tenants")
@@ -143,11 +143,11 @@ class Functions(Construct):
         for name, role in self._roles.items():
             if name != EXECUTE.name:
                 allow_scaling(role, service_arns)
-        allow_task_protection(self._roles[SWEEP.name], clusters)
+        allow_task_protection(self._roles[_SWEEP.name], clusters)
 
     def _gate_function(self, spec: Spec, state: StateTable, execution: ExecutionQueue) -> lambda_.Function:
         function, role = self._function(spec, self._network)
-        allow_gate(role, state, execution.queue, *BESIDE_THE_GATE[spec.name])
+        allow_gate(role, state, execution.queue, *_BESIDE_THE_GATE[spec.name])
         allow_network(role)
         for name, value in self._traces.items():
             function.add_environment(name, value)
@@ -160,7 +160,7 @@ class Functions(Construct):
         """Make a function and its role. `network`: where it reaches gate processes and workers, if it needs them."""
         title = spec.name.capitalize()
         log = self._logs[spec.name] = log_group(self, f"{title}Log", self._deployment)
-        worker_secret = None if spec is ADMIN else self._worker_secret
+        worker_secret = None if spec is _ADMIN else self._worker_secret
         role = function_role(self, f"{title}Role", log_group=log, worker_secret=worker_secret)
         function = lambda_.Function(
             self,
@@ -187,14 +187,14 @@ class Functions(Construct):
     def _serve_http(self, front: lambda_.Function) -> None:
         """Add the Lambda Web Adapter, because the managed Python runtime does not stream. The adapter runs the ASGI app
         as a server and streams its answers."""
-        arn = f"arn:{Aws.PARTITION}:lambda:{Aws.REGION}:{WEB_ADAPTER_ACCOUNT}:layer:{WEB_ADAPTER_LAYER}"
+        arn = f"arn:{Aws.PARTITION}:lambda:{Aws.REGION}:{_WEB_ADAPTER_ACCOUNT}:layer:{_WEB_ADAPTER_LAYER}"
         front.add_layers(lambda_.LayerVersion.from_layer_version_arn(self, "WebAdapter", arn))
         front.add_environment("AWS_LAMBDA_EXEC_WRAPPER", "/opt/bootstrap")
         front.add_environment("AWS_LWA_INVOKE_MODE", "response_stream")
-        front.add_environment("AWS_LWA_PORT", FRONT_PORT)
+        front.add_environment("AWS_LWA_PORT", _FRONT_PORT)
         front.add_environment("HEADGATE_FRONT", "lambda")
         for function in (front, self.invoke):
-            function.add_environment("HEADGATE_LIMITS", json.dumps({"waiting_executions_max": WAITING_MAX}))
+            function.add_environment("HEADGATE_LIMITS", json.dumps({"waiting_executions_max": _WAITING_MAX}))
         front.add_environment("AWS_LWA_READINESS_CHECK_PATH", "/health")
 
     def _live(self, spec: Spec, function: lambda_.Function) -> lambda_.Alias:
@@ -206,8 +206,8 @@ class Functions(Construct):
         answers that it does not know them.
         """
         title = f"{spec.name.capitalize()}Live"
-        alias = lambda_.Alias(self, title, alias_name=LIVE, version=function.current_version)
-        alias.configure_async_invoke(retry_attempts=2, max_event_age=EVENT_AGE)
+        alias = lambda_.Alias(self, title, alias_name=_LIVE, version=function.current_version)
+        alias.configure_async_invoke(retry_attempts=2, max_event_age=_EVENT_AGE)
         return alias
 
     def _allow_invokers(self) -> None:
@@ -221,7 +221,7 @@ class Functions(Construct):
         # message. The chain is as long as the backlog. Lambda would stop it after 16 executions; RecursiveLoop.ALLOW
         # prevents that. Each of its executions is an invocation that was charged.
         source = event_sources.SqsEventSource(
-            execution.queue, batch_size=1, report_batch_item_failures=True, max_concurrency=EXECUTIONS_MAX
+            execution.queue, batch_size=1, report_batch_item_failures=True, max_concurrency=_EXECUTIONS_MAX
         )
         self.execute.add_event_source(source)
 

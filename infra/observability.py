@@ -28,7 +28,7 @@ TENANTS = [
 """The tenants with the most output tokens (CloudWatch Logs Insights)."""
 
 
-DISTURBED = (
+_DISTURBED = (
     *("preempted_swap", "preempted_recompute", "preempted_drop", "preempted_natively"),
     *("aged", "shed", "deadlines_missed", "failed_on_worker", "engine_restarts", "model_swaps", "model_swaps_failed"),
 )
@@ -56,7 +56,7 @@ class Observability(Construct):
         CfnOutput(
             Stack.of(self), "AlarmTopic", value=self.alarms.topic_arn, description="Subscribe to it to receive alarms"
         )
-        add_alarms(self, watched, self.alarms)
+        _add_alarms(self, watched, self.alarms)
         self._dashboard(watched)
 
     def _dashboard(self, watched: Watched) -> None:
@@ -80,7 +80,7 @@ class Observability(Construct):
         board.add_widgets(
             _by_model(own, "Output tokens per second", ("output_tokens_generated",), "Sum", per_second=True),
             _by_model(own, "KV cache in use, largest (%)", ("kv_use",), "Maximum"),
-            _by_model(own, "Preempted, shed, late and failed", DISTURBED, "Sum"),
+            _by_model(own, "Preempted, shed, late and failed", _DISTURBED, "Sum"),
         )
         board.add_widgets(
             _graph("Sweep", [own.metric("ticks")]),
@@ -147,19 +147,19 @@ def _graph(title: str, metrics: Sequence[cloudwatch.IMetric]) -> cloudwatch.Grap
     return cloudwatch.GraphWidget(title=title, left=list(metrics), width=8)
 
 
-RUNBOOKS = "docs/operations.md"
-BACKLOG_AGE_MAX_S = 300
-OVERDUE_MAX_S = 60
-FAILED_MIN, FAILED_MAX_PERCENT = 5, 1
+_RUNBOOKS = "docs/operations.md"
+_BACKLOG_AGE_MAX_S = 300
+_OVERDUE_MAX_S = 60
+_FAILED_MIN, _FAILED_MAX_PERCENT = 5, 1
 """Requests fail if so many fail in five minutes, and if they are more than this part of all that ended."""
-STARTING_PERIODS = 4
+_STARTING_PERIODS = 4
 """The number of periods of five minutes in which 503 is the right answer of a pool that had no worker and starts a
 worker."""
-MISSING_MINUTES = 20
+_MISSING_MINUTES = 20
 """Workers may be missing for so long: an instance starts and a model loads in less."""
 
 
-def add_alarms(scope: Construct, watched: Watched, topic: sns.Topic) -> None:
+def _add_alarms(scope: Construct, watched: Watched, topic: sns.Topic) -> None:
     """Add all alarms. Each publishes to the topic when it begins, and when it ends.
 
     A pool's alarms are in a scope of its name, so that their names contain it.
@@ -185,7 +185,7 @@ def _watch_functions(alarms: _Alarms, watched: Watched) -> None:
     dead = watched.dead_letters.metric_approximate_number_of_messages_visible(period=MINUTE)
     alarms.above("DeadLetters", dead, 0, "A detached execution could not be started five times.")
     age = watched.queue.metric_approximate_age_of_oldest_message(period=MINUTE)
-    alarms.above("ExecutionsLate", age, BACKLOG_AGE_MAX_S, "Dispatched invocations wait to start.")
+    alarms.above("ExecutionsLate", age, _BACKLOG_AGE_MAX_S, "Dispatched invocations wait to start.")
     dropped = watched.invoke.metric("AsyncEventsDropped", statistic="Sum", period=FIVE_MINUTES)
     alarms.above("EventsDropped", dropped, 0, "Lambda dropped Event invokes before they reached the gate.")
     throttles = [each.metric_throttles(period=FIVE_MINUTES) for each in watched.functions]
@@ -194,7 +194,7 @@ def _watch_functions(alarms: _Alarms, watched: Watched) -> None:
 
 
 def _watch_http(alarms: _Alarms, watched: Watched) -> None:
-    periods = STARTING_PERIODS if any(pool.sleeps for pool in watched.pools) else 1
+    periods = _STARTING_PERIODS if any(pool.sleeps for pool in watched.pools) else 1
     alarms.above("HttpFails", watched.http_errors, 5, "The HTTP interface answers 5xx.", periods=periods)
     if watched.healthy_fronts is not None:
         alarms.below("NoFront", watched.healthy_fronts, 1, "No front is healthy: no request is answered.")
@@ -204,20 +204,20 @@ def _watch_http(alarms: _Alarms, watched: Watched) -> None:
 
 def _watch_requests(alarms: _Alarms, pool: WatchedPool, own: OwnMetrics) -> None:
     overdue = own.metric("overdue_s", "Maximum", pool=pool.name)
-    alarms.above("LogStands", overdue, OVERDUE_MAX_S, "A decision is due and the log does not have it.", periods=2)
+    alarms.above("LogStands", overdue, _OVERDUE_MAX_S, "A decision is due and the log does not have it.", periods=2)
     failed = _failed_percent(own, pool.name)
-    alarms.above("RequestsFail", failed, FAILED_MAX_PERCENT, "Accepted requests fail, whole or in a stream.")
+    alarms.above("RequestsFail", failed, _FAILED_MAX_PERCENT, "Accepted requests fail, whole or in a stream.")
     waits = [own.metric("oldest_wait_s", "Maximum", pool=pool.name, tier=tier) for tier in TIERS]
     oldest = total("oldest wait (s)", waits, prefix="w", combined="MAX", period=MINUTE)
     alarms.above("WaitsLong", oldest, pool.deadline_s / 2, "A request has waited for half of its time.", periods=3)
 
 
 def _failed_percent(own: OwnMetrics, pool: str) -> cloudwatch.MathExpression:
-    """Return the failed part of the requests that ended in five minutes, in percent; 0 below FAILED_MIN failures."""
+    """Return the failed part of the requests that ended in five minutes, in percent; 0 below _FAILED_MIN failures."""
     failures = [own.metric("failed", "Sum", period=FIVE_MINUTES, pool=pool, tier=tier) for tier in TIERS]
     ends = [own.metric("failed", "SampleCount", period=FIVE_MINUTES, pool=pool, tier=tier) for tier in TIERS]
     return cloudwatch.MathExpression(
-        expression=f"IF(failed >= {FAILED_MIN}, 100 * failed / ended, 0)",
+        expression=f"IF(failed >= {_FAILED_MIN}, 100 * failed / ended, 0)",
         using_metrics={"failed": total("failed", failures, prefix="f"), "ended": total("ended", ends, prefix="e")},
         label="failed (%)",
         period=FIVE_MINUTES,
@@ -240,8 +240,8 @@ def _watch_workers(alarms: _Alarms, pool: WatchedPool, own: OwnMetrics) -> None:
         label="workers missing",
         period=MINUTE,
     )
-    meaning = f"Fewer workers serve than the load needs, for {MISSING_MINUTES} minutes."
-    alarms.above("WorkersMissing", missing, 0, meaning, periods=MISSING_MINUTES)
+    meaning = f"Fewer workers serve than the load needs, for {_MISSING_MINUTES} minutes."
+    alarms.above("WorkersMissing", missing, 0, meaning, periods=_MISSING_MINUTES)
     restarts = own.metric("engine_restarts", "Sum", period=FIVE_MINUTES, pool=pool.name, model=pool.model)
     alarms.above("EnginesFail", restarts, 0, "An engine fails again and again, and is started again.", periods=3)
 
@@ -291,7 +291,7 @@ class _Alarms:
             self._scope,
             name,
             metric=metric,
-            alarm_description=f"{self._of_pool}{meaning} What to do: {RUNBOOKS}#{name.lower()}",
+            alarm_description=f"{self._of_pool}{meaning} What to do: {_RUNBOOKS}#{name.lower()}",
             threshold=threshold,
             evaluation_periods=periods,
             comparison_operator=comparison,

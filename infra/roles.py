@@ -25,7 +25,7 @@ from infra.state import StateTable
 
 Conditions = dict[str, dict[str, list[str] | str]]
 
-NETWORK_INTERFACES = [
+_NETWORK_INTERFACES = [
     *(
         "ec2:CreateNetworkInterface",
         "ec2:DescribeNetworkInterfaces",
@@ -34,7 +34,7 @@ NETWORK_INTERFACES = [
     ),
     *("ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"),
 ]
-TRACES = ["xray:PutSpans", "xray:PutSpansForIndexing", "xray:PutTraceSegments"]
+_TRACES = ["xray:PutSpans", "xray:PutSpansForIndexing", "xray:PutTraceSegments"]
 """What X-Ray's OTLP endpoint checks. AWS knows no resource for them."""
 
 
@@ -60,13 +60,13 @@ def task_role(scope: Construct, construct_id: str, *, worker_secret: secretsmana
 
 def allow_traces(role: iam.Role) -> None:
     """Allow to send spans to X-Ray."""
-    _allow(role, TRACES, ["*"])
+    _allow(role, _TRACES, ["*"])
     acknowledge(role, {"AwsSolutions-IAM5[Resource::*]": "X-Ray's actions cannot be limited to a resource."})
 
 
 def allow_network(role: iam.Role) -> None:
     """Allow Lambda to connect the function's sandboxes to the VPC. These actions cannot be limited to a resource."""
-    _allow(role, NETWORK_INTERFACES, ["*"])
+    _allow(role, _NETWORK_INTERFACES, ["*"])
 
 
 def allow_batches(role: iam.Role, state: StateTable) -> None:

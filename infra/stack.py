@@ -212,12 +212,12 @@ class HeadgateStack(Stack):
         deadline_s = pool.deadline_s or self._deployment.deadline_s
         if not pool.model_name:
             none = f"none: pools.{name} of headgate.yaml has no model"
-            CfnOutput(self, f"Workers{construct_name(name)}", value=none, description=f"The workers of pool {name}")
+            CfnOutput(self, f"Workers{_construct_name(name)}", value=none, description=f"The workers of pool {name}")
             return WatchedPool(name, deadline_s)
         return self._fleet(name, pool, deadline_s, root)
 
     def _fleet(self, name: str, pool: Pool, deadline_s: int, root: Path) -> WatchedPool:
-        title = construct_name(name)
+        title = _construct_name(name)
         role = self._task_role(f"{title}WorkerRole")
         allow_worker(role, self._state, self._execution.queue, name)
         common: dict[str, Any] = {
@@ -250,7 +250,7 @@ class HeadgateStack(Stack):
         )
 
 
-def construct_name(pool: str) -> str:
+def _construct_name(pool: str) -> str:
     """Return the pool's name as a part of a construct's id."""
     return "".join(part.capitalize() for part in pool.split("-"))
 
@@ -261,4 +261,4 @@ def _fleet_title(name: str, pool: Pool) -> str:
     Managed Instances have other ids than an Auto Scaling group: if a pool changes between them, the new fleet is made
     first, and then the old one is deleted whole.
     """
-    return construct_name(name) + ("Managed" if pool.capacity == "managed_instances" else "")
+    return _construct_name(name) + ("Managed" if pool.capacity == "managed_instances" else "")

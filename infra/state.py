@@ -22,11 +22,11 @@ from constructs import Construct
 
 from infra.checks import acknowledge
 
-PARTITION, SORT, EXPIRY = "pk", "sk", "ttl"
-SECRET_CHARS = 48
-FILES_KEPT = Duration.days(31)
+_PARTITION, _SORT, _EXPIRY = "pk", "sk", "ttl"
+_SECRET_CHARS = 48
+_FILES_KEPT = Duration.days(31)
 """A day longer than the gate keeps a file (`files_kept_s` in dispatcher/settings/config.py)."""
-KEPT = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+_KEPT = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
 """RetainExceptOnCreate: deletion of the stack keeps the resource. If the stack's creation fails, its rollback removes
 the resource, which is still empty."""
 
@@ -41,10 +41,10 @@ class StateTable(Construct):
         self.table = dynamodb.Table(
             self,
             "Table",
-            partition_key=dynamodb.Attribute(name=PARTITION, type=dynamodb.AttributeType.STRING),
-            sort_key=dynamodb.Attribute(name=SORT, type=dynamodb.AttributeType.STRING),
+            partition_key=dynamodb.Attribute(name=_PARTITION, type=dynamodb.AttributeType.STRING),
+            sort_key=dynamodb.Attribute(name=_SORT, type=dynamodb.AttributeType.STRING),
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
-            time_to_live_attribute=EXPIRY,
+            time_to_live_attribute=_EXPIRY,
             # The table holds prompts and answers. AWS's key of this account: its use is in CloudTrail, and it needs no
             # operation.
             encryption=dynamodb.TableEncryption.AWS_MANAGED,
@@ -55,7 +55,7 @@ class StateTable(Construct):
             # table had to be unprotected by hand. Instead no role of this stack may delete the table, and DynamoDB
             # keeps a backup of a deleted table with point-in-time recovery for 35 days.
             deletion_protection=False,
-            removal_policy=KEPT,
+            removal_policy=_KEPT,
         )
         self.files = s3.Bucket(
             self,
@@ -64,9 +64,9 @@ class StateTable(Construct):
             encryption=s3.BucketEncryption.S3_MANAGED,
             enforce_ssl=True,
             lifecycle_rules=[
-                s3.LifecycleRule(expiration=FILES_KEPT, abort_incomplete_multipart_upload_after=Duration.days(1))
+                s3.LifecycleRule(expiration=_FILES_KEPT, abort_incomplete_multipart_upload_after=Duration.days(1))
             ],
-            removal_policy=KEPT,
+            removal_policy=_KEPT,
         )
         reason = "The gate alone reads and writes the bucket, for a tenant and a file that its log names."
         acknowledge(self.files, {"AwsSolutions-S1": reason})
@@ -88,7 +88,7 @@ class StateTable(Construct):
             construct_id,
             description=description,
             generate_secret_string=secretsmanager.SecretStringGenerator(
-                password_length=SECRET_CHARS, exclude_punctuation=True
+                password_length=_SECRET_CHARS, exclude_punctuation=True
             ),
             removal_policy=RemovalPolicy.DESTROY,
         )
@@ -96,9 +96,9 @@ class StateTable(Construct):
         return secret
 
 
-VISIBILITY_FACTOR = 6
+_VISIBILITY_FACTOR = 6
 """AWS's advice for Lambda: a message must not reappear while a throttled function still retries it."""
-RECEIVES_MAX = 5
+_RECEIVES_MAX = 5
 """More than the three attempts of an invocation, because a throttled receive counts too."""
 
 
@@ -120,6 +120,6 @@ class ExecutionQueue(Construct):
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=True,
             retention_period=Duration.days(1),
-            visibility_timeout=Duration.seconds(VISIBILITY_FACTOR * consumer_timeout.to_seconds()),
-            dead_letter_queue=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=RECEIVES_MAX),
+            visibility_timeout=Duration.seconds(_VISIBILITY_FACTOR * consumer_timeout.to_seconds()),
+            dead_letter_queue=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=_RECEIVES_MAX),
         )

@@ -25,7 +25,7 @@ from dispatcher.model.fleet import Capability
 TOOLS_NEED = (Capability.TOOLS,)
 NAME = Field(Kind.PASSED, Text(NAME_CHARS_MAX, 1), required=True)
 NO_FIELDS = FieldTable("", {})
-ONLY_FUNCTIONS = "Define a tool with the type `function`."
+_ONLY_FUNCTIONS = "Define a tool with the type `function`."
 
 FUNCTION = FieldTable(
     "function of a tool",
@@ -68,8 +68,8 @@ TOOL_CALL = FieldTable(
         "cache_control": ANTHROPIC,
     },
 )
-TOOL_CALLS = Items(
-    Tagged("type", {"function": Form(TOOL_CALL), "custom": Form(NO_FIELDS, refused=ONLY_FUNCTIONS)}, usual="function"),
+_TOOL_CALLS = Items(
+    Tagged("type", {"function": Form(TOOL_CALL), "custom": Form(NO_FIELDS, refused=_ONLY_FUNCTIONS)}, usual="function"),
     TOOL_CALLS_MAX,
 )
 
@@ -78,7 +78,7 @@ TOOLS: Mapping[str, Field] = {
         Kind.BOUNDED,
         Items(
             Tagged(
-                "type", {"function": Form(TOOL), "custom": Form(NO_FIELDS, refused=ONLY_FUNCTIONS)}, usual="function"
+                "type", {"function": Form(TOOL), "custom": Form(NO_FIELDS, refused=_ONLY_FUNCTIONS)}, usual="function"
             ),
             TOOLS_MAX,
         ),
@@ -96,7 +96,7 @@ TOOLS: Mapping[str, Field] = {
                     {
                         "function": Form(NAMED_TOOL),
                         "allowed_tools": Form(NO_FIELDS, refused="Send only these tools in `tools`."),
-                        "custom": Form(NO_FIELDS, refused=ONLY_FUNCTIONS),
+                        "custom": Form(NO_FIELDS, refused=_ONLY_FUNCTIONS),
                     },
                 ),
             }
@@ -184,7 +184,7 @@ ASSISTANT = FieldTable(
     {
         "content": Field(Kind.BOUNDED, _WRITTEN, "Without content, the message has the empty text.", neutral=([],)),
         "name": _NAME,
-        "tool_calls": Field(Kind.BOUNDED, TOOL_CALLS, neutral=([],), capability=TOOLS_NEED),
+        "tool_calls": Field(Kind.BOUNDED, _TOOL_CALLS, neutral=([],), capability=TOOLS_NEED),
         "reasoning": _REASONING,
         "reasoning_content": _REASONING,
         "refusal": _REASONING,
@@ -217,7 +217,7 @@ MESSAGE = Tagged(
 MESSAGES = Items(MESSAGE, MESSAGES_MAX, 1)
 
 
-STRUCTURED_NEED = (Capability.STRUCTURED,)
+_STRUCTURED_NEED = (Capability.STRUCTURED,)
 
 JSON_SCHEMA = FieldTable(
     "json_schema",
@@ -263,8 +263,8 @@ FORMATS: Mapping[str, Field] = {
             "type",
             {
                 "text": Form(NO_FIELDS),
-                "json_object": Form(NO_FIELDS, STRUCTURED_NEED),
-                "json_schema": Form(JSON_SCHEMA_FORMAT, STRUCTURED_NEED),
+                "json_object": Form(NO_FIELDS, _STRUCTURED_NEED),
+                "json_schema": Form(JSON_SCHEMA_FORMAT, _STRUCTURED_NEED),
                 "structural_tag": Form(STRUCTURAL_TAG, VLLM),
             },
         ),

@@ -102,12 +102,12 @@ SERVED_BY_OPENAI: Mapping[str, Field] = {
 }
 
 
-SAMPLING = (Capability.SAMPLING,)
+_SAMPLING = (Capability.SAMPLING,)
 VLLM = (Capability.VLLM,)
-THINKING = (Capability.VLLM, Capability.REASONING)
+_THINKING = (Capability.VLLM, Capability.REASONING)
 LOGPROBS = (Capability.LOGPROBS,)
-LENGTH = (Capability.VLLM, Capability.LENGTH)
-TOKEN_IDS = TokenIds(TOKEN_IDS_MAX)
+_LENGTH = (Capability.VLLM, Capability.LENGTH)
+_TOKEN_IDS = TokenIds(TOKEN_IDS_MAX)
 
 STREAM_OPTIONS = FieldTable(
     "stream_options",
@@ -152,25 +152,25 @@ COMMON: Mapping[str, Field] = {
     ),
     "seed": Field(Kind.PASSED, Whole(-SEED_MAX, SEED_MAX)),
     "temperature": Field(Kind.PASSED, Number(0, 2)),
-    "top_p": Field(Kind.PASSED, Number(0, 1, above=True), usual=(1,), capability=SAMPLING),
-    "top_k": Field(Kind.PASSED, Whole(-1, TOKEN_ID_MAX), usual=(-1, 0), capability=SAMPLING),
-    "min_p": Field(Kind.PASSED, Number(0, 1), usual=(0,), capability=SAMPLING),
-    "presence_penalty": Field(Kind.PASSED, Number(-2, 2), neutral=(0,), capability=SAMPLING),
-    "frequency_penalty": Field(Kind.PASSED, Number(-2, 2), neutral=(0,), capability=SAMPLING),
-    "repetition_penalty": Field(Kind.PASSED, Number(0, 10, above=True), usual=(1,), capability=SAMPLING),
+    "top_p": Field(Kind.PASSED, Number(0, 1, above=True), usual=(1,), capability=_SAMPLING),
+    "top_k": Field(Kind.PASSED, Whole(-1, TOKEN_ID_MAX), usual=(-1, 0), capability=_SAMPLING),
+    "min_p": Field(Kind.PASSED, Number(0, 1), usual=(0,), capability=_SAMPLING),
+    "presence_penalty": Field(Kind.PASSED, Number(-2, 2), neutral=(0,), capability=_SAMPLING),
+    "frequency_penalty": Field(Kind.PASSED, Number(-2, 2), neutral=(0,), capability=_SAMPLING),
+    "repetition_penalty": Field(Kind.PASSED, Number(0, 10, above=True), usual=(1,), capability=_SAMPLING),
     "logit_bias": Field(
         Kind.BOUNDED,
         Entries(Number(-100, 100), TOKEN_IDS_MAX, Text(10, 1, r"[0-9]+", "a token id")),
         neutral=({},),
-        capability=SAMPLING,
+        capability=_SAMPLING,
     ),
 }
 
 VLLM_SAMPLING: Mapping[str, Field] = {
-    "ignore_eos": Field(Kind.PASSED, Flag(), neutral=(False,), capability=LENGTH),
-    "min_tokens": Field(Kind.PASSED, Whole(0, TOKENS_MAX), neutral=(0,), capability=LENGTH),
-    "stop_token_ids": Field(Kind.BOUNDED, TOKEN_IDS, neutral=([],), capability=VLLM),
-    "allowed_token_ids": Field(Kind.BOUNDED, TOKEN_IDS, neutral=([],), capability=VLLM),
+    "ignore_eos": Field(Kind.PASSED, Flag(), neutral=(False,), capability=_LENGTH),
+    "min_tokens": Field(Kind.PASSED, Whole(0, TOKENS_MAX), neutral=(0,), capability=_LENGTH),
+    "stop_token_ids": Field(Kind.BOUNDED, _TOKEN_IDS, neutral=([],), capability=VLLM),
+    "allowed_token_ids": Field(Kind.BOUNDED, _TOKEN_IDS, neutral=([],), capability=VLLM),
     "logprob_token_ids": Field(Kind.BOUNDED, TokenIds(LOGPROBS_MAX), neutral=([],), capability=VLLM),
     "bad_words": Field(Kind.BOUNDED, Items(Text(BAD_WORD_CHARS_MAX, 1), BAD_WORDS_MAX), neutral=([],), capability=VLLM),
     "include_stop_str_in_output": Field(Kind.PASSED, Flag(), neutral=(False,), capability=VLLM),
@@ -183,7 +183,7 @@ VLLM_SAMPLING: Mapping[str, Field] = {
         Record(REPETITION_DETECTION),
         capability=VLLM,
     ),
-    "thinking_token_budget": Field(Kind.PASSED, Whole(-1, TOKENS_MAX), neutral=(-1,), capability=THINKING),
+    "thinking_token_budget": Field(Kind.PASSED, Whole(-1, TOKENS_MAX), neutral=(-1,), capability=_THINKING),
     "stream_interval": label("It makes chunks larger. The gate forwards each piece when it arrives."),
     "use_beam_search": refused("Beam search is not scheduled by the gate; use `n`.", False),
     "length_penalty": refused("It belongs to beam search.", 1),

@@ -99,7 +99,7 @@ def _is_among(value: Any, some: Iterable[Any]) -> bool:
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in some)
 
 
-NAME_CHARS_MAX = 100
+_NAME_CHARS_MAX = 100
 DROPPED_MAX = 32
 """The most unknown fields that one request may have in a pool that drops them."""
 
@@ -119,7 +119,7 @@ class Reading:
 
     def unknown(self, at: str) -> None:
         """Note an unknown field, or refuse it. Raises InvalidRequest."""
-        name = at[:NAME_CHARS_MAX]
+        name = at[:_NAME_CHARS_MAX]
         if not self.drop_unknown:
             raise InvalidRequest(f"Unknown parameter: `{name}`.", name, "unknown_parameter")
         if len(self.dropped) >= DROPPED_MAX:

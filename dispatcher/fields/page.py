@@ -39,7 +39,7 @@ PARTS: tuple[FieldTable, ...] = (
     *response_objects.OBJECTS,
 )
 """The objects inside requests that have tables of their own."""
-ROLES: Mapping[str, str] = {
+_ROLES: Mapping[str, str] = {
     role: form.refused or f"*{form.table.title}*, below" for role, form in chat_objects.MESSAGE.forms.items()
 }
 
@@ -61,7 +61,7 @@ def _lines() -> Iterator[str]:
         yield from _section(table.title, table.fields, 2)
         if table is tables.CHAT_TABLE:
             yield "The roles of a message:\n"
-            yield from (f"- `{role}`: {fields}" for role, fields in ROLES.items())
+            yield from (f"- `{role}`: {fields}" for role, fields in _ROLES.items())
             yield ""
     yield "## Objects in a request\n"
     for table in PARTS:

@@ -26,10 +26,10 @@ _BODIES = {endpoint: table.names(Kind.PASSED, Kind.BOUNDED) for endpoint, table 
 _INPUTS = {endpoint.prompt_field: endpoint for endpoint in Endpoint}
 _FORMS = ("json", "regex", "choice", "grammar", "json_object")
 PREFIX = "headgate_"
-NAMES = ("headgate_application", "headgate_stage", "headgate_interaction", "headgate_slo_class")
-STAGE_MAX = 1000
+_NAMES = ("headgate_application", "headgate_stage", "headgate_interaction", "headgate_slo_class")
+_STAGE_MAX = 1000
 _LABEL = Text(64, 1, r"[A-Za-z0-9._:-]+", "letters, digits or any of . _ : -")
-_STAGE = Whole(0, STAGE_MAX)
+_STAGE = Whole(0, _STAGE_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def parse(body: Mapping[str, Any], endpoint: Endpoint | None = None, *, drop_unk
         body = {name: value for name, value in body.items() if value is not None or name not in _INPUTS}
         endpoint = _endpoint_of(body)
     reading = Reading(drop_unknown)
-    kept = without_idle_tools(read_fields(body, TABLES[endpoint], "", reading))
+    kept = _without_idle_tools(read_fields(body, TABLES[endpoint], "", reading))
     check(kept)
     request = Request(
         model=kept["model"],
@@ -64,7 +64,7 @@ def parse(body: Mapping[str, Any], endpoint: Endpoint | None = None, *, drop_unk
         choices=kept.get("n", 1),
         stream=kept.get("stream", False),
         include_usage=kept.get("stream_options", {}).get("include_usage", False),
-        **part_of(kept.get("metadata"), reading),
+        **_part_of(kept.get("metadata"), reading),
     )
     return Parsed(request, tuple(reading.dropped))
 
@@ -98,7 +98,7 @@ def check(kept: Mapping[str, Any]) -> None:
         raise error
 
 
-def without_idle_tools(kept: dict[str, Any]) -> dict[str, Any]:
+def _without_idle_tools(kept: dict[str, Any]) -> dict[str, Any]:
     """Return the fields without those that change nothing because the request has no tools."""
     if "tools" in kept:
         return kept
@@ -153,7 +153,7 @@ class RequestPart(TypedDict, total=False):
     slo_class: str
 
 
-def part_of(metadata: Any, reading: Reading) -> RequestPart:
+def _part_of(metadata: Any, reading: Reading) -> RequestPart:
     """Return what `metadata` names. Values are texts, as in OpenAI's API; a stage may also be a number.
 
     Raises InvalidRequest.
@@ -167,7 +167,7 @@ def part_of(metadata: Any, reading: Reading) -> RequestPart:
         at = f"metadata.{name}"
         if not name.startswith(PREFIX):
             continue
-        if name not in NAMES:
+        if name not in _NAMES:
             Reading().unknown(at)
         elif value is None:
             continue

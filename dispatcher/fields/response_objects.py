@@ -24,7 +24,7 @@ _DIRECT = refused("The gate runs no programs.", {"type": "direct"})
 _FETCHED = "The gate accepts text, and images as `data:` URLs."
 
 TEXT = FieldTable("text of a response", {"text": _TEXT, "prompt_cache_breakpoint": _CACHE})
-OUTPUT_TEXT = FieldTable(
+_OUTPUT_TEXT = FieldTable(
     "output_text of a response",
     {
         "text": _TEXT,
@@ -33,8 +33,8 @@ OUTPUT_TEXT = FieldTable(
         "parsed": label("The OpenAI SDK's `parse()` adds it."),
     },
 )
-REFUSAL = FieldTable("refusal of a response", {"refusal": _TEXT})
-IMAGE = FieldTable(
+_REFUSAL = FieldTable("refusal of a response", {"refusal": _TEXT})
+_IMAGE = FieldTable(
     "input_image of a response",
     {
         "image_url": Field(Kind.BOUNDED, Text(TEXT_CHARS_MAX, 1), "A `data:` URL.", required=True),
@@ -47,14 +47,14 @@ _REFUSED_PARTS = {name: Form(NO_FIELDS, refused=_FETCHED) for name in ("input_fi
 _TEXTS = {
     "input_text": Form(TEXT),
     "text": Form(TEXT),
-    "output_text": Form(OUTPUT_TEXT),
-    "refusal": Form(REFUSAL),
+    "output_text": Form(_OUTPUT_TEXT),
+    "refusal": Form(_REFUSAL),
     **_REFUSED_PARTS,
 }
-_PARTS = Items(Tagged("type", {**_TEXTS, "input_image": Form(IMAGE)}), PARTS_MAX)
+_PARTS = Items(Tagged("type", {**_TEXTS, "input_image": Form(_IMAGE)}), PARTS_MAX)
 _OF_A_TOOL = {**_TEXTS, "input_image": Form(NO_FIELDS, refused="Only a message has images.")}
 
-MESSAGE_ITEM = FieldTable(
+_MESSAGE_ITEM = FieldTable(
     "message of a response",
     {
         "id": _ID,
@@ -64,7 +64,7 @@ MESSAGE_ITEM = FieldTable(
         "phase": label("The chat has one kind of answer."),
     },
 )
-FUNCTION_CALL = FieldTable(
+_FUNCTION_CALL = FieldTable(
     "function_call of a response",
     {
         "id": _ID,
@@ -78,7 +78,7 @@ FUNCTION_CALL = FieldTable(
         "async": refused("The model waits for each result.", False),
     },
 )
-FUNCTION_CALL_OUTPUT = FieldTable(
+_FUNCTION_CALL_OUTPUT = FieldTable(
     "function_call_output of a response",
     {
         "id": _ID,
@@ -96,7 +96,7 @@ FUNCTION_CALL_OUTPUT = FieldTable(
     },
 )
 _WRITTEN = FieldTable("part of a reasoning item", {"text": _TEXT})
-REASONING_ITEM = FieldTable(
+_REASONING_ITEM = FieldTable(
     "reasoning of a response",
     {
         "id": _ID,
@@ -106,7 +106,9 @@ REASONING_ITEM = FieldTable(
         "status": _STATUS,
     },
 )
-REFERENCE = FieldTable("item_reference of a response", {"id": Field(Kind.READ, Text(NAME_CHARS_MAX, 1), required=True)})
+_REFERENCE = FieldTable(
+    "item_reference of a response", {"id": Field(Kind.READ, Text(NAME_CHARS_MAX, 1), required=True)}
+)
 
 INPUT = Either(
     {
@@ -115,11 +117,11 @@ INPUT = Either(
             Tagged(
                 "type",
                 {
-                    "message": Form(MESSAGE_ITEM),
-                    "function_call": Form(FUNCTION_CALL),
-                    "function_call_output": Form(FUNCTION_CALL_OUTPUT),
-                    "reasoning": Form(REASONING_ITEM),
-                    "item_reference": Form(REFERENCE),
+                    "message": Form(_MESSAGE_ITEM),
+                    "function_call": Form(_FUNCTION_CALL),
+                    "function_call_output": Form(_FUNCTION_CALL_OUTPUT),
+                    "reasoning": Form(_REASONING_ITEM),
+                    "item_reference": Form(_REFERENCE),
                 },
                 usual="message",
             ),
@@ -128,7 +130,7 @@ INPUT = Either(
     }
 )
 
-RESPONSE_TOOL = FieldTable(
+_RESPONSE_TOOL = FieldTable(
     "function tool of a response",
     {
         "name": _NAME,
@@ -147,26 +149,28 @@ _NOT_OURS = (
     *("local_shell", "computer", "computer_use_preview", "apply_patch", "custom", "namespace", "tool_search"),
 )
 RESPONSE_TOOLS = Items(
-    Tagged("type", {"function": Form(RESPONSE_TOOL), **{name: Form(NO_FIELDS, refused=_HOSTED) for name in _NOT_OURS}}),
+    Tagged(
+        "type", {"function": Form(_RESPONSE_TOOL), **{name: Form(NO_FIELDS, refused=_HOSTED) for name in _NOT_OURS}}
+    ),
     TOOLS_MAX,
 )
-CHOSEN_FUNCTION = FieldTable("function of tool_choice", {"name": _NAME})
-ALLOWED_TOOLS = FieldTable(
+_CHOSEN_FUNCTION = FieldTable("function of tool_choice", {"name": _NAME})
+_ALLOWED_TOOLS = FieldTable(
     "allowed_tools of tool_choice",
     {
         "mode": Field(Kind.READ, Word(("auto", "required")), required=True),
         "tools": Field(
-            Kind.READ, Items(Tagged("type", {"function": Form(CHOSEN_FUNCTION)}), TOOLS_MAX, 1), required=True
+            Kind.READ, Items(Tagged("type", {"function": Form(_CHOSEN_FUNCTION)}), TOOLS_MAX, 1), required=True
         ),
     },
 )
 RESPONSE_TOOL_CHOICE = Either(
     {
         str: Word(("none", "auto", "required")),
-        dict: Tagged("type", {"function": Form(CHOSEN_FUNCTION), "allowed_tools": Form(ALLOWED_TOOLS)}),
+        dict: Tagged("type", {"function": Form(_CHOSEN_FUNCTION), "allowed_tools": Form(_ALLOWED_TOOLS)}),
     }
 )
-TEXT_SCHEMA = FieldTable(
+_TEXT_SCHEMA = FieldTable(
     "text.format json_schema",
     {
         "name": _NAME,
@@ -176,20 +180,20 @@ TEXT_SCHEMA = FieldTable(
     },
 )
 TEXT_FORMAT = Tagged(
-    "type", {"text": Form(NO_FIELDS), "json_object": Form(NO_FIELDS), "json_schema": Form(TEXT_SCHEMA)}
+    "type", {"text": Form(NO_FIELDS), "json_object": Form(NO_FIELDS), "json_schema": Form(_TEXT_SCHEMA)}
 )
 OBJECTS = (
-    MESSAGE_ITEM,
-    FUNCTION_CALL,
-    FUNCTION_CALL_OUTPUT,
-    REASONING_ITEM,
-    REFERENCE,
+    _MESSAGE_ITEM,
+    _FUNCTION_CALL,
+    _FUNCTION_CALL_OUTPUT,
+    _REASONING_ITEM,
+    _REFERENCE,
     TEXT,
-    OUTPUT_TEXT,
-    REFUSAL,
-    IMAGE,
-    RESPONSE_TOOL,
-    CHOSEN_FUNCTION,
-    ALLOWED_TOOLS,
-    TEXT_SCHEMA,
+    _OUTPUT_TEXT,
+    _REFUSAL,
+    _IMAGE,
+    _RESPONSE_TOOL,
+    _CHOSEN_FUNCTION,
+    _ALLOWED_TOOLS,
+    _TEXT_SCHEMA,
 )

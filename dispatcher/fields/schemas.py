@@ -32,8 +32,8 @@ from dispatcher.fields.limits import (
 )
 from dispatcher.fields.shapes import Scalar
 
-CHAIN_MAX = 100
-VISITED_MAX = 10 * NODES_MAX
+_CHAIN_MAX = 100
+_VISITED_MAX = 10 * NODES_MAX
 
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -54,7 +54,7 @@ class Schema(Scalar):
     def read(self, value: Any, at: str, reading: Reading) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise invalid(at, "a JSON schema (an object) is required")
-        nodes, objects = check_json(value, at)
+        nodes, objects = _check_json(value, at)
         keyed = [each for each in objects if not _KEYWORDS.isdisjoint(each)]
         for each in keyed:
             _check_object(each, at, reading)
@@ -82,12 +82,12 @@ class Free(Scalar):
     def read(self, value: Any, at: str, reading: Reading) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise invalid(at, "an object is required")
-        if any(key in value for key in self.refused_keys) or check_json(value, at)[0] > self.nodes:
+        if any(key in value for key in self.refused_keys) or _check_json(value, at)[0] > self.nodes:
             raise invalid(at, f"a {self.text()} is required")
         return value
 
 
-def check_json(value: Any, at: str) -> tuple[int, list[dict[str, Any]]]:
+def _check_json(value: Any, at: str) -> tuple[int, list[dict[str, Any]]]:
     """Return the number of values in `value`, and the objects among them.
 
     Raises InvalidRequest if it is too deep, or has a number that is not finite or too large for the JSON parsers behind
@@ -141,8 +141,8 @@ def _patterns(schema: dict[str, Any]) -> Iterator[str]:
 class _Sizes:
     """The size of a schema with each `$ref` replaced by its target. The size of each target is computed once.
 
-    A size above NODES_MAX is not exact. The search stops there, and after VISITED_MAX values or CHAIN_MAX references in
-    a chain, so that its time and its recursion are bounded.
+    A size above NODES_MAX is not exact. The search stops there, and after _VISITED_MAX values or _CHAIN_MAX references
+    in a chain, so that its time and its recursion are bounded.
     """
 
     root: dict[str, Any]
@@ -159,7 +159,7 @@ class _Sizes:
             level = [child for each in level for child in _children(each)]
         self.visited += nodes
         for reference, times in references.items():
-            if nodes > NODES_MAX or self.visited > VISITED_MAX:
+            if nodes > NODES_MAX or self.visited > _VISITED_MAX:
                 return NODES_MAX + 1
             nodes += times * self._target(reference)
         return nodes
@@ -168,7 +168,7 @@ class _Sizes:
         """Return the size of a reference's target. A target that contains the reference (a recursion) adds nothing."""
         if reference in self.chain:
             return 0
-        if len(self.chain) >= CHAIN_MAX:
+        if len(self.chain) >= _CHAIN_MAX:
             return NODES_MAX + 1
         if reference not in self.known:
             self.chain.add(reference)

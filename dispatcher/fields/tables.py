@@ -51,10 +51,10 @@ from dispatcher.fields.shapes import (
 from dispatcher.model.fleet import Capability
 from dispatcher.model.requests import Endpoint
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-REASONING = (Capability.REASONING,)
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_REASONING = (Capability.REASONING,)
 
-TEMPLATE_KWARGS = Field(
+_TEMPLATE_KWARGS = Field(
     Kind.BOUNDED,
     Free(1_000, ("chat_template", "tokenize")),
     "Arguments of the model's chat template, such as `enable_thinking`.",
@@ -62,7 +62,7 @@ TEMPLATE_KWARGS = Field(
     capability=VLLM,
 )
 
-CHAT_ONLY: Mapping[str, Field] = {
+_CHAT_ONLY: Mapping[str, Field] = {
     "messages": Field(Kind.BOUNDED, MESSAGES, required=True),
     "max_completion_tokens": Field(
         Kind.READ, Whole(1), "The new name of `max_tokens`. If a request has both, they must be equal."
@@ -71,15 +71,15 @@ CHAT_ONLY: Mapping[str, Field] = {
     "top_logprobs": Field(
         Kind.BOUNDED, Whole(0, LOGPROBS_MAX), "It needs `logprobs`.", neutral=(0,), capability=LOGPROBS
     ),
-    "reasoning_effort": Field(Kind.PASSED, Word(EFFORTS), capability=REASONING),
-    "include_reasoning": Field(Kind.PASSED, Flag(), neutral=(True,), capability=REASONING),
+    "reasoning_effort": Field(Kind.PASSED, Word(_EFFORTS), capability=_REASONING),
+    "include_reasoning": Field(Kind.PASSED, Flag(), neutral=(True,), capability=_REASONING),
     "store": refused("The gate stores no chats; use `POST /v1/responses`.", False),
     "modalities": refused("The gate's answers are text.", ["text"]),
     "audio": refused("The gate's answers are text."),
     "prediction": label("It makes OpenAI's servers faster, and changes no answer."),
     "verbosity": refused("Say it in the prompt.", "medium"),
     "web_search_options": refused("The gate has no search; define a tool."),
-    "chat_template_kwargs": TEMPLATE_KWARGS,
+    "chat_template_kwargs": _TEMPLATE_KWARGS,
     "documents": Field(Kind.BOUNDED, Items(Free(16), DOCUMENTS_MAX), neutral=([],), capability=VLLM),
     "echo": Field(Kind.PASSED, Flag(), neutral=(False,), capability=VLLM),
     "add_generation_prompt": Field(Kind.PASSED, Flag(), neutral=(True,), capability=VLLM),
@@ -87,15 +87,15 @@ CHAT_ONLY: Mapping[str, Field] = {
     "add_special_tokens": Field(Kind.PASSED, Flag(), neutral=(False,), capability=VLLM),
 }
 
-CHAT: Mapping[str, Field] = merged(
-    OURS, COMMON, CHAT_ONLY, TOOLS, FORMATS, VLLM_SAMPLING, PROMPT_TOKENS, RESULTS, LABELS, SERVED_BY_OPENAI, REFUSED
+_CHAT: Mapping[str, Field] = merged(
+    OURS, COMMON, _CHAT_ONLY, TOOLS, FORMATS, VLLM_SAMPLING, PROMPT_TOKENS, RESULTS, LABELS, SERVED_BY_OPENAI, REFUSED
 )
 
 
-TOKEN_IDS = (Capability.VLLM, Capability.TOKEN_IDS)
+_TOKEN_IDS = (Capability.VLLM, Capability.TOKEN_IDS)
 _ONE_PROMPT = "send one request for each prompt"
 
-COMPLETION_ONLY: Mapping[str, Field] = {
+_COMPLETION_ONLY: Mapping[str, Field] = {
     "prompt": Field(
         Kind.BOUNDED,
         Either(
@@ -104,8 +104,8 @@ COMPLETION_ONLY: Mapping[str, Field] = {
                 list: ByFirst(
                     {
                         str: (Items(Text(TEXT_CHARS_MAX), 1, 1, _ONE_PROMPT), ()),
-                        int: (TokenIds(PROMPT_TOKENS_MAX, 1), TOKEN_IDS),
-                        list: (Items(TokenIds(PROMPT_TOKENS_MAX, 1), 1, 1, _ONE_PROMPT), TOKEN_IDS),
+                        int: (TokenIds(PROMPT_TOKENS_MAX, 1), _TOKEN_IDS),
+                        list: (Items(TokenIds(PROMPT_TOKENS_MAX, 1), 1, 1, _ONE_PROMPT), _TOKEN_IDS),
                     }
                 ),
             }
@@ -119,14 +119,14 @@ COMPLETION_ONLY: Mapping[str, Field] = {
     "add_special_tokens": Field(Kind.PASSED, Flag(), neutral=(True,), capability=VLLM),
 }
 
-COMPLETION: Mapping[str, Field] = merged(
-    OURS, COMMON, COMPLETION_ONLY, FORMATS, VLLM_SAMPLING, PROMPT_TOKENS, RESULTS, LABELS, SERVED_BY_OPENAI, REFUSED
+_COMPLETION: Mapping[str, Field] = merged(
+    OURS, COMMON, _COMPLETION_ONLY, FORMATS, VLLM_SAMPLING, PROMPT_TOKENS, RESULTS, LABELS, SERVED_BY_OPENAI, REFUSED
 )
 
 
 _CHAT_INPUT = "Send the text in `input`."
 
-EMBEDDINGS_ONLY: Mapping[str, Field] = {
+_EMBEDDINGS_ONLY: Mapping[str, Field] = {
     "model": COMMON["model"],
     "metadata": COMMON["metadata"],
     "input": Field(
@@ -158,10 +158,10 @@ EMBEDDINGS_ONLY: Mapping[str, Field] = {
     "chat_template_kwargs": refused(_CHAT_INPUT, {}),
 }
 
-EMBEDDINGS: Mapping[str, Field] = merged(OURS, EMBEDDINGS_ONLY, PROMPT_TOKENS, LABELS, SERVED_BY_OPENAI, REFUSED)
+_EMBEDDINGS: Mapping[str, Field] = merged(OURS, _EMBEDDINGS_ONLY, PROMPT_TOKENS, LABELS, SERVED_BY_OPENAI, REFUSED)
 
 
-INCLUDES = ("reasoning.encrypted_content", "message.output_text.logprobs")
+_INCLUDES = ("reasoning.encrypted_content", "message.output_text.logprobs")
 _TRANSLATED = "Translated to a chat, and checked as one."
 _AS_IN_A_CHAT = ("model", "stream", "metadata", "stop", "seed", "temperature", "top_p", "top_k", "min_p")
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias")
@@ -177,7 +177,7 @@ RESPONSE_STREAM_OPTIONS = FieldTable(
 REASONING_OPTIONS = FieldTable(
     "reasoning",
     {
-        "effort": Field(Kind.READ, Word(EFFORTS), "Passed as `reasoning_effort`.", capability=REASONING),
+        "effort": Field(Kind.READ, Word(_EFFORTS), "Passed as `reasoning_effort`.", capability=_REASONING),
         "summary": label("The gate sends the reasoning as the engine writes it."),
         "generate_summary": label("The old name of `summary`."),
         "context": refused("The gate passes the items of `input`.", "auto"),
@@ -192,7 +192,7 @@ TEXT_OPTIONS = FieldTable(
     },
 )
 
-RESPONSES_ONLY: Mapping[str, Field] = {
+_RESPONSES_ONLY: Mapping[str, Field] = {
     "input": Field(Kind.READ, INPUT, _TRANSLATED),
     "instructions": Field(Kind.READ, Text(DESCRIPTION_CHARS_MAX), "Translated to a system message."),
     "max_output_tokens": Field(Kind.READ, Whole(1), "The name of `max_tokens` here."),
@@ -206,7 +206,7 @@ RESPONSES_ONLY: Mapping[str, Field] = {
     "tool_choice": Field(Kind.READ, RESPONSE_TOOL_CHOICE, _TRANSLATED),
     "parallel_tool_calls": Field(Kind.READ, Flag(), _TRANSLATED),
     "top_logprobs": Field(Kind.READ, Whole(0, LOGPROBS_MAX), neutral=(0,)),
-    "include": Field(Kind.READ, Items(Word(INCLUDES), 16), neutral=([],)),
+    "include": Field(Kind.READ, Items(Word(_INCLUDES), 16), neutral=([],)),
     "truncation": refused("Shorten `input`.", "disabled"),
     "background": refused("Send the request with the header `Idempotency-Key`, and repeat it.", False),
     "background_options": refused("It belongs to `background`."),
@@ -215,8 +215,8 @@ RESPONSES_ONLY: Mapping[str, Field] = {
     "prompt": refused("The gate stores no prompts; use `instructions` and `input`."),
     "image": refused("The gate's answers are text."),
     "access_programs": refused("It belongs to OpenAI's platform."),
-    "include_reasoning": Field(Kind.PASSED, Flag(), neutral=(True,), capability=REASONING),
-    "chat_template_kwargs": TEMPLATE_KWARGS,
+    "include_reasoning": Field(Kind.PASSED, Flag(), neutral=(True,), capability=_REASONING),
+    "chat_template_kwargs": _TEMPLATE_KWARGS,
     "enable_response_messages": refused("The gate's answer has no place for its result.", False),
     "previous_input_messages": refused("Send the items in `input`."),
 }
@@ -226,7 +226,7 @@ _SHARED = {
     for name, field in merged(COMMON, VLLM_SAMPLING, FORMATS).items()
     if name in (*_AS_IN_A_CHAT, *_PENALTIES, *_OF_VLLM)
 }
-RESPONSES: Mapping[str, Field] = merged(OURS, RESPONSES_ONLY, _SHARED, LABELS, SERVED_BY_OPENAI, REFUSED)
+_RESPONSES: Mapping[str, Field] = merged(OURS, _RESPONSES_ONLY, _SHARED, LABELS, SERVED_BY_OPENAI, REFUSED)
 
 
 RESPONSES_PATH = "/v1/responses"
@@ -237,8 +237,8 @@ BATCH_ENDPOINTS: Mapping[str, Endpoint] = {
     RESPONSES_PATH: Endpoint.CHAT,
 }
 """The paths that the lines of a batch may have, and what a line is submitted as."""
-METADATA_MAX, METADATA_KEY_CHARS_MAX, METADATA_CHARS_MAX = 16, 64, 512
-WINDOW_HOURS_MAX = 24
+_METADATA_MAX, _METADATA_KEY_CHARS_MAX, _METADATA_CHARS_MAX = 16, 64, 512
+_WINDOW_HOURS_MAX = 24
 CUSTOM_ID_CHARS_MAX = 512
 
 _KEPT = "The service keeps all files for the same time, and each file object says until when."
@@ -248,17 +248,17 @@ BATCH: Mapping[str, Field] = {
     "endpoint": Field(Kind.READ, Word(tuple(BATCH_ENDPOINTS)), "The path of all lines.", required=True),
     "completion_window": Field(
         Kind.READ,
-        Text(3, 2, r"([1-9]|1[0-9]|2[0-4])h", f"a number of hours from 1h to {WINDOW_HOURS_MAX}h"),
+        Text(3, 2, r"([1-9]|1[0-9]|2[0-4])h", f"a number of hours from 1h to {_WINDOW_HOURS_MAX}h"),
         "OpenAI knows 24h only.",
         required=True,
     ),
     "metadata": Field(
-        Kind.READ, Entries(Text(METADATA_CHARS_MAX), METADATA_MAX, Text(METADATA_KEY_CHARS_MAX, 1)), neutral=({},)
+        Kind.READ, Entries(Text(_METADATA_CHARS_MAX), _METADATA_MAX, Text(_METADATA_KEY_CHARS_MAX, 1)), neutral=({},)
     ),
     "output_expires_after": refused(_KEPT),
 }
 
-LINE: Mapping[str, Field] = {
+_LINE: Mapping[str, Field] = {
     "custom_id": Field(Kind.READ, Text(CUSTOM_ID_CHARS_MAX, 1), "Different in every line.", required=True),
     "method": Field(Kind.READ, Word(("POST",)), required=True),
     "url": Field(Kind.READ, Text(128), "The endpoint of the batch.", required=True),
@@ -273,12 +273,12 @@ def _elsewhere(own: Mapping[str, Field], other: Mapping[str, Field]) -> dict[str
     return {name: field for name, field in other.items() if name not in own and name not in _INPUTS}
 
 
-CHAT_TABLE = FieldTable("POST /v1/chat/completions", CHAT, _elsewhere(CHAT, COMPLETION))
-COMPLETION_TABLE = FieldTable("POST /v1/completions", COMPLETION, _elsewhere(COMPLETION, CHAT))
-EMBEDDINGS_TABLE = FieldTable("POST /v1/embeddings", EMBEDDINGS)
-RESPONSES_TABLE = FieldTable("POST /v1/responses", RESPONSES)
+CHAT_TABLE = FieldTable("POST /v1/chat/completions", _CHAT, _elsewhere(_CHAT, _COMPLETION))
+COMPLETION_TABLE = FieldTable("POST /v1/completions", _COMPLETION, _elsewhere(_COMPLETION, _CHAT))
+EMBEDDINGS_TABLE = FieldTable("POST /v1/embeddings", _EMBEDDINGS)
+RESPONSES_TABLE = FieldTable("POST /v1/responses", _RESPONSES)
 BATCH_TABLE = FieldTable("POST /v1/batches", BATCH)
-LINE_TABLE = FieldTable("A line of a batch's input file", LINE)
+LINE_TABLE = FieldTable("A line of a batch's input file", _LINE)
 
 TABLES: Mapping[Endpoint, FieldTable] = {
     Endpoint.CHAT: CHAT_TABLE,

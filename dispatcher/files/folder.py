@@ -15,8 +15,8 @@ from dispatcher.model.batches import UnknownFile
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock
 
-READ_BYTES = 256 * 1024
-PART = ".part"
+_READ_BYTES = 256 * 1024
+_PART = ".part"
 """The ending of a blob that is being written."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
@@ -32,7 +32,7 @@ class FolderFiles:
 
     async def write(self, name: str, parts: AsyncIterable[bytes]) -> int:
         place = self._place(name)
-        part = place.with_name(f"{place.name}.{secrets.token_hex(4)}{PART}")
+        part = place.with_name(f"{place.name}.{secrets.token_hex(4)}{_PART}")
         file = await _run(lambda: _create(part))
         size = 0
         try:
@@ -56,7 +56,7 @@ class FolderFiles:
         except FileNotFoundError:
             raise UnknownFile("The content of this file does not exist any more.") from None
         try:
-            while data := await _run(lambda at=start: os.pread(file, READ_BYTES, at)):  # type: ignore[misc]
+            while data := await _run(lambda at=start: os.pread(file, _READ_BYTES, at)):  # type: ignore[misc]
                 start += len(data)
                 yield data
         finally:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 PART_BYTES = 8 * 1024 * 1024
 """S3 accepts parts of 5 MiB and more, and at most 10,000 of them."""
-READ_BYTES = 256 * 1024
-THREADS = 8
+_READ_BYTES = 256 * 1024
+_THREADS = 8
 
 
 class S3Files:
@@ -31,7 +31,7 @@ class S3Files:
     def __init__(self, client: S3Client, bucket: str, prefix: str = "") -> None:
         """`prefix`: begins the key of every blob, for example "files/"."""
         self._client, self._bucket, self._prefix = client, bucket, prefix
-        self._threads = ThreadPoolExecutor(THREADS, "headgate-s3")
+        self._threads = ThreadPoolExecutor(_THREADS, "headgate-s3")
 
     async def write(self, name: str, parts: AsyncIterable[bytes]) -> int:
         upload: _Upload | None = None
@@ -61,7 +61,7 @@ class S3Files:
             return
         body = reply["Body"]
         try:
-            while data := await self._run(partial(body.read, READ_BYTES)):
+            while data := await self._run(partial(body.read, _READ_BYTES)):
                 yield data
         finally:
             body.close()

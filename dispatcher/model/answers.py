@@ -268,11 +268,11 @@ def _joined_items(items: list[Any]) -> list[Any]:
     return [merged(by_index[index]) for index in sorted(by_index)]
 
 
-TOO_MANY_REQUESTS = 429
-UNAVAILABLE = 503
+_TOO_MANY_REQUESTS = 429
+_UNAVAILABLE = 503
 ENGINE_OVERLOADED = "engine_overloaded"
 """The engine takes no more requests for now. It may take this one later."""
-PREEMPTED_CODES = frozenset({"preempted", "preempted_too_often"})
+_PREEMPTED_CODES = frozenset({"preempted", "preempted_too_often"})
 """The worker has not failed. A new try at once would end in the same way."""
 DEADLINE_EXCEEDED = "deadline_exceeded"
 RESULT_TOO_LARGE = "result_too_large"
@@ -280,15 +280,15 @@ RESULT_TOO_LARGE = "result_too_large"
 
 def error_of_refusal(refusal: WorkRefused) -> AnsweredError:
     """Return the error that ends the call. The refusal must be final."""
-    if refusal.code in PREEMPTED_CODES:
+    if refusal.code in _PREEMPTED_CODES:
         return Preempted(refusal.message, refusal.code, refusal.retry_after_s)
     if refusal.code == DEADLINE_EXCEEDED:
         return DeadlineExceeded()
     if refusal.code == RESULT_TOO_LARGE:
         return ServiceError(refusal.message, refusal.code)
-    if refusal.status == UNAVAILABLE and refusal.code == ENGINE_OVERLOADED:
-        return ServiceError(refusal.message, refusal.code, None, UNAVAILABLE, "server_error", refusal.retry_after_s)
-    if refusal.status == TOO_MANY_REQUESTS:
+    if refusal.status == _UNAVAILABLE and refusal.code == ENGINE_OVERLOADED:
+        return ServiceError(refusal.message, refusal.code, None, _UNAVAILABLE, "server_error", refusal.retry_after_s)
+    if refusal.status == _TOO_MANY_REQUESTS:
         return Refused(refusal.message, refusal.code, refusal.retry_after_s)
     if refusal.status >= 500:
         return WorkerFailed()
@@ -300,7 +300,7 @@ def error_body(error: AnsweredError) -> str:
     return json.dumps({**error.body_with_retry(), "status": error.status}, separators=(",", ":"))
 
 
-ANSWER_LOST = "The connection to the worker broke at the end of the answer."
+_ANSWER_LOST = "The connection to the worker broke at the end of the answer."
 
 
 def error_of_outcome(outcome: str) -> AnsweredError:
@@ -309,7 +309,7 @@ def error_of_outcome(outcome: str) -> AnsweredError:
         return DeadlineExceeded()
     if outcome == "cancelled":
         return _cancelled_error()
-    return WorkerFailed(ANSWER_LOST) if outcome == "done" else WorkerFailed()
+    return WorkerFailed(_ANSWER_LOST) if outcome == "done" else WorkerFailed()
 
 
 def answer_of_outcome(over: Over, now: float) -> StoredAnswer:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dispatcher.model.call import HEAD, CallTerms, TenantConfig, made
 from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 
-SEQUENCE_BASE = 36
+_SEQUENCE_BASE = 36
 
 
 class Accept(NamedTuple):
@@ -269,7 +269,7 @@ def call_id(process: str, sequence: int) -> str:
     """Return the id of the call with number `sequence` of a process."""
     digits, number = "", sequence
     while number:
-        number, digit = divmod(number, SEQUENCE_BASE)
+        number, digit = divmod(number, _SEQUENCE_BASE)
         digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
     return f"{process}-{digits or '0'}"
 
@@ -278,4 +278,4 @@ def call_id(process: str, sequence: int) -> str:
 def parse_call_id(call_id: str) -> tuple[str, int]:
     """Return (process, sequence). Raises ValueError."""
     process, _, sequence = call_id.rpartition("-")
-    return process, int(sequence, SEQUENCE_BASE)
+    return process, int(sequence, _SEQUENCE_BASE)

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from dispatcher.model.worker_protocol import execution_name
 
-SECRET_CHARS_MIN = 16
-SECRETS_MAX = 2
+_SECRET_CHARS_MIN = 16
+_SECRETS_MAX = 2
 
 
 class FleetSecrets:
@@ -51,10 +51,10 @@ class FleetSecrets:
 
 def _parse_secrets(text: str) -> tuple[bytes, ...]:
     secrets = tuple(part.strip().encode() for part in text.split(","))
-    if len(secrets) > SECRETS_MAX:
-        raise ValueError(f"{len(secrets)} secrets are separated by commas; at most {SECRETS_MAX} are valid at once")
-    if min(map(len, secrets)) < SECRET_CHARS_MIN:
-        raise ValueError(f"each secret must have at least {SECRET_CHARS_MIN} characters")
+    if len(secrets) > _SECRETS_MAX:
+        raise ValueError(f"{len(secrets)} secrets are separated by commas; at most {_SECRETS_MAX} are valid at once")
+    if min(map(len, secrets)) < _SECRET_CHARS_MIN:
+        raise ValueError(f"each secret must have at least {_SECRET_CHARS_MIN} characters")
     return secrets
 
 

@@ -19,7 +19,7 @@ _SCHEMAS = ("tools", "functions", "response_format", "structured_outputs")
 """Fields with JSON that the engine adds to the prompt or compiles. They count with their names and punctuation."""
 IMAGE_BYTES = 4096
 """An image counts as this many bytes of text: about a thousand tokens. The engine reports the true number."""
-TOKEN_ID_BYTES = 4
+_TOKEN_ID_BYTES = 4
 
 
 class Endpoint(StrEnum):
@@ -113,7 +113,7 @@ def _text_bytes(value: Any) -> int:
         return IMAGE_BYTES if "image_url" in value else sum(map(_text_bytes, value.values()))
     if isinstance(value, list | tuple):
         return sum(map(_text_bytes, value))
-    return TOKEN_ID_BYTES if isinstance(value, int) and not isinstance(value, bool) else 0
+    return _TOKEN_ID_BYTES if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def _json(value: Any) -> str:

@@ -17,23 +17,23 @@ from typing import Any, NamedTuple, Protocol
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 
-SEPARATOR = "."
+_SEPARATOR = "."
 """It stands between name and id. Names of blobs may have it (model/batches.py), and names of tenants may not."""
 
 
 def new_identity(name: str, identifier: str) -> str:
     """Return the identity of a new tenant. `identifier`: random characters of a-z and 0-9."""
-    return f"{name}{SEPARATOR}{identifier}"
+    return f"{name}{_SEPARATOR}{identifier}"
 
 
 def name_of(identity: str) -> str:
     """Return the name of the tenant with this identity."""
-    return identity.partition(SEPARATOR)[0]
+    return identity.partition(_SEPARATOR)[0]
 
 
 def has_id(text: str) -> bool:
     """Return whether this is an identity with an id: neither a name nor the identity of an older tenant."""
-    return SEPARATOR in text
+    return _SEPARATOR in text
 
 
 def is_named(identity: str, text: str) -> bool:

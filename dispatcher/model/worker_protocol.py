@@ -15,10 +15,10 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.policies.bounds import Bounds
 from dispatcher.policies.tiers import Tier
 
-SEED_MAX = 2**63 - 1
+_SEED_MAX = 2**63 - 1
 ATTEMPT_MAX = 1_000_000
 """Far above ATTEMPTS_MAX, because an offer that is not begun uses up a number too."""
-RETRY_AFTER_MAX_S = 86_400.0
+_RETRY_AFTER_MAX_S = 86_400.0
 
 Choice = Annotated[int, Bounds(0, 10_000)]
 
@@ -144,7 +144,7 @@ class WorkRefused:
     status: int
     code: str
     message: str
-    retry_after_s: Annotated[float, Bounds(0, RETRY_AFTER_MAX_S)] | None = None
+    retry_after_s: Annotated[float, Bounds(0, _RETRY_AFTER_MAX_S)] | None = None
     final: bool = False
     event: Literal["refused"] = field(default="refused", kw_only=True)
 

@@ -32,7 +32,7 @@ FRESH_S = 2.0
 USAGE_FRESH_S = 60.0
 PATIENCE_S = 5.0
 """A page waits so long for a read, then it shows what was read before."""
-TOKEN_CHARS_MIN = 32
+_TOKEN_CHARS_MIN = 32
 """A random token of this length cannot be guessed, so wrong ones need no limit."""
 TENANTS_MAX = 50
 """A page shows so many tenants: the busiest ones."""
@@ -176,9 +176,10 @@ def make_operator(context: Context, config: Config | None = None) -> OperatorAcc
     token = _token(config)
     if not token:
         return None
-    if len(token) < TOKEN_CHARS_MIN:
+    if len(token) < _TOKEN_CHARS_MIN:
         raise ConfigurationError(
-            f"HEADGATE_OPERATOR_TOKEN must have at least {TOKEN_CHARS_MIN} characters; `openssl rand -hex 24` makes one"
+            f"HEADGATE_OPERATOR_TOKEN must have at least {_TOKEN_CHARS_MIN} characters; "
+            "`openssl rand -hex 24` makes one"
         )
     tenant_named = context.directory.tenant_of_identity
     consoles = {

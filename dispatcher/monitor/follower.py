@@ -22,9 +22,9 @@ from dispatcher.settings.config import Config
 from dispatcher.shard.proposals import plan_input
 from dispatcher.shard.settings import ShardSettings
 
-WORKERS_MAX = 64
+_WORKERS_MAX = 64
 """The number of workers needed is searched up to this, or up to twice the fleet."""
-MOVES = 2_000
+_MOVES = 2_000
 """The planner's budget for each number of workers that is tried."""
 
 
@@ -66,11 +66,11 @@ class LogFollower:
         has can be added. The search may take seconds."""
         problem = plan_input(self._copy.shard.state, {}, now)
         kinds: dict[str, FleetWorker] = {worker.kind: worker for worker in problem.workers}
-        most = max(WORKERS_MAX, 2 * len(problem.workers)) if kinds else 0
+        most = max(_WORKERS_MAX, 2 * len(problem.workers)) if kinds else 0
         if not most:
             return WorkersNeeded(None, "no worker serves")
         return workers_needed(
-            problem.backlogs, problem.workers, tuple(kinds.values()), now, workers_max=most, moves=MOVES
+            problem.backlogs, problem.workers, tuple(kinds.values()), now, workers_max=most, moves=_MOVES
         )  # fmt: skip
 
     def workers(self) -> Sequence[WorkerSet]:

@@ -26,7 +26,7 @@ from dispatcher.shard.state.state import State
 from dispatcher.shard.swapping import ORDER_S
 
 WINDOW_S = 60.0
-SAMPLES_MAX = 100_000
+_SAMPLES_MAX = 100_000
 """The most ended calls that are kept. The oldest are dropped first."""
 
 
@@ -60,7 +60,7 @@ class TenantRecent:
     first_token_p99_s: float | None
 
 
-IDLE = TenantRecent(0, 0.0, 0.0, None, None, None, None)
+_IDLE = TenantRecent(0, 0.0, 0.0, None, None, None, None)
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Recent:
 
     window_s: float = WINDOW_S
     _open: dict[str, _OpenWindow] = field(default_factory=dict)
-    _samples: deque[_Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+    _samples: deque[_Sample] = field(default_factory=lambda: deque(maxlen=_SAMPLES_MAX))
     _since: float | None = None
     """The time of the first entry."""
     _position: int = -1
@@ -283,7 +283,8 @@ def take_picture(shard: Shard, recent: Mapping[str, TenantRecent], now: float) -
         leader=shard.leader,
         epoch=shard.epoch,
         tenants=tuple(
-            TenantPicture(_at(row, now), recent.get(row.tenant, IDLE), arrivals.tenants.get(row.tenant)) for row in rows
+            TenantPicture(_at(row, now), recent.get(row.tenant, _IDLE), arrivals.tenants.get(row.tenant))
+            for row in rows
         ),
         tiers=_tiers(state, arrivals.tiers, now),
         workers=_workers(state, now),

@@ -27,7 +27,7 @@ from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Clock, Ids, Store
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-KEYS_MAX = 2
+_KEYS_MAX = 2
 """A tenant's key, and the new key that replaces it."""
 
 
@@ -86,7 +86,7 @@ class StoreAdmin:
         name = tenant.identity
         if not NAME.fullmatch(name):
             raise ConfigurationError(f"a tenant's name is 1 to 64 of a-z, 0-9 and -, not {name[:80]!r}")
-        check_bounds(settings_of(tenant))
+        _check_bounds(settings_of(tenant))
         identity = new_identity(name, self._ids.new())
         created = replace(tenant, identity=identity, version=max(1, int(self._clock.now())))
         audit = self._record("tenant.create", identity, None, settings_of(created))
@@ -97,7 +97,7 @@ class StoreAdmin:
     async def change(self, name: str, settings: Mapping[str, Any]) -> Tenant:
         """Change these settings (tenant_settings.py). All processes use them within a minute."""
         tenant = await self.existing(name)
-        check_bounds(settings)
+        _check_bounds(settings)
         changed = replace(with_settings(tenant, settings), version=tenant.version + 1)
         audit = self._record("tenant.change", tenant.identity, settings_of(tenant), settings_of(changed))
         if not await self._store.put_tenant(changed, expected_version=tenant.version, audit=audit):
@@ -126,7 +126,7 @@ class StoreAdmin:
         after this time; None: it does not expire.
         """
         identity = (await self.existing(name)).identity
-        for old in (await self._keys_of(identity))[: -(KEYS_MAX - 1)]:
+        for old in (await self._keys_of(identity))[: -(_KEYS_MAX - 1)]:
             await self._delete_key(old)
         return await self._add_key(identity, slo_class, lives_s)
 
@@ -240,7 +240,7 @@ def with_settings(tenant: Tenant, settings: Mapping[str, Any]) -> Tenant:
     )
 
 
-def check_bounds(settings: Mapping[str, Any]) -> None:
+def _check_bounds(settings: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for a new setting outside the bounds of shares (policies/share_bounds.py).
 
     Reading does not check them, so a tenant that is older than the bounds can still be read, changed and deleted.

@@ -36,9 +36,9 @@ from dispatcher.ports import Clock
 
 ADDRESSES_MAX = 10_000
 """The most addresses that are remembered, for their part of a budget and for their last known key."""
-ADDRESS_PART = 0.5
+_ADDRESS_PART = 0.5
 """The part of a budget that one address may use."""
-LATELY_S = 3600.0
+_LATELY_S = 3600.0
 """For this time after a known key, an address may use the reserve."""
 
 
@@ -97,7 +97,7 @@ class LookupBudget:
 
     def _part(self, address: str, is_checked: bool) -> TokenBucket:
         place = (address, is_checked)
-        bucket = self._parts.pop(place, None) or self._bucket(ADDRESS_PART)
+        bucket = self._parts.pop(place, None) or self._bucket(_ADDRESS_PART)
         self._parts[place] = bucket
         if len(self._parts) > ADDRESSES_MAX:
             self._parts.popitem(last=False)
@@ -105,7 +105,7 @@ class LookupBudget:
 
     def _is_known(self, address: str) -> bool:
         at = self._known.get(address, -math.inf)
-        return self._clock.monotonic() - at < LATELY_S
+        return self._clock.monotonic() - at < _LATELY_S
 
     def _bucket(self, part: float) -> TokenBucket:
         burst = max(1.0, part * self._limits.unknown_keys_burst) if self._limits.unknown_keys_burst else 0.0
@@ -129,7 +129,7 @@ WAITING_END_S = 3 * LOOK_S
 """A waiting request ends within this time after its tenant was deleted, and the time of one read of the store: a look
 that another request's read makes unnecessary, one that begins a read, and one that finds its result."""
 CACHE_ENTRIES_MAX = 10_000
-KEY_CHARS_MAX = 200
+_KEY_CHARS_MAX = 200
 _NO_KEY = "No API key was sent. Send it in the header `Authorization: Bearer KEY`, or as `api_key` to lambda.invoke."
 
 V = TypeVar("V")
@@ -190,7 +190,7 @@ class Directory:
         """
         if not api_key:
             raise Unauthorized(_NO_KEY)
-        if len(api_key) > KEY_CHARS_MAX:
+        if len(api_key) > _KEY_CHARS_MAX:
             raise Unauthorized()
         record = await self._key(api_key, address)
         if record is None or not hmac.compare_digest(record.digest, key_digest(api_key)):
@@ -279,8 +279,8 @@ def _forget_reading(readings: dict[str, asyncio.Task[V]], name: str, reading: as
         reading.exception()  # each waiting caller raises it
 
 
-KEY_PREFIX_CHARS = 12
-CHECK_CHARS = 6
+_KEY_PREFIX_CHARS = 12
+_CHECK_CHARS = 6
 """The last characters of a key follow from the others, so that a typing error or a guess is seen without a lookup."""
 
 
@@ -288,25 +288,25 @@ def new_key(
     tenant: str, secret: str, expires_at: float | None = None, *, created_at: float = 0.0, slo_class: str = ""
 ) -> tuple[str, KeyRecord]:
     """Return a key, to be shown once, and the record to store. `secret` must have at least 128 random bits after its
-    first KEY_PREFIX_CHARS characters. Raises InvalidRequest if it is shorter."""
-    if len(secret) < KEY_PREFIX_CHARS + 22:
+    first _KEY_PREFIX_CHARS characters. Raises InvalidRequest if it is shorter."""
+    if len(secret) < _KEY_PREFIX_CHARS + 22:
         raise InvalidRequest("an API key needs at least 128 random bits beyond its prefix")
     key = f"hg-{secret}{_check_of(secret)}"
     return key, KeyRecord(key_prefix(key), key_digest(key), tenant, expires_at, created_at, slo_class)
 
 
 def key_prefix(key: str) -> str:
-    return key[: len("hg-") + KEY_PREFIX_CHARS]
+    return key[: len("hg-") + _KEY_PREFIX_CHARS]
 
 
 def has_check(key: str) -> bool:
     """Return whether a key ends with its check. Keys that were made before there was one do not, and are valid."""
     secret = key.removeprefix("hg-")
-    return secret != key and secret[-CHECK_CHARS:] == _check_of(secret[:-CHECK_CHARS])
+    return secret != key and secret[-_CHECK_CHARS:] == _check_of(secret[:-_CHECK_CHARS])
 
 
 def _check_of(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()[:CHECK_CHARS]
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()[:_CHECK_CHARS]
 
 
 def key_digest(key: str) -> str:

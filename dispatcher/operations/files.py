@@ -10,7 +10,7 @@ from dispatcher.model.errors import InvalidRequest, Refused, RequestTooLarge
 from dispatcher.operations.context import Context
 from dispatcher.operations.store_patience import in_time
 
-FILES_MAX = 2_000
+_FILES_MAX = 2_000
 """The most files of one tenant."""
 
 
@@ -38,8 +38,8 @@ async def upload(context: Context, tenant: str, filename: str, parts: AsyncItera
     """Store the input file of a batch. Raises RequestTooLarge, Refused (too many files), and what `parts` raises."""
     files = file_store(context)
     held = await in_time(context.store.files(tenant))
-    if len(held) >= FILES_MAX:
-        message = f"You have {len(held)} files, at most {FILES_MAX} are kept. Delete some."
+    if len(held) >= _FILES_MAX:
+        message = f"You have {len(held)} files, at most {_FILES_MAX} are kept. Delete some."
         raise Refused(message, "files", None)
     left = context.settings.files_bytes_max - sum(each.size_bytes for each in held)
     record = new_record(context, tenant, filename, INPUT)

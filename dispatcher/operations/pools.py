@@ -28,7 +28,7 @@ FRESH_S = 2.0
 PATIENCE_S = 0.25
 """A request waits so long for a read of the workers, then it uses the last view. The read goes on. (If the leader dies,
 the read lasts until another process leads.)"""
-LOOK_AGAIN_S = 0.25
+_LOOK_AGAIN_S = 0.25
 """If a model is unknown and the view is older than this, the workers are read again."""
 STALE_S = 60.0
 """The last view is used up to this age if the workers cannot be read in time."""
@@ -97,8 +97,8 @@ class FleetView:
         if tenant.models is not None and model not in tenant.models:
             raise UnknownModel(model)
         found = _of_model(await self.workers(), model)
-        if found is None and self._age_s() >= LOOK_AGAIN_S:
-            found = _of_model(await self.workers(LOOK_AGAIN_S, patience_s=None), model)
+        if found is None and self._age_s() >= _LOOK_AGAIN_S:
+            found = _of_model(await self.workers(_LOOK_AGAIN_S, patience_s=None), model)
         if found is not None:
             return found
         if self._workers and tenant.models is None and not self._is_known(model):
@@ -217,7 +217,7 @@ class Pools:
         """
         if len(self._pools) == 1 or model in self._of_model:
             return self._of_model.get(model, self.first)
-        read = [await pool.fleet.workers(LOOK_AGAIN_S) for pool in self]
+        read = [await pool.fleet.workers(_LOOK_AGAIN_S) for pool in self]
         having = (pool for pool, workers in zip(self, read, strict=True) if _has(workers, model))
         staffed = (pool for pool, workers in zip(self, read, strict=True) if workers)
         return next(having, None) or next(staffed, self.first)

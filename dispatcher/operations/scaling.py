@@ -90,7 +90,7 @@ def _leaver(load: FleetLoad) -> WorkerLoad | None:
 
 CHECK_S = 30.0
 """The service is read at most once in this time by one process, however many requests arrive."""
-LATE_S = 15.0
+_LATE_S = 15.0
 """The least time after which a new try makes sense; also if a start-up takes longer than expected."""
 
 
@@ -120,7 +120,7 @@ class Waking:
                 await self._check()
         if self._started_at is None:
             return NoWorker("The pool has no worker, and none could be started.")
-        rest_s = float(ceil(max(LATE_S, self._start_s - (self._clock.monotonic() - self._started_at))))
+        rest_s = float(ceil(max(_LATE_S, self._start_s - (self._clock.monotonic() - self._started_at))))
         error = NoWorker(f"A worker for this model is starting. Try again in about {rest_s:.0f} s.")
         error.retry_after_s = rest_s
         return error

@@ -70,5 +70,5 @@ class _Watch:
             self._limit.reschedule(now)
 
 
-OF_THIS_PROCESS = StorePatience()
-in_time = OF_THIS_PROCESS.in_time
+_OF_THIS_PROCESS = StorePatience()
+in_time = _OF_THIS_PROCESS.in_time

@@ -33,16 +33,16 @@ from math import ceil, inf
 
 from dispatcher.model.fleet import FleetLoad
 
-IDLE_LOAD = 0.01
+_IDLE_LOAD = 0.01
 """Arrivals that load a worker less than this count as none."""
-SPARE = 0.9
+_SPARE = 0.9
 """A worker leaves only if the others would use at most this part of `load_max`: otherwise noise brings it back."""
-START_MIN_S = 30.0
-START_MAX_S = 900.0
+_START_MIN_S = 30.0
+_START_MAX_S = 900.0
 """A measured start-up counts within these bounds. A longer one is a launch that failed and was repeated."""
-START_FALL = 0.3
+_START_FALL = 0.3
 """A shorter start-up moves the expected one by this part of the difference; a longer one replaces it."""
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def scale(
     is_woken = desired > 0 == state.decided and state.since < inf
     state = _reconcile(settings, state, load, desired, now)
     needed = _needed_workers(settings, state, load, desired, now)
-    spared = _needed_workers(replace(settings, load_max=SPARE * settings.load_max), state, load, desired, now)
+    spared = _needed_workers(replace(settings, load_max=_SPARE * settings.load_max), state, load, desired, now)
     state = replace(state, needs=_within_hold(state.needs, now - settings.hold_s, spared, now))
     if is_woken:
         state = replace(state, needs=_within_hold(state.needs, now - settings.hold_s, desired, now + state.start_s))
@@ -148,8 +148,8 @@ def _reconcile(settings: ScaleSettings, state: ScaleState, load: FleetLoad, desi
 
 
 def _update_start_s(start_s: float, measured_s: float) -> float:
-    measured_s = min(START_MAX_S, max(START_MIN_S, measured_s))
-    return max(measured_s, start_s + START_FALL * (measured_s - start_s))
+    measured_s = min(_START_MAX_S, max(_START_MIN_S, measured_s))
+    return max(measured_s, start_s + _START_FALL * (measured_s - start_s))
 
 
 def _needed_workers(settings: ScaleSettings, state: ScaleState, load: FleetLoad, desired: int, now: float) -> int:
@@ -168,11 +168,11 @@ def _needed_workers(settings: ScaleSettings, state: ScaleState, load: FleetLoad,
 
 
 def _is_idle(load: FleetLoad, capacity_per_s: float) -> bool:
-    return not any(load.waiting.values()) and not load.holding and load.arriving_per_s <= IDLE_LOAD * capacity_per_s
+    return not any(load.waiting.values()) and not load.holding and load.arriving_per_s <= _IDLE_LOAD * capacity_per_s
 
 
 def _whole(workers: float) -> int:
-    return ceil(workers - ROUNDING)
+    return ceil(workers - _ROUNDING)
 
 
 def _within_hold(

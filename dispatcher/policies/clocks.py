@@ -33,7 +33,7 @@ LEAD_MAX = 50_000.0
 received a large guarantee pays back at most this much when others return. A tenant that was charged too much gets at
 most this much back. 50,000 is about half a minute of one busy GPU."""
 
-CAPACITY_SHARE = 0.9
+_CAPACITY_SHARE = 0.9
 """The part of the measured capacity that guarantees may add up to before they are scaled."""
 
 
@@ -66,4 +66,4 @@ def rate_scale(promised_per_s: float, capacity_per_s: float | None) -> float:
     """
     if promised_per_s <= 0 or not capacity_per_s or not capacity_per_s > 0:
         return 1.0
-    return min(1.0, max(SCALE_MIN, CAPACITY_SHARE * capacity_per_s / promised_per_s))
+    return min(1.0, max(SCALE_MIN, _CAPACITY_SHARE * capacity_per_s / promised_per_s))

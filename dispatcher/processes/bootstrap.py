@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from dispatcher.service.link.link import Link
     from dispatcher.service.log_keeper import LogKeeper
 
-NAME_DIGITS = "abcdefghijklmnopqrstuvwxyz0123456789"
-NAME_CHARS = 12
-SQS_CONNECT_S = 1.0
+_NAME_DIGITS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_NAME_CHARS = 12
+_SQS_CONNECT_S = 1.0
 SQS_READ_S = 3.0
-SQS_TRIES_MAX = 3
-ECS_CONNECT_S = 2.0
-ECS_READ_S = 5.0
-ECS_TRIES_MAX = 3
+_SQS_TRIES_MAX = 3
+_ECS_CONNECT_S = 2.0
+_ECS_READ_S = 5.0
+_ECS_TRIES_MAX = 3
 
 
 def own_address(host: str) -> str:
@@ -68,7 +68,7 @@ class RealClock:
 
 class RealIds:
     def new(self) -> str:
-        return "".join(secrets.choice(NAME_DIGITS) for _ in range(NAME_CHARS))
+        return "".join(secrets.choice(_NAME_DIGITS) for _ in range(_NAME_CHARS))
 
     def secret(self) -> str:
         return secrets.token_urlsafe(33)
@@ -157,9 +157,9 @@ def make_launcher(config: Config) -> Launcher:
     from botocore.config import Config as ClientConfig
 
     limits = ClientConfig(
-        connect_timeout=SQS_CONNECT_S,
+        connect_timeout=_SQS_CONNECT_S,
         read_timeout=SQS_READ_S,
-        retries={"total_max_attempts": SQS_TRIES_MAX, "mode": "standard"},
+        retries={"total_max_attempts": _SQS_TRIES_MAX, "mode": "standard"},
         tcp_keepalive=True,
     )
     return SqsLauncher(boto3.client("sqs", config=limits), config.queue_url, ThreadPoolExecutor(2, "headgate-sqs"))
@@ -175,15 +175,15 @@ def make_scaler(config: Config) -> FleetScaler | None:
     from dispatcher.ecs import EcsService
 
     limits = ClientConfig(
-        connect_timeout=ECS_CONNECT_S,
-        read_timeout=ECS_READ_S,
-        retries={"total_max_attempts": ECS_TRIES_MAX, "mode": "standard"},
+        connect_timeout=_ECS_CONNECT_S,
+        read_timeout=_ECS_READ_S,
+        retries={"total_max_attempts": _ECS_TRIES_MAX, "mode": "standard"},
     )
     cluster, _, service = config.ecs_service.partition("/")
     return EcsService(boto3.client("ecs", config=limits), cluster, service)
 
 
-def make_waking(config: Config, clock: Clock) -> Waking | None:
+def _make_waking(config: Config, clock: Clock) -> Waking | None:
     """Return what starts the first worker of an empty pool; None without an ECS service."""
     scaler = make_scaler(config) if config.models else None
     return None if scaler is None else Waking(scaler, config.models, config.worker_start_s, clock)
@@ -253,7 +253,7 @@ def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:
 
 def _pool(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Pool:
     link = make_link(config, store, clock, launcher)
-    return Pool(link, clock, config.pool_settings(), make_waking(config, clock))
+    return Pool(link, clock, config.pool_settings(), _make_waking(config, clock))
 
 
 def make_context(

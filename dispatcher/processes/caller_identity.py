@@ -22,11 +22,11 @@ from dispatcher.model.errors import ConfigurationError
 
 BODY = b"Action=GetCallerIdentity&Version=2011-06-15"
 HEADER = "x-headgate-function"
-AGE_MAX_S = 60
-ANSWER_S = 5.0
-AWS_HOST = re.compile(r"sts(\.[a-z0-9-]+)?\.amazonaws\.com(\.cn)?")
-SIGNED = re.compile(r"AWS4-HMAC-SHA256 .*SignedHeaders=([a-z0-9;-]+)")
-PASSED_ON = ("authorization", "content-type", "x-amz-date", "x-amz-security-token")
+_AGE_MAX_S = 60
+_ANSWER_S = 5.0
+_AWS_HOST = re.compile(r"sts(\.[a-z0-9-]+)?\.amazonaws\.com(\.cn)?")
+_SIGNED = re.compile(r"AWS4-HMAC-SHA256 .*SignedHeaders=([a-z0-9;-]+)")
+_PASSED_ON = ("authorization", "content-type", "x-amz-date", "x-amz-security-token")
 ARN = re.compile(r"<Arn>(arn:[^<]{1,2048})</Arn>")
 
 
@@ -37,9 +37,9 @@ async def caller_of(url: str, headers: Mapping[str, str], function: str, now: fl
     endpoint = os.environ.get("AWS_ENDPOINT_URL_STS") or os.environ.get("AWS_ENDPOINT_URL")
     if not (endpoint or _is_aws(parts)) or not _covers_function(signed):
         raise ConfigurationError("`identity` is no signed GetCallerIdentity request for this function")
-    if not abs(now - _signed_at(signed)) <= AGE_MAX_S:
+    if not abs(now - _signed_at(signed)) <= _AGE_MAX_S:
         raise ConfigurationError("the proof of your identity is older than a minute: set this machine's clock")
-    sent = {name: signed[name] for name in PASSED_ON if name in signed}
+    sent = {name: signed[name] for name in _PASSED_ON if name in signed}
     sent |= {HEADER: function, "host": parts.netloc}  # as they must have been signed
     return await _identity(endpoint or f"https://{parts.netloc}/", sent)
 
@@ -48,7 +48,7 @@ async def _identity(target: str, sent: Mapping[str, str]) -> str:
     """Send the request, and return the ARN in STS's answer. Raises ConfigurationError."""
     try:
         async with (
-            ClientSession(timeout=ClientTimeout(total=ANSWER_S)) as session,
+            ClientSession(timeout=ClientTimeout(total=_ANSWER_S)) as session,
             session.post(target, data=BODY, headers=sent, allow_redirects=False) as answer,
         ):
             text = await answer.text(errors="replace")
@@ -61,7 +61,7 @@ async def _identity(target: str, sent: Mapping[str, str]) -> str:
 
 
 def _covers_function(signed: Mapping[str, str]) -> bool:
-    found = SIGNED.match(signed.get("authorization", ""))
+    found = _SIGNED.match(signed.get("authorization", ""))
     return found is not None and HEADER in found[1].split(";")
 
 
@@ -74,4 +74,4 @@ def _signed_at(signed: Mapping[str, str]) -> float:
 
 
 def _is_aws(parts: SplitResult) -> bool:
-    return parts.scheme == "https" and AWS_HOST.fullmatch(parts.netloc) is not None
+    return parts.scheme == "https" and _AWS_HOST.fullmatch(parts.netloc) is not None

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from botocore.exceptions import ClientError
 
 POLL_S = 5.0
-RESERVE_S = 30.0
+_RESERVE_S = 30.0
 """The part of the caller's time that is reserved for the caller's answer."""
-REPEATED = {"ResourceContention", "ScalingActivityInProgress", "Throttling", "ServiceUnavailable", "InternalFailure"}
+_REPEATED = {"ResourceContention", "ScalingActivityInProgress", "Throttling", "ServiceUnavailable", "InternalFailure"}
 """Errors of a group that is busy, or of a busy service; the next try may succeed."""
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def remove_group(
     """Delete the group with force, and return when it is gone. `remaining_s`: the time that the caller has left. Raises
     TimeoutError if the group does not end within it."""
     while found := scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[group])["AutoScalingGroups"]:
-        if remaining_s() < RESERVE_S + POLL_S:
+        if remaining_s() < _RESERVE_S + POLL_S:
             left = len(found[0].get("Instances", ()))
             raise TimeoutError(
                 f"the Auto Scaling group {group} still has {left} instances, which are ending: delete the stack "
@@ -55,7 +55,7 @@ def _delete(group: str, scaling: AutoScaling) -> None:
     try:
         scaling.delete_auto_scaling_group(AutoScalingGroupName=group, ForceDelete=True)
     except ClientError as error:
-        if error.response["Error"]["Code"] not in REPEATED and not _is_gone(error):
+        if error.response["Error"]["Code"] not in _REPEATED and not _is_gone(error):
             raise
         log.warning("the deletion of %s is tried again: %s", group, error)
 

@@ -17,7 +17,7 @@ from dispatcher.service.load_watch import LoadWatch
 from dispatcher.service.log_keeper import use_format
 from dispatcher.settings.config import Config
 
-TENANTS_AT_ONCE, CALLS_AT_ONCE = 100, 500
+_TENANTS_AT_ONCE, _CALLS_AT_ONCE = 100, 500
 
 
 class PoolSweep:
@@ -69,16 +69,16 @@ class PoolSweep:
         """End the waiting calls of deleted tenants that no process holds. Return how many.
 
         A process ends the calls that it holds itself (operations/calls/following.py). Each sweep looks at
-        TENANTS_AT_ONCE tenants and ends CALLS_AT_ONCE calls at most. What is left ends in a later sweep, or at its
+        _TENANTS_AT_ONCE tenants and ends _CALLS_AT_ONCE calls at most. What is left ends in a later sweep, or at its
         turn.
         """
         waiting = await self._watch.unheld()
         tenants = sorted({call.tenant.name for call in waiting})
         start = self._looked % max(1, len(tenants))
-        self._looked += TENANTS_AT_ONCE
-        chosen = [*tenants[start:], *tenants[:start]][:TENANTS_AT_ONCE]
+        self._looked += _TENANTS_AT_ONCE
+        chosen = [*tenants[start:], *tenants[:start]][:_TENANTS_AT_ONCE]
         gone = {each for each in chosen if await self._directory.tenant_of_identity(each) is None}
-        ends = [Cancel(call.id, "cancelled") for call in waiting if call.tenant.name in gone][:CALLS_AT_ONCE]
+        ends = [Cancel(call.id, "cancelled") for call in waiting if call.tenant.name in gone][:_CALLS_AT_ONCE]
         await asyncio.gather(*map(self._pool.link.do, ends))
         return len(ends)
 

@@ -12,7 +12,7 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.settings.config import Config
 
-READ_AGAIN_S = 3600.0
+_READ_AGAIN_S = 3600.0
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 def fleet_secrets(config: Config) -> FleetSecrets:
     """Return the secrets that sign orders and connections. Raises ConfigurationError.
 
-    If they are in Secrets Manager, a thread reads them again every READ_AGAIN_S seconds, so that they can be rotated
+    If they are in Secrets Manager, a thread reads them again every _READ_AGAIN_S seconds, so that they can be rotated
     while the process runs.
     """
     if config.worker_secret:
@@ -63,5 +63,5 @@ def _reader(name: str) -> Callable[[], str]:
 
 def _follow(secrets: FleetSecrets, read: Callable[[], str]) -> None:
     while True:
-        time.sleep(READ_AGAIN_S)
+        time.sleep(_READ_AGAIN_S)
         read_again(secrets, read)

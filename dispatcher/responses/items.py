@@ -24,7 +24,7 @@ from typing import Any
 from dispatcher.model.errors import InvalidRequest, RequestTooLarge
 
 Item = dict[str, Any]
-CONVERSATION_BYTES_MAX = 1_500_000
+_CONVERSATION_BYTES_MAX = 1_500_000
 """The most bytes of all items that a model reads for one response. A worker accepts an order of 2,000,000 bytes, and a
 request's body has at most 1,000,000; earlier responses add to it."""
 _OVERHEAD_BYTES = 4
@@ -48,9 +48,9 @@ def check_size(items: Iterable[Item]) -> None:
     size = 0
     for text in _texts(list(items)):
         size += len(text.encode()) + _OVERHEAD_BYTES
-        if size > CONVERSATION_BYTES_MAX:  # at once: many references to one long item are short in the request
+        if size > _CONVERSATION_BYTES_MAX:  # at once: many references to one long item are short in the request
             raise RequestTooLarge(
-                f"The conversation has more than {CONVERSATION_BYTES_MAX:,} bytes, with the earlier responses. "
+                f"The conversation has more than {_CONVERSATION_BYTES_MAX:,} bytes, with the earlier responses. "
                 "Begin a new one, or send less.",
                 "input",
             )
@@ -129,7 +129,7 @@ def response_of_item(item_id: str) -> str | None:
     return None if found is None else response_id(found[1])
 
 
-LIMIT_DEFAULT, LIMIT_MAX = 20, 100
+_LIMIT_DEFAULT, _LIMIT_MAX = 20, 100
 _KNOWN = ("after", "limit", "order", "include", "include[]")
 """`include` changes nothing: the items have all that there is."""
 
@@ -167,9 +167,9 @@ def _after(items: Sequence[Mapping[str, Any]], name: str | None) -> Sequence[Map
 
 
 def _limit(query: Mapping[str, str]) -> int:
-    text = query.get("limit", str(LIMIT_DEFAULT))
-    if not (text.isascii() and text.isdecimal() and len(text) <= 3 and 1 <= int(text) <= LIMIT_MAX):
-        raise InvalidRequest(f"`limit` is a number from 1 to {LIMIT_MAX}.", "limit")
+    text = query.get("limit", str(_LIMIT_DEFAULT))
+    if not (text.isascii() and text.isdecimal() and len(text) <= 3 and 1 <= int(text) <= _LIMIT_MAX):
+        raise InvalidRequest(f"`limit` is a number from 1 to {_LIMIT_MAX}.", "limit")
     return int(text)
 
 

@@ -184,7 +184,7 @@ class Messages:
                 self.places.add(f"{self._last()}.{at}.url", f"{place}.{at}")
 
 
-def messages_of(
+def _messages_of(
     instructions: str | None, earlier: Iterable[Item], items: Iterable[Item], places: Places
 ) -> list[Message]:
     """Return the messages of a request. `places` gets the place of each message."""
@@ -270,7 +270,7 @@ def chat_of(asked: Asked, earlier: Sequence[Item], items: Sequence[Item], places
     """
     fields = asked.fields
     chat = {name: value for name, value in fields.items() if name not in _TRANSLATED}
-    chat["messages"] = messages_of(fields.get("instructions"), earlier, items, places)
+    chat["messages"] = _messages_of(fields.get("instructions"), earlier, items, places)
     if "max_output_tokens" in fields:
         chat["max_completion_tokens"] = fields["max_output_tokens"]
     if asked.wants_logprobs:

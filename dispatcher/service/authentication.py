@@ -23,7 +23,7 @@ from dispatcher.ports import Connection
 
 GREETING = b"headgate-gate-1 "
 MAC_BYTES = 16
-NONCE_CHARS_MAX = 100
+_NONCE_CHARS_MAX = 100
 HANDSHAKE_S = 2.0
 
 
@@ -92,7 +92,7 @@ async def _client(connection: Connection, secrets: FleetSecrets, nonce: bytes) -
 async def _server(connection: Connection, secret: bytes, nonce: bytes) -> Connection:
     greeting = await connection.receive()
     client_nonce = greeting[len(GREETING) :]
-    if not greeting.startswith(GREETING) or not client_nonce or len(client_nonce) > NONCE_CHARS_MAX:
+    if not greeting.startswith(GREETING) or not client_nonce or len(client_nonce) > _NONCE_CHARS_MAX:
         raise BadFrame("The client's first message is not a greeting of this version.")
     nonces = client_nonce + b" " + nonce
     await connection.send(nonce + b" " + _key(secret, b"server", nonces).hex().encode())

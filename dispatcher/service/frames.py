@@ -36,12 +36,12 @@ def _field(hint: Any) -> _Field:
     return _Field(frozenset({*named, int} if float in named else named), False)
 
 
-TEXTS = tuple[str, ...]
+_TEXTS = tuple[str, ...]
 
 
 def _convert_value(value: Any, hint: Any) -> Any:
     """Return a value of JSON as the type that `hint` names. Lists become tuples. Raises TypeError for other values."""
-    if hint == TEXTS and all(type(item) is str for item in value):
+    if hint == _TEXTS and all(type(item) is str for item in value):
         return tuple(value)
     if get_origin(hint) is tuple and type(value) is list:
         return tuple(_convert_value(item, get_args(hint)[0]) for item in value)
@@ -239,7 +239,7 @@ COMMANDS = RecordCodec(
     },
     {commands.End: 10},
 )
-OUTCOMES = RecordCodec(
+_OUTCOMES = RecordCodec(
     {
         "w": commands.Waiting,
         "o": commands.Offer,
@@ -301,7 +301,7 @@ def decode_frame(frame: bytes) -> list[Message]:
 
 def encode_news(news: Offer | Over) -> bytes:
     """Return the news as bytes for a mailbox."""
-    return _to_json(OUTCOMES.pack(news)).encode()
+    return _to_json(_OUTCOMES.pack(news)).encode()
 
 
 def decode_news(data: bytes) -> Offer | Over:
@@ -320,9 +320,9 @@ def _pack_message(message: Message, reads: int) -> list[Any]:
     if isinstance(message, Do):
         return ["c", message.number, message.created_at, COMMANDS.pack(message.command, reads)]
     if isinstance(message, Result):
-        return ["o", message.number, OUTCOMES.pack(message.outcome)]
+        return ["o", message.number, _OUTCOMES.pack(message.outcome)]
     if isinstance(message, News):
-        return ["n", OUTCOMES.pack(message.news)]
+        return ["n", _OUTCOMES.pack(message.news)]
     return _PLAIN.pack(message)
 
 
@@ -331,7 +331,7 @@ def _unpack_message(packed: Any) -> Message:
         case ["c", int(number), int() | float() as created_at, command]:
             return Do(number, created_at, COMMANDS.unpack(command))
         case ["o", int(number), outcome]:
-            return Result(number, OUTCOMES.unpack(outcome))
+            return Result(number, _OUTCOMES.unpack(outcome))
         case ["n", news]:
             return News(_news(news))
     message: Message = _PLAIN.unpack(packed)
@@ -339,7 +339,7 @@ def _unpack_message(packed: Any) -> Message:
 
 
 def _news(packed: Any) -> Offer | Over:
-    news = OUTCOMES.unpack(packed)
+    news = _OUTCOMES.unpack(packed)
     if not isinstance(news, Offer | Over):
         raise BadFrame("News are an offer or an end.")
     return news

@@ -24,7 +24,7 @@ from dispatcher.shard.state.records import NO_PROCESS, Worker
 from dispatcher.shard.state.state import State
 from dispatcher.shard.workers import USABLE
 
-ALL_TENANTS = ""
+_ALL_TENANTS = ""
 
 
 class LoadWatch:
@@ -41,7 +41,7 @@ class LoadWatch:
         """Return the load after all entries so far. Raises StoreUnavailable, LogGap, LogCorrupt."""
         await self._follower.catch_up()
         now = self._clock.now()
-        return fleet_load(self._follower.shard.state, self._arrivals.service(ALL_TENANTS, now, 1.0), now)
+        return fleet_load(self._follower.shard.state, self._arrivals.service(_ALL_TENANTS, now, 1.0), now)
 
     async def delays(self) -> PoolDelays:
         """Return the delays after all entries so far. Raises what `load` raises."""
@@ -62,10 +62,10 @@ class LoadWatch:
     def _note(self, entry: Entry, _: list[Delivery]) -> None:
         service = sum(fact.terms.cost for fact in entry.facts if isinstance(fact, Accepted) and not fact.terms.deferred)
         if service:
-            self._arrivals.record(ALL_TENANTS, service, entry.at)
+            self._arrivals.record(_ALL_TENANTS, service, entry.at)
 
 
-READY = USABLE | {"retiring"}
+_READY = USABLE | {"retiring"}
 SLACK_S = 900.0
 """A deferred call may wait until it is due within this time: the longest start-up that counts
 (operations/scaling/scale.py). The lines of a batch become due one after another, so their work comes in over time."""
@@ -76,7 +76,7 @@ def fleet_load(state: State, arriving_per_s: float, now: float) -> FleetLoad:
     seconds, for the slack of deferred calls."""
     running = sum(len(worker.running) for worker in state.workers.values())
     waiting = [call for call in state.calls.values() if call.queued]
-    ready = [worker for worker in state.workers.values() if worker.config.state in READY]
+    ready = [worker for worker in state.workers.values() if worker.config.state in _READY]
     tiers = Counter({str(tier): 0 for tier in TENANT_TIERS})
     tiers.update(call.tenant.config.tier for call in waiting)
     return FleetLoad(

@@ -56,7 +56,7 @@ class LogKeeper:
         return replica
 
 
-WAIT_S = 10.0
+_WAIT_S = 10.0
 
 
 async def use_format(link: GateLink, keeper: LogKeeper, wanted: int) -> None:
@@ -73,7 +73,7 @@ async def use_format(link: GateLink, keeper: LogKeeper, wanted: int) -> None:
             "the leader does not say what its clients read, so it is of an older version: update all gates first"
         )
     try:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(_WAIT_S):
             outcome = await link.do(UseFormat(wanted))
     except TimeoutError:
         raise ConfigurationError("the leader does not answer; nothing is known to have changed: try again") from None

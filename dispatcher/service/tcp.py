@@ -11,12 +11,12 @@ from dispatcher.model.errors import BadFrame, ConfigurationError, ConnectionLost
 from dispatcher.ports import Connection
 from dispatcher.service.frames import FRAME_MAX
 
-LENGTH_BYTES = 4
+_LENGTH_BYTES = 4
 UNSENT_MAX = 8_000_000
 """The most bytes that may wait for a slow reader. With more, the reader is disconnected."""
 CONNECT_S = 1.0
 CONNECTIONS_MAX = 4096
-OVERHEAD_MAX = 64
+_OVERHEAD_MAX = 64
 """The most bytes that a signature adds to a frame."""
 
 
@@ -36,12 +36,12 @@ class TcpConnection:
         if transport.get_write_buffer_size() + len(frame) > UNSENT_MAX:
             transport.abort()
             raise ConnectionLost("The other process does not read what it is sent.")
-        self._writer.write(len(frame).to_bytes(LENGTH_BYTES, "big") + frame)
+        self._writer.write(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
 
     async def receive(self) -> bytes:
         try:
-            length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
-            if length > FRAME_MAX + OVERHEAD_MAX:
+            length = int.from_bytes(await self._reader.readexactly(_LENGTH_BYTES), "big")
+            if length > FRAME_MAX + _OVERHEAD_MAX:
                 self._writer.transport.abort()
                 raise BadFrame("A frame is too large.")
             return await self._reader.readexactly(length)

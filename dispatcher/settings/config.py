@@ -28,7 +28,7 @@ _PREFIX = "HEADGATE_"
 _SQLITE = "sqlite:"
 _SQLITE_FILE = re.compile(r"sqlite:.*[^/\s]")
 _FILES = re.compile(r"folder:.*\S|s3:[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?")
-WORKERS_MOST = 1_000
+_WORKERS_MOST = 1_000
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 PoolField = Literal[
@@ -125,9 +125,9 @@ class Config(BaseModel):
     models: Json[tuple[str, ...]] = ()
     """JSON: the names of the models that the pool serves, for example ["llama-3-8b"]. They are known also while the
     pool has no worker, and with an ECS service a request for one of them starts the first worker."""
-    workers_min: int = Field(default=0, ge=0, le=WORKERS_MOST)
+    workers_min: int = Field(default=0, ge=0, le=_WORKERS_MOST)
     """The smallest number of workers. 0: one worker, unless the pool may scale to zero."""
-    workers_max: int = Field(default=WORKERS_MOST, ge=1, le=WORKERS_MOST)
+    workers_max: int = Field(default=_WORKERS_MOST, ge=1, le=_WORKERS_MOST)
     """The largest number of workers. With HEADGATE_ECS_SERVICE it must be set, because each worker costs money."""
     scale_to_zero: bool = False
     """Whether an idle pool may have no worker. It needs HEADGATE_WORKERS_MIN 0."""

@@ -18,9 +18,9 @@ from dispatcher.policies.share_bounds import share_problem
 from dispatcher.policies.tiers import TierName
 from dispatcher.settings.strict import Strict
 
-COUNT_MAX = 1_000_000_000
-Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
-Limit = Annotated[int, Field(ge=1, le=COUNT_MAX)]
+_COUNT_MAX = 1_000_000_000
+Count = Annotated[int, Field(ge=0, le=_COUNT_MAX)]
+Limit = Annotated[int, Field(ge=1, le=_COUNT_MAX)]
 ModelName = Annotated[str, AfterValidator(check_model_name)]
 
 

@@ -24,11 +24,11 @@ T = TypeVar("T")
 Loc = tuple[str | int, ...]
 """The way from the outermost mapping to a value: keys of mappings and numbers of items."""
 
-FOUND_CHARS_MAX = 40
-SEQUENCES = (tuple, list, frozenset)
-NO_MAPPING = ("model_type", "model_attributes_type", "dict_type", "mapping_type", "dataclass_type")
-UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-WORDS = (
+_FOUND_CHARS_MAX = 40
+_SEQUENCES = (tuple, list, frozenset)
+_NO_MAPPING = ("model_type", "model_attributes_type", "dict_type", "mapping_type", "dataclass_type")
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+_WORDS = (
     (r"^Value error, ", ""),
     (r"^(Input|String|Tuple|List|Dictionary|Frozenset) should", "should"),
     (r" after validation", ""),
@@ -103,16 +103,16 @@ def _find_mistake(error: ErrorDetails, kind: Any, shows_values: bool) -> Mistake
         case "union_tag_not_found":
             return Mistake(loc, context["discriminator"].strip("'"), "is missing")
         case "union_tag_invalid":
-            found = f", not {str(context['tag'])[:FOUND_CHARS_MAX]!r}" if shows_values else ""
+            found = f", not {str(context['tag'])[:_FOUND_CHARS_MAX]!r}" if shows_values else ""
             what = f"should be one of {context['expected_tags']}{found}"
             return Mistake(loc, context["discriminator"].strip("'"), what)
-        case unknown if unknown in UNKNOWN:
+        case unknown if unknown in _UNKNOWN:
             return Mistake(loc, None, _describe_unknown_key(str(loc[-1]), _known_keys(kind, loc[:-1])))
-        case other if other in NO_MAPPING:
+        case other if other in _NO_MAPPING:
             what = f"should be a mapping {_describe_mapping(kind, loc)}"
         case _:
             what = error["msg"]
-            for old, new in WORDS:
+            for old, new in _WORDS:
                 what = re.sub(old, new, what)
     return Mistake(loc, None, what + _describe_value(what, error["input"]) if shows_values else what)
 
@@ -121,7 +121,7 @@ def _describe_value(what: str, value: Any) -> str:
     """Return the end of a sentence that names the value instead of which another is expected."""
     if not what.startswith("should") or ", not " in what or not isinstance(value, str | int | float):
         return ""
-    return f", not {str(value)[:FOUND_CHARS_MAX]!r}"
+    return f", not {str(value)[:_FOUND_CHARS_MAX]!r}"
 
 
 def _describe_unknown_key(key: str, known: list[str]) -> str:
@@ -152,7 +152,7 @@ def _shapes_at(kind: Any, loc: Loc) -> list[Any]:
 def _shapes_below(shape: Any, key: str | int) -> Iterator[Any]:
     """Yield the shapes to which a key leads. The `kind` of one of several models leads to that model itself."""
     origin = get_origin(shape)
-    if origin in SEQUENCES:
+    if origin in _SEQUENCES:
         yield from _shapes(get_args(shape)[0]) if isinstance(key, int) else ()
     elif origin is not None:
         yield from _shapes(get_args(shape)[1])
@@ -175,7 +175,7 @@ def _shapes(annotation: Any) -> Iterator[Any]:
     elif origin in (Union, UnionType):
         for each in get_args(annotation):
             yield from _shapes(each)
-    elif origin in SEQUENCES or origin in (dict, Mapping):
+    elif origin in _SEQUENCES or origin in (dict, Mapping):
         yield annotation
     elif isinstance(annotation, type) and issubclass(annotation, RootModel):
         yield from _shapes(annotation.model_fields["root"].annotation)

@@ -2,7 +2,7 @@
 
 Settings need mappings, lists, strings, numbers, true, false and null; nothing else is read. Scalars follow the core
 schema of YAML 1.2 and not YAML 1.1, where `no` is false, 010 is eight and 1:30 is ninety. Aliases are followed, up to
-NODES_MAX values in all. Tags, merge keys and duplicate keys are refused.
+_NODES_MAX values in all. Tags, merge keys and duplicate keys are refused.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.settings.strict import Loc, Mistake, adapter, find_mistakes
 
 BYTES_MAX = 1_048_576
-NODES_MAX = 100_000
-DEPTH_MAX = 20
-NUMBER_CHARS_MAX = 300
+_NODES_MAX = 100_000
+_DEPTH_MAX = 20
+_NUMBER_CHARS_MAX = 300
 
 T = TypeVar("T")
 Place = tuple[int, int]
@@ -129,7 +129,7 @@ def read_text(name: str, text: str, *, may_be_empty: bool = False) -> Document:
     except yaml.reader.ReaderError as error:
         raise ConfigurationError(f"{name}: not YAML (the character {error.character!r} is not allowed)") from None
     except RecursionError:
-        raise ConfigurationError(f"{name}: nested more than {DEPTH_MAX} deep") from None
+        raise ConfigurationError(f"{name}: nested more than {_DEPTH_MAX} deep") from None
     if root is None and may_be_empty:
         return Document(name, {}, {(): (1, 1)}, {})
     if root is None:
@@ -165,10 +165,10 @@ class _Reading:
 
     def value(self, node: yaml.Node, loc: Loc) -> Any:
         self._nodes += 1
-        if self._nodes > NODES_MAX:
-            raise self._wrong(node, f"more than {NODES_MAX} values, counting what aliases repeat")
-        if len(loc) > DEPTH_MAX:
-            raise self._wrong(node, f"nested more than {DEPTH_MAX} deep")
+        if self._nodes > _NODES_MAX:
+            raise self._wrong(node, f"more than {_NODES_MAX} values, counting what aliases repeat")
+        if len(loc) > _DEPTH_MAX:
+            raise self._wrong(node, f"nested more than {_DEPTH_MAX} deep")
         self.places[loc] = _place(node)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self._mapping(node, loc)
@@ -200,8 +200,8 @@ class _Reading:
             return _WORDS[text.lower()]
         if not _FLOAT.fullmatch(text):
             return text
-        if len(text) > NUMBER_CHARS_MAX:
-            raise self._wrong(node, f"a number of more than {NUMBER_CHARS_MAX} characters")
+        if len(text) > _NUMBER_CHARS_MAX:
+            raise self._wrong(node, f"a number of more than {_NUMBER_CHARS_MAX} characters")
         return int(text) if _INTEGER.fullmatch(text) else float(text)
 
     def _wrong(self, node: yaml.Node, what: str) -> ConfigurationError:

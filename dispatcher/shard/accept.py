@@ -22,11 +22,11 @@ the names, and the state keeps a row of usage for each until it is projected."""
 USAGE_ROWS_MOST = 100_000
 """With more rows of usage in the state, no further application gets one of its own, of any tenant. A row is kept for an
 hour or two, and 75,000 of them are projected in an hour (service/snapshots.py)."""
-DUE_LAST = 1e12
+_DUE_LAST = 1e12
 """The priority of a call without an SLO class beside calls with due times, in Unix seconds."""
-RETRY_UNKNOWN_S = 5.0
+_RETRY_UNKNOWN_S = 5.0
 """The Retry-After while no worker has the model, or no throughput has been measured."""
-RETRY_MAX_S = 900.0
+_RETRY_MAX_S = 900.0
 
 
 def accept(decision: Decision, command: Accept) -> Refused | None:
@@ -41,7 +41,7 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
         _hold(decision, command)
         return None
     if not state.slots.has(terms.model):
-        return Refused(command.id, "no_worker", "No worker serves this model at the moment.", RETRY_UNKNOWN_S)
+        return Refused(command.id, "no_worker", "No worker serves this model at the moment.", _RETRY_UNKNOWN_S)
     tenant = _configure_tenant(decision, command)
     app, past = _app(state, terms)
     refused = (
@@ -58,7 +58,7 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
     deferred = terms.deferred and slack is not None
     clocks, priority = state.order.join(tenant, state.at, state.virtual_time, deferred=deferred)
     if slack is not None:
-        priority = terms.due_at or DUE_LAST
+        priority = terms.due_at or _DUE_LAST
     if cost != terms.cost or app != terms.app or deferred != terms.deferred:
         terms = terms._replace(cost=cost, app=app, deferred=deferred)
     decision.add(made(Accepted, (command.id, command.floor, command.process, terms, priority, clocks)))
@@ -123,7 +123,7 @@ def _queue_full(state: State, tenant: Tenant, command: Accept) -> Refused | None
     if waiting < limit or (not waiting and state.slots.first(model) is not None):
         return None
     wait = expected_wait(state, tenant, model, max(1, waiting - limit + 1))
-    after_s = _retry_after_s(wait.p90_s if wait is not None else RETRY_UNKNOWN_S)
+    after_s = _retry_after_s(wait.p90_s if wait is not None else _RETRY_UNKNOWN_S)
     message = (
         f"{waiting} of this tenant's requests are waiting already; its limit is {limit}. "
         f"Try again in about {after_s:.0f} s."
@@ -164,8 +164,8 @@ def _drains_in(state: State, model: str, seconds: float) -> bool:
 
 
 def _retry_after_s(wait_s: float) -> float:
-    """Return whole seconds between 1 and RETRY_MAX_S."""
-    return float(min(RETRY_MAX_S, max(1, math.ceil(min(wait_s, RETRY_MAX_S)))))
+    """Return whole seconds between 1 and _RETRY_MAX_S."""
+    return float(min(_RETRY_MAX_S, max(1, math.ceil(min(wait_s, _RETRY_MAX_S)))))
 
 
 def _app(state: State, terms: CallTerms) -> tuple[str, Usage]:

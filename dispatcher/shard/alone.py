@@ -24,7 +24,7 @@ from dispatcher.shard.steps import News
 EPOCH = 1e6
 """Unix seconds when a gate begins: later than any bucket takes to fill, as on a real clock."""
 PROCESS, WORKER, MODEL = "p", "w", "m"
-WAITING_MAX = 1_000_000_000
+_WAITING_MAX = 1_000_000_000
 
 
 class Decided(NamedTuple):
@@ -64,7 +64,7 @@ class LoneGate:
         """The number of calls so far, of all processes."""
         self._leader, self._epoch = leader, epoch
         self._configs: dict[str, TenantConfig] = {}
-        self.unnamed = TenantConfig(0, 1.0, 0.0, 0.0, Tier.STANDARD, WAITING_MAX)
+        self.unnamed = TenantConfig(0, 1.0, 0.0, 0.0, Tier.STANDARD, _WAITING_MAX)
         """The configuration of a tenant that has none."""
         for worker in workers:
             self.decide(worker)
@@ -82,7 +82,9 @@ class LoneGate:
         """Decide a command, and return its outcome alone."""
         return self.decide(command, now=now).outcomes[0]
 
-    def set_tenant(self, name: str, share: Share, *, tier: str = Tier.STANDARD, waiting_max: int = WAITING_MAX) -> None:
+    def set_tenant(
+        self, name: str, share: Share, *, tier: str = Tier.STANDARD, waiting_max: int = _WAITING_MAX
+    ) -> None:
         """Configure a tenant from its next call on, as a process does that reads a newer version."""
         version = self._configs[name].version + 1 if name in self._configs else 1
         self._configs[name] = TenantConfig(version, share.weight, share.rate_per_s, share.burst, tier, waiting_max)

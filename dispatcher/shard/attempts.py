@@ -101,11 +101,11 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
     decision.dispatching = ""
 
 
-EARLY_S = 4.0
+_EARLY_S = 4.0
 """A cancelled call that is returned less than this before its deadline ends as expired. The front may have cancelled it
 because of the deadline: its clock and the writer's may each be 2 s off (rule 10)."""
-FIRST_TOKEN_MAX_S = 1e6
-TOKENS_MAX = 1_000_000_000
+_FIRST_TOKEN_MAX_S = 1e6
+_TOKENS_MAX = 1_000_000_000
 """No engine's request has more input or output tokens, or a later first token. An end that cannot be written would hold
 its slot for ever, so its numbers are clamped."""
 BY_ITS_PROCESS = frozenset({"unreachable", "declined"})
@@ -189,7 +189,7 @@ def lost_worker(decision: Decision, worker_id: str) -> None:
 def _return(decision: Decision, call: Call, reason: str) -> None:
     state = decision.state
     counted = reason not in NOT_COUNTED
-    if state.at >= call.terms.deadline_at - (EARLY_S if call.cancelling else 0.0):
+    if state.at >= call.terms.deadline_at - (_EARLY_S if call.cancelling else 0.0):
         return _end(decision, call, "expired")
     if call.cancelling or (not call.process and not call.terms.durable):
         return _end(decision, call, "cancelled")
@@ -210,9 +210,9 @@ def _end(
     cached_tokens: int = 0,
 ) -> None:
     state = decision.state
-    if not (0 <= input_tokens <= TOKENS_MAX and 0 <= output_tokens <= TOKENS_MAX):
+    if not (0 <= input_tokens <= _TOKENS_MAX and 0 <= output_tokens <= _TOKENS_MAX):
         input_tokens, output_tokens = _clamp_tokens(input_tokens), _clamp_tokens(output_tokens)
-    if not 0.0 <= first_token_s <= FIRST_TOKEN_MAX_S:
+    if not 0.0 <= first_token_s <= _FIRST_TOKEN_MAX_S:
         first_token_s = 0.0
     if cached_tokens:
         cached_tokens = _cached_tokens(state, cached_tokens, input_tokens)
@@ -238,7 +238,7 @@ def _end(
 
 def _clamp_tokens(tokens: int) -> int:
     """Return a count that can be charged, for a count of an engine that cannot (NaN is 0)."""
-    return int(min(max(0, tokens), TOKENS_MAX)) if tokens == tokens else 0
+    return int(min(max(0, tokens), _TOKENS_MAX)) if tokens == tokens else 0
 
 
 def _cached_tokens(state: State, tokens: int, input_tokens: int) -> int:

@@ -34,9 +34,9 @@ from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 from dispatcher.model.formats import NEWEST, OLDEST, SKIPPABLE
 
 COMPRESSED_FROM_BYTES = 1024
-PLAIN, COMPRESSED = b"j", b"z"
+PLAIN, _COMPRESSED = b"j", b"z"
 
-KINDS: dict[str, type[Any]] = {
+_KINDS: dict[str, type[Any]] = {
     "O": OrderSet,
     "W": WorkerSet,
     "m": ModelOrdered,
@@ -58,7 +58,7 @@ KINDS: dict[str, type[Any]] = {
 the log. A kind that they may miss has a letter that begins with SKIPPABLE."""
 _FIELDS_BEFORE = {OrderSet: 1, Ended: 9, Dropped: 6}
 """The number of fields in format OLDEST, of the kinds that have more since."""
-_LETTERS = {kind: letter for letter, kind in KINDS.items()}
+_LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 _HEAD = (int, str, str, int, list)
 """The types of an entry's position, writer, leader, epoch and facts."""
 _FROM_LISTS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
@@ -69,7 +69,7 @@ _FROM_LISTS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "groups": lambda groups: tuple(map(GroupPlan._make, groups)),
 }
 """Makes the value of a field that is a tuple, by the field's name. JSON has lists only."""
-_NAMES = {letter: tuple(row_hints(kind)) for letter, kind in KINDS.items()}
+_NAMES = {letter: tuple(row_hints(kind)) for letter, kind in _KINDS.items()}
 """Maps a letter to the names of the fields in a row."""
 _ROWS = (Accepted, TenantSet)
 """The kinds that hold the terms of a call or a tenant's configuration, which a row has field by field."""
@@ -79,7 +79,7 @@ _READERS = {
         len(_NAMES[letter]),
         [(place, _FROM_LISTS[name]) for place, name in enumerate(_NAMES[letter]) if name in _FROM_LISTS],
     )
-    for letter, kind in KINDS.items()
+    for letter, kind in _KINDS.items()
 }
 """Maps a letter to the kind, the number of its fields, and the places of the fields that are tuples."""
 
@@ -121,7 +121,7 @@ def encode_entry(entry: Entry, of_format: int = NEWEST, *, checked: bool = False
 def _of_older_format(row: list[Any]) -> list[Any]:
     """Return a fact's row in format OLDEST. Raises ValueError for a value that this format does not have."""
     letter, *fields = row
-    kind = KINDS[letter]
+    kind = _KINDS[letter]
     size = _FIELDS_BEFORE.get(kind, len(fields))
     for name, value in zip(_NAMES[letter][size:], fields[size:], strict=True):
         if value != kind._field_defaults[name]:
@@ -217,7 +217,7 @@ def pack(*values: object) -> bytes:
 
 
 def _compress(text: bytes) -> bytes:
-    return PLAIN + text if len(text) < COMPRESSED_FROM_BYTES else COMPRESSED + zlib.compress(text, 1)
+    return PLAIN + text if len(text) < COMPRESSED_FROM_BYTES else _COMPRESSED + zlib.compress(text, 1)
 
 
 def unpack(data: bytes) -> list[Any]:

@@ -46,7 +46,7 @@ from dispatcher.shard.swapping import answered_with_loads, keep_plan, order_load
 from dispatcher.shard.waits.estimate import expected_wait
 from dispatcher.shard.workers import report, rested, retire, silent_worker
 
-ARRIVALS_LAST = frozenset({Accept, Status})
+_ARRIVALS_LAST = frozenset({Accept, Status})
 DONE = Done()
 
 
@@ -55,7 +55,7 @@ def decide(decision: Decision, commands: Sequence[Command]) -> list[Outcome]:
     outcomes: list[Outcome] = [DONE] * len(commands)
     arrivals: list[int] = []
     for number, command in enumerate(commands):
-        if type(command) in ARRIVALS_LAST:
+        if type(command) in _ARRIVALS_LAST:
             arrivals.append(number)
         else:
             outcomes[number] = _decide(decision, command)

@@ -45,7 +45,7 @@ NO_ROUTE = "no_route"
 """The shard logs "no_route" for a return as "unreachable" if the process has not reached another worker before either.
 This probably shows a fault of the process, so it does not count as a failure of the worker. Otherwise a single front
 without a route to the workers would make all of them rest, for all tenants."""
-REACHED = frozenset({"refused", "failed"})
+_REACHED = frozenset({"refused", "failed"})
 """A return for one of these reasons shows that the order of the call's process reached the worker."""
 
 
@@ -202,7 +202,7 @@ def _note_reached(state: State, process: Process, worker: str, reason: str) -> N
     if reason in ("unreachable", NO_ROUTE):
         others = tuple(name for name in process.unreached if name != worker)
         state.set_process(process, "unreached", (*others, worker)[-UNREACHED_KEPT:])
-    elif reason in REACHED and process.unreached:
+    elif reason in _REACHED and process.unreached:
         state.set_process(process, "unreached", ())
 
 

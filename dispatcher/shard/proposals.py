@@ -27,7 +27,7 @@ from dispatcher.shard.state.state import State
 from dispatcher.shard.swapping import fleet_worker
 from dispatcher.shard.workers import USABLE
 
-HORIZON_S = 60.0
+_HORIZON_S = 60.0
 
 
 class PlanInput(NamedTuple):
@@ -92,7 +92,7 @@ def _backlog(
     now: float,
 ) -> TenantBacklog:
     share = Share(tenant.config.weight, tenant.config.rate_per_s, tenant.config.burst)
-    expected = {model: each.service(tenant.name, now, HORIZON_S) for model, each in forecasts.items()}
+    expected = {model: each.service(tenant.name, now, _HORIZON_S) for model, each in forecasts.items()}
     return TenantBacklog(
         tenant.name,
         share,

@@ -18,7 +18,7 @@ from dispatcher.policies.tiers import SHARES, TENANT_TIERS, TierName
 SATURATED = 0.9
 """From this share of its KV blocks in use on, a worker counts as saturated. (FairServe gives no figure.)"""
 SLACK = 4096.0
-REACH = 2.0
+_REACH = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ShardSettings:
     """How due times matter to the order (slack_index.py); None: they do not."""
     throttling: ThrottleLimits | None = None
     """FairServe's limits, in requests of a tenant and of an application (throttling.py); None: no throttling."""
-    reach: float = REACH
+    reach: float = _REACH
     """A call is refused if its expected wait is longer than so many times the time to its deadline; 0: never."""
     saturated: float = SATURATED
     rest_s: float = 5.0

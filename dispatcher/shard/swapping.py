@@ -29,10 +29,10 @@ from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State
 from dispatcher.shard.workers import USABLE
 
-TRIGGERS = frozenset({Accept, Report, Tick, Plan})
-SWAP_MAX_S = 600.0
+_TRIGGERS = frozenset({Accept, Report, Tick, Plan})
+_SWAP_MAX_S = 600.0
 """A worker does not load a model if the swap takes longer."""
-LEAVING = frozenset({"draining", "retiring"})
+_LEAVING = frozenset({"draining", "retiring"})
 DRAIN_MIN_S = 2.0
 """A drain is expected to take at least this long: the worker learns of the order from its next heartbeat."""
 
@@ -40,12 +40,12 @@ DRAIN_MIN_S = 2.0
 def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
     """Order workers to load models, and withdraw orders that were not carried out in time."""
     state = decision.state
-    if not state.slots.can_swap or not any(type(command) in TRIGGERS for command in commands):
+    if not state.slots.can_swap or not any(type(command) in _TRIGGERS for command in commands):
         return
     for worker in list(state.workers.values()):
         if worker.load and state.at >= worker.order_ends_at:
             decision.add(ModelOrdered(worker.name, ""))
-    models = planned_models(state)
+    models = _planned_models(state)
     if waiting := _waiting_since(state):
         usable = [each for each in state.workers.values() if each.load or each.config.state in USABLE]
         fleet = [fleet_worker(each, state.at) for each in usable]
@@ -68,7 +68,7 @@ def fleet_worker(worker: Worker, now: float) -> FleetWorker:
 
     A worker counts as having its model since the end of its last order, if that is later.
     """
-    swap_s = {model: max(0.0, seconds) for model, seconds in worker.swap_s.items() if seconds <= SWAP_MAX_S}
+    swap_s = {model: max(0.0, seconds) for model, seconds in worker.swap_s.items() if seconds <= _SWAP_MAX_S}
     loaded_at = now if worker.load else max(worker.config.loaded_at, worker.ordered_at)
     rates = {each.model: each.service_per_s for each in worker.config.models}
     rates[worker.model] = worker.config.service_per_s or rates.get(worker.model, 0.0)
@@ -110,7 +110,7 @@ def _waiting_since(state: State) -> dict[str, float]:
     Empty if no model is missing. A model is not missing if a silent worker has it, because that worker reports again or
     is lost within seconds.
     """
-    held = {each.target for each in state.workers.values() if each.load or each.config.state not in LEAVING}
+    held = {each.target for each in state.workers.values() if each.load or each.config.state not in _LEAVING}
     missing = state.waiting_models.keys() - held
     if not missing:
         return {}
@@ -149,7 +149,7 @@ def keep_plan(decision: Decision, command: Plan) -> None:
         decision.add(Planned(command.made_at, tuple(kept.values()), groups))
 
 
-def planned_models(state: State) -> dict[str, str]:
+def _planned_models(state: State) -> dict[str, str]:
     """Return the model of each worker in the plan, while the plan is fresh."""
     plan = state.plan
     if plan is None or state.at - plan.made_at > MODELS_S:

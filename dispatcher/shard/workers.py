@@ -10,7 +10,7 @@ from dispatcher.model.fleet import LoadableModel
 from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import Worker
 
-CHANGE = 0.1
+_CHANGE = 0.1
 """A measured capacity or swap time is logged if it differs from the logged one by more than this fraction."""
 
 RETIRE_S = 180.0
@@ -98,4 +98,4 @@ def _alike(old: Sequence[LoadableModel], new: Sequence[LoadableModel]) -> bool:
 
 
 def _is_near(new: float, old: float) -> bool:
-    return abs(new - old) <= CHANGE * old
+    return abs(new - old) <= _CHANGE * old

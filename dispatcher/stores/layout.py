@@ -38,7 +38,7 @@ import re
 from dispatcher.model.errors import EntryTooLarge, LogGap
 from dispatcher.stores.table import PARTITION, SORT, Key
 
-POSITION_DIGITS, HOUR_DIGITS = 14, 8
+POSITION_DIGITS, _HOUR_DIGITS = 14, 8
 DAY_HOURS = 24
 
 
@@ -134,7 +134,7 @@ def response_key(tenant: str, response_id: str, part: int) -> Key:
 
 
 def response_bytes_key(tenant: str, hour: int) -> Key:
-    return {PARTITION: response_bytes_partition(tenant), SORT: f"{hour:0{HOUR_DIGITS}d}"}
+    return {PARTITION: response_bytes_partition(tenant), SORT: f"{hour:0{_HOUR_DIGITS}d}"}
 
 
 def file_key(tenant: str, file_id: str) -> Key:
@@ -155,7 +155,7 @@ def caller_key(tenant: str, key: str) -> Key:
 
 
 def usage_prefix(tenant: str, hour: int) -> str:
-    return f"{tenant}#{hour:0{HOUR_DIGITS}d}"
+    return f"{tenant}#{hour:0{_HOUR_DIGITS}d}"
 
 
 def usage_key(tenant: str, hour: int, shard: str, app: str) -> Key:

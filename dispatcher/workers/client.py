@@ -171,14 +171,14 @@ class Connections(Protocol):
     async def close(self) -> None: ...
 
 
-NOT_SENT = (
+_NOT_SENT = (
     aiohttp.ClientConnectorError,
     aiohttp.ConnectionTimeoutError,
     aiohttp.InvalidURL,
     aiohttp.NonHttpUrlClientError,
 )
 """aiohttp raises these before it has a connection. All its other errors can come after it began to write."""
-BROKEN = (aiohttp.ClientError, OSError, RuntimeError, ValueError)
+_BROKEN = (aiohttp.ClientError, OSError, RuntimeError, ValueError)
 """The other errors of aiohttp. A TimeoutError is an OSError. A read raises RuntimeError if its connection is gone."""
 
 
@@ -193,9 +193,9 @@ class AiohttpConnections:
         try:
             async with asyncio.timeout(CONNECT_S + SILENCE_S):
                 response = await session.post(url, data=body, headers=headers, allow_redirects=False)
-        except NOT_SENT as error:
+        except _NOT_SENT as error:
             raise NotSent(type(error).__name__) from None
-        except BROKEN as error:
+        except _BROKEN as error:
             raise BrokenConnection(type(error).__name__) from None
         return _Answer(response)
 
@@ -224,7 +224,7 @@ class _Answer:
         self._reading_since = self._loop.time()
         try:
             return await self._response.content.readany()
-        except BROKEN as error:
+        except _BROKEN as error:
             raise BrokenConnection(type(error).__name__) from None
         finally:
             self._reading_since = None

@@ -75,7 +75,7 @@ async def administer(admin: StoreAdmin, command: commands.AnyCommand) -> dict[st
             tenant = with_settings(Tenant(command.tenant), command.settings.given())
             return {"api_key": await admin.create(tenant)}
         case commands.TenantChange():
-            return {"tenant": tenant_json(await admin.change(command.tenant, command.settings.given()))}
+            return {"tenant": _tenant_json(await admin.change(command.tenant, command.settings.given()))}
         case commands.Delete():
             return asdict(await admin.delete(command.tenant))
         case commands.RotateKey():
@@ -85,20 +85,20 @@ async def administer(admin: StoreAdmin, command: commands.AnyCommand) -> dict[st
             await admin.revoke_key(command.tenant, command.prefix)
         case commands.Show():
             tenant, keys = await admin.existing(command.tenant), await admin.keys(command.tenant)
-            return {"tenant": tenant_json(tenant), "keys": [key_json(key) for key in keys]}
+            return {"tenant": _tenant_json(tenant), "keys": [_key_json(key) for key in keys]}
         case commands.ListAll():
-            return {"tenants": [tenant_json(tenant) for tenant in await admin.all()]}
+            return {"tenants": [_tenant_json(tenant) for tenant in await admin.all()]}
         case commands.Audit():
             return {"records": [record._asdict() for record in await admin.audit(command.month)]}
     return {}
 
 
-def tenant_json(tenant: Tenant) -> dict[str, Any]:
+def _tenant_json(tenant: Tenant) -> dict[str, Any]:
     named = {"name": tenant.name, "identity": tenant.identity}
     return {**named, "version": tenant.version, "settings": settings_of(tenant)}
 
 
-def key_json(key: KeyRecord) -> dict[str, Any]:
+def _key_json(key: KeyRecord) -> dict[str, Any]:
     """Return what may be shown of a key: not its digest."""
     return {
         "prefix": key.prefix,

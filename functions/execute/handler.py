@@ -17,16 +17,16 @@ from dispatcher.operations.calls.detached import execute_detached
 from functions.observability import count, logger, metrics
 from functions.runtime import runtime
 
-processor = BatchProcessor(event_type=EventType.SQS)
+_processor = BatchProcessor(event_type=EventType.SQS)
 
 
 @logger.inject_lambda_context
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> Any:
-    return process_partial_response(event=event, record_handler=execute_record, processor=processor, context=context)
+    return process_partial_response(event=event, record_handler=_execute_record, processor=_processor, context=context)
 
 
-def execute_record(record: SQSRecord) -> None:
+def _execute_record(record: SQSRecord) -> None:
     message = json.loads(record.body)
     call_id, attempt = message["id"], message["attempt"]
     done = runtime().run(execute_detached(runtime().context, call_id))

@@ -23,8 +23,8 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from dispatcher.processes.group_removal import AutoScaling, make_auto_scaling, remove_group
 from functions.observability import logger
 
-ANSWER_ATTEMPTS_MAX = 3
-REASON_CHARS_MAX = 500
+_ANSWER_ATTEMPTS_MAX = 3
+_REASON_CHARS_MAX = 500
 
 
 @logger.inject_lambda_context
@@ -50,17 +50,17 @@ def answer(
             outcome["PhysicalResourceId"] = group  # another group than before: CloudFormation then deletes the former
     except Exception as error:  # CloudFormation gets every error as the reason
         logger.exception("the group was not deleted", extra={"group": group})
-        outcome |= {"Status": "FAILED", "Reason": f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]}
+        outcome |= {"Status": "FAILED", "Reason": f"{type(error).__name__}: {error}"[:_REASON_CHARS_MAX]}
     respond(event["ResponseURL"], json.dumps(outcome).encode())
 
 
 def send(url: str, body: bytes) -> None:
-    """Put the answer to the address that CloudFormation gave. Raises OSError after ANSWER_ATTEMPTS_MAX attempts."""
-    for attempt in range(1, ANSWER_ATTEMPTS_MAX + 1):
+    """Put the answer to the address that CloudFormation gave. Raises OSError after _ANSWER_ATTEMPTS_MAX attempts."""
+    for attempt in range(1, _ANSWER_ATTEMPTS_MAX + 1):
         request = urllib.request.Request(url, data=body, method="PUT", headers={"Content-Type": ""})  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=10):  # noqa: S310 - a signed address of CloudFormation's bucket
                 return
         except OSError:
-            if attempt == ANSWER_ATTEMPTS_MAX:
+            if attempt == _ANSWER_ATTEMPTS_MAX:
                 raise

@@ -46,7 +46,7 @@ from functions.observability import logger
 _PATHS = ("/chat/completions", "/completions", "/embeddings", "/models", "/responses", "/files", "/batches", "/usage")
 
 
-async def chat_completions(request: Request) -> Response:
+async def _chat_completions(request: Request) -> Response:
     return await _complete(request, Endpoint.CHAT)
 
 
@@ -66,7 +66,7 @@ async def _complete(request: Request, endpoint: Endpoint) -> Response:
     return await complete(request, tenant, parsed, key, lambda head: ChatForm(head, parsed.request))
 
 
-async def tenant_usage(request: Request) -> Response:
+async def _tenant_usage(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     return JSONResponse(await usage(context, tenant.identity, request.query_params))
 
@@ -134,13 +134,13 @@ def make_app(
     routes = [
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", get_model, methods=["GET"]),
-        Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+        Route("/v1/chat/completions", _chat_completions, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         *RESPONSES,
         *FILE_ROUTES,
         *BATCH_ROUTES,
-        Route("/v1/usage", tenant_usage, methods=["GET"]),
+        Route("/v1/usage", _tenant_usage, methods=["GET"]),
         *DOCUMENTATION,
         *OPERATOR,
         Route("/health", health, methods=["GET"]),

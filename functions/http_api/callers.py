@@ -9,7 +9,7 @@ from dispatcher.operations.context import Context
 from functions.envelope import id_of
 from functions.http_api.connections import hold_open_request
 
-ADDRESS_CHARS_MAX = 64
+_ADDRESS_CHARS_MAX = 64
 
 
 def context_of(request: Request) -> Context:
@@ -20,7 +20,7 @@ def context_of(request: Request) -> Context:
 async def tenant_of(request: Request) -> Tenant:
     """Return the tenant of the request's key, and hold one of its open requests until the answer is sent."""
     context = context_of(request)
-    tenant = await context.directory.tenant_of(api_key(request), address_of(request))
+    tenant = await context.directory.tenant_of(api_key(request), _address_of(request))
     hold_open_request(request, context, tenant.identity)
     return tenant
 
@@ -35,13 +35,13 @@ async def owner_of(request: Request) -> Tenant:
     return tenant
 
 
-def address_of(request: Request) -> str:
+def _address_of(request: Request) -> str:
     """Return the caller's address: the last one in `X-Forwarded-For`, which the nearest proxy has added, or the peer's.
 
     A caller without a proxy can write any address there. So it is good for limits that have a common bound too, and for
     nothing else.
     """
-    forwarded = ",".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()[:ADDRESS_CHARS_MAX]
+    forwarded = ",".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()[:_ADDRESS_CHARS_MAX]
     return forwarded or (request.client.host if request.client is not None else "")
 
 

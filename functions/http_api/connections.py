@@ -29,9 +29,9 @@ from functions.http_api.operator.page import PATH as OPERATOR_PATH
 from functions.http_api.refusals import ID_HEADER, error_response, request_id
 from functions.observability import logger
 
-UNBOUNDED = ("/health", "/ready")
+_UNBOUNDED = ("/health", "/ready")
 """The paths that are answered however many requests are open."""
-HELD = "headgate.held"
+_HELD = "headgate.held"
 """The key in the scope of what the request holds of the limits, until its last byte is sent."""
 
 
@@ -77,7 +77,7 @@ class BoundedConnections:
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in UNBOUNDED:
+        if scope["type"] != "http" or scope["path"] in _UNBOUNDED:
             return await self._app(scope, receive, send)
         context: Context = scope["app"].state.context
         if self._open >= context.limit_settings.process_requests_max:
@@ -85,7 +85,7 @@ class BoundedConnections:
         self._open += 1
         try:
             with ExitStack() as held:
-                scope[HELD] = held
+                scope[_HELD] = held
                 await self._serve(context, scope, receive, send)
         finally:
             self._open -= 1
@@ -108,12 +108,12 @@ class BoundedConnections:
 
 def hold_open_request(request: Request, context: Context, tenant: str) -> None:
     """Hold one of the tenant's open requests until the answer is sent. Raises Refused."""
-    request.scope[HELD].enter_context(context.limits.open_request(tenant))
+    request.scope[_HELD].enter_context(context.limits.open_request(tenant))
 
 
 def hold_key(request: Request, context: Context, tenant: str, key: str) -> None:
     """Hold one of the requests under an idempotency key until the answer is sent. Raises Refused."""
-    request.scope[HELD].enter_context(context.limits.key_in_flight(tenant, key))
+    request.scope[_HELD].enter_context(context.limits.key_in_flight(tenant, key))
 
 
 async def read_body(request: Request, within_s: float, bytes_max: int = BODY_BYTES_MAX) -> bytes:
@@ -142,7 +142,7 @@ def _busy() -> JSONResponse:
     return error_response(Refused(message, "process_requests", RETRY_AFTER_S))
 
 
-SINGLE = ("authorization", "idempotency-key", "content-length", "content-type", "host")
+_SINGLE = ("authorization", "idempotency-key", "content-length", "content-type", "host")
 """Headers that a request has once. Of two, a proxy may read the first and this process the last."""
 
 
@@ -197,7 +197,7 @@ class UnambiguousHeads:
 def _ambiguity(headers: Headers) -> InvalidRequest | None:
     names = [name for name, _ in headers.raw]
     if len(set(names)) < len(names):
-        for name in SINGLE:
+        for name in _SINGLE:
             if names.count(name.encode()) > 1:
                 message = f"The request has the header `{name}` more than once. Send it once."
                 return InvalidRequest(message, name, "repeated_header")
@@ -214,7 +214,7 @@ def check_encoding(headers: Headers) -> None:
         raise EncodedRequest(encodings)
 
 
-EXPOSED = (
+_EXPOSED = (
     "retry-after",
     "x-request-id",
     "x-headgate-queue-position",
@@ -223,7 +223,7 @@ EXPOSED = (
     "x-headgate-dropped-fields",
 )
 """The headers of an answer that a page may read."""
-PREFLIGHT_KEPT_S = 600
+_PREFLIGHT_KEPT_S = 600
 
 
 class ConfiguredCors:
@@ -246,8 +246,8 @@ class ConfiguredCors:
                 allow_origins=origins,
                 allow_methods=["GET", "POST", "DELETE"],
                 allow_headers=["*"],
-                expose_headers=EXPOSED,
-                max_age=PREFLIGHT_KEPT_S,
+                expose_headers=_EXPOSED,
+                max_age=_PREFLIGHT_KEPT_S,
             )
         return await self._cors(scope, receive, send)
 

@@ -46,7 +46,7 @@ ACCEPTED = (Kind.READ, Kind.PASSED, Kind.BOUNDED, Kind.LABEL)
 """The kinds of the fields that a client may send. The others are refused, and are not part of the document."""
 
 
-def object_of(fields: Mapping[str, Field]) -> Json:
+def _object_of(fields: Mapping[str, Field]) -> Json:
     """Return the schema of an object with these fields. It has no other fields, because the gate refuses them."""
     accepted = {name: each for name, each in sorted(fields.items()) if each.kind in ACCEPTED}
     return {
@@ -106,7 +106,7 @@ def schema_of(shape: Shape) -> Json:
             keys = {"propertyNames": schema_of(shape.key), "maxProperties": shape.most}
             return {"type": "object", "additionalProperties": schema_of(shape.of), **keys}
         case Record():
-            return object_of(shape.table.fields)
+            return _object_of(shape.table.fields)
         case Tagged():
             return _any_of(_form(shape, name, form) for name, form in shape.forms.items() if not form.refused)
         case Either():
@@ -117,7 +117,7 @@ def schema_of(shape: Shape) -> Json:
 
 
 def _form(shape: Tagged, name: str, form: Form) -> Json:
-    schema = object_of(form.table.fields)
+    schema = _object_of(form.table.fields)
     tag = [] if name == shape.usual else [shape.tag]
     properties = {shape.tag: {"type": "string", "const": name}, **schema["properties"]}
     return {**schema, "properties": properties, "required": [*tag, *schema["required"]]}
@@ -218,7 +218,7 @@ _IDEMPOTENCY: Json = {
 @cache
 def document(*, drops_unknown: bool = False) -> Json:
     """Return the document. `drops_unknown`: the pool drops unknown fields, so its bodies may have other fields too."""
-    schemas = {_name(each): object_of(each.table.fields) for each in _with_body()}
+    schemas = {_name(each): _object_of(each.table.fields) for each in _with_body()}
     paths: dict[str, Json] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation)

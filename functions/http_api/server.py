@@ -10,7 +10,7 @@ moment, the caller would get a 502. So behind a load balancer `--idle-s` must be
 Every request writes lines to standard output, and a log line never waits for its reader. A pipe that is not read is
 full after some seconds, and the next line would stop the event loop, and with it all requests. So a thread writes the
 lines, from a queue with a bound. What does not fit, or cannot be written, is dropped and counted. One line says so when
-the queue is empty again; while lines wait, one each REPORT_S.
+the queue is empty again; while lines wait, one each _REPORT_S.
 
 A front in Lambda writes directly: Lambda freezes it after its last byte, and the thread with it.
 """
@@ -37,10 +37,10 @@ from dispatcher.model.errors import InvalidRequest
 from dispatcher.processes.bootstrap import RealIds
 from functions.http_api.refusals import ID_HEADER
 
-QUEUE_BYTES_MAX = 8_000_000
+_QUEUE_BYTES_MAX = 8_000_000
 """About 10,000 lines."""
-REPORT_S = 60.0
-CLOSING_S = 2.0
+_REPORT_S = 60.0
+_CLOSING_S = 2.0
 """How long the end of the process waits for its last lines."""
 
 
@@ -49,7 +49,7 @@ class LogLines(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def __init__(self, descriptor: int, bytes_max: int = QUEUE_BYTES_MAX) -> None:
+    def __init__(self, descriptor: int, bytes_max: int = _QUEUE_BYTES_MAX) -> None:
         self.dropped = 0
         self._descriptor, self._bytes_max = descriptor, bytes_max
         self._changed = threading.Condition()
@@ -72,7 +72,7 @@ class LogLines(io.TextIOBase):
     def writable(self) -> bool:
         return True
 
-    def finish(self, within_s: float = CLOSING_S) -> None:
+    def finish(self, within_s: float = _CLOSING_S) -> None:
         """Wait until all lines are written, at most so long. Further lines are dropped."""
         with self._changed:
             if self._partial:
@@ -95,7 +95,7 @@ class LogLines(io.TextIOBase):
             with self._changed:
                 self._bytes -= len(line)
                 self.dropped += not is_written
-                is_time = not self._queue or time.monotonic() - self._reported_s > REPORT_S
+                is_time = not self._queue or time.monotonic() - self._reported_s > _REPORT_S
                 lost = self.dropped - self._reported if is_written and is_time else 0
             if lost and self._write(_drop_line(lost)):
                 self._reported, self._reported_s = self._reported + lost, time.monotonic()
@@ -120,7 +120,7 @@ def _drop_line(lost: int) -> bytes:
     return json.dumps({"level": "WARNING", "message": message, "service": "headgate"}).encode() + b"\n"
 
 
-def take_standard_streams() -> list[LogLines]:
+def _take_standard_streams() -> list[LogLines]:
     """Let all that this process prints from now on take this way. Call it before any logger is made."""
     streams = [LogLines(stream.fileno()) for stream in (sys.stdout, sys.stderr)]
     sys.stdout, sys.stderr = streams
@@ -175,7 +175,7 @@ def main() -> None:
     arguments = parser.parse_args()
     BoundedHeads.idle_s = arguments.idle_s
     _raise_open_files()
-    streams = [] if os.environ.get("HEADGATE_FRONT") == "lambda" else take_standard_streams()
+    streams = [] if os.environ.get("HEADGATE_FRONT") == "lambda" else _take_standard_streams()
 
     def end(number: int, _: object) -> None:
         """Write the last log lines, and end by the signal, which uvicorn raises again after its shutdown."""

@@ -28,11 +28,11 @@ from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import count, log_ended, logger, metrics
 from functions.runtime import runtime
 
-STARTING_CHECK_S = 5.0
+_STARTING_CHECK_S = 5.0
 """While a pool's first worker starts, an invocation looks for it this often."""
 MARGIN_S = 5.0
 """The part of the function's time that is reserved to let a waiting invocation go and to answer."""
-ANSWER_S = 3.0
+_ANSWER_S = 3.0
 """The part of MARGIN_S in which an invocation that runs may still end."""
 
 
@@ -99,13 +99,13 @@ async def _submit_once_served(
         except NoWorker:
             waking = (await context.pools.serving(model)).waking
             is_starting = waking is not None and waking.serves(model)
-            if not is_starting or context.clock.monotonic() + STARTING_CHECK_S >= until:
+            if not is_starting or context.clock.monotonic() + _STARTING_CHECK_S >= until:
                 raise
-        await context.clock.sleep(STARTING_CHECK_S)
+        await context.clock.sleep(_STARTING_CHECK_S)
 
 
 async def _collect_in_time(context: Context, accepted: NewCall, until: float) -> Collected | None:
-    """Return the whole answer, or None if it has no turn at `until` (monotonic seconds), or no end ANSWER_S later.
+    """Return the whole answer, or None if it has no turn at `until` (monotonic seconds), or no end _ANSWER_S later.
 
     An execution does not wait behind many requests of its tenant: they would take the executions of all tenants.
     """
@@ -118,7 +118,7 @@ async def _collect_in_time(context: Context, accepted: NewCall, until: float) ->
     try:
         await asyncio.wait({turn, reading}, timeout=max(0.0, until - now()), return_when=asyncio.FIRST_COMPLETED)
         if following.begun.is_set():
-            await asyncio.wait({reading}, timeout=max(0.0, until + ANSWER_S - now()))
+            await asyncio.wait({reading}, timeout=max(0.0, until + _ANSWER_S - now()))
         if not reading.done():
             return None
         return await reading

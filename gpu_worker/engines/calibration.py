@@ -18,7 +18,7 @@ _STEPS_MAX = 4
 """Steps of the longest prompt: a prompt in pieces takes another time than a whole one."""
 
 
-def calibration_lengths(context_tokens: int, step_tokens: int) -> list[int]:
+def _calibration_lengths(context_tokens: int, step_tokens: int) -> list[int]:
     """Return the lengths of prompts, each once. One step computes the shorter ones whole."""
     longest = max(1, min(_STEPS_MAX * step_tokens, context_tokens // 2))
     return sorted({max(1, longest // part) for part in (16, 8, 4, 2, 1)})
@@ -27,7 +27,7 @@ def calibration_lengths(context_tokens: int, step_tokens: int) -> list[int]:
 def calibration_requests(context_tokens: int, step_tokens: int) -> Iterator[tuple[WorkOrder, list[int]]]:
     """Yield requests with the tokens of their prompts, to be run one at a time. The first tokens of all prompts differ,
     so none is in a prefix cache. The longest prompts come first: a cold start adds the smallest part to them."""
-    for number, tokens in enumerate(reversed(calibration_lengths(context_tokens, step_tokens))):
+    for number, tokens in enumerate(reversed(_calibration_lengths(context_tokens, step_tokens))):
         for repeat in range(_TIMES):
             first = 7 + _TIMES * number + repeat
             request = own_order(

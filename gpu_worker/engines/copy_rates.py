@@ -12,7 +12,7 @@ import torch
 from gpu_worker.engines.step_costs import fit
 
 LARGE_BYTES = 64 << 20
-SMALL_BYTES = 1 << 12
+_SMALL_BYTES = 1 << 12
 _TRIES = 5
 
 
@@ -28,7 +28,7 @@ class CopyRates:
 def measure_copy_rates(device: str | None = None) -> CopyRates:
     """Measure a large and a small copy each way, with pinned memory on a GPU, the median of _TRIES: about 50 ms."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    base_s = _copy_s(device, SMALL_BYTES, out=True)
+    base_s = _copy_s(device, _SMALL_BYTES, out=True)
     out_s, in_s = _copy_s(device, LARGE_BYTES, out=True), _copy_s(device, LARGE_BYTES, out=False)
     return CopyRates(LARGE_BYTES / max(out_s - base_s, 1e-9), LARGE_BYTES / max(in_s - base_s, 1e-9), base_s)
 
@@ -39,7 +39,7 @@ def fitted_copy_rates(
     """Measure an engine's own copies, which may have many parts and be slower than plain ones. `copy(size)` returns the
     functions that copy so many bytes out and back. Before each call the CPU's caches are filled with other data, as
     after a step of a model."""
-    other_data = torch.empty(SMALL_BYTES if device == "cuda" else LARGE_BYTES, dtype=torch.uint8)
+    other_data = torch.empty(_SMALL_BYTES if device == "cuda" else LARGE_BYTES, dtype=torch.uint8)
 
     def cold_s(one_way: Callable[[], None]) -> float:
         other_data.fill_(0)

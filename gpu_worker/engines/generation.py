@@ -234,7 +234,7 @@ def _entry(text: str, logprob: float) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
 
 
-LONG_PROMPT_BYTES = 16_384
+_LONG_PROMPT_BYTES = 16_384
 """Longer prompts are tokenized in a thread, so that the event loop goes on streaming to other requests."""
 
 
@@ -279,7 +279,7 @@ class Tokenizing:
         return str(self.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     async def tokens(self, prompt: str) -> list[int]:
-        if len(prompt) > LONG_PROMPT_BYTES:
+        if len(prompt) > _LONG_PROMPT_BYTES:
             return await asyncio.to_thread(self._token_ids, prompt)
         return self._token_ids(prompt)
 

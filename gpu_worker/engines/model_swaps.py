@@ -37,13 +37,13 @@ from gpu_worker.engines.supervised import MakeEngine, PutAway, SupervisedEngine
 
 logger = logging.getLogger("headgate.engine")
 
-COSTS_KEPT = 9
+_COSTS_KEPT = 9
 """The seconds of a load are the median of so many last ones."""
 REST_S = 60.0
-REST_MAX_S = 3600.0
-CANARY_TENANT = "headgate-canary"
-CANARY_PROMPT = "The headgate is opened field by field, so that"
-CANARY_TOKENS = 8
+_REST_MAX_S = 3600.0
+_CANARY_TENANT = "headgate-canary"
+_CANARY_PROMPT = "The headgate is opened field by field, so that"
+_CANARY_TOKENS = 8
 CANARY_S = 60.0
 """The longest wait for the canary's tokens."""
 
@@ -58,9 +58,9 @@ class _Model:
     facts: EngineFacts
     canary: str
     """The text of its canary at its first load; empty if its endpoint is not completions."""
-    start_s: deque[float] = field(default_factory=lambda: deque(maxlen=COSTS_KEPT))
+    start_s: deque[float] = field(default_factory=lambda: deque(maxlen=_COSTS_KEPT))
     """Seconds of the last swaps to it while it was stopped."""
-    wake_s: deque[float] = field(default_factory=lambda: deque(maxlen=COSTS_KEPT))
+    wake_s: deque[float] = field(default_factory=lambda: deque(maxlen=_COSTS_KEPT))
     """Seconds of the last swaps to it while it slept, also those in which its wake-up failed."""
     failures: int = 0
     """Failed swaps in a row."""
@@ -140,7 +140,7 @@ class ModelSwaps:
         except Exception as error:
             self.engine.swaps.failed += 1
             model.failures += 1
-            rest_s = min(REST_MAX_S, REST_S * 2 ** (model.failures - 1))
+            rest_s = min(_REST_MAX_S, REST_S * 2 ** (model.failures - 1))
             model.rests_until_s = self._clock.monotonic() + rest_s
             logger.error("the model %s cannot be loaded: %s; next try in %g s", name, _reason(error), rest_s)
             await self._return_to(former)
@@ -236,9 +236,9 @@ class ModelSwaps:
             return ""
         request = own_order(
             f"canary-{next(self._canaries)}",
-            CANARY_TENANT,
-            {"prompt": CANARY_PROMPT, "temperature": 0.0},
-            CANARY_TOKENS,
+            _CANARY_TENANT,
+            {"prompt": _CANARY_PROMPT, "temperature": 0.0},
+            _CANARY_TOKENS,
             Endpoint.COMPLETION,
         )
         async with aclosing(engine.generate(request)) as events:

@@ -5,7 +5,7 @@ a constant that survives to the last norm, and the head's weight on it makes tok
 by themselves (single bytes, special tokens, the end of text). Therefore max_tokens decides the length.
 
 `peak` makes the most likely token stand out, for comparisons in a number format with few digits: there the shape of a
-batch decides between nearly equal logits. Every printable token has a fixed successor. SUCCESSOR_CHANNELS channels of
+batch decides between nearly equal logits. Every printable token has a fixed successor. _SUCCESSOR_CHANNELS channels of
 the embeddings hold a random code of the token, no layer writes to them, and the head adds `peak` standard deviations to
 the successor's logit. The context still decides some of the tokens: with peak 4.5 and 600 printable tokens, about a
 tenth.
@@ -30,7 +30,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gpu_worker.engines.calibration import TRAINING_TEXT
 
-SUCCESSOR_CHANNELS = 256
+_SUCCESSOR_CHANNELS = 256
 """The number of the embeddings' channels for a token's code. A model uses at most a quarter of its width."""
 _BIAS_CHANNEL = 0
 _BIAS = 2.0
@@ -118,7 +118,7 @@ def _add_successors(model: Any, unlikely: list[int], logit: float, generator: to
     """Give each likely token another one as its successor, and add about `logit` to the successor's logit."""
     embeddings, head = model.model.embed_tokens.weight, model.lm_head.weight
     tokens, width = embeddings.shape
-    count = min(SUCCESSOR_CHANNELS, width // 4)
+    count = min(_SUCCESSOR_CHANNELS, width // 4)
     channels = slice(_BIAS_CHANNEL + 1, _BIAS_CHANNEL + 1 + count)
     likely = torch.tensor(sorted(set(range(tokens)) - set(unlikely)), device=head.device)
     predecessor = likely[torch.randperm(len(likely), generator=generator, device=head.device)]
@@ -136,10 +136,10 @@ def _add_successors(model: Any, unlikely: list[int], logit: float, generator: to
 BUILT_MODEL_NAME = "headgate-tiny"
 _BUILD = 2
 """Counts the changes of what is built, so that a folder of an older version is not used. 2: a template with tools."""
-HEAD_WIDTH = 32
-VOCABULARY_MAX = 768
+_HEAD_WIDTH = 32
+_VOCABULARY_MAX = 768
 _CONTEXT_TOKENS = 2048
-SPECIAL = ("<|begin|>", "<|end|>", "<|pad|>")
+_SPECIAL = ("<|begin|>", "<|end|>", "<|pad|>")
 _CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% if tools %}system: call a tool as <tool_call>{name, arguments}</tool_call>\n"
@@ -162,14 +162,14 @@ class TinySize:
         if not text.startswith("random:"):
             return None
         found = re.fullmatch(r"random:([1-9]\d?)x([1-9]\d{0,4})", text)
-        if found is None or int(found[2]) % HEAD_WIDTH:
-            raise ValueError(f"{text!r} should be random:LAYERSxWIDTH, the width a multiple of {HEAD_WIDTH}")
+        if found is None or int(found[2]) % _HEAD_WIDTH:
+            raise ValueError(f"{text!r} should be random:LAYERSxWIDTH, the width a multiple of {_HEAD_WIDTH}")
         return cls(int(found[1]), int(found[2]))
 
     @property
     def shape(self) -> LlamaShape:
-        heads = self.width // HEAD_WIDTH
-        return LlamaShape(self.layers, self.width, HEAD_WIDTH, heads, heads, 2 * self.width, _CONTEXT_TOKENS)
+        heads = self.width // _HEAD_WIDTH
+        return LlamaShape(self.layers, self.width, _HEAD_WIDTH, heads, heads, 2 * self.width, _CONTEXT_TOKENS)
 
 
 def model_folder(model: str | None, home: Path, *, weights_seed: int = 0) -> tuple[Path, str]:
@@ -213,13 +213,13 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_MAX,
-        special_tokens=list(SPECIAL),
+        vocab_size=_VOCABULARY_MAX,
+        special_tokens=list(_SPECIAL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator([TRAINING_TEXT], trainer)
-    begin, end, pad = SPECIAL
+    begin, end, pad = _SPECIAL
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=begin,

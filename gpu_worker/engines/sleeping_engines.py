@@ -59,13 +59,13 @@ async def free_device_bytes() -> int | None:
 
 logger = logging.getLogger("headgate.engine")
 
-SLEEP_S = 120.0
-FREED_SHARE_MIN = 0.75
+_SLEEP_S = 120.0
+_FREED_SHARE_MIN = 0.75
 """The part of the device memory that an engine took which must be free after its sleep or stop. A sleeping vLLM keeps
 its CUDA context and graphs."""
-FREE_WAIT_S = 10.0
+_FREE_WAIT_S = 10.0
 """The device's memory may become free some seconds after the end of a process."""
-FREE_POLL_S = 0.5
+_FREE_POLL_S = 0.5
 FAILURES_MAX = 3
 
 FreeBytes = Callable[[], Awaitable[int | None]]
@@ -144,7 +144,7 @@ class SleepingEngines:
         if self._failures[model] >= FAILURES_MAX or not await self._has_room(engine, wanted):
             return False
         try:
-            async with asyncio.timeout(SLEEP_S):
+            async with asyncio.timeout(_SLEEP_S):
                 await engine.fall_asleep()
             if await self._is_free():
                 return True
@@ -178,13 +178,13 @@ class SleepingEngines:
         return sum(engine.sleep_bytes or 0 for engine in self.engine.asleep.values())
 
     async def _is_free(self) -> bool:
-        """Wait until the device memory of the engine that was put away is free; at most FREE_WAIT_S."""
+        """Wait until the device memory of the engine that was put away is free; at most _FREE_WAIT_S."""
         if self._free_before is None or self._taken is None:
             return True
-        least = self._free_before - (1 - FREED_SHARE_MIN) * self._taken
-        until_s = self.clock.monotonic() + FREE_WAIT_S
+        least = self._free_before - (1 - _FREED_SHARE_MIN) * self._taken
+        until_s = self.clock.monotonic() + _FREE_WAIT_S
         while (free := await self.free_bytes()) is not None and free < least:
             if self.clock.monotonic() >= until_s:
                 return False
-            await self.clock.sleep(FREE_POLL_S)
+            await self.clock.sleep(_FREE_POLL_S)
         return True

@@ -20,8 +20,8 @@ from gpu_worker.policies.preemption import Calibration, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 
 _SAMPLES_MAX = 256
-FITTED_EVERY = 8
-LENGTHS_MIN = 3
+_FITTED_EVERY = 8
+_LENGTHS_MIN = 3
 """Different lengths that a fit needs."""
 
 
@@ -58,7 +58,7 @@ class StepTimes:
 
     @property
     def worth_fitting(self) -> bool:
-        return self.new >= FITTED_EVERY
+        return self.new >= _FITTED_EVERY
 
     def calibrated(self, known: Calibration) -> Calibration:
         """Return `known`, updated by the steps so far where there are enough."""
@@ -68,7 +68,7 @@ class StepTimes:
         by_length: dict[int, list[float]] = {}
         for tokens, seconds in self.prefills:
             by_length.setdefault(tokens, []).append(seconds)
-        if len(by_length) < LENGTHS_MIN:
+        if len(by_length) < _LENGTHS_MIN:
             return known
         base, linear, square = fit([(tokens, median(seconds)) for tokens, seconds in by_length.items()])
         return replace(known, prefill_base_s=base, prefill_per_token_s=linear, prefill_per_token2_s=square)

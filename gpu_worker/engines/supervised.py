@@ -5,7 +5,7 @@ shows progress. New and aborted requests are no progress: they come and go also 
 request ends with an error of _DEAD. In both cases all running requests end with `engine_restarted`, which the gate
 settles or tries elsewhere, and another engine is started. Until it serves, AbsentEngine stands in. The service that
 tenants received is carried over; the counters of all tenants start again together, so no tenant gains by it. More than
-RESTARTS_MAX restarts within RESTARTS_WITHIN_S, an engine that cannot be stopped, or one that does not start, ends the
+RESTARTS_MAX restarts within _RESTARTS_WITHIN_S, an engine that cannot be stopped, or one that does not start, ends the
 worker (`hopeless`).
 """
 
@@ -55,7 +55,7 @@ class SwapCounts:
 logger = logging.getLogger("headgate.engine")
 
 RESTARTS_MAX = 5
-RESTARTS_WITHIN_S = 600.0
+_RESTARTS_WITHIN_S = 600.0
 _STOP_S = 20.0
 _START_S = 1800.0
 """Enough to read a model of hundreds of gigabytes."""
@@ -336,10 +336,10 @@ class SupervisedEngine:
         """Raises RuntimeError if there were too many restarts."""
         now_s = self.clock.monotonic()
         self._restarted_s.append(now_s)
-        while now_s - self._restarted_s[0] > RESTARTS_WITHIN_S:
+        while now_s - self._restarted_s[0] > _RESTARTS_WITHIN_S:
             self._restarted_s.popleft()
         if len(self._restarted_s) > RESTARTS_MAX:
-            raise RuntimeError(f"{RESTARTS_MAX} restarts within {RESTARTS_WITHIN_S:g} s")
+            raise RuntimeError(f"{RESTARTS_MAX} restarts within {_RESTARTS_WITHIN_S:g} s")
 
 
 def restarted() -> EngineError:

@@ -36,7 +36,7 @@ from dispatcher.policies.bounds import BoundedSettings, NotNegative, check_bound
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.slo import SloMonitor
 
-SHED_FIRST = (Tier.BACKGROUND, Tier.STANDARD)
+_SHED_FIRST = (Tier.BACKGROUND, Tier.STANDARD)
 """Level n sheds the first n of these tiers."""
 
 
@@ -95,7 +95,7 @@ class Shedder:
             self._calm_s = self.settings.calm_s
 
     def sheds(self, tier: Tier) -> bool:
-        return tier in SHED_FIRST[: self.level]
+        return tier in _SHED_FIRST[: self.level]
 
     def retry_after_s(self, tier: Tier, waiting: Mapping[Tier, float], service_per_s: float, now_s: float) -> float:
         """Return the Retry-After of a refused request of this tier, in seconds.
@@ -141,5 +141,5 @@ class Shedder:
         interval."""
         if not self.sheds(tier):
             return 0.0
-        levels = self.level - SHED_FIRST.index(tier)
+        levels = self.level - _SHED_FIRST.index(tier)
         return max(0.0, levels * self._calm_s - (now_s - self._at_risk_s))

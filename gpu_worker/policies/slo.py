@@ -72,7 +72,7 @@ TARGETS: Mapping[Tier, SloTargets] = MappingProxyType(
 )
 """The source's targets, section 3.1."""
 
-AT_RISK_BY = (Slo.TTFT, Slo.TPOT)
+_AT_RISK_BY = (Slo.TTFT, Slo.TPOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class SloMonitor:
         return Attainment(found.met, found.samples + (awaited.overdue(now_s) if awaited is not None else 0))
 
     def at_risk(self, tier: Tier, now_s: float, since_s: float = -inf) -> bool:
-        return any(self._misses_goal(self.attainment(tier, kind, now_s, since_s)) for kind in AT_RISK_BY)
+        return any(self._misses_goal(self.attainment(tier, kind, now_s, since_s)) for kind in _AT_RISK_BY)
 
     def percentile_s(self, tier: Tier, kind: Slo, now_s: float, fraction: float) -> float | None:
         """Return a percentile of the samples in the window; None without samples. Overdue requests are not included."""

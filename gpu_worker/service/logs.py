@@ -10,8 +10,8 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-MESSAGE_CHARS_MAX = 1000
-FRAMES_MAX = 20
+_MESSAGE_CHARS_MAX = 1000
+_FRAMES_MAX = 20
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
             "at": f"{at}.{int(record.msecs):03d}Z",
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage()[:MESSAGE_CHARS_MAX],
+            "message": record.getMessage()[:_MESSAGE_CHARS_MAX],
             **{name: value for name, value in vars(record).items() if name not in _OWN},
         }
         if record.exc_info and record.exc_info[0] is not None:
@@ -44,5 +44,5 @@ def log_json(level: int = logging.INFO) -> None:
 
 
 def _where(trace: TracebackType | None) -> list[str]:
-    frames = traceback.extract_tb(trace)[-FRAMES_MAX:]
+    frames = traceback.extract_tb(trace)[-_FRAMES_MAX:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]

@@ -59,7 +59,7 @@ class MetricLines:
         stats, tally = self.executions.engine.stats(), self.executions.tally.take()
         gauges = {"engine_running": stats.running, "engine_waiting": stats.waiting}
         counts = {"output_tokens_generated": tally.output_tokens, "failed_on_worker": tally.failed}
-        lines = [_line(gauges | counts | self._increases(counters_of(self.executions, stats)), MetricUnit.Count)]
+        lines = [_line(gauges | counts | self._increases(_counters_of(self.executions, stats)), MetricUnit.Count)]
         lines.append(_line({"kv_use": 100 * stats.kv_use}, MetricUnit.Percent))
         times_ms = list(tally.first_token_ms)
         for begin in range(0, len(times_ms), _VALUES_MAX):
@@ -74,7 +74,7 @@ class MetricLines:
         return increases
 
 
-def counters_of(executions: Executions, stats: EngineStats) -> dict[str, int]:
+def _counters_of(executions: Executions, stats: EngineStats) -> dict[str, int]:
     """Return what a worker has counted since its start, by the name of the metric."""
     counts, watch = stats.counts, executions.watch
     swaps = getattr(executions.engine, "swaps", SwapCounts())  # of a worker of several models (engines/model_swaps.py)

@@ -26,8 +26,8 @@ from gpu_worker.service.health.failures import FailureKind, ProbeVerdict
 from gpu_worker.service.slo_watch import SloWatch
 
 TENANTS_MAX = 100
-RETURN_REASONS = ("not_begun", "lost")
-PERCENTILES = (0.5, 0.99)
+_RETURN_REASONS = ("not_begun", "lost")
+_PERCENTILES = (0.5, 0.99)
 
 _Samples = Mapping[Any, float]
 """The values of a metric by tuple of label values; () for a metric without labels."""
@@ -154,7 +154,7 @@ def _slo(watch: SloWatch) -> Iterator[Metric]:
             targets[labels], samples[labels] = monitor.settings.target(tier, kind), attained.samples
             if attained.samples:
                 shares[labels] = attained.share
-            for fraction in PERCENTILES:
+            for fraction in _PERCENTILES:
                 found = monitor.percentile_s(tier, kind, now_s, fraction)
                 if found is not None:
                     seconds[*labels, f"{fraction:g}"] = found
@@ -177,7 +177,7 @@ def _incidents(counts: SchedulingStats, watch: SloWatch) -> Iterator[Metric]:
 
 def _reports(executions: Executions) -> Iterator[Metric]:
     yield _gauge("outbox_reports", "Ends of attempts that the log does not have yet.", len(executions.outbox))
-    returned = {(reason,): float(executions.fenced[reason]) for reason in RETURN_REASONS}
+    returned = {(reason,): float(executions.fenced[reason]) for reason in _RETURN_REASONS}
     about = "Attempts returned to the gate because their order did not arrive, by reason."
     yield _counter("attempts_returned", about, returned, "reason")
 

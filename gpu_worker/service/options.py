@@ -17,17 +17,17 @@ from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
 
 SLOTS_MAX = 1024
 BATCH_MAX = 4096
-MEMORY_MAX = 99_999
-_CONTEXT_MAX = KV_TOKENS_MAX = 100_000_000
-KV_TOKENS_MIN = 64
-STEP_TOKENS_MAX = 1_000_000
-SLEEPING_ENGINES = ("vllm", "modelled")
-SLEEPING = " or ".join(SLEEPING_ENGINES)
+_MEMORY_MAX = 99_999
+_CONTEXT_MAX = _KV_TOKENS_MAX = 100_000_000
+_KV_TOKENS_MIN = 64
+_STEP_TOKENS_MAX = 1_000_000
+_SLEEPING_ENGINES = ("vllm", "modelled")
+_SLEEPING = " or ".join(_SLEEPING_ENGINES)
 GB = 1_000_000_000
-KEY_VARIABLE = "ENGINE_API_KEY"
+_KEY_VARIABLE = "ENGINE_API_KEY"
 """The environment variable with the API key of the engine's server: a command line is no place for a secret."""
-EPILOG = "With --engine vllm, all arguments after -- are those of vLLM's own server: -- --tensor-parallel-size 4"
-TRANSFORMERS_OPTIONS = ("kv_tokens", "step_tokens", "dtype")
+_EPILOG = "With --engine vllm, all arguments after -- are those of vLLM's own server: -- --tensor-parallel-size 4"
+_TRANSFORMERS_OPTIONS = ("kv_tokens", "step_tokens", "dtype")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -39,7 +39,7 @@ class _OptionParser(argparse.ArgumentParser):
 def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line. An invalid one exits with 2 and one line on standard error."""
     parser = _OptionParser(
-        prog="python -m gpu_worker", description="Serve a model as one worker of a pool.", epilog=EPILOG
+        prog="python -m gpu_worker", description="Serve a model as one worker of a pool.", epilog=_EPILOG
     )
     parser.add_argument("--engine", choices=ENGINES, default="transformers")
     parser.add_argument("--policy", default="tiered:vtc", help="the engine's queue policy; tiered:POLICY has tiers")
@@ -57,7 +57,7 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     weights_help = "with --engine modelled: the GB of host memory that a sleeping model takes; once for each --model"
     parser.add_argument("--weights-gb", type=_gb, action="append", default=None, metavar="GB", help=weights_help)
     sleep_help = (
-        f"GB of host memory for sleeping models, with --engine {SLEEPING}; 0: none sleeps, the others are stopped"
+        f"GB of host memory for sleeping models, with --engine {_SLEEPING}; 0: none sleeps, the others are stopped"
     )
     parser.add_argument("--sleep-memory-gb", type=_gb, default=0.0, metavar="GB", help=sleep_help)
     level_help = "of vLLM's sleep: 1 keeps the weights in host memory, 2 reads them from disk again at each wake-up"
@@ -102,11 +102,11 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
             option = "--" + name.replace("_", "-")
             parser.error(f"{len(given)} {option} for {len(options.models)} --model: give one for each, or none")
         setattr(options, name, given)
-    if options.sleep_memory_gb and options.engine not in SLEEPING_ENGINES:
-        parser.error(f"--sleep-memory-gb is for --engine {SLEEPING}: --engine {options.engine} cannot sleep")
+    if options.sleep_memory_gb and options.engine not in _SLEEPING_ENGINES:
+        parser.error(f"--sleep-memory-gb is for --engine {_SLEEPING}: --engine {options.engine} cannot sleep")
     if options.sleep_level == 2 and (options.engine != "vllm" or not options.sleep_memory_gb):
         parser.error("--sleep-level 2 is for --engine vllm with --sleep-memory-gb")
-    for name in TRANSFORMERS_OPTIONS:
+    for name in _TRANSFORMERS_OPTIONS:
         if getattr(options, name) is not None and options.engine != "transformers":
             hint = "; vLLM's own arguments follow --" if options.engine == "vllm" else ""
             parser.error(f"--{name.replace('_', '-')} is for --engine transformers, not {options.engine}{hint}")
@@ -125,7 +125,7 @@ def _at_separator(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
 
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:
-    server = parser.add_argument_group("--engine openai", f"The server's API key is read from {KEY_VARIABLE}.")
+    server = parser.add_argument_group("--engine openai", f"The server's API key is read from {_KEY_VARIABLE}.")
     server.add_argument("--url", default=None, help="of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1")
     context_help = "the model's context length; default: the server reports it"
     server.add_argument("--context-tokens", type=_number(1, _CONTEXT_MAX), default=None, metavar="N", help=context_help)
@@ -137,17 +137,17 @@ def _add_transformers_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("--engine transformers", "The start prints the sizes in use.")
     kv_help = "tokens of the KV cache; default: what the GPU can hold, on a CPU 8192"
     group.add_argument(
-        "--kv-tokens", type=_number(KV_TOKENS_MIN, KV_TOKENS_MAX), default=None, metavar="N", help=kv_help
+        "--kv-tokens", type=_number(_KV_TOKENS_MIN, _KV_TOKENS_MAX), default=None, metavar="N", help=kv_help
     )
     step_help = "tokens of a step at most: longer prompts are computed in pieces; default: 2048 on a GPU, 512 on a CPU"
-    group.add_argument("--step-tokens", type=_number(1, STEP_TOKENS_MAX), default=None, metavar="N", help=step_help)
+    group.add_argument("--step-tokens", type=_number(1, _STEP_TOKENS_MAX), default=None, metavar="N", help=step_help)
     dtype_help = "type of weights and cache; default: auto, on a GPU the model's own or bfloat16, on a CPU float32"
     group.add_argument("--dtype", choices=DTYPES, default=None, help=dtype_help)
 
 
 def transformers_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the sizes and the type of the transformers engine that were given, as make_engine takes them."""
-    given = {name: getattr(options, name) for name in TRANSFORMERS_OPTIONS}
+    given = {name: getattr(options, name) for name in _TRANSFORMERS_OPTIONS}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -155,7 +155,7 @@ def server_options(options: argparse.Namespace, environment: Mapping[str, str]) 
     """Return the options of the openai engine's server, as make_engine takes them."""
     return {
         "url": options.url,
-        "key": environment.get(KEY_VARIABLE) or None,
+        "key": environment.get(_KEY_VARIABLE) or None,
         "context_tokens": options.context_tokens,
         "capabilities": options.capabilities,
     }
@@ -193,7 +193,7 @@ def _gb(text: str) -> float:
 
 def _amount(text: str, unit: str) -> float:
     if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,6})?", text):
-        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a number of {unit} from 0 to {MEMORY_MAX}")
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a number of {unit} from 0 to {_MEMORY_MAX}")
     return float(text)
 
 

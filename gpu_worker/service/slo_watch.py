@@ -21,7 +21,7 @@ from gpu_worker.policies.shedding import Shedder
 from gpu_worker.policies.slo import SloMonitor
 
 WINDOW_S = 30.0
-ENDS_LEARNED = 100
+_ENDS_LEARNED = 100
 """The mean of output tokens / max_tokens is over about this many finished requests, the last ones."""
 
 
@@ -68,7 +68,7 @@ class Backlog:
         """Close a request. `whole`: it was not cut off, so its length counts for `used`."""
         request = self._open.pop(name)
         if whole and request.output_tokens_max:  # embeddings have no output
-            self._ends = min(self._ends + 1, ENDS_LEARNED)
+            self._ends = min(self._ends + 1, _ENDS_LEARNED)
             self.used += (request.output_tokens / request.output_tokens_max - self.used) / self._ends
 
     def waiting(self) -> dict[Tier, float]:

@@ -23,7 +23,7 @@ logger = logging.getLogger("headgate.agent")
 
 DRAIN_S = 30.0
 """A swap waits for running requests at most so long."""
-ABORTED_S = 5.0
+_ABORTED_S = 5.0
 """The longest wait for aborted requests to leave the engine."""
 POLL_S = 0.05
 
@@ -86,7 +86,7 @@ class Swapper:
         self._executions.accepting = False
         if not await self._await_drain(self._drain_s):
             await self._executions.abort_all(Abort.SWAPPED)
-            if not await self._await_drain(ABORTED_S):
+            if not await self._await_drain(_ABORTED_S):
                 logger.error("a request did not leave the engine before the swap")
         await self.swaps.load(model)
 

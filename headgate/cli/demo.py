@@ -26,8 +26,8 @@ from headgate.machine.places import home_folder
 from headgate.serve.server import ServeOptions
 from headgate.workloads.profiles import MODELLED_ENGINE, SMALL_ENGINE, Fit
 
-EXIT_CODES = {DemoOutcome.PASSED: 0, DemoOutcome.FAILED: 1, DemoOutcome.INCONCLUSIVE: 3}
-MODELLED = "modelled"
+_EXIT_CODES = {DemoOutcome.PASSED: 0, DemoOutcome.FAILED: 1, DemoOutcome.INCONCLUSIVE: 3}
+_MODELLED = "modelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Size:
 
 
 REAL = Size(15.0, slots=8, calibration_requests=16, fit=SMALL_ENGINE)
-QUICK = Size(1.5, slots=12, calibration_requests=16, fit=MODELLED_ENGINE)
+_QUICK = Size(1.5, slots=12, calibration_requests=16, fit=MODELLED_ENGINE)
 """The size for the modelled engine. More slots than its batch of 8 keep it full."""
 
 
@@ -86,8 +86,8 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Play the same requests twice, without headgate's policies and with them, and compare the two runs."""
-    is_modelled = engine == MODELLED
-    size = QUICK if is_modelled else REAL
+    is_modelled = engine == _MODELLED
+    size = _QUICK if is_modelled else REAL
     console = Console(stderr=json)
     with home_folder(home) as folder:
         values = {
@@ -97,7 +97,7 @@ def demo(
             "port": 0,
             "start_timeout_s": start_timeout,
         }
-        make = stack_options if aws or (aws is None and not is_modelled) else serve_options
+        make = stack_options if aws or (aws is None and not is_modelled) else _serve_options
         options = DemoOptions(
             service=make(**values, home=folder, temporary=None if home else folder),
             sources=Sources(quiet=quiet, flood=flood, seed=seed, fit=size.fit),
@@ -112,10 +112,10 @@ def demo(
         sys.stdout.write(json_module.dumps(as_json(played.runs, played.verdict)) + "\n")
     else:
         print_report(console, played.runs, played.verdict)
-    raise typer.Exit(EXIT_CODES[played.verdict.outcome])
+    raise typer.Exit(_EXIT_CODES[played.verdict.outcome])
 
 
-def serve_options(**values: object) -> ServeOptions:
+def _serve_options(**values: object) -> ServeOptions:
     return validated(ServeOptions, **values)
 
 

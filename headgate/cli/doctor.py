@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check an account before, and a service after.")
 
-MARKS = {
+_MARKS = {
     CheckResult.OK: "[green]✔[/]",
     CheckResult.WARNING: "[yellow]![/]",
     CheckResult.FAILED: "[red]✘[/]",
@@ -217,7 +217,7 @@ def _report(found: Sequence[Finding], json: bool) -> None:
     else:
         console = Console(highlight=False, soft_wrap=True)
         for finding in found:
-            console.print(f"{MARKS[finding.result]} {finding.check}: {escape(finding.seen)}")
+            console.print(f"{_MARKS[finding.result]} {finding.check}: {escape(finding.seen)}")
             if finding.advice:
                 console.print(f"  → {escape(finding.advice)}")
     raise typer.Exit(1 if any(finding.result is CheckResult.FAILED for finding in found) else 0)

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, help="Run the whole stack on this machine.")
 
-VARIABLES = ("AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-DEFAULT_ORDER, DEFAULT_POOL = "bwfq", "default"
+_VARIABLES = ("AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_DEFAULT_ORDER, _DEFAULT_POOL = "bwfq", "default"
 
 StopHome = Annotated[Path | None, typer.Option(help="The --home that the stack was started with.")]
 
@@ -176,13 +176,13 @@ def lines_to_paste(addresses: Addresses, order: str, slo_classes: str = "") -> s
     headgate's commands need the gate's order, pools and SLO classes.
     """
     key = next(iter(addresses.api_keys.values()))
-    variables = {name: CREDENTIALS[name] for name in VARIABLES}
-    if order != DEFAULT_ORDER:
+    variables = {name: CREDENTIALS[name] for name in _VARIABLES}
+    if order != _DEFAULT_ORDER:
         variables["HEADGATE_ORDER"] = order
     if len(addresses.pools) > 1:
         pools = {name: {"models": [model]} for name, model in addresses.pools.items()}
         variables["HEADGATE_POOLS"] = f"'{json_module.dumps(pools, separators=(',', ':'))}'"
-    elif DEFAULT_POOL not in addresses.pools:
+    elif _DEFAULT_POOL not in addresses.pools:
         (variables["HEADGATE_POOL"],) = addresses.pools
     if slo_classes:
         variables["HEADGATE_SLO_CLASSES"] = shlex.quote(slo_classes)
@@ -204,9 +204,9 @@ headgate invoke "What is a headgate?" --lambda --key {key} --model {addresses.mo
 """
 
 
-IN_THE_FILE = ("workers", "slots", "model", "fleet", "url", "context_tokens")
+_IN_THE_FILE = ("workers", "slots", "model", "fleet", "url", "context_tokens")
 """Parameters of `headgate local` that the file replaces."""
-ENGINE = "modelled"
+_ENGINE = "modelled"
 
 
 def described_values(file: Path | None, engine: str, is_given: Callable[[str], bool]) -> dict[str, Any]:
@@ -218,15 +218,15 @@ def described_values(file: Path | None, engine: str, is_given: Callable[[str], b
         return {}
     from headgate.deployment.model import load
 
-    for parameter in filter(is_given, IN_THE_FILE):
+    for parameter in filter(is_given, _IN_THE_FILE):
         option = "--" + parameter.replace("_", "-")
         raise ConfigurationError(f"--file has the workers and their model: leave out {option}")
-    if is_given("engine") and engine != ENGINE:
-        raise ConfigurationError(f"--file has models in S3, which no engine loads here: use --engine {ENGINE}")
-    return {"file": file, **values_of(load(file), file)}
+    if is_given("engine") and engine != _ENGINE:
+        raise ConfigurationError(f"--file has models in S3, which no engine loads here: use --engine {_ENGINE}")
+    return {"file": file, **_values_of(load(file), file)}
 
 
-def values_of(deployment: Deployment, file: Path) -> dict[str, Any]:
+def _values_of(deployment: Deployment, file: Path) -> dict[str, Any]:
     """Return the options of a deployment. Raises ConfigurationError if it has more parts than one machine takes."""
     parts = sum(len(pool.servers) or 1 for pool in deployment.pools.values())
     if parts > WORKERS_MAX:
@@ -251,7 +251,7 @@ def _groups(pool: Pool, workers_max: int) -> list[dict[str, Any]]:
 
 def _modelled_workers(pool: Pool, workers_max: int) -> dict[str, Any]:
     return {
-        "engine": ENGINE,
+        "engine": _ENGINE,
         "model": pool.model_name or None,
         "workers": min(workers_max, max(1, pool.count.min)),
         "slots": min(WORKER_SLOTS_MAX, pool.slots),

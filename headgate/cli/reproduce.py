@@ -19,22 +19,22 @@ from headgate.evidence.registry import EXPERIMENTS
 from headgate.simulator.parallel import Processes
 from headgate.simulator.report.drawing import check_installed
 
-TRACES = Path("../shared/traces")
-DOCS = Path("docs")
-MARKS = {True: "[green]✔[/]", False: "[red]✘[/]", None: "–"}
-COMPARE = "Exit with 1 if the document in this folder, such as docs, shows another result of an experiment that ran."
-OUT = "Folder for the document and its plots. Default: docs/; with --only, --without or --compare none."
+_TRACES = Path("../shared/traces")
+_DOCS = Path("docs")
+_MARKS = {True: "[green]✔[/]", False: "[red]✘[/]", None: "–"}
+_COMPARE = "Exit with 1 if the document in this folder, such as docs, shows another result of an experiment that ran."
+_OUT = "Folder for the document and its plots. Default: docs/; with --only, --without or --compare none."
 
 
 def reproduce(
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a claim does not hold.")] = False,
-    compare: Annotated[Path | None, typer.Option(help=COMPARE)] = None,
+    compare: Annotated[Path | None, typer.Option(help=_COMPARE)] = None,
     only: Annotated[str, typer.Option(help="Experiments, separated by commas; see --list.")] = "",
     without: Annotated[str, typer.Option(help="Experiments that are left out, separated by commas.")] = "",
-    out: Annotated[Path | None, typer.Option(help=OUT)] = None,
+    out: Annotated[Path | None, typer.Option(help=_OUT)] = None,
     traces: Annotated[
         Path, typer.Option(help="Folder with vtc/ and azure/. Without it, the experiments that need it are skipped.")
-    ] = TRACES,
+    ] = _TRACES,
     seeds: Annotated[int, typer.Option(help="Runs of each experiment with jittered steps.", min=1, max=10_000)] = 20,
     processes: Annotated[int | None, typer.Option(help="Parallel processes (default: CPU count).", min=1)] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the names of the experiments.")] = False,
@@ -44,7 +44,7 @@ def reproduce(
         sys.stdout.write("".join(f"{name}\n" for name in EXPERIMENTS))
         return
     names = _names(only, without)
-    folder = out if out is not None else None if only or without or compare else DOCS
+    folder = out if out is not None else None if only or without or compare else _DOCS
     if folder is not None:
         _folder(folder)
     if compare is not None and not (compare / document.DOCUMENT).is_file():
@@ -100,7 +100,7 @@ def _verdict(sections: dict[str, Section]) -> int:
         if section.skipped is not None:
             console.print(f"  – skipped: {escape(section.skipped)}")
         for check in section.checks:
-            console.print(f"  {MARKS[check.held]} {escape(check.claim)}: {escape(check.found)}")
+            console.print(f"  {_MARKS[check.held]} {escape(check.claim)}: {escape(check.found)}")
     held = Counter(check.held for section in sections.values() for check in section.checks)
     skipped = sum(section.skipped is not None for section in sections.values())
     console.print(

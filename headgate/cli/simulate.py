@@ -43,7 +43,7 @@ def simulate(options: SimulateOptions) -> None:
     The same arguments give the same output, byte for byte (without --timing).
     """
     if options.fleet is not None or options.planner is not None:
-        simulate_on_fleet(options)
+        _simulate_on_fleet(options)
         return
     specs = run_specs(options)
     for note in notes_of(options, specs[0]):
@@ -58,7 +58,7 @@ def simulate(options: SimulateOptions) -> None:
     if options.json:
         _print_json(by_policy, specs[0].gate)
     else:
-        print_tables(by_policy)
+        _print_tables(by_policy)
 
 
 def _print_json(by_policy: Sequence[Sequence[Run]], gate: GateSpec | None) -> None:
@@ -78,12 +78,12 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-APPLY = frozenset({"trace", "policy", "fleet", "planner", "seed", "processes", "json"})
+_APPLY = frozenset({"trace", "policy", "fleet", "planner", "seed", "processes", "json"})
 """The options that apply to a fleet."""
-WIDTH = 120
+_WIDTH = 120
 
 
-def simulate_on_fleet(options: SimulateOptions) -> None:
+def _simulate_on_fleet(options: SimulateOptions) -> None:
     """Run each planner and print the results. Raises ConfigurationError, with one sentence, for a wrong option."""
     specs = _specs(options)
     with progress("simulating") as on_done, Processes(options.processes, on_done=on_done) as pool:
@@ -98,7 +98,7 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     if options.fleet is None or options.planner is None:
         raise ConfigurationError("--fleet and --planner belong together: give both")
     for field in fields(options):
-        if field.name not in APPLY and getattr(options, field.name) != field.default:
+        if field.name not in _APPLY and getattr(options, field.name) != field.default:
             raise ConfigurationError(f"--{field.name.replace('_', '-')} does not apply with --fleet")
     names = list(dict.fromkeys(name.strip() for name in options.planner.split(",") if name.strip()))
     if not names:
@@ -116,7 +116,7 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
 def _print_runs(runs: Sequence[Run]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+        console = Console(highlight=False, width=_WIDTH)
     first = runs[0]
     console.print(
         f"[bold]{escape(first.workload)}[/]: {first.all.requests:,} requests of {len(first.tenants):,} "
@@ -133,7 +133,7 @@ def _has_policies(runs: Sequence[Run]) -> bool:
 
 
 def _planners(named: Sequence[str], runs: Sequence[Run]) -> Table:
-    table = new_table("planner", "in time", "served", "total s", "requests/s", "tokens/s", "swaps", "s swapping")
+    table = _new_table("planner", "in time", "served", "total s", "requests/s", "tokens/s", "swaps", "s swapping")
     for name, run in zip(named, runs, strict=True):
         table.add_row(
             escape(name),
@@ -149,7 +149,7 @@ def _planners(named: Sequence[str], runs: Sequence[Run]) -> Table:
 
 
 def _parts(heading: str, named: Sequence[str], found: Sequence[Mapping[str, Measures]]) -> Table:
-    table = new_table(heading, "planner", "asked", "served", "in time", "TTFT P50", "P99")
+    table = _new_table(heading, "planner", "asked", "served", "in time", "TTFT P50", "P99")
     for key in found[0]:
         for number, (name, parts) in enumerate(zip(named, found, strict=True)):
             part, last = parts[key], number == len(named) - 1
@@ -169,15 +169,15 @@ TENANTS_MAX = 12
 """The most tenants that the second table shows."""
 
 """The width of the output if it is not a terminal."""
-TIER_COLUMNS = ("tier", "policy", "served", "rejected", "TTFT P50", "P99", "in time", "TPOT", "whole P50", "P99",
+_TIER_COLUMNS = ("tier", "policy", "served", "rejected", "TTFT P50", "P99", "in time", "TPOT", "whole P50", "P99",
                 "tokens/s")  # fmt: skip
 
 
-def print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
+def _print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
     """Print the tables. `by_policy`: for each policy the runs of its seeds."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+        console = Console(highlight=False, width=_WIDTH)
     first = by_policy[0][0]
     console.print(
         f"[bold]{escape(first.workload)}[/]: {first.requests:,} requests of {len(first.tenants):,} "
@@ -196,7 +196,7 @@ def print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
 
 def _policies(by_policy: Sequence[Sequence[Run]]) -> Table:
     timed = any(run.timing is not None for runs in by_policy for run in runs)
-    table = new_table("policy", "served", "rejected", "total s", "tokens/s", "diff. avg", "max", "bound")
+    table = _new_table("policy", "served", "rejected", "total s", "tokens/s", "diff. avg", "max", "bound")
     for heading in ("run s", "pick µs", "P99 µs") if timed else ():
         table.add_column(heading, justify="right")
     for runs in by_policy:
@@ -219,7 +219,7 @@ def _timing(runs: Sequence[Run]) -> list[str]:
 
 
 def _tenants(by_policy: Sequence[Sequence[Run]]) -> Table:
-    table = new_table(
+    table = _new_table(
         "tenant", "policy", "asked", "served", "rejected", "service", "TTFT P50", "P99", "whole P50", "P99"
     )
     for name in by_policy[0][0].tenants:
@@ -264,7 +264,7 @@ def _print_tiers(console: Console, by_policy: Sequence[Sequence[Run]]) -> None:
     with_tiers = [(runs[0].policy, runs[0].scheduling) for runs in by_policy if runs[0].scheduling is not None]
     if not with_tiers:
         return
-    table = new_table(*TIER_COLUMNS)
+    table = _new_table(*_TIER_COLUMNS)
     for policy, scheduling in with_tiers:
         for number, (name, tier) in enumerate(scheduling.tiers.items()):
             last = number == len(scheduling.tiers) - 1
@@ -300,14 +300,14 @@ def _print_rejections(console: Console, run: Run) -> None:
         console.print(f"{escape(run.policy)} rejected: {escape(reasons)}")
 
 
-LEFT = ("policy", "tenant", "tier", "planner", "class")
+_LEFT = ("policy", "tenant", "tier", "planner", "class")
 """The columns of text. All others are numbers, and are aligned right."""
 
 
-def new_table(*headings: str) -> Table:
+def _new_table(*headings: str) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in LEFT else "right")
+        table.add_column(heading, justify="left" if heading in _LEFT else "right")
     return table
 
 

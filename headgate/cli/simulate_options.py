@@ -25,72 +25,72 @@ from headgate.simulator.report.drawing import check_installed
 from headgate.simulator.run import RunSpec
 from headgate.workloads.sources import Workload, open_workload
 
-TRACE = "FILE.csv, TENANT=FILE.csv (one of Azure's files for each tenant) or FILE.yaml."
+_TRACE = "FILE.csv, TENANT=FILE.csv (one of Azure's files for each tenant) or FILE.yaml."
 POLICY = (
     "The engine's queue policy: fcfs, rpm:N, lcf, vtc, vtc-predict, vtc-noisy:0.5, vtc-oracle, vtc-cap:TOKENS, wsc, "
     "drr:QUANTUM, tiered:POLICY. Separate several with commas."
 )
-ENGINE = "Profile of step times: a name, or a profile's .yaml file."
-WEIGHTS = "Weights of tenants: TENANT=1,TENANT=2,…; 1 for the others."
-SERVICE = "How service is measured: weighted, tokens, flops or profiled."
-WSC_WEIGHTS = "Weights of wsc for input, system and output tokens: a,b,c. Default: 1,2,1."
-SEEDS = "Run each policy with this many seeds. The results are the first seed's; `spread` gives mean and sd over all."
-JITTER = "Relative standard deviation of a step's time, for example 0.05."
-HORIZON = "T of the service difference, in seconds. Default: the last arrival (600 for the VTC traces)."
-GATE = "on or off: put the gate before the engine. Needs --tenants."
-ORDER = "The gate's order: bwfq, ratio, ratio+wake, virtual-clock, virtual-clock+cap, sfq or fcfs. Default: bwfq."
+_ENGINE = "Profile of step times: a name, or a profile's .yaml file."
+_WEIGHTS = "Weights of tenants: TENANT=1,TENANT=2,…; 1 for the others."
+_SERVICE = "How service is measured: weighted, tokens, flops or profiled."
+_WSC_WEIGHTS = "Weights of wsc for input, system and output tokens: a,b,c. Default: 1,2,1."
+_SEEDS = "Run each policy with this many seeds. The results are the first seed's; `spread` gives mean and sd over all."
+_JITTER = "Relative standard deviation of a step's time, for example 0.05."
+_HORIZON = "T of the service difference, in seconds. Default: the last arrival (600 for the VTC traces)."
+_GATE = "on or off: put the gate before the engine. Needs --tenants."
+_ORDER = "The gate's order: bwfq, ratio, ratio+wake, virtual-clock, virtual-clock+cap, sfq or fcfs. Default: bwfq."
 TENANTS = "YAML file of the gate: slots, {weight, rate_per_s, burst, tier} of each tenant, tiers, throttling."
-PREEMPTION = (
+_PREEMPTION = (
     "on or off: use the paged engine, which allocates KV blocks as tokens come. With on, tiered:POLICY evicts running "
     "requests for more urgent ones. Default: an engine that admits a request only if it can serve it to its end."
 )
-PREMIUM_RESERVE = "Share of the KV blocks that only premium requests may use, for example 0.3. Needs --preemption."
-LEAD_MAX = (
+_PREMIUM_RESERVE = "Share of the KV blocks that only premium requests may use, for example 0.3. Needs --preemption."
+_LEAD_MAX = (
     "Service by which a tenant may be ahead of another of its tier before its requests are evicted for the other's. "
     "Default: no limit. Needs --preemption on."
 )
-FLEET = "YAML file of a fleet: workers that load one of several models at a time, and SLO classes. Needs --planner."
-PLANNER = (
+_FLEET = "YAML file of a fleet: workers that load one of several models at a time, and SLO classes. Needs --planner."
+_PLANNER = (
     "Who plans the fleet: fcfs, edf, round-robin, static, shepherd, qlm or plan. Separate several with commas. "
     "Needs --fleet."
 )
-PROCESSES = "Parallel processes. Default: CPU count."
-REPORT = "Write a page with plots to this FILE.html."
-TIMING = "Also print how long the runs take on this machine."
+_PROCESSES = "Parallel processes. Default: CPU count."
+_REPORT = "Write a page with plots to this FILE.html."
+_TIMING = "Also print how long the runs take on this machine."
 
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    trace: Annotated[list[str], Argument(help=TRACE)]
+    trace: Annotated[list[str], Argument(help=_TRACE)]
     policy: Annotated[str, Option(help=POLICY)] = "vtc"
-    engine: Annotated[str, Option(help=ENGINE)] = DEFAULT_ENGINE
-    weights: Annotated[str, Option(help=WEIGHTS)] = ""
-    service: Annotated[str, Option(help=SERVICE)] = "weighted"
-    wsc_weights: Annotated[str, Option(help=WSC_WEIGHTS)] = ""
-    seeds: Annotated[int, Option(help=SEEDS, min=1, max=10_000)] = 1
+    engine: Annotated[str, Option(help=_ENGINE)] = DEFAULT_ENGINE
+    weights: Annotated[str, Option(help=_WEIGHTS)] = ""
+    service: Annotated[str, Option(help=_SERVICE)] = "weighted"
+    wsc_weights: Annotated[str, Option(help=_WSC_WEIGHTS)] = ""
+    seeds: Annotated[int, Option(help=_SEEDS, min=1, max=10_000)] = 1
     seed: Annotated[int, Option(help="The first seed.")] = 0
-    jitter: Annotated[float, Option(help=JITTER)] = 0.0
-    horizon: Annotated[float | None, Option(help=HORIZON)] = None
-    gate: Annotated[str, Option(help=GATE)] = "off"
-    order: Annotated[str | None, Option(help=ORDER)] = None
+    jitter: Annotated[float, Option(help=_JITTER)] = 0.0
+    horizon: Annotated[float | None, Option(help=_HORIZON)] = None
+    gate: Annotated[str, Option(help=_GATE)] = "off"
+    order: Annotated[str | None, Option(help=_ORDER)] = None
     tenants: Annotated[Path | None, Option(help=TENANTS)] = None
-    preemption: Annotated[str | None, Option(help=PREEMPTION)] = None
-    premium_reserve: Annotated[float | None, Option(help=PREMIUM_RESERVE)] = None
-    lead_max: Annotated[float | None, Option(help=LEAD_MAX)] = None
-    fleet: Annotated[Path | None, Option(help=FLEET)] = None
-    planner: Annotated[str | None, Option(help=PLANNER)] = None
-    processes: Annotated[int | None, Option(help=PROCESSES, min=1)] = None
-    report: Annotated[Path | None, Option(help=REPORT)] = None
-    timing: Annotated[bool, Option("--timing", help=TIMING)] = False
+    preemption: Annotated[str | None, Option(help=_PREEMPTION)] = None
+    premium_reserve: Annotated[float | None, Option(help=_PREMIUM_RESERVE)] = None
+    lead_max: Annotated[float | None, Option(help=_LEAD_MAX)] = None
+    fleet: Annotated[Path | None, Option(help=_FLEET)] = None
+    planner: Annotated[str | None, Option(help=_PLANNER)] = None
+    processes: Annotated[int | None, Option(help=_PROCESSES, min=1)] = None
+    report: Annotated[Path | None, Option(help=_REPORT)] = None
+    timing: Annotated[bool, Option("--timing", help=_TIMING)] = False
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
 
 
-VTC_WORKLOADS = frozenset({"real", "overload", "overload-multi", "poisson_short_long", "proportional"})
+_VTC_WORKLOADS = frozenset({"real", "overload", "overload-multi", "poisson_short_long", "proportional"})
 """The workloads of the VTC artifact. The paper computes their service difference over 600 s, although the last request
 arrives a little earlier or later (one of them ends at 360 s)."""
-VTC_HORIZON_S = 600.0
-VTC_LAST_ARRIVAL_S = (300.0, 620.0)
-JITTER_MAX = 1.0
+_VTC_HORIZON_S = 600.0
+_VTC_LAST_ARRIVAL_S = (300.0, 620.0)
+_JITTER_MAX = 1.0
 
 
 def run_specs(options: SimulateOptions) -> list[RunSpec]:
@@ -111,7 +111,7 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
         policies[0],
         profile,
         service=options.service,
-        weights=tenant_weights(options.weights, workload),
+        weights=_tenant_weights(options.weights, workload),
         jitter=options.jitter,
         horizon_s=_horizon_s(options, workload),
         timing=options.timing,
@@ -127,8 +127,8 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
 
 
 def _check_numbers(options: SimulateOptions) -> None:
-    if not 0 <= options.jitter <= JITTER_MAX:
-        raise ConfigurationError(f"--jitter must be between 0 and {JITTER_MAX:g}, not {options.jitter:g}")
+    if not 0 <= options.jitter <= _JITTER_MAX:
+        raise ConfigurationError(f"--jitter must be between 0 and {_JITTER_MAX:g}, not {options.jitter:g}")
     if options.horizon is not None and not 0 < options.horizon < math.inf:
         raise ConfigurationError(f"--horizon must be a positive number of seconds, not {options.horizon:g}")
 
@@ -179,9 +179,9 @@ def _tiers(options: SimulateOptions) -> TierSettings | None:
 def _horizon_s(options: SimulateOptions, workload: Workload) -> float | None:
     if options.horizon is not None:
         return options.horizon
-    shortest_s, longest_s = VTC_LAST_ARRIVAL_S
-    is_vtc = workload.name.partition(".")[0] in VTC_WORKLOADS and shortest_s <= workload.last_arrival_s <= longest_s
-    return VTC_HORIZON_S if is_vtc else None
+    shortest_s, longest_s = _VTC_LAST_ARRIVAL_S
+    is_vtc = workload.name.partition(".")[0] in _VTC_WORKLOADS and shortest_s <= workload.last_arrival_s <= longest_s
+    return _VTC_HORIZON_S if is_vtc else None
 
 
 def notes_of(options: SimulateOptions, spec: RunSpec) -> list[str]:
@@ -206,7 +206,7 @@ def _gate_notes(gate: GateSpec, workload: Workload, file: Path | None) -> list[s
     return notes
 
 
-NAMED_MAX = 5
+_NAMED_MAX = 5
 """The most names that a message lists."""
 
 
@@ -246,7 +246,7 @@ def _with_weights(names: list[str], text: str) -> list[str]:
     return [f"wsc:{','.join(f'{number:g}' for number in numbers)}" if name == "wsc" else name for name in names]
 
 
-def tenant_weights(text: str, workload: Workload) -> dict[str, float]:
+def _tenant_weights(text: str, workload: Workload) -> dict[str, float]:
     """Parse TENANT=1,TENANT=2. The last `=` separates: a tenant's name may contain one."""
     weights: dict[str, float] = {}
     known = frozenset(workload.tenants)
@@ -274,5 +274,5 @@ def _number(text: str, option: str, *, positive: bool = False) -> float:
 
 def some(names: Sequence[str]) -> str:
     """List the first names, and say how many more there are."""
-    more = len(names) - NAMED_MAX
-    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _NAMED_MAX
+    return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

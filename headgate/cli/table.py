@@ -11,7 +11,7 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.settings.config import load_config
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create the table of a service outside AWS.")
-READ_S = 2.0
+_READ_S = 2.0
 
 
 @app.callback()
@@ -50,8 +50,8 @@ def _client(wait_s: float) -> Any:
     import boto3
     from botocore.config import Config
 
-    attempts = 1 + round(wait_s / READ_S)
+    attempts = 1 + round(wait_s / _READ_S)
     limits = Config(
-        connect_timeout=READ_S, read_timeout=READ_S, retries={"total_max_attempts": attempts, "mode": "standard"}
+        connect_timeout=_READ_S, read_timeout=_READ_S, retries={"total_max_attempts": attempts, "mode": "standard"}
     )
     return boto3.client("dynamodb", config=limits)

@@ -34,8 +34,8 @@ COLUMNS = (
     "cached_tokens",
     "identity",
 )
-DEFAULT_SPAN_S = 24 * HOUR_S
-MOMENT = "2026-11-22, 2026-11-22T10 or 2026-11-22T10:30, in UTC"
+_DEFAULT_SPAN_S = 24 * HOUR_S
+_MOMENT = "2026-11-22, 2026-11-22T10 or 2026-11-22T10:30, in UTC"
 """The same forms as in GET /v1/usage."""
 
 
@@ -43,7 +43,7 @@ def usage(
     data: Data = None,
     tenant: Annotated[str | None, typer.Option(help="One tenant, also a deleted one: its name or identity.")] = None,
     start: Annotated[
-        str | None, typer.Option("--from", help=f"Count from this hour on: {MOMENT}; default: 24 hours before --to.")
+        str | None, typer.Option("--from", help=f"Count from this hour on: {_MOMENT}; default: 24 hours before --to.")
     ] = None,
     end: Annotated[
         str | None, typer.Option("--to", help="Count the hours that begin before it; default: with the current hour.")
@@ -81,7 +81,7 @@ def _hours(start: str | None, end: str | None, now: float) -> tuple[int, int]:
     because DynamoDB's table is read day by day. If no hour is left, the last hour is below the first one.
     """
     until = (now // HOUR_S + 1) * HOUR_S if end is None else _seconds(end, "--to")
-    since = until - DEFAULT_SPAN_S if start is None else _seconds(start, "--from")
+    since = until - _DEFAULT_SPAN_S if start is None else _seconds(start, "--from")
     first, last = int(since // HOUR_S), math.ceil(until / HOUR_S) - 1
     if first > last:
         raise typer.BadParameter("--from must be before --to")
@@ -93,7 +93,7 @@ def _seconds(text: str, option: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{option}: {text[:40]!r} is not a time; give {MOMENT}") from None
+        raise typer.BadParameter(f"{option}: {text[:40]!r} is not a time; give {_MOMENT}") from None
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 

@@ -29,8 +29,8 @@ from headgate.client.answers import (
     piece_of,
 )
 
-PAUSE_MIN_S = 0.1
-JITTER = 0.25
+_PAUSE_MIN_S = 0.1
+_JITTER = 0.25
 """A pause is up to a quarter longer than Retry-After, so that callers refused together do not come back together."""
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Patience:
         after_s = retry_after_s(error)
         if error.status_code not in (429, 503) or after_s is None:
             raise error
-        pause_s = max(after_s, PAUSE_MIN_S) * (1 + JITTER * self.jitter())
+        pause_s = max(after_s, _PAUSE_MIN_S) * (1 + _JITTER * self.jitter())
         if waited_s + pause_s > self.within_s:
             raise error
         return pause_s
@@ -92,9 +92,9 @@ def retry_after_s(error: openai.APIStatusError) -> float | None:
     return seconds if 0 <= seconds < math.inf else None
 
 
-READ_TIMEOUT_S = 310.0
+_READ_TIMEOUT_S = 310.0
 """Above the service's deadline of 300 s: a client that gives up earlier pays for an answer that it does not read."""
-CONNECT_TIMEOUT_S = 10.0
+_CONNECT_TIMEOUT_S = 10.0
 Prompt = str | Sequence[Mapping[str, Any]]
 """The user's text, or messages. The message of an answer (`answer.raw["choices"][0]["message"]`) can be one of them."""
 Reply = TypeVar("Reply")
@@ -125,7 +125,7 @@ class Calls(Generic[Reply]):
         self._model = model
         self._patience = patience or Patience()
         self._new_id = new_id
-        timeout = openai.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        timeout = openai.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
         key = _header(key, "api_key")
         self.openai = self._make(base_url=_url(url), api_key=key, max_retries=0, timeout=timeout, **options)
         """The official client, for everything that this class has no method for."""

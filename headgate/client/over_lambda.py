@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 LAMBDA_READ_TIMEOUT_S = 910.0
 """Above the 900 s that a function may run."""
-CALLS_MAX = 32
+_CALLS_MAX = 32
 """Calls at the same time in one client."""
 BASE_URL = "http://lambda.invoke"
 """Never resolved: the transport sends no HTTP."""
-RESULT_PATH = "/result"
-FUNCTION, RESULT_FUNCTION = "headgate-invoke:live", "headgate-result:live"
-EVENT = {"invocation-type": "Event"}
+_RESULT_PATH = "/result"
+_FUNCTION, _RESULT_FUNCTION = "headgate-invoke:live", "headgate-result:live"
+_EVENT = {"invocation-type": "Event"}
 """Header of a request that is only started."""
 
 
@@ -49,7 +49,7 @@ class LambdaTransport(httpx.BaseTransport):
         """Raises httpx.ConnectError if Lambda cannot be reached."""
         if request.method != "POST":
             return _error(404, "lambda.invoke lists no models: name the model", "unknown_url")
-        is_result = request.url.path == RESULT_PATH
+        is_result = request.url.path == _RESULT_PATH
         payload = {"api_key": request.headers["authorization"].removeprefix("Bearer "), **json.loads(request.read())}
         if not is_result:
             payload["idempotency_key"] = request.headers["idempotency-key"]
@@ -73,7 +73,7 @@ class AsyncLambdaTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, client: LambdaClient | None, function: str, result_function: str) -> None:
         self._transport = LambdaTransport(client, function, result_function)
-        self._threads = ThreadPoolExecutor(CALLS_MAX, "headgate-lambda")
+        self._threads = ThreadPoolExecutor(_CALLS_MAX, "headgate-lambda")
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         await request.aread()
@@ -95,8 +95,8 @@ class LambdaHeadgate(Headgate):
         api_key: str | None = None,
         *,
         client: LambdaClient | None = None,
-        function: str = FUNCTION,
-        result_function: str = RESULT_FUNCTION,
+        function: str = _FUNCTION,
+        result_function: str = _RESULT_FUNCTION,
         **settings: Any,
     ) -> None:
         transport = LambdaTransport(client, function, result_function)
@@ -105,13 +105,13 @@ class LambdaHeadgate(Headgate):
     def later(self, prompt: Prompt, *, chat: bool = True, idempotency_key: str | None = None, **fields: Any) -> str:
         """Start an invocation and return its id at once; `result` gives its outcome."""
         key = idempotency_key or self._new_id()
-        request = self._request(prompt, self._take_model(fields), key, fields, chat=chat, headers=EVENT)
+        request = self._request(prompt, self._take_model(fields), key, fields, chat=chat, headers=_EVENT)
         self._create(chat)(**request)
         return key
 
     def result(self, invocation_id: str) -> Outcome:
         """Return what became of an invocation so far."""
-        return _outcome(self.openai.post(RESULT_PATH, body={"id": invocation_id}, cast_to=httpx.Response))
+        return _outcome(self.openai.post(_RESULT_PATH, body={"id": invocation_id}, cast_to=httpx.Response))
 
 
 class AsyncLambdaHeadgate(AsyncHeadgate):
@@ -122,8 +122,8 @@ class AsyncLambdaHeadgate(AsyncHeadgate):
         api_key: str | None = None,
         *,
         client: LambdaClient | None = None,
-        function: str = FUNCTION,
-        result_function: str = RESULT_FUNCTION,
+        function: str = _FUNCTION,
+        result_function: str = _RESULT_FUNCTION,
         **settings: Any,
     ) -> None:
         transport = AsyncLambdaTransport(client, function, result_function)
@@ -134,13 +134,13 @@ class AsyncLambdaHeadgate(AsyncHeadgate):
     ) -> str:
         """Start an invocation and return its id at once; `result` gives its outcome."""
         key = idempotency_key or self._new_id()
-        request = self._request(prompt, await self._take_model(fields), key, fields, chat=chat, headers=EVENT)
+        request = self._request(prompt, await self._take_model(fields), key, fields, chat=chat, headers=_EVENT)
         await self._create(chat)(**request)
         return key
 
     async def result(self, invocation_id: str) -> Outcome:
         """Return what became of an invocation so far."""
-        return _outcome(await self.openai.post(RESULT_PATH, body={"id": invocation_id}, cast_to=httpx.Response))
+        return _outcome(await self.openai.post(_RESULT_PATH, body={"id": invocation_id}, cast_to=httpx.Response))
 
 
 def lambda_client() -> LambdaClient:
@@ -149,7 +149,7 @@ def lambda_client() -> LambdaClient:
         read_timeout=LAMBDA_READ_TIMEOUT_S,
         connect_timeout=10,
         retries={"total_max_attempts": 1},
-        max_pool_connections=CALLS_MAX,
+        max_pool_connections=_CALLS_MAX,
         tcp_keepalive=True,  # a call may be silent for longer than a load balancer or NAT keeps a silent connection
     )
     try:

@@ -12,7 +12,7 @@ The engine's speed is measured before and after each run (the calibrations). Bot
 machine that becomes slower or faster changes latency and throughput as headgate's policies do. Therefore:
 
 - Throughput is compared relative to the calibrations of its own run.
-- If the calibrations of both runs differ by more than SPEED_CHANGE_MAX, a latency is compared in a second way too: as
+- If the calibrations of both runs differ by more than _SPEED_CHANGE_MAX, a latency is compared in a second way too: as
   the work that the engine can do in this time. The demo passes only if both comparisons pass.
 - If a comparison then fails, the outcome is `inconclusive`, not `failed`: the machine may be the reason. A request
   that was not answered is a failure on any machine.
@@ -185,11 +185,11 @@ def _membership(spans: Spans) -> Callable[[float], bool]:
     return lambda time_s: (i := bisect_right(starts, time_s)) > 0 and time_s <= spans[i - 1][1]
 
 
-TTFT_RATIO_MAX = 0.5
+_TTFT_RATIO_MAX = 0.5
 """The quiet tenant's P99 time to the first token falls at least by half."""
-THROUGHPUT_RATIO_MIN = 0.9
+_THROUGHPUT_RATIO_MIN = 0.9
 """Total throughput, relative to the calibrations, keeps at least nine tenths."""
-SPEED_CHANGE_MAX = 0.25
+_SPEED_CHANGE_MAX = 0.25
 """The fastest calibration is at most a quarter above the slowest. Otherwise the machine's speed changed."""
 
 
@@ -227,7 +227,7 @@ def judge(without: RunReport, with_headgate: RunReport, quiet: str) -> Verdict:
     """Compare the runs. Both need their calibrations."""
     change = speed_change(without, with_headgate)
     compared = (
-        _quiet_check(without, with_headgate, quiet, is_steady=change <= SPEED_CHANGE_MAX),
+        _quiet_check(without, with_headgate, quiet, is_steady=change <= _SPEED_CHANGE_MAX),
         _throughput_check(without, with_headgate),
     )
     answered = _failures_check(with_headgate)
@@ -245,7 +245,7 @@ def _outcome(is_better: bool, is_answered: bool, change: float) -> DemoOutcome:
         return DemoOutcome.FAILED
     if is_better:
         return DemoOutcome.PASSED
-    return DemoOutcome.FAILED if change <= SPEED_CHANGE_MAX else DemoOutcome.INCONCLUSIVE
+    return DemoOutcome.FAILED if change <= _SPEED_CHANGE_MAX else DemoOutcome.INCONCLUSIVE
 
 
 def _quiet_check(without: RunReport, with_headgate: RunReport, quiet: str, *, is_steady: bool) -> DemoCheck:
@@ -258,7 +258,7 @@ def _quiet_check(without: RunReport, with_headgate: RunReport, quiet: str, *, is
         in_work = ratio * with_headgate.calibration_per_s / without.calibration_per_s
         detail += f"; ratio {in_work:.2f} in work of the engine, whose speed changed"
         ratio = max(ratio, in_work)
-    return DemoCheck("quiet_ttft_p99", ratio <= TTFT_RATIO_MAX, detail)
+    return DemoCheck("quiet_ttft_p99", ratio <= _TTFT_RATIO_MAX, detail)
 
 
 def _throughput_check(without: RunReport, with_headgate: RunReport) -> DemoCheck:
@@ -268,7 +268,7 @@ def _throughput_check(without: RunReport, with_headgate: RunReport) -> DemoCheck
         f"throughput: {before:.0%} of the measured speed without, {after:.0%} with headgate (ratio {ratio:.2f}); "
         f"{without.throughput_tokens_per_s:.0f} and {with_headgate.throughput_tokens_per_s:.0f} tokens/s"
     )
-    return DemoCheck("throughput", ratio >= THROUGHPUT_RATIO_MIN, detail)
+    return DemoCheck("throughput", ratio >= _THROUGHPUT_RATIO_MIN, detail)
 
 
 def _failures_check(with_headgate: RunReport) -> DemoCheck:

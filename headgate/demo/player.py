@@ -24,12 +24,12 @@ from headgate.workloads.arrivals import Arrival
 if TYPE_CHECKING:
     from mypy_boto3_lambda import LambdaClient
 
-REQUEST_TIMEOUT_S = 280.0
-LAMBDA_THREADS = 2
+_REQUEST_TIMEOUT_S = 280.0
+_LAMBDA_THREADS = 2
 """Lambda calls of one tenant at a time. Each holds a thread and a Lambda environment, so each tenant has its own."""
-UNFINISHED = ("queued", "running")
+_UNFINISHED = ("queued", "running")
 RESULT_POLL_S = 1.0
-WORDS = ("water", "gate", "field", "share", "canal", "river", "flow", "turn", "due", "weir", "sluice", "bank")
+_WORDS = ("water", "gate", "field", "share", "canal", "river", "flow", "turn", "due", "weir", "sluice", "bank")
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Player:
 
     async def play(self, arrivals: Sequence[Arrival], on_sent: Callable[[], None] = lambda: None) -> list[Sample]:
         """Send every request at its time and wait for all answers. A cancel drops the requests that are running."""
-        threads = {name: ThreadPoolExecutor(LAMBDA_THREADS, f"headgate-demo-{name}") for name in self.keys}
+        threads = {name: ThreadPoolExecutor(_LAMBDA_THREADS, f"headgate-demo-{name}") for name in self.keys}
         clients = {name: self._openai(key) for name, key in self.keys.items()}
         lambda_client = self._lambda() if self.aws_url else None
         self._start_s = time.monotonic()
@@ -79,7 +79,7 @@ class Player:
     def prompt(self, input_tokens: int, number: int) -> str:
         """Return a text of about that many tokens, different for each request."""
         size = max(1, round(input_tokens * self.bytes_per_token))
-        words = (WORDS[(number * 7 + i * i) % len(WORDS)] for i in range(size))
+        words = (_WORDS[(number * 7 + i * i) % len(_WORDS)] for i in range(size))
         return f"{number} {' '.join(words)}"[:size]
 
     def _face(self, tenant: str) -> str:
@@ -127,15 +127,15 @@ class Player:
     def _openai(self, key: str) -> AsyncOpenAI:
         http = DefaultAsyncHttpxClient(trust_env=self.aws_url is None)  # the local stack needs no proxy
         return AsyncOpenAI(
-            base_url=self.base_url, api_key=key, max_retries=0, timeout=REQUEST_TIMEOUT_S, http_client=http
+            base_url=self.base_url, api_key=key, max_retries=0, timeout=_REQUEST_TIMEOUT_S, http_client=http
         )
 
     def _lambda(self) -> LambdaClient:
         config = BotoConfig(
             connect_timeout=5,
-            read_timeout=REQUEST_TIMEOUT_S,
+            read_timeout=_REQUEST_TIMEOUT_S,
             retries={"total_max_attempts": 1},
-            max_pool_connections=2 * LAMBDA_THREADS,
+            max_pool_connections=2 * _LAMBDA_THREADS,
         )
         return session().client("lambda", endpoint_url=self.aws_url, config=config)
 
@@ -146,7 +146,7 @@ def _invoke(
     """Return the answer or the error. If many of the tenant's calls wait, invoke returns an id: ask for its result."""
     try:
         answer = _call(client, "headgate-invoke", payload)
-        while answer.get("status") in UNFINISHED:
+        while answer.get("status") in _UNFINISHED:
             pause(RESULT_POLL_S)
             answer = _call(client, "headgate-result", {"api_key": payload["api_key"], "id": answer["id"]})
     except client.exceptions.TooManyRequestsException:

@@ -25,9 +25,9 @@ from headgate.demo.scene import FLOOD, QUIET
 
 WITHOUT, WITH = "fcfs", "headgate"
 LABELS = {WITHOUT: "without headgate", WITH: "with headgate"}
-COLOURS = {DemoOutcome.PASSED: "green", DemoOutcome.FAILED: "red", DemoOutcome.INCONCLUSIVE: "yellow"}
-BAR_CELLS = 40
-LEGEND = (
+_COLOURS = {DemoOutcome.PASSED: "green", DemoOutcome.FAILED: "red", DemoOutcome.INCONCLUSIVE: "yellow"}
+_BAR_CELLS = 40
+_LEGEND = (
     "tokens: input + output; TTFT: arrival to first token; total: to last token; "
     "share: of service while both tenants wait"
 )
@@ -49,13 +49,13 @@ def as_json(runs: Mapping[str, RunReport], verdict: Verdict) -> dict[str, Any]:
 def print_report(console: Console, runs: Mapping[str, RunReport], verdict: Verdict) -> None:
     console.print()
     console.print(_table(runs))
-    say(console, LEGEND)
+    say(console, _LEGEND)
     console.print()
     _print_bars(console, runs)
     for check in verdict.checks:
         colour, mark = ("green", "✔ passed") if check.passed else ("red", "✘ failed")
         console.print(f"check [{colour}]{mark}[/]: {check.detail}", highlight=False, soft_wrap=True)
-    console.print(f"verdict: [bold {COLOURS[verdict.outcome]}]{verdict.line}[/]", highlight=False, soft_wrap=True)
+    console.print(f"verdict: [bold {_COLOURS[verdict.outcome]}]{verdict.line}[/]", highlight=False, soft_wrap=True)
     say(console, f"in words: {in_words(runs, verdict)}")
 
 
@@ -111,7 +111,7 @@ def _print_bars(console: Console, runs: Mapping[str, RunReport]) -> None:
 
 
 def _bars(title: str, values: Mapping[str, float], texts: Mapping[str, str]) -> Table:
-    """Draw a bar for each run. The longest has BAR_CELLS cells."""
+    """Draw a bar for each run. The longest has _BAR_CELLS cells."""
     table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -119,7 +119,7 @@ def _bars(title: str, values: Mapping[str, float], texts: Mapping[str, str]) -> 
     longest = max(values.values()) or 1.0
     for name, value in values.items():
         colour = "green" if name == WITH else "yellow"
-        table.add_row(LABELS[name], Bar(longest, 0, value, width=BAR_CELLS, color=colour), texts[name])
+        table.add_row(LABELS[name], Bar(longest, 0, value, width=_BAR_CELLS, color=colour), texts[name])
     return table
 
 
@@ -127,7 +127,7 @@ def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} s"
 
 
-RATE_WINDOW_S = 5.0
+_RATE_WINDOW_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +192,9 @@ def _live_cells(tenant: TenantNow) -> list[str]:
 
 
 def _service_rate(samples: Sequence[Sample], elapsed_s: float) -> float:
-    """Service per second in the last RATE_WINDOW_S, from streamed pieces: the exact count comes with the last piece."""
-    since = elapsed_s - RATE_WINDOW_S
+    """Service per second in the last _RATE_WINDOW_S, from streamed pieces: the exact count comes with the last
+    piece."""
+    since = elapsed_s - _RATE_WINDOW_S
     pieces = sum(time_s > since for sample in samples for time_s in sample.token_times_s)
     prompts = sum(s.input_tokens for s in samples if s.first_token_s is not None and s.first_token_s > since)
-    return WEIGHTED_TOKENS(prompts, pieces) / max(1.0, min(RATE_WINDOW_S, elapsed_s))
+    return WEIGHTED_TOKENS(prompts, pieces) / max(1.0, min(_RATE_WINDOW_S, elapsed_s))

@@ -28,13 +28,13 @@ from headgate.demo.services import CALIBRATION, Service, running
 from headgate.machine.options import FleetOptions
 from headgate.workloads.arrivals import Arrival
 
-GUARANTEE = 0.4
+_GUARANTEE = 0.4
 """Each tenant's guaranteed rate, as a part of the measured capacity. Both together stay below it, so they hold."""
-BURST_S = 4.0
-IDLE_TTFTS = 32
+_BURST_S = 4.0
+_IDLE_TTFTS = 32
 """The scene takes at least this many times the latency of a single request. Without headgate, a request then waits for
 a multiple of this latency, on a busy machine too."""
-POLICIES = {WITHOUT: {"order": "fcfs", "policy": "fcfs"}, WITH: {"order": "bwfq", "policy": "vtc"}}
+_POLICIES = {WITHOUT: {"order": "fcfs", "policy": "fcfs"}, WITH: {"order": "bwfq", "policy": "vtc"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,13 @@ class _Demo:
         """Play the first run. Return the scene and the engine's capacity too."""
         stage = await self._stage(service, WITHOUT)
         capacity = await stage.measure()
-        seconds = max(self.options.seconds, IDLE_TTFTS * await stage.idle_ttft_s())
+        seconds = max(self.options.seconds, _IDLE_TTFTS * await stage.idle_ttft_s())
         scene = compose(self.quiet, self.flood, capacity, seconds)
         return scene, capacity, await stage.play(scene, Share(), capacity)
 
     async def _with(self, service: Service, scene: Scene, capacity: float) -> RunReport:
         stage = await self._stage(service, WITH)
-        share = Share(rate_per_s=GUARANTEE * capacity, burst=GUARANTEE * capacity * BURST_S)
+        share = Share(rate_per_s=_GUARANTEE * capacity, burst=_GUARANTEE * capacity * _BURST_S)
         return await stage.play(scene, share, await stage.measure())
 
     async def _stage(self, service: Service, run: str) -> Stage:
@@ -131,19 +131,19 @@ class _Demo:
 
     def _options_of(self, run: str) -> FleetOptions:
         home = self.options.service.home / run
-        return self.options.service.model_copy(update={**POLICIES[run], "home": home})
+        return self.options.service.model_copy(update={**_POLICIES[run], "home": home})
 
 
 def _show_step(status: Status, label: str, step: str) -> None:
     status.update(f"{label}: {step}")
 
 
-LAMBDA_EVERY = {QUIET: 6, FLOOD: 60}
+_LAMBDA_EVERY = {QUIET: 6, FLOOD: 60}
 """Every n-th request goes through lambda.invoke; few of the flood's, as each holds a Lambda environment."""
-LIVE_EVERY_S = 0.5
-WARM_UP_REQUESTS = 4
+_LIVE_EVERY_S = 0.5
+_WARM_UP_REQUESTS = 4
 """The first requests of a service are slower: connections are opened and modules are loaded."""
-IDLE_REQUESTS = 3
+_IDLE_REQUESTS = 3
 """Requests that measure the time to the first token of a service that does nothing else."""
 
 
@@ -158,12 +158,12 @@ class Stage:
 
     async def warm_up(self) -> None:
         with self.console.status(f"{self.label}: warming up"):
-            await self._play_calibration(self.calibration[:WARM_UP_REQUESTS])
+            await self._play_calibration(self.calibration[:_WARM_UP_REQUESTS])
 
     async def idle_ttft_s(self) -> float:
         """Return the median time to the first token of single requests; 0 if none is answered."""
         with self.console.status(f"{self.label}: measuring the latency of a single request"):
-            samples = [(await self._play_calibration([one]))[0] for one in self.calibration[:IDLE_REQUESTS]]
+            samples = [(await self._play_calibration([one]))[0] for one in self.calibration[:_IDLE_REQUESTS]]
         return percentile([sample.ttft_s for sample in samples if sample.ttft_s is not None], 0.5) or 0.0
 
     async def measure(self) -> float:
@@ -184,7 +184,7 @@ class Stage:
         measured speed before the run."""
         say(self.console, f"{self.label}: the engine serves {before_per_s:.0f} service units per second when full")
         keys = await self.service.add_tenants({QUIET: share, FLOOD: share})
-        player = self._player(keys, LAMBDA_EVERY if self.service.aws_url else {})
+        player = self._player(keys, _LAMBDA_EVERY if self.service.aws_url else {})
         watching = asyncio.ensure_future(self._watch(player, scene))
         try:
             samples = await player.play(scene.arrivals)
@@ -220,7 +220,7 @@ class Stage:
                 picture = await self.service.picture()
                 rows = [tenant_now(name, player.samples, picture, player.elapsed_s()) for name in (QUIET, FLOOD)]
                 live.update(view(self.label, rows, len(player.samples), len(scene.arrivals), player.elapsed_s()))
-                await asyncio.sleep(LIVE_EVERY_S)
+                await asyncio.sleep(_LIVE_EVERY_S)
 
 
 def calibration_requests(flood: Sequence[Arrival], requests: int, random: Random) -> list[Arrival]:

@@ -26,7 +26,7 @@ FLOOD_LOAD = 1.6
 REQUESTS_MIN = {QUIET: 24, FLOOD: 40}
 """The fewest requests of each tenant. With fewer quiet requests, one request would decide the P99. At most 4 of them go
 through lambda.invoke, so that at least 20 have a first token."""
-INPUT_MIN, OUTPUT_MIN = 8, 4
+_INPUT_MIN, _OUTPUT_MIN = 8, 4
 """Tokens of the shortest prompt and answer."""
 
 
@@ -80,7 +80,7 @@ def _up_to(source: Sequence[Arrival], service: float) -> list[Arrival]:
 def _scale(arrivals: Sequence[Arrival], service: float) -> list[Arrival]:
     """Scale all lengths so that the requests together have about this service.
 
-    No length is made longer, and none shorter than INPUT_MIN and OUTPUT_MIN.
+    No length is made longer, and none shorter than _INPUT_MIN and _OUTPUT_MIN.
     """
     factor = min(1.0, service / max(_service(arrivals), 1e-9))
 
@@ -88,7 +88,7 @@ def _scale(arrivals: Sequence[Arrival], service: float) -> list[Arrival]:
         return min(tokens, max(least, round(tokens * factor)))
 
     return [
-        replace(a, input_tokens=scaled(a.input_tokens, INPUT_MIN), output_tokens=scaled(a.output_tokens, OUTPUT_MIN))
+        replace(a, input_tokens=scaled(a.input_tokens, _INPUT_MIN), output_tokens=scaled(a.output_tokens, _OUTPUT_MIN))
         for a in arrivals
     ]
 
@@ -97,8 +97,8 @@ def _service(arrivals: Sequence[Arrival]) -> float:
     return sum(WEIGHTED_TOKENS(arrival.input_tokens, arrival.output_tokens) for arrival in arrivals)
 
 
-SOURCE_REQUESTS_MIN = 20
-SOURCE_REQUESTS = 2000
+_SOURCE_REQUESTS_MIN = 20
+_SOURCE_REQUESTS = 2000
 """Requests made from the built-in profile: more than the engine can serve in the time of a demo."""
 
 
@@ -121,10 +121,12 @@ def load_sources(sources: Sources) -> tuple[list[Arrival], list[Arrival]]:
     quiet = read_trace(sources.quiet, tenant=QUIET) if sources.quiet else _make_requests(CHAT, QUIET, random)
     flood = read_trace(sources.flood, tenant=FLOOD) if sources.flood else _make_requests(CODE, FLOOD, random)
     for path, arrivals in ((sources.quiet, quiet), (sources.flood, flood)):
-        if len(arrivals) < SOURCE_REQUESTS_MIN:
-            raise ConfigurationError(f"{path}: {len(arrivals)} requests; the demo needs at least {SOURCE_REQUESTS_MIN}")
+        if len(arrivals) < _SOURCE_REQUESTS_MIN:
+            raise ConfigurationError(
+                f"{path}: {len(arrivals)} requests; the demo needs at least {_SOURCE_REQUESTS_MIN}"
+            )
     return fitted(quiet, sources.fit), fitted(flood, sources.fit)
 
 
 def _make_requests(profile: Profile, tenant: str, random: Random) -> list[Arrival]:
-    return make_arrivals(profile, tenant, SOURCE_REQUESTS, random)
+    return make_arrivals(profile, tenant, _SOURCE_REQUESTS, random)

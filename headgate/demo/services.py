@@ -24,7 +24,7 @@ from headgate.serve.server import ServeOptions, Server
 
 CALIBRATION = "calibration"
 """The tenant of the requests that measure the engine."""
-QUEUE_ITEMS_MAX = 1000
+_QUEUE_ITEMS_MAX = 1000
 
 Step = Callable[[str], None]
 
@@ -101,7 +101,7 @@ async def _one_machine(options: ServeOptions, on_step: Step) -> AsyncIterator[Se
 
 
 async def _create_tenants(store: TenantStore, shares: Mapping[str, Share]) -> dict[str, str]:
-    return await make_tenants(store, shares, QUEUE_ITEMS_MAX)
+    return await make_tenants(store, shares, _QUEUE_ITEMS_MAX)
 
 
 async def _picture(follower: LogFollower) -> Picture | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pydantic_core import PydanticCustomError
 
-NAME_CHARS_MAX = 255
+_NAME_CHARS_MAX = 255
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
 _COMPONENT = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*")
@@ -86,7 +86,7 @@ def _problem(image: str) -> str | None:
     path, colon, tag = (rest if is_host else name).partition(":")
     if colon and not _TAG.fullmatch(tag):
         return "should have a tag of letters, digits and . _ - after the colon, or no colon"
-    if not all(_COMPONENT.fullmatch(part) for part in path.split("/")) or len(name) > NAME_CHARS_MAX:
+    if not all(_COMPONENT.fullmatch(part) for part in path.split("/")) or len(name) > _NAME_CHARS_MAX:
         return "should name its repository with small letters, digits and single separators (- . _ /)"
     return _host_problem(host) if is_host else None
 

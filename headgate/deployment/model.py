@@ -24,20 +24,20 @@ from headgate.deployment.pool import LAMBDA_S, GateSections, Pool, Range, ZoneNa
 
 PoolName = Annotated[str, Pattern(r"^[a-z][a-z0-9-]{0,15}$", "chat, with at most 16 small letters, digits and hyphens")]
 NAME = r"[a-z][a-z0-9-]{0,31}"
-CERTIFICATE = r"arn:aws[a-z-]*:acm:[a-z0-9-]+:[0-9]{12}:certificate/[A-Za-z0-9-]+"
-PRINCIPAL = r"arn:aws[a-z-]*:(iam|sts)::[0-9]{12}:[A-Za-z0-9_+=,.@/-]+"
+_CERTIFICATE = r"arn:aws[a-z-]*:acm:[a-z0-9-]+:[0-9]{12}:certificate/[A-Za-z0-9-]+"
+_PRINCIPAL = r"arn:aws[a-z-]*:(iam|sts)::[0-9]{12}:[A-Za-z0-9_+=,.@/-]+"
 _StackName = Annotated[str, Pattern(f"^{NAME}$", "headgate-staging, with at most 32 small letters, digits and hyphens")]
-_CertificateName = Annotated[str, Pattern(f"^{CERTIFICATE}$", "arn:aws:acm:us-east-1:123456789012:certificate/ID")]
-_PrincipalName = Annotated[str, Pattern(f"^{PRINCIPAL}$", "arn:aws:iam::123456789012:role/NAME")]
+_CertificateName = Annotated[str, Pattern(f"^{_CERTIFICATE}$", "arn:aws:acm:us-east-1:123456789012:certificate/ID")]
+_PrincipalName = Annotated[str, Pattern(f"^{_PRINCIPAL}$", "arn:aws:iam::123456789012:role/NAME")]
 _DomainName = Annotated[str, Bounds(0, 253), Pattern(r"^([a-z0-9-]{1,63}\.)+[a-z]{2,63}$", "llm.example.com")]
 _MailAddress = Annotated[str, Bounds(0, 254), Pattern(r"^[^@\s]+@[^@\s]+\.[^@\s]+$", "operators@example.com")]
-DEFAULT_POOL = "default"
-POOLS_MAX = 8
+_DEFAULT_POOL = "default"
+_POOLS_MAX = 8
 """A front has a gate process for each pool, with a port of its own."""
-VARIABLES_BYTES_MAX = 2_700
+_VARIABLES_BYTES_MAX = 2_700
 """The most bytes of the variables that headgate.yaml sets. Lambda allows 4,096 bytes for all variables of a function;
 the others have names of resources."""
-SERVICE_CHARS = 150
+_SERVICE_CHARS = 150
 """The length of the name of a cluster and its service, at most."""
 ZoneNames = Annotated[tuple[ZoneName, ...], Field(min_length=2, max_length=6, strict=False)]
 Zones = Annotated[
@@ -77,7 +77,7 @@ class Deployment(GateSections):
     traces_ratio: Annotated[float, Field(gt=0, le=1)] = 0.05
     """The part of the requests that is recorded, if `traces` is not none."""
     pools: dict[PoolName, Pool] = Field(
-        default_factory=lambda: {DEFAULT_POOL: Pool()}, min_length=1, max_length=POOLS_MAX
+        default_factory=lambda: {_DEFAULT_POOL: Pool()}, min_length=1, max_length=_POOLS_MAX
     )
 
     @field_validator("pools")
@@ -119,12 +119,12 @@ class Deployment(GateSections):
             raise PydanticCustomError("nat", "nat_gateways should be at most zones ({zones})", zones)
         self._check_zones()
         self._check_offers(region)
-        if (size := self._variables_bytes()) > VARIABLES_BYTES_MAX:
+        if (size := self._variables_bytes()) > _VARIABLES_BYTES_MAX:
             raise PydanticCustomError(
                 "variables",
                 "pools, tiers, throttling and slo_classes take {size} bytes as variables, and a Lambda function has "
                 "room for {most}: give what all pools share once, for the stack, or use fewer pools",
-                {"size": size, "most": VARIABLES_BYTES_MAX},
+                {"size": size, "most": _VARIABLES_BYTES_MAX},
             )
         if self.front_count.min < 1:
             raise PydanticCustomError("front_count", "front_count.min should be at least 1, better 2")
@@ -188,7 +188,7 @@ class Deployment(GateSections):
                 )
 
     def _variables_bytes(self) -> int:
-        pools = {name: {**self.pool_settings(name), "ecs_service": SERVICE_CHARS * "x"} for name in self.pools}
+        pools = {name: {**self.pool_settings(name), "ecs_service": _SERVICE_CHARS * "x"} for name in self.pools}
         return len(json.dumps(pools)) + sum(map(len, self.environment().values()))
 
     @property
@@ -224,7 +224,7 @@ def _sections(owner: GateSections) -> dict[str, Any]:
     return {name: to_jsonable_python(section) for name, section in sections.items() if section is not None}
 
 
-NAME_CHARS_MAX = 40
+_NAME_CHARS_MAX = 40
 
 
 def load(path: Path, name: str | None = None, region: str | None = None) -> Deployment:
@@ -238,7 +238,7 @@ def _rename(deployment: Deployment, name: str) -> Deployment:
     """Return the deployment with another name. Raises ConfigurationError."""
     if not re.fullmatch(NAME, name):
         raise ConfigurationError(
-            f"the stack cannot have the name {name[:NAME_CHARS_MAX]!r}: use at most 32 lower-case letters, digits and "
+            f"the stack cannot have the name {name[:_NAME_CHARS_MAX]!r}: use at most 32 lower-case letters, digits and "
             "hyphens, with a letter first"
         )
     return deployment.model_copy(update={"name": name})

@@ -25,13 +25,13 @@ from gpu_worker.service.tiers_file import WorkerTiers
 from headgate.deployment.images import check_image
 from headgate.deployment.instances import INSTANCE_TYPES, InstanceType, near
 
-HOST_CHARS_MAX = 253
+_HOST_CHARS_MAX = 253
 _ADDRESS = re.compile(r"https?://(?P<host>[A-Za-z0-9.-]+)(:(?P<port>[0-9]{1,5}))?(?P<path>(/[A-Za-z0-9._~-]*)*)")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _NUMBERS = re.compile(r"[0-9.]+")
 
 
-def check_address(address: str) -> str:
+def _check_address(address: str) -> str:
     """Return the address. Raises PydanticCustomError with a sentence about what is wrong with it."""
     if problem := _problem(address):
         raise PydanticCustomError("address", "{problem}", {"problem": problem})
@@ -54,7 +54,7 @@ def _problem(address: str) -> str | None:
 
 def _host_problem(host: str) -> str | None:
     labels = host.removesuffix(".").split(".")
-    if len(host) > HOST_CHARS_MAX or not all(_LABEL.fullmatch(label) for label in labels):
+    if len(host) > _HOST_CHARS_MAX or not all(_LABEL.fullmatch(label) for label in labels):
         return "should have a host's name of letters, digits and hyphens between its dots"
     if _NUMBERS.fullmatch(host):
         try:
@@ -75,21 +75,21 @@ def is_own_machine(address: str) -> bool:
     return host.split(".")[-1].lower() == "localhost"
 
 
-ZONE = r"[a-z]{2}(-[a-z]+)+-[0-9][a-z]"
+_ZONE = r"[a-z]{2}(-[a-z]+)+-[0-9][a-z]"
 MODEL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+/?"
-ZoneName = Annotated[str, Pattern(f"^{ZONE}$", "us-east-1a")]
-STORED_KEY = r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9_/+=.@-]+"
-_SecretName = Annotated[str, Pattern(f"^{STORED_KEY}$", "arn:aws:secretsmanager:us-east-1:123456789012:secret:NAME")]
+ZoneName = Annotated[str, Pattern(f"^{_ZONE}$", "us-east-1a")]
+_STORED_KEY = r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9_/+=.@-]+"
+_SecretName = Annotated[str, Pattern(f"^{_STORED_KEY}$", "arn:aws:secretsmanager:us-east-1:123456789012:secret:NAME")]
 LAMBDA_S = 900
 """The longest time of a Lambda function, and so of an invocation."""
 SLOTS_MAX, BATCH_MAX = 1_024, 4_096
 """The most slots, and the largest batch, of a worker (gpu_worker/service/options.py)."""
-SET_BY_THE_STACK = ("--tensor-parallel-size", "-tp", "--model", "--served-model-name")
+_SET_BY_THE_STACK = ("--tensor-parallel-size", "-tp", "--model", "--served-model-name")
 """Arguments of vLLM's server that other fields say."""
-IN_BLOCKS = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.")
-OF_SERVERS = {"servers", "deadline_s", "drain_s", "tiers", "throttling", "slo_classes"}
+_IN_BLOCKS = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.")
+_OF_SERVERS = {"servers", "deadline_s", "drain_s", "tiers", "throttling", "slo_classes"}
 """The fields of a pool of servers that run already."""
-MIXED = ("g6e.xlarge", "g6e.2xlarge", "g6e.4xlarge")
+_MIXED = ("g6e.xlarge", "g6e.2xlarge", "g6e.4xlarge")
 """Instance types with the same GPU: if AWS is short of one type, another type may be available."""
 USABLE = 0.9
 """The part of a GPU's memory that an engine uses; weights must leave room for its KV cache."""
@@ -119,7 +119,7 @@ class CapacityBlock(Strict):
 class ForeignServer(Strict):
     """An OpenAI-compatible server that runs already, reachable from the VPC."""
 
-    url: Annotated[str, Field(max_length=300), AfterValidator(check_address)]
+    url: Annotated[str, Field(max_length=300), AfterValidator(_check_address)]
     """Its address with the path before /chat/completions."""
     model: Annotated[str, Pattern(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$", "llama-3-8b")]
     """The model's name, at the server and for tenants."""
@@ -174,7 +174,7 @@ class Pool(GateSections):
     """Where the model's files are. None: the stack starts no worker."""
     image: Annotated[str, AfterValidator(check_image)] | None = None
     """The worker's image, with its digest. None: it is built from gpu_worker/Dockerfile."""
-    instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=20, strict=False)] = MIXED
+    instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=20, strict=False)] = _MIXED
     """The preferred one first. The others start when AWS has no more of it."""
     servers: Annotated[tuple[ForeignServer, ...], Field(max_length=20, strict=False)] = ()
     """Instead of a model: servers of one model that run already."""
@@ -218,7 +218,7 @@ class Pool(GateSections):
     @classmethod
     def _are_for_the_engine(cls, words: tuple[str, ...]) -> tuple[str, ...]:
         given = {word.partition("=")[0].replace("_", "-") for word in words if word.startswith("-")}
-        for name in SET_BY_THE_STACK:
+        for name in _SET_BY_THE_STACK:
             if name in given:
                 raise PydanticCustomError(
                     "engine_argument", "{name} is set by other fields of the pool", {"name": name}
@@ -258,7 +258,7 @@ class Pool(GateSections):
 
     @model_validator(mode="after")
     def _has_servers_alone(self) -> Pool:
-        useless = sorted(self.model_fields_set - OF_SERVERS)
+        useless = sorted(self.model_fields_set - _OF_SERVERS)
         if self.servers and useless:
             raise PydanticCustomError(
                 "servers", "servers run already: leave out {fields}", {"fields": ", ".join(useless)}
@@ -287,7 +287,7 @@ class Pool(GateSections):
         )
         yield is_block and len(self.instance_types) > 1, "a capacity block has one instance type: name it alone"
         yield (
-            is_block and not self.instance_types[0].startswith(IN_BLOCKS),
+            is_block and not self.instance_types[0].startswith(_IN_BLOCKS),
             ("EC2 sells capacity blocks of p4d, p4de, p5, p5e and p5en instances only"),
         )
         yield is_block and bool(self.zones), "a capacity block has its own zone: leave out zones"

@@ -33,15 +33,15 @@ from headgate.demo.player import Player
 from headgate.doctor.finding import Finding, failed, ok, skipped, warning
 from headgate.workloads.arrivals import Arrival
 
-REQUEST_S = 120.0
+_REQUEST_S = 120.0
 TOKENS = 8
-SHARES_SHOWN = 10
+_SHARES_SHOWN = 10
 
 
 async def check_pools(store: Store, config: Config, clock: Clock) -> tuple[list[Finding], list[LogFollower]]:
     """Return the findings about each pool, and the followers of the logs that could be read."""
     pools = config.each_pool()
-    checked = [await check_store(store, each, clock) for each in pools]
+    checked = [await _check_store(store, each, clock) for each in pools]
     found = [
         finding if len(pools) == 1 else replace(finding, check=f"{finding.check} of {pool.pool}")
         for pool, (findings, _) in zip(pools, checked, strict=True)
@@ -50,7 +50,7 @@ async def check_pools(store: Store, config: Config, clock: Clock) -> tuple[list[
     return found, [follower for _, follower in checked if follower is not None]
 
 
-async def check_store(store: Store, config: Config, clock: Clock) -> tuple[list[Finding], LogFollower | None]:
+async def _check_store(store: Store, config: Config, clock: Clock) -> tuple[list[Finding], LogFollower | None]:
     """Return the findings about table, log and workers of one pool, and the follower that has read the log."""
     place = f"table {config.table}" if config.store == "dynamodb" else config.store
     follower = open_follower(store, config, clock)
@@ -105,14 +105,14 @@ async def check_shares(list_tenants: Callable[[], Awaitable[Sequence[Tenant]]]) 
     ]
     if not found:
         return ok("shares", f"{len(tenants)} tenants, all within the bounds")
-    more = f"; and {len(found) - SHARES_SHOWN} more" if len(found) > SHARES_SHOWN else ""
+    more = f"; and {len(found) - _SHARES_SHOWN} more" if len(found) > _SHARES_SHOWN else ""
     advice = "the gate uses the nearest allowed value: headgate tenants set NAME --weight/--rate/--burst"
-    return warning("shares", "; ".join(found[:SHARES_SHOWN]) + more, advice)
+    return warning("shares", "; ".join(found[:_SHARES_SHOWN]) + more, advice)
 
 
 def check_request(base_url: str, key: str, model: str | None) -> Finding:
     """Send one streamed chat and return what came back."""
-    client = openai.OpenAI(base_url=base_url, api_key=key, max_retries=0, timeout=REQUEST_S)
+    client = openai.OpenAI(base_url=base_url, api_key=key, max_retries=0, timeout=_REQUEST_S)
     try:
         name = model or client.models.list().data[0].id
         began = time.monotonic()
@@ -149,13 +149,13 @@ def no_request() -> Finding:
     return skipped("request", "give --base-url and --key to send one")
 
 
-CHECK = "fairness"
-QUIET_REQUESTS = 3
-INPUT_TOKENS, OUTPUT_TOKENS = 32, 64
-QUIET_AT_S = 0.6
-FLOOD_MAX = 600
+_CHECK = "fairness"
+_QUIET_REQUESTS = 3
+_INPUT_TOKENS, _OUTPUT_TOKENS = 32, 64
+_QUIET_AT_S = 0.6
+_FLOOD_MAX = 600
 AHEAD_MAX = 0.5
-BYTES_PER_TOKEN = 4.0
+_BYTES_PER_TOKEN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ async def check_fairness(admin: TenantAdmin, ids: Ids, service: TestedService) -
     try:
         for name in names.values():
             keys[name] = await admin.create(Tenant(name))
-        player = Player(service.base_url, None, keys, service.model, BYTES_PER_TOKEN, {})
+        player = Player(service.base_url, None, keys, service.model, _BYTES_PER_TOKEN, {})
         samples = await player.play(_arrivals(names["flood"], names["quiet"], _flood_size(service)))
     finally:
         for name in keys:
@@ -187,30 +187,30 @@ async def check_fairness(admin: TenantAdmin, ids: Ids, service: TestedService) -
 def _flood_size(service: TestedService) -> int:
     """Return the requests of the flood: four for each slot, and four windows of service. With SLO classes, requests of
     one window may go before a later one that is due later: this must be a small part of the flood."""
-    windows = math.ceil(4 * service.window / (INPUT_TOKENS + 2 * OUTPUT_TOKENS))
-    return min(FLOOD_MAX, max(16, 4 * service.slots, windows))
+    windows = math.ceil(4 * service.window / (_INPUT_TOKENS + 2 * _OUTPUT_TOKENS))
+    return min(_FLOOD_MAX, max(16, 4 * service.slots, windows))
 
 
 def _arrivals(flood: str, quiet: str, sent: int) -> list[Arrival]:
     """Return a flood of `sent` requests, and the quiet requests right behind it."""
-    behind = [Arrival(QUIET_AT_S, quiet, INPUT_TOKENS, OUTPUT_TOKENS) for _ in range(QUIET_REQUESTS)]
-    return [*(Arrival(0.0, flood, INPUT_TOKENS, OUTPUT_TOKENS) for _ in range(sent)), *behind]
+    behind = [Arrival(_QUIET_AT_S, quiet, _INPUT_TOKENS, _OUTPUT_TOKENS) for _ in range(_QUIET_REQUESTS)]
+    return [*(Arrival(0.0, flood, _INPUT_TOKENS, _OUTPUT_TOKENS) for _ in range(sent)), *behind]
 
 
 def verdict(samples: Sequence[Sample], flood: str, quiet: str) -> Finding:
     """Return whether the quiet tenant's requests passed the flood's waiting ones."""
     lost = [sample for sample in samples if sample.tenant == quiet and sample.error]
     if lost:
-        return failed(CHECK, f"a request of the quiet tenant failed: {lost[0].error}", "see the front's log")
+        return failed(_CHECK, f"a request of the quiet tenant failed: {lost[0].error}", "see the front's log")
     parts = [_ahead(samples, sample, flood) for sample in samples if sample.tenant == quiet]
     waited = [part for part in parts if part is not None]
     if not waited:
         advice = "nothing is wrong; to see the sharing, repeat it while the service is busy"
-        return warning(CHECK, "the flood did not fill the workers: no request had to wait", advice)
+        return warning(_CHECK, "the flood did not fill the workers: no request had to wait", advice)
     seen = f"of the flood's waiting requests, {max(waited):.0%} were served before a quiet one that came later"
     if max(waited) > AHEAD_MAX:
-        return failed(CHECK, seen, "check HEADGATE_ORDER: fcfs does not share")
-    return ok(CHECK, seen)
+        return failed(_CHECK, seen, "check HEADGATE_ORDER: fcfs does not share")
+    return ok(_CHECK, seen)
 
 
 def _ahead(samples: Sequence[Sample], sample: Sample, flood: str) -> float | None:

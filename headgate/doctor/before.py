@@ -26,21 +26,21 @@ from headgate.deployment.pool import USABLE, CapacityBlock, Pool
 from headgate.doctor.finding import CheckResult, Finding, failed, ok, skipped, warning
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
-BOOTSTRAP_MIN = 6
+_BOOTSTRAP_MIN = 6
 """The oldest version of the bootstrap stack that can deploy an app with assets."""
-QUALIFIER = "hnb659fds"
-DEPLOYING = ("deploy", "file-publishing", "image-publishing")
+_QUALIFIER = "hnb659fds"
+_DEPLOYING = ("deploy", "file-publishing", "image-publishing")
 """What the bootstrap has a role for, of `cdk deploy`."""
-EXECUTIONS_MIN = 200
+_EXECUTIONS_MIN = 200
 """Concurrent Lambda executions: the queue's consumer may use 100, and callers of headgate-invoke need some too."""
-LAMBDA_EXECUTIONS = ("lambda", "L-B99A9384")
-GPU_QUOTAS = {
+_LAMBDA_EXECUTIONS = ("lambda", "L-B99A9384")
+_GPU_QUOTAS = {
     ("g", False): "L-DB2E81BA",
     ("g", True): "L-3819A6DF",
     ("p", False): "L-417A185B",
 }
 """EC2's quotas in vCPUs, by the first letter of the instance type and by whether it is a spot instance."""
-CLIENT = ClientConfig(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
+_CLIENT = ClientConfig(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class AwsAccount:
         self._session = boto3.Session(region_name=region)
 
     def client(self, service: Any) -> Any:
-        return self._session.client(service, config=CLIENT)
+        return self._session.client(service, config=_CLIENT)
 
     def findings(self, fleets: Sequence[PoolFleet] = (), zones: int | Sequence[str] = 2) -> list[Finding]:
         """Return what the checks found, in the order in which a deployment needs it."""
@@ -100,8 +100,8 @@ class AwsAccount:
             if "ParameterNotFound" in reason(error):
                 return failed("bootstrap", "this account and region are not bootstrapped for the CDK", advice)
             return warning("bootstrap", reason(error), f"allow ssm:GetParameter on {BOOTSTRAP_PARAMETER}, or {advice}")
-        if not value.isdigit() or int(value) < BOOTSTRAP_MIN:
-            return failed("bootstrap", f"version {value[:20]} is older than {BOOTSTRAP_MIN}", advice)
+        if not value.isdigit() or int(value) < _BOOTSTRAP_MIN:
+            return failed("bootstrap", f"version {value[:20]} is older than {_BOOTSTRAP_MIN}", advice)
         return ok("bootstrap", f"version {value}")
 
     def _may_deploy(self) -> Finding:
@@ -110,20 +110,20 @@ class AwsAccount:
             sts = self.client("sts")
             account, region = sts.get_caller_identity()["Account"], str(self._session.region_name)
             place = f"arn:{self._session.get_partition_for_region(region)}:iam::{account}:role"
-            for work in DEPLOYING:
-                role = f"{place}/cdk-{QUALIFIER}-{work}-role-{account}-{region}"
+            for work in _DEPLOYING:
+                role = f"{place}/cdk-{_QUALIFIER}-{work}-role-{account}-{region}"
                 sts.assume_role(RoleArn=role, RoleSessionName="headgate-doctor", DurationSeconds=900)
         except (BotoCoreError, ClientError) as error:
             return failed("permission to deploy", reason(error), "allow this principal sts:AssumeRole on cdk-* roles")
-        return ok("permission to deploy", f"may assume the bootstrap's roles for {', '.join(DEPLOYING)}")
+        return ok("permission to deploy", f"may assume the bootstrap's roles for {', '.join(_DEPLOYING)}")
 
     def _executions(self) -> Finding:
-        quota = self._quota(*LAMBDA_EXECUTIONS)
+        quota = self._quota(*_LAMBDA_EXECUTIONS)
         if isinstance(quota, Finding):
             return quota
         seen = f"{quota:,.0f} concurrent executions"
-        if quota < EXECUTIONS_MIN:
-            advice = f"ask for at least {EXECUTIONS_MIN} (Service Quotas, Lambda, {LAMBDA_EXECUTIONS[1]})"
+        if quota < _EXECUTIONS_MIN:
+            advice = f"ask for at least {_EXECUTIONS_MIN} (Service Quotas, Lambda, {_LAMBDA_EXECUTIONS[1]})"
             return failed("quota of Lambda", seen, advice)
         return ok("quota of Lambda", seen)
 
@@ -190,7 +190,7 @@ class AwsAccount:
     def _gpu_quota(self, letter: str, least: int, needed: int, spot: bool) -> Finding:
         """`least`, `needed`: the vCPUs of the whole fleet with the smallest and with the largest of the types."""
         name = f"quota of {'spot' if spot else 'on-demand'} GPU instances ({letter.upper()})"
-        code = GPU_QUOTAS.get((letter, spot))
+        code = _GPU_QUOTAS.get((letter, spot))
         if code is None:
             advice = f"see that Service Quotas (EC2, the spot requests of this type) allows {needed} vCPUs"
             return warning(name, "it is not checked: AWS has one for each generation of this type", advice)
@@ -246,8 +246,8 @@ def reason(error: BotoCoreError | ClientError) -> str:
     return " ".join(str(error).split())[:300]
 
 
-GB = 1e9
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_GB = 1e9
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 
 def check_weights(s3: Any, name: str, pool: Pool) -> Finding:
@@ -260,10 +260,10 @@ def check_weights(s3: Any, name: str, pool: Pool) -> Finding:
         files = {each["Key"]: each["Size"] for page in pages for each in page.get("Contents", [])}
     except (BotoCoreError, ClientError) as error:
         return warning(check, f"{pool.model}: {reason(error)}", "allow s3:ListBucket, or check the address yourself")
-    weights_gb = sum(size for key, size in files.items() if key.endswith(WEIGHTS)) / GB
+    weights_gb = sum(size for key, size in files.items() if key.endswith(_WEIGHTS)) / _GB
     if not weights_gb:
         return failed(check, f"{pool.model} has no weights in its {len(files)} files", "copy the model there first")
-    return _fits(check, pool, weights_gb, sum(files.values()) / GB)
+    return _fits(check, pool, weights_gb, sum(files.values()) / _GB)
 
 
 def _fits(check: str, pool: Pool, weights_gb: float, all_gb: float) -> Finding:
@@ -279,8 +279,8 @@ def _fits(check: str, pool: Pool, weights_gb: float, all_gb: float) -> Finding:
     return ok(check, f"{seen} fit into {pool.tensor_parallel} GPU(s) of {', '.join(pool.instance_types)}")
 
 
-CHECK = "traces"
-ADVICE = "enable Transaction Search (docs/deployment.md, Traces), or set `traces: none`"
+_CHECK = "traces"
+_ADVICE = "enable Transaction Search (docs/deployment.md, Traces), or set `traces: none`"
 
 
 def check_traces(xray: Any) -> Finding:
@@ -288,27 +288,27 @@ def check_traces(xray: Any) -> Finding:
     try:
         found = xray.get_trace_segment_destination()
     except (BotoCoreError, ClientError) as error:
-        return warning(CHECK, reason(error), "allow xray:GetTraceSegmentDestination, or look in CloudWatch's console")
+        return warning(_CHECK, reason(error), "allow xray:GetTraceSegmentDestination, or look in CloudWatch's console")
     if found["Destination"] != "CloudWatchLogs":
-        return failed(CHECK, f"spans would be lost: X-Ray keeps traces in {found['Destination']}", ADVICE)
+        return failed(_CHECK, f"spans would be lost: X-Ray keeps traces in {found['Destination']}", _ADVICE)
     if found["Status"] != "ACTIVE":
-        return warning(CHECK, f"Transaction Search is {found['Status']}", "repeat this check in some minutes")
-    return ok(CHECK, "Transaction Search is active")
+        return warning(_CHECK, f"Transaction Search is {found['Status']}", "repeat this check in some minutes")
+    return ok(_CHECK, "Transaction Search is active")
 
 
-NODE_MIN = 20
-COMMAND_S = 20.0
-ARM, X86 = "linux/arm64", "linux/amd64"
+_NODE_MIN = 20
+_COMMAND_S = 20.0
+_ARM, _X86 = "linux/arm64", "linux/amd64"
 
 
 def check_node() -> Finding:
     """Check that Node is new enough for the CDK."""
     found = _output("node", "--version")
     if found is None:
-        return failed("Node", "there is no command node that answers", f"install Node {NODE_MIN} or later, with npm")
+        return failed("Node", "there is no command node that answers", f"install Node {_NODE_MIN} or later, with npm")
     major = found.removeprefix("v").partition(".")[0]
-    if not major.isdigit() or int(major) < NODE_MIN:
-        return failed("Node", found, f"install Node {NODE_MIN} or later")
+    if not major.isdigit() or int(major) < _NODE_MIN:
+        return failed("Node", found, f"install Node {_NODE_MIN} or later")
     return ok("Node", found)
 
 
@@ -334,9 +334,9 @@ def _images(deployment: Deployment) -> Mapping[str, str]:
     """Return the platforms of the images that `cdk deploy` builds (infra/), by image."""
     pools = deployment.pools.values()
     built = {
-        "the front": (deployment.front == "fargate", ARM),
-        "workers": (any(pool.model is not None and pool.image is None for pool in pools), X86),
-        "workers before servers": (any(pool.servers for pool in pools), ARM),
+        "the front": (deployment.front == "fargate", _ARM),
+        "workers": (any(pool.model is not None and pool.image is None for pool in pools), _X86),
+        "workers before servers": (any(pool.servers for pool in pools), _ARM),
     }
     return {image: platform for image, (is_built, platform) in built.items() if is_built}
 
@@ -348,7 +348,7 @@ def _output(command: str, *arguments: str) -> str | None:
         return None
     try:
         ended = subprocess.run(  # noqa: S603 - the command is one of this file
-            [path, *arguments], capture_output=True, text=True, timeout=COMMAND_S, check=False
+            [path, *arguments], capture_output=True, text=True, timeout=_COMMAND_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -105,9 +105,9 @@ def experiment(name: str, title: str, source: str, *, needs_traces: bool = False
     return enter
 
 
-MARKS = {True: "✔", False: "✘", None: "–"}
-PLOTS_FOLDER = "evidence"
-INTRODUCTION = """\
+_MARKS = {True: "✔", False: "✘", None: "–"}
+_PLOTS_FOLDER = "evidence"
+_INTRODUCTION = """\
 # Evidence
 
 What the papers claim, what their authors measured, and what headgate's own policies do in the simulator. The command
@@ -128,8 +128,8 @@ class _Markdown(str):
 
 def render_document(sections: Mapping[str, Section]) -> str:
     """Return the whole document; `sections` by the names of their experiments, in order."""
-    parts = [INTRODUCTION, _contents(sections)]
-    parts += [render_section(name, found) for name, found in sections.items()]
+    parts = [_INTRODUCTION, _contents(sections)]
+    parts += [_render_section(name, found) for name, found in sections.items()]
     return "\n".join(parts)
 
 
@@ -138,7 +138,7 @@ def _contents(sections: Mapping[str, Section]) -> str:
     return render_table(Table("", ("experiment", "what", "source", "✔", "✘", "–"), rows))
 
 
-def contents_row(name: str, found: Section) -> str:
+def _contents_row(name: str, found: Section) -> str:
     """Return the section's line in the list of experiments."""
     return _line([cell(value) for value in _contents_cells(name, found)])
 
@@ -149,7 +149,7 @@ def _contents_cells(name: str, found: Section) -> tuple[Cell, ...]:
     return (_Markdown(f"[{name}](#{name})"), found.title, found.source, *counts)
 
 
-def render_section(name: str, found: Section) -> str:
+def _render_section(name: str, found: Section) -> str:
     """Return one section; its anchor and first line are the name that `--only` takes."""
     return "\n".join(_blocks(name, found))
 
@@ -168,11 +168,11 @@ def _blocks(name: str, found: Section) -> Iterator[str]:
     if found.checks:
         yield _checks(found.checks)
     for plot in found.plots:
-        yield f"![{text(plot.title)}]({PLOTS_FOLDER}/{plot.name}.svg)\n"
+        yield f"![{text(plot.title)}]({_PLOTS_FOLDER}/{plot.name}.svg)\n"
 
 
 def _checks(checks: Sequence[Check]) -> str:
-    rows = [(MARKS[check.held], check.claim, check.found) for check in checks]
+    rows = [(_MARKS[check.held], check.claim, check.found) for check in checks]
     return render_table(Table("", ("", "claim", "found"), rows))
 
 
@@ -229,7 +229,7 @@ def write(folder: Path, sections: Mapping[str, Section]) -> list[Path]:
 
     Returns the written files, the document first. Raises OSError, and ValueError if two plots have one name.
     """
-    drawn = folder / PLOTS_FOLDER
+    drawn = folder / _PLOTS_FOLDER
     drawn.mkdir(parents=True, exist_ok=True)
     files = {folder / DOCUMENT: render_document(sections)}
     for section in sections.values():
@@ -257,7 +257,7 @@ def differing(folder: Path, sections: Mapping[str, Section]) -> list[str]:
 
 def _shows(folder: Path, shown: str, name: str, section: Section) -> bool:
     """Return whether the document has the section's text as a whole, and the folder all of its plots."""
-    texts = (render_section(name, section), contents_row(name, section))
+    texts = (_render_section(name, section), _contents_row(name, section))
     if not all(f"\n{text}" in shown for text in texts):
         return False
     paths = [(_plot_path(folder, plot), plot) for plot in section.plots]
@@ -265,7 +265,7 @@ def _shows(folder: Path, shown: str, name: str, section: Section) -> bool:
 
 
 def _plot_path(folder: Path, plot: Plot) -> Path:
-    return folder / PLOTS_FOLDER / f"{plot.name}.svg"
+    return folder / _PLOTS_FOLDER / f"{plot.name}.svg"
 
 
 def _replace(path: Path, text: str) -> None:

@@ -45,14 +45,14 @@ APPS = (
     App("app-7", 139, 14_854, 74, abused=True),
     App("app-12", 448, 999, 32, abused=False),
 )
-LIGHT = "app-12"
+_LIGHT = "app-12"
 CALLS = ((1, 1, 73.2), (2, 10, 26.1), (11, 20, 0.5), (21, 30, 0.1))
 """Calls per interaction (from, to), and the percentage of requests that belong to such interactions."""
 SECONDS = 60.0
-USERS = 12
-ABUSE_SHARE, ABUSE_WITHIN = 0.7, 0.1
-SYSTEM_SHARE = 1 / 3
-SIGMA = 0.4
+_USERS = 12
+_ABUSE_SHARE, _ABUSE_WITHIN = 0.7, 0.1
+_SYSTEM_SHARE = 1 / 3
+_SIGMA = 0.4
 """Standard deviation of the logarithm of a length."""
 
 
@@ -68,9 +68,9 @@ def _arrivals_of(random: Random, app: App) -> Iterator[Arrival]:
     while left:
         calls = min(left, _calls(random))
         left -= calls
-        is_abuse = app.abused and random.random() < ABUSE_SHARE
-        user = 0 if is_abuse else random.randrange(1 if app.abused else 0, USERS)
-        at_s = random.uniform(0, SECONDS * (ABUSE_WITHIN if is_abuse else 1.0))
+        is_abuse = app.abused and random.random() < _ABUSE_SHARE
+        user = 0 if is_abuse else random.randrange(1 if app.abused else 0, _USERS)
+        at_s = random.uniform(0, SECONDS * (_ABUSE_WITHIN if is_abuse else 1.0))
         for stage in range(calls):
             yield _call(random, app, f"{app.name}-user-{user}", f"{app.name}-{number}", at_s, stage)
         number += 1
@@ -85,24 +85,24 @@ def _calls(random: Random) -> int:
 
 def _call(random: Random, app: App, user: str, interaction: str, at_s: float, stage: int) -> Arrival:
     inputs, outputs = (
-        max(1, round(mean * random.lognormvariate(-(SIGMA**2) / 2, SIGMA)))
+        max(1, round(mean * random.lognormvariate(-(_SIGMA**2) / 2, _SIGMA)))
         for mean in (app.input_tokens, app.output_tokens)
     )
-    system = round(inputs * SYSTEM_SHARE)
+    system = round(inputs * _SYSTEM_SHARE)
     return Arrival(
         at_s, user, inputs, outputs, interaction=interaction, stage=stage, app=app.name, system_tokens=system
     )  # fmt: skip
 
 
-ENGINE = "a100-llama3-8b-chunked"
-TIMEOUT_S = 60.0
+_ENGINE = "a100-llama3-8b-chunked"
+_TIMEOUT_S = 60.0
 """The deadline of all requests, in seconds from the first arrival. A request that ends later was not served."""
 RPM = 60
-LIMITS = ThrottleLimits(user=15, app=150)
+_LIMITS = ThrottleLimits(user=15, app=150)
 """They can be lower than an RPM limit, because they apply only while the fleet is full."""
 OIT = "wsc + throttling"
-POLICIES = {f"rpm:{RPM}": f"rpm:{RPM}", "vtc": "vtc", "wsc": "wsc", OIT: "wsc"}
-PRINTED = {f"rpm:{RPM}": (56, 4, 2), "vtc": (37, 29, 73), "wsc": (37, 29, 73), OIT: (37, 27, 80)}
+_POLICIES = {f"rpm:{RPM}": f"rpm:{RPM}", "vtc": "vtc", "wsc": "wsc", OIT: "wsc"}
+_PRINTED = {f"rpm:{RPM}": (56, 4, 2), "vtc": (37, 29, 73), "wsc": (37, 29, 73), OIT: (37, 27, 80)}
 """Table 4: requests served of applications 14, 7 and 12."""
 
 
@@ -132,18 +132,18 @@ class _Ended(Collector):
         self.refused: list[SimRequest] = []
 
     def on_served(self, request: SimRequest) -> None:
-        (self.answered if request.finish_s <= TIMEOUT_S else self.refused).append(request)
+        (self.answered if request.finish_s <= _TIMEOUT_S else self.refused).append(request)
 
     def on_rejected(self, request: SimRequest) -> None:
         self.refused.append(request)
 
 
 def play(job: tuple[str, int, float]) -> CaseCounts:
-    """Play the case study once. A job for Setting.map: a name of POLICIES, a seed, the jitter of step times."""
+    """Play the case study once. A job for Setting.map: a name of _POLICIES, a seed, the jitter of step times."""
     name, seed, jitter = job
-    spec = RunSpec(case_study(seed), POLICIES[name], load_profile(ENGINE), seed=seed, jitter=jitter)
+    spec = RunSpec(case_study(seed), _POLICIES[name], load_profile(_ENGINE), seed=seed, jitter=jitter)
     ended = _Ended()
-    simulate(replace(spec, throttling=LIMITS if name == OIT else None), ended)
+    simulate(replace(spec, throttling=_LIMITS if name == OIT else None), ended)
     return _outcome(ended)
 
 
@@ -163,7 +163,7 @@ def _outcome(ended: _Ended) -> CaseCounts:
         prompts[request.arrival.app or ""] += request.arrival.input_tokens
     return CaseCounts(
         served=dict(Counter(request.arrival.app or "" for request in ended.answered)),
-        prompt_tokens_per_s={app: count / TIMEOUT_S for app, count in prompts.items()},
+        prompt_tokens_per_s={app: count / _TIMEOUT_S for app, count in prompts.items()},
         finished=len(answered.keys() - late),
         begun=len(answered),
         refused=sum(request.rejected not in (None, "unsent") for request in ended.refused),
@@ -175,15 +175,15 @@ def _outcome(ended: _Ended) -> CaseCounts:
 
 @experiment("fairserve", "Three applications, abusive users, interactions", "FairServe, section 5.5, Table 4")
 def fairserve(setting: Setting) -> Section:
-    jobs = [(name, seed, setting.jitter) for name in POLICIES for seed in range(1, setting.seeds + 1)]
+    jobs = [(name, seed, setting.jitter) for name in _POLICIES for seed in range(1, setting.seeds + 1)]
     played = iter(setting.map(play, jobs))
-    runs = {name: [next(played) for _ in range(setting.seeds)] for name in POLICIES}
+    runs = {name: [next(played) for _ in range(setting.seeds)] for name in _POLICIES}
     return Section(
         text=(
             "The trace is not public. The workload is made from the published statistics (fairserve/workload.py says "
-            f"which choices are ours) and runs on `{ENGINE}`, a profile that is derived and **not fitted**. Requests "
-            f"arrive for {SECONDS:.0f} s; requests that end after {TIMEOUT_S:.0f} s were not served. RPM allows {RPM} "
-            f"requests per minute and user. The throttling allows {LIMITS.user} per user and {LIMITS.app} per "
+            f"which choices are ours) and runs on `{_ENGINE}`, a profile that is derived and **not fitted**. Requests "
+            f"arrive for {SECONDS:.0f} s; requests that end after {_TIMEOUT_S:.0f} s were not served. RPM allows {RPM} "
+            f"requests per minute and user. The throttling allows {_LIMITS.user} per user and {_LIMITS.app} per "
             "application; it applies only while at least 90 % of the KV pool is in use, and never within an "
             f"interaction. Means over {setting.seeds} seeds.",
             "The printed counts are of another machine with another load, so only orderings and ratios are compared.",
@@ -206,7 +206,7 @@ def _requests_table(runs: Runs) -> Table:
     rows = []
     for name, of_name in runs.items():
         cells: list[Cell] = [name]
-        for app, printed in zip(APPS, PRINTED[name], strict=True):
+        for app, printed in zip(APPS, _PRINTED[name], strict=True):
             speed = fmean(run.prompt_tokens_per_s.get(app.name, 0.0) for run in of_name)
             cells += [printed, f"{_of_app(of_name, app.name):.1f}", f"{speed:.0f}"]
         rows.append(tuple(cells))
@@ -232,7 +232,7 @@ def _interactions(runs: Runs) -> Table:
 
 def _checks(runs: Runs) -> list[Check]:
     rpm, throttled = runs[f"rpm:{RPM}"], runs[OIT]
-    light = {name: _of_app(of_name, LIGHT) for name, of_name in runs.items()}
+    light = {name: _of_app(of_name, _LIGHT) for name, of_name in runs.items()}
     return [
         Check(
             "wsc + throttling: no interaction is cut",

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from headgate.evidence.document import EXPERIMENTS as EXPERIMENTS
 
-MODULES = (
+_MODULES = (
     "vtc.tables",
     "vtc.sharing",
     "vtc.ablation",
@@ -23,5 +23,5 @@ MODULES = (
     "qlm.unseen",
 )
 
-for _module in MODULES:
+for _module in _MODULES:
     import_module(f"headgate.evidence.{_module}")

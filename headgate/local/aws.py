@@ -37,8 +37,8 @@ from headgate.local.aws_lambda.triggers import QueueMapping, Schedule, SqsQueue,
 from headgate.local.embedded_server import EmbeddedServer, log_failure
 from headgate.machine.processes import Children
 
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-HOP_BY_HOP = frozenset(
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_HOP_BY_HOP = frozenset(
     {
         "connection",
         "keep-alive",
@@ -50,16 +50,16 @@ HOP_BY_HOP = frozenset(
         "proxy-connection",
     }
 )
-SCOPE = re.compile(r"Credential=[^/,\s]+/\d{8}/[^/,\s]*/(?P<service>[\w.-]+)/aws4_request")
-PRESIGNED_SCOPE = re.compile(r"[^/]+/\d{8}/[^/]*/(?P<service>[\w.-]+)/aws4_request")
+_SCOPE = re.compile(r"Credential=[^/,\s]+/\d{8}/[^/,\s]*/(?P<service>[\w.-]+)/aws4_request")
+_PRESIGNED_SCOPE = re.compile(r"[^/]+/\d{8}/[^/]*/(?P<service>[\w.-]+)/aws4_request")
 
 
 def service_of(authorization: str | None, presigned_credential: str | None) -> str | None:
     """Return the service that a signature names; None if there is no signature of version 4."""
     if authorization is not None:
-        found = SCOPE.search(authorization) if authorization.startswith("AWS4-HMAC-SHA256") else None
+        found = _SCOPE.search(authorization) if authorization.startswith("AWS4-HMAC-SHA256") else None
     else:
-        found = PRESIGNED_SCOPE.fullmatch(presigned_credential or "")
+        found = _PRESIGNED_SCOPE.fullmatch(presigned_credential or "")
     return found["service"].lower() if found else None
 
 
@@ -74,7 +74,7 @@ class Gateway:
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=5.0), limits=httpx.Limits(max_connections=None), trust_env=False
         )
-        self.app = Starlette(routes=[Route("/{path:path}", self._answer, methods=METHODS)])
+        self.app = Starlette(routes=[Route("/{path:path}", self._answer, methods=_METHODS)])
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -97,7 +97,7 @@ class Gateway:
         try:
             answer = await self._http.send(upstream, stream=True)
         except httpx.TransportError as error:
-            return aws_error(
+            return _aws_error(
                 503, "ServiceUnavailable", f"The local service at {base_url} does not answer: {type(error).__name__}"
             )
         response = StreamingResponse(answer.aiter_raw(), answer.status_code, background=BackgroundTask(answer.aclose))
@@ -116,16 +116,16 @@ def _has_body(request: Request) -> bool:
 
 
 def _end_to_end(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower(), value) for name, value in headers if name.decode("latin-1").lower() not in HOP_BY_HOP]
+    return [(name.lower(), value) for name, value in headers if name.decode("latin-1").lower() not in _HOP_BY_HOP]
 
 
-def aws_error(status: int, kind: str, message: str) -> Response:
+def _aws_error(status: int, kind: str, message: str) -> Response:
     """Make an error in the shape of AWS's JSON protocols; the SDK of any other protocol shows its text."""
     return JSONResponse({"__type": kind, "message": message}, status, {"x-amzn-ErrorType": kind})
 
 
 def unsigned() -> Response:
-    return aws_error(
+    return _aws_error(
         403,
         "MissingAuthenticationTokenException",
         "Missing Authentication Token: this endpoint finds the service in the AWS Signature Version 4 of a request. "
@@ -133,7 +133,7 @@ def unsigned() -> Response:
     )
 
 
-INVOKE_CONCURRENCY = 6
+_INVOKE_CONCURRENCY = 6
 """Each environment is a process that waits with its caller: more of them cost memory and serve nothing sooner."""
 
 
@@ -151,7 +151,7 @@ def function_specs(environment: Mapping[str, str], init_timeout_s: float = INIT_
         )
 
     return (
-        spec("invoke", "invoke", 300.0, INVOKE_CONCURRENCY),
+        spec("invoke", "invoke", 300.0, _INVOKE_CONCURRENCY),
         spec("result", "result", 30.0, 2),
         spec("execute", "execute", 300.0, 2),
         spec("sweep", "sweep", 60.0, 1),
@@ -161,7 +161,7 @@ def function_specs(environment: Mapping[str, str], init_timeout_s: float = INIT_
 
 logger = logging.getLogger(__name__)
 
-SWEEP_EVERY_S = 5.0
+_SWEEP_EVERY_S = 5.0
 """In the cloud it is a minute; a demo must not wait that long."""
 
 
@@ -184,7 +184,7 @@ def headgate_wiring(environment: Mapping[str, str], init_timeout_s: float = INIT
     return Wiring(
         function_specs(environment, init_timeout_s),
         queues=[QueueMapping(queue_url, "headgate-execute", batch_size=1)],
-        schedules=[Schedule("headgate-sweep", SWEEP_EVERY_S)],
+        schedules=[Schedule("headgate-sweep", _SWEEP_EVERY_S)],
     )
 
 

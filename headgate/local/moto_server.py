@@ -41,12 +41,12 @@ def install() -> None:
     if _installed.is_set():
         return
     _installed.set()
-    serve_one_at_a_time()
-    undo_only_touched_items()
-    query_only_candidates()
+    _serve_one_at_a_time()
+    _undo_only_touched_items()
+    _query_only_candidates()
 
 
-def serve_one_at_a_time() -> None:
+def _serve_one_at_a_time() -> None:
     one_at_a_time = threading.Lock()
     original = DynamoHandler.call_action
 
@@ -75,7 +75,7 @@ class _Before:
             partition[key] = self.item
 
 
-def undo_only_touched_items() -> None:
+def _undo_only_touched_items() -> None:
     original = DynamoDBBackend.transact_write_items
 
     def transact_write_items(self: Any, transact_items: Sequence[dict[str, Any]]) -> None:
@@ -124,7 +124,7 @@ def _skip_table_copies() -> Iterator[None]:
         del Table.__deepcopy__
 
 
-def query_only_candidates() -> None:
+def _query_only_candidates() -> None:
     original = Table.query
     index_name_at = 6  # its position among the arguments after the hash key in the call by moto's backend
 

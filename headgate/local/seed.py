@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 TABLE = "headgate"
-QUEUE = "headgate-execute"
+_QUEUE = "headgate-execute"
 BUCKET = "headgate-files"
 REGION = "us-east-1"
 CREDENTIALS = {
@@ -65,7 +65,7 @@ async def make_queue(endpoint_url: str) -> str:
 
     def create() -> str:
         sqs = session().client("sqs", endpoint_url=endpoint_url)
-        return sqs.create_queue(QueueName=QUEUE, Attributes={"VisibilityTimeout": "360"})["QueueUrl"]
+        return sqs.create_queue(QueueName=_QUEUE, Attributes={"VisibilityTimeout": "360"})["QueueUrl"]
 
     return await asyncio.to_thread(create)
 

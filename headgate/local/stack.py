@@ -38,8 +38,8 @@ from headgate.machine.places import front_ports, usable
 from headgate.machine.processes import Child, ChildDied, Children
 from headgate.machine.proxies import bypass_proxies
 
-STOP_GRACE_S = 3.0
-REGISTERED_EVERY_S = 0.1
+_STOP_GRACE_S = 3.0
+_REGISTERED_EVERY_S = 0.1
 
 Step = Callable[[str], None]
 
@@ -145,7 +145,7 @@ class Stack:
             await self._aws.stop()
             self._aws = None
         if self._fleets is not None:
-            await self._fleets.stop(STOP_GRACE_S)
+            await self._fleets.stop(_STOP_GRACE_S)
         await self._children.stop()
         if self._store is not None:
             await self._store.close()
@@ -260,7 +260,7 @@ class Stack:
             serving = [worker for worker in picture.workers if worker.state == "serving"] if picture else []
             if len(serving) >= workers:
                 return serving[0]
-            await asyncio.sleep(REGISTERED_EVERY_S)
+            await asyncio.sleep(_REGISTERED_EVERY_S)
         raise ChildDied(self._death.result())
 
     def _ready_worker(self) -> WorkerPicture:

@@ -19,14 +19,14 @@ import httpx
 from headgate.machine.options import SMALL_MODEL, FleetOptions, ProcessAddress
 from headgate.machine.processes import Child, Children
 
-FRONT, EXECUTOR, WORKER, GATE = "front", "executor", "worker", "gate"
-STOP_ORDER = (FRONT, EXECUTOR, WORKER, GATE)
+FRONT, _EXECUTOR, WORKER, _GATE = "front", "executor", "worker", "gate"
+_STOP_ORDER = (FRONT, _EXECUTOR, WORKER, _GATE)
 """The fronts stop first, so that no new requests arrive. Then the workers drain and sign off at the gates, which stop
 last."""
-ANSWER_EVERY_S = 0.1
-INTERNAL_HOST = "127.0.0.1"
+_ANSWER_EVERY_S = 0.1
+_INTERNAL_HOST = "127.0.0.1"
 """Gates and workers listen on this machine only, whatever the fronts listen on."""
-WILDCARDS = {"0.0.0.0": INTERNAL_HOST, "::": "[::1]"}  # noqa: S104 (compared, not bound)
+_WILDCARDS = {"0.0.0.0": _INTERNAL_HOST, "::": "[::1]"}  # noqa: S104 (compared, not bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ class LocalFleet:
         """Start a process that replaces an ended one. Raises ChildDied, TimeoutError."""
         if ended.role == FRONT:
             return await self.start_front(ended.number, ended.port)
-        return await {GATE: self.start_gate, WORKER: self.start_worker, EXECUTOR: self.start_executor}[ended.role](
+        return await {_GATE: self.start_gate, WORKER: self.start_worker, _EXECUTOR: self.start_executor}[ended.role](
             ended.number
         )
 
@@ -117,14 +117,14 @@ class LocalFleet:
         host = self._options.host
         command = ["-m", "functions.http_api.server", "--host", host, "--port", str(port)]
         child = await self._spawn(FRONT, number, command)
-        url = f"http://{WILDCARDS.get(host, f'[{host}]' if ':' in host else host)}:{port}"
+        url = f"http://{_WILDCARDS.get(host, f'[{host}]' if ':' in host else host)}:{port}"
         async with _ended_if_late(child):
             await self._answering(f"{url}/health", child)
         return self._add_member(Member(FRONT, number, url, child, port))
 
     async def start_gate(self, number: int) -> Member:
-        command = ["-m", "dispatcher", "--host", INTERNAL_HOST, "--port", "0"]
-        return await self._start_member(GATE, number, command)
+        command = ["-m", "dispatcher", "--host", _INTERNAL_HOST, "--port", "0"]
+        return await self._start_member(_GATE, number, command)
 
     async def start_worker(self, number: int) -> Member:
         return await self._start_member(WORKER, number, self._worker_command(number))
@@ -152,7 +152,7 @@ class LocalFleet:
             "--tiers": options.worker_tiers,
             "--url": options.url,
             "--context-tokens": options.context_tokens,
-            "--host": INTERNAL_HOST,
+            "--host": _INTERNAL_HOST,
             "--port": 0,
             "--pool": self._pool,
             "--worker-id": f"w-{self._children.mark}-{self._label}{number}",
@@ -166,11 +166,11 @@ class LocalFleet:
         return ["-m", "gpu_worker", *(text for pair in given for text in pair), *rest]
 
     async def start_executor(self, number: int) -> Member:
-        return await self._start_member(EXECUTOR, number, ["-m", "dispatcher.executor", *self._executor_arguments])
+        return await self._start_member(_EXECUTOR, number, ["-m", "dispatcher.executor", *self._executor_arguments])
 
     async def stop(self, grace_s: float) -> None:
-        """End the processes in STOP_ORDER, each with `grace_s` seconds before it is killed. Repeatable."""
-        for role in STOP_ORDER:
+        """End the processes in _STOP_ORDER, each with `grace_s` seconds before it is killed. Repeatable."""
+        for role in _STOP_ORDER:
             await asyncio.gather(*(member.child.stop(grace_s) for member in self.members if member.role == role))
 
     async def _spawn(self, role: str, number: int, arguments: Sequence[str]) -> Child:
@@ -187,7 +187,7 @@ class LocalFleet:
 
     def _alive(self) -> list[Member]:
         alive = [member for member in self.members if member.child.returncode is None]
-        return sorted(alive, key=lambda member: (STOP_ORDER.index(member.role), member.number))
+        return sorted(alive, key=lambda member: (_STOP_ORDER.index(member.role), member.number))
 
     def _add_member(self, member: Member) -> Member:
         """Add the member. It replaces the ended process of the same name, if there is one."""
@@ -205,7 +205,7 @@ class LocalFleet:
                         if (await client.get(url)).is_success:
                             return
                     except httpx.TransportError:
-                        await asyncio.sleep(ANSWER_EVERY_S)
+                        await asyncio.sleep(_ANSWER_EVERY_S)
         except TimeoutError:
             raise TimeoutError(child.lateness(timeout_s)) from None
         await child.announcement(timeout_s)  # raises ChildDied, with all of its output in the log

@@ -21,8 +21,8 @@ import psutil
 
 MARK_VARIABLE = "HEADGATE_LOCAL_STACK"
 ORDERLY = b"."
-SWEEPS_MAX = 20
-FORK_TO_EXEC_S = 0.1
+_SWEEPS_MAX = 20
+_FORK_TO_EXEC_S = 0.1
 """Between fork and exec a child shows its parent's environment: sweep again after this time."""
 
 
@@ -39,9 +39,9 @@ def _carries(process: psutil.Process, mark: str) -> bool:
 
 
 def end_marked(mark: str, grace_s: float) -> int:
-    """End the marked processes and return their number. SWEEPS_MAX bounds it if they start faster than they end."""
+    """End the marked processes and return their number. _SWEEPS_MAX bounds it if they start faster than they end."""
     ended = 0
-    for _ in range(SWEEPS_MAX):
+    for _ in range(_SWEEPS_MAX):
         found = marked(mark)
         if not found:
             break
@@ -49,7 +49,7 @@ def end_marked(mark: str, grace_s: float) -> int:
         _signal(found, kill=False)
         _, stubborn = psutil.wait_procs(found, timeout=grace_s)
         _signal(stubborn, kill=True)
-        psutil.wait_procs(stubborn, timeout=FORK_TO_EXEC_S)
+        psutil.wait_procs(stubborn, timeout=_FORK_TO_EXEC_S)
     return ended
 
 
@@ -67,7 +67,7 @@ def main() -> None:
     while os.read(sys.stdin.fileno(), 4096):
         is_orderly = True
     end_marked(mark, grace_s)
-    time.sleep(FORK_TO_EXEC_S)
+    time.sleep(_FORK_TO_EXEC_S)
     end_marked(mark, grace_s)
     for folder in folders if not is_orderly else []:
         shutil.rmtree(folder, ignore_errors=True)

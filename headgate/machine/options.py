@@ -16,7 +16,7 @@ SMALL_MODEL = "random:8x384"
 """Layers x width. On a CPU it makes some 200 tokens a second, so tenants compete for the engine."""
 START_TIMEOUT_S = 90.0
 """A worker on a slow machine imports torch and builds its model in this time."""
-DEMO_TENANTS = ("quiet", "flood")
+_DEMO_TENANTS = ("quiet", "flood")
 PORT_MAX = 65535
 WORKERS_MAX, WORKER_SLOTS_MAX, WORKER_BATCH_MAX = 8, 1024, 4096
 """The most workers on one machine, and the most slots and sequences of each."""
@@ -153,7 +153,7 @@ class StackOptions(FleetOptions):
 
     aws_port: int = Field(default=0, ge=0, le=PORT_MAX, description="Port of the AWS endpoint; 0 takes a free port.")
     """Port of the AWS endpoint; 0 takes a free port."""
-    tenants: dict[str, Share] = Field(default_factory=lambda: {name: Share() for name in DEMO_TENANTS})
+    tenants: dict[str, Share] = Field(default_factory=lambda: {name: Share() for name in _DEMO_TENANTS})
     queue_items_max: int = Field(default=1000, ge=0)
     file: Path | None = None
     """The headgate.yaml from which `groups` and `variables` were read; None: they have their defaults."""

@@ -36,17 +36,17 @@ def home_folder(home: Path | None) -> Iterator[Path]:
             raise
 
 
-FREE_FROM, FREE_TO = 20_000, 32_000
+_FREE_FROM, _FREE_TO = 20_000, 32_000
 """Free ports are taken from below the range from which operating systems choose. Otherwise a process on a port that the
 system chooses could get the port that was reserved for another process."""
-TRIES = 50
+_TRIES = 50
 
 
 def usable(host: str, port: int) -> int:
     """Return the port, or a free one for 0. Raises ConfigurationError if it is in use."""
     if port:
         return _probe_port(host, port)
-    *earlier, last = real_random().sample(range(FREE_FROM, FREE_TO), TRIES)
+    *earlier, last = real_random().sample(range(_FREE_FROM, _FREE_TO), _TRIES)
     for each in earlier:
         with suppress(ConfigurationError):
             return _probe_port(host, each)

@@ -26,11 +26,11 @@ from typing import Any
 from headgate.machine.guardian import MARK_VARIABLE, ORDERLY, end_marked, marked
 from headgate.machine.options import LOG_BYTES_MAX
 
-ANNOUNCEMENT_BYTES_MAX = 65536
-LOG_TAIL_CHARS = 2000
+_ANNOUNCEMENT_BYTES_MAX = 65536
+_LOG_TAIL_CHARS = 2000
 LOG_CHECKED_EVERY_S = 10.0
-REASON_CHARS_MAX = 300
-SERIOUS = ("WARNING", "ERROR", "CRITICAL")
+_REASON_CHARS_MAX = 300
+_SERIOUS = ("WARNING", "ERROR", "CRITICAL")
 
 
 class ChildDied(Exception):
@@ -96,7 +96,7 @@ class Child:
     def log_tail(self) -> str:
         """Return the end of this child's output."""
         output = self.log_path.read_bytes()[self._log_start :]
-        return output.decode(errors="replace")[-LOG_TAIL_CHARS:]
+        return output.decode(errors="replace")[-_LOG_TAIL_CHARS:]
 
     def ending(self) -> str:
         """Return a line that says how the child ended and where its log is.
@@ -135,7 +135,7 @@ class Child:
                 log.write(chunk)
             if not self._announced.done():
                 *lines, line = (line + chunk).split(b"\n")
-                line = line[:ANNOUNCEMENT_BYTES_MAX]
+                line = line[:_ANNOUNCEMENT_BYTES_MAX]
                 self._read_announcement(lines)
 
     async def _bound_log(self) -> None:
@@ -291,11 +291,11 @@ def last_sentence(output: str) -> str:
     for line in reversed(output.splitlines()):
         logged = json_object(line.encode())
         if logged is not None:
-            line = str(logged.get("message", "")) if logged.get("level") in SERIOUS else ""
+            line = str(logged.get("message", "")) if logged.get("level") in _SERIOUS else ""
         elif line[:1].isspace():
             continue
         if sentence := " ".join("".join(each if each.isprintable() else " " for each in line).split()):
-            return sentence[:REASON_CHARS_MAX]
+            return sentence[:_REASON_CHARS_MAX]
     return ""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-HERE = ("localhost", "127.0.0.1", "::1")
-NAMES = ("no_proxy", "NO_PROXY")
+_HERE = ("localhost", "127.0.0.1", "::1")
+_NAMES = ("no_proxy", "NO_PROXY")
 
 
 def bypass_proxies(environment: MutableMapping[str, str]) -> None:
@@ -13,6 +13,6 @@ def bypass_proxies(environment: MutableMapping[str, str]) -> None:
 
     Some programs read the small name first and some the capital one, so both get the hosts of both.
     """
-    given = [host.strip() for name in NAMES for host in environment.get(name, "").split(",")]
-    hosts = ",".join(dict.fromkeys(host for host in (*given, *HERE) if host))
-    environment.update(dict.fromkeys(NAMES, hosts))
+    given = [host.strip() for name in _NAMES for host in environment.get(name, "").split(",")]
+    hosts = ",".join(dict.fromkeys(host for host in (*given, *_HERE) if host))
+    environment.update(dict.fromkeys(_NAMES, hosts))

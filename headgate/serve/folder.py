@@ -24,11 +24,11 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.machine.options import LOG_BYTES_MAX
 
 DEFAULT_FOLDER = Path("headgate-data")
-DATABASE, SETTINGS, LOCK = "headgate.sqlite", "gate.json", "lock"
-SECRET, TOKEN = "worker-secret", "operator-token"
-FILES, LOGS = "files", "logs"
+_DATABASE, _SETTINGS, _LOCK = "headgate.sqlite", "gate.json", "lock"
+_SECRET, TOKEN = "worker-secret", "operator-token"
+_FILES, _LOGS = "files", "logs"
 ORDER = "HEADGATE_ORDER"
-SECRET_BYTES = 33
+_SECRET_BYTES = 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class DataFolder:
 
     @property
     def database(self) -> Path:
-        return self.path / DATABASE
+        return self.path / _DATABASE
 
     @property
     def store(self) -> str:
@@ -47,24 +47,24 @@ class DataFolder:
     @property
     def files(self) -> str:
         """The value of HEADGATE_FILES for this folder's files."""
-        return f"folder:{(self.path / FILES).absolute()}"
+        return f"folder:{(self.path / _FILES).absolute()}"
 
     @property
     def logs(self) -> Path:
-        return self.path / LOGS
+        return self.path / _LOGS
 
     def prepare(self) -> None:
         """Create the folder, readable by its owner only, and its secrets. Move large log files aside."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.logs.mkdir(exist_ok=True)
-        for name in (SECRET, TOKEN):
+        for name in (_SECRET, TOKEN):
             self._make_secret(name)
         for log in self.logs.glob("*.log"):
             if log.stat().st_size > LOG_BYTES_MAX:
                 log.replace(log.with_suffix(".log.1"))
 
     def secret(self) -> str:
-        return (self.path / SECRET).read_text()
+        return (self.path / _SECRET).read_text()
 
     def operator_token(self) -> str:
         return (self.path / TOKEN).read_text().strip()
@@ -72,7 +72,7 @@ class DataFolder:
     def settings(self) -> dict[str, str]:
         """Return the variables that `keep_settings` stored last; none for a new folder. Raises ConfigurationError if
         the file is damaged."""
-        path = self.path / SETTINGS
+        path = self.path / _SETTINGS
         try:
             kept = json.loads(path.read_text())
         except FileNotFoundError:
@@ -93,11 +93,11 @@ class DataFolder:
             raise ConfigurationError(
                 f"{self.path} was made with --order {before}: give it, or another folder with --data"
             )
-        self._write(SETTINGS, json.dumps(dict(variables)))
+        self._write(_SETTINGS, json.dumps(dict(variables)))
 
     def lock(self) -> int:
         """Hold the folder until this process ends. Raises ConfigurationError if another process holds it."""
-        lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -110,13 +110,13 @@ class DataFolder:
     def existing(self) -> DataFolder:
         """Return the folder. Raises ConfigurationError if it has no database."""
         if not self.database.is_file():
-            raise ConfigurationError(f"{self.path} has no {DATABASE}: start `headgate serve --data {self.path}` first")
+            raise ConfigurationError(f"{self.path} has no {_DATABASE}: start `headgate serve --data {self.path}` first")
         return self
 
     def _make_secret(self, name: str) -> None:
         path = self.path / name
-        if not path.exists() or len(path.read_bytes()) < SECRET_BYTES:
-            self._write(name, secrets.token_urlsafe(SECRET_BYTES))
+        if not path.exists() or len(path.read_bytes()) < _SECRET_BYTES:
+            self._write(name, secrets.token_urlsafe(_SECRET_BYTES))
 
     def _write(self, name: str, text: str) -> None:
         """Write a file that only its owner can read. After a crash it has the new content or the old one, never a part.

@@ -69,11 +69,11 @@ class ServeAddresses(BaseModel):
 
 STOP_GRACE_S = 40.0
 """The longest time for each process to stop. It is above a worker's own bounds for a drain (gpu_worker/service)."""
-REGISTERED_EVERY_S = 0.1
+_REGISTERED_EVERY_S = 0.1
 POOL = "default"
-DEFAULT_TENANT = "default"
+_DEFAULT_TENANT = "default"
 FREE_MIN_BYTES = 64 * 1024 * 1024
-CHECK_EVERY_S = 10.0
+_CHECK_EVERY_S = 10.0
 FIRST_S, MOST_S = 0.5, 30.0
 STEADY_S = 10.0
 """A process that served for this time counts as healthy, and its next restart comes after FIRST_S again.
@@ -117,7 +117,7 @@ class DiskWatch:
         """Check until cancelled."""
         while True:
             self.check(shutil.disk_usage(self._folder).free)
-            await clock.sleep(CHECK_EVERY_S)
+            await clock.sleep(_CHECK_EVERY_S)
 
     def check(self, free_bytes: int) -> None:
         """Report if the disk has become nearly full, or has space again, since the last check."""
@@ -211,7 +211,7 @@ class Server:
                 on_step(f"{member.child.name} on {member.engine}")
         model = await self._await_workers(follower, on_step)
         # Keys are created last, because they are shown only once, and a start that fails does not show them.
-        keys = await create_missing(self._store, file.wanted() if file is not None else ())
+        keys = await _create_missing(self._store, file.wanted() if file is not None else ())
         base_urls = [f"{url}/v1" for url in self._fleet.urls(FRONT)]
         return ServeAddresses(
             openai_base_url=base_urls[0],
@@ -235,7 +235,7 @@ class Server:
                     workers = [each for each in follower.picture(self._clock.now()).workers if each.url in urls]
                     if len(workers) == self.options.workers:
                         return workers[0].model
-                    await self._clock.sleep(REGISTERED_EVERY_S)
+                    await self._clock.sleep(_REGISTERED_EVERY_S)
         except TimeoutError:
             reasons = self._fleet.reasons(WORKER)
             raise TimeoutError(not_registered(self.options.start_timeout_s, reasons)) from None
@@ -265,14 +265,14 @@ class Server:
             return
 
 
-async def create_missing(store: Store, wanted: Sequence[Tenant]) -> dict[str, str]:
+async def _create_missing(store: Store, wanted: Sequence[Tenant]) -> dict[str, str]:
     """Create the tenants that do not exist yet, and return the key of each, by name. Raises ConfigurationError.
 
     A key is shown only once. Existing tenants stay unchanged; `headgate tenants set` changes them.
     """
     existing = {tenant.name for tenant in await store.list_tenants()}
     if not existing and not wanted:
-        wanted = [Tenant(DEFAULT_TENANT)]
+        wanted = [Tenant(_DEFAULT_TENANT)]
     missing = [tenant for tenant in wanted if tenant.name not in existing]
     admin = StoreAdmin(store, RealIds(), RealClock(), lambda: "headgate serve")
     return {tenant.name: await admin.create(tenant) for tenant in missing}

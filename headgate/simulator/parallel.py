@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 OnDone = Callable[[int, int], None]
 """Called with the number of jobs of the current map that are done, and the number of all of them."""
-ENDING_S = 2.0
+_ENDING_S = 2.0
 
 
 class ProcessDied(ConfigurationError):
@@ -71,7 +71,7 @@ class _Worker:
         return value
 
     def _died(self) -> ProcessDied:
-        self.process.join(ENDING_S)
+        self.process.join(_ENDING_S)
         code = self.process.exitcode
         cause = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
         return ProcessDied(
@@ -141,7 +141,7 @@ class Processes:
             if at_once:
                 worker.process.terminate()
         for worker in workers:
-            worker.process.join(ENDING_S)
+            worker.process.join(_ENDING_S)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()

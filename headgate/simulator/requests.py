@@ -8,8 +8,8 @@ from math import inf
 from dispatcher.policies.tiers import Tier
 from headgate.workloads.arrivals import Arrival
 
-NEVER = -1.0
-RETURNS_MAX = 100
+_NEVER = -1.0
+_RETURNS_MAX = 100
 """A request that a fleet's swaps returned so often is refused (`returned`): two planners' rules could swap for ever."""
 
 
@@ -26,9 +26,9 @@ class SimRequest:
     arrival: Arrival
     release_s: float
     weight: float = 1.0
-    admitted_s: float = NEVER
-    first_token_s: float = NEVER
-    finish_s: float = NEVER
+    admitted_s: float = _NEVER
+    first_token_s: float = _NEVER
+    finish_s: float = _NEVER
     rejected: str | None = None
     """Why the request was not served: `rate` (refused by the policy), `too_large` (for the pool), `unsent` (an earlier
     stage of its interaction was refused), `dropped` or `exhausted` (ended early by the paged engine), or the reason of
@@ -95,7 +95,7 @@ class SimRequest:
             output_tokens=max(1, self.arrival.output_tokens - self.earlier_tokens),
         )
         self.later_attempt = SimRequest(self.request_id, rest, self.release_s, self.weight)
-        if self.returns >= RETURNS_MAX:
+        if self.returns >= _RETURNS_MAX:
             self.rejected = "returned"
 
     def end(self) -> None:
@@ -105,5 +105,5 @@ class SimRequest:
         self.finish_s, self.rejected = last.finish_s, last.rejected
 
     def _keep_first_token(self, *, had_token: bool) -> None:
-        if had_token and self.first_token_s == NEVER:
+        if had_token and self.first_token_s == _NEVER:
             self.first_token_s = self.attempt.first_token_s

@@ -147,9 +147,9 @@ def run_of(
     )
 
 
-SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", "decisions")
-DIFFERENCE_KEYS = ("max", "avg", "var")
-OF_FLEETS = ("planner", "classes", "swaps", "swapping_s", "moves")
+_SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", "decisions")
+_DIFFERENCE_KEYS = ("max", "avg", "var")
+_OF_FLEETS = ("planner", "classes", "swaps", "swapping_s", "moves")
 """The measures that only a fleet has."""
 
 
@@ -159,12 +159,12 @@ def as_json(run: Run) -> dict[str, Any]:
         return _fleet_json(run)
     fields = asdict(replace(run, timeline=None))
     summary = {"service_difference" if name == "difference" else name: value for name, value in fields.items()}
-    for name in ("pool_tokens", "timeline", "all", *OF_FLEETS):
+    for name in ("pool_tokens", "timeline", "all", *_OF_FLEETS):
         del summary[name]
     for name in ("timing", "scheduling"):
         if summary[name] is None:
             del summary[name]
-    summary["service_difference"] = summary["service_difference"] or dict.fromkeys(DIFFERENCE_KEYS)
+    summary["service_difference"] = summary["service_difference"] or dict.fromkeys(_DIFFERENCE_KEYS)
     for tenant in summary["tenants"].values():
         del tenant["in_time"]
         for name in ("ttft_s", "latency_s"):
@@ -198,8 +198,8 @@ def _in_time(measures: Measures) -> dict[str, Any]:
 
 def spread_of(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
     """Return {measure: {mean, sd}} over runs that differ only in the seed; sd is the sample standard deviation."""
-    measures = {key: [float(getattr(run, key)) for run in runs] for key in SPREAD_KEYS}
-    for key in DIFFERENCE_KEYS:
+    measures = {key: [float(getattr(run, key)) for run in runs] for key in _SPREAD_KEYS}
+    for key in _DIFFERENCE_KEYS:
         values = [getattr(run.difference, key) for run in runs if run.difference is not None]
         if values:
             measures[f"service_difference.{key}"] = values

@@ -31,13 +31,13 @@ from headgate.workloads.distributions import (
 )
 from headgate.workloads.traces import TOKENS_MAX
 
-DURATION_S_MAX = 100_000_000.0
-RATE_PER_S_MAX = 1_000_000.0
-CALLS_MAX = 1_000
-BURST_MAX = 100_000
-CV_MAX = 20.0
-SIGMA_MAX = 10.0
-INTEGER_MAX = 2**63 - 1
+_DURATION_S_MAX = 100_000_000.0
+_RATE_PER_S_MAX = 1_000_000.0
+_CALLS_MAX = 1_000
+_BURST_MAX = 100_000
+_CV_MAX = 20.0
+_SIGMA_MAX = 10.0
+_INTEGER_MAX = 2**63 - 1
 
 
 def _range(value: Any) -> Any:
@@ -49,12 +49,12 @@ def _range(value: Any) -> Any:
     raise PydanticCustomError("no_range", "should be a whole number, or [lowest, highest]")
 
 
-Seconds = Annotated[float, Field(ge=0, le=DURATION_S_MAX)]
-PositiveSeconds = Annotated[float, Field(gt=0, le=DURATION_S_MAX)]
+Seconds = Annotated[float, Field(ge=0, le=_DURATION_S_MAX)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=_DURATION_S_MAX)]
 Tokens = Annotated[int, Field(ge=1, le=TOKENS_MAX)]
 Weight = Annotated[float, Field(gt=0, le=1e9)]
-_BurstSize = Annotated[int, Field(ge=1, le=BURST_MAX)]
-_Calls = Annotated[int, Field(ge=1, le=CALLS_MAX)]
+_BurstSize = Annotated[int, Field(ge=1, le=_BURST_MAX)]
+_Calls = Annotated[int, Field(ge=1, le=_CALLS_MAX)]
 BurstRange = Annotated[tuple[_BurstSize, _BurstSize], BeforeValidator(_range)]
 CallsRange = Annotated[tuple[_Calls, _Calls], BeforeValidator(_range)]
 
@@ -89,7 +89,7 @@ class LognormalLength(Strict):
 
     kind: Literal["lognormal"]
     median: Annotated[float, Field(gt=0, le=TOKENS_MAX)]
-    sigma: Annotated[float, Field(ge=0, le=SIGMA_MAX)]
+    sigma: Annotated[float, Field(ge=0, le=_SIGMA_MAX)]
     min: Tokens = 1
     max: Tokens = TOKENS_MAX
 
@@ -120,9 +120,9 @@ LengthDistribution = Annotated[
 ]
 
 
-PositiveRate = Annotated[float, Field(gt=0, le=RATE_PER_S_MAX)]
-RampRate = Annotated[float, Field(ge=0, le=RATE_PER_S_MAX)]
-Cv = Annotated[float, Field(gt=0, le=CV_MAX)]
+PositiveRate = Annotated[float, Field(gt=0, le=_RATE_PER_S_MAX)]
+RampRate = Annotated[float, Field(ge=0, le=_RATE_PER_S_MAX)]
+Cv = Annotated[float, Field(gt=0, le=_CV_MAX)]
 
 
 class _Process(Strict):
@@ -312,7 +312,7 @@ class TenantFields(Strict):
     tier: Annotated[str, BeforeValidator(_tier)] | None = None
     slo_ttft_ms: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Target of the time from arrival to first token."""
-    requests: Annotated[int, Field(ge=1, le=INTEGER_MAX)] | None = None
+    requests: Annotated[int, Field(ge=1, le=_INTEGER_MAX)] | None = None
     """The most requests. The last interaction is always complete."""
     system_tokens: Annotated[int, Field(ge=0, le=TOKENS_MAX)] = 0
     """Part of the input; the whole input if that is shorter."""
@@ -336,5 +336,5 @@ class WorkloadFields(Strict):
     """No process begins at or after `duration_s`."""
 
     duration_s: PositiveSeconds
-    seed: Annotated[int, Field(ge=0, le=INTEGER_MAX)] = 0
+    seed: Annotated[int, Field(ge=0, le=_INTEGER_MAX)] = 0
     tenants: Annotated[dict[str, TenantFields], Field(min_length=1)]

@@ -97,10 +97,10 @@ class SampledLengths:
         return one.draw(random), other.draw(random)
 
 
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 """The tolerance for rounding, in arrivals or cycles. A point at the end of a period belongs to the next period, even if
 rounding puts it before."""
-LEAST = 1e-200
+_LEAST = 1e-200
 """Fewer arrivals than this count as none: their products with a rate would underflow."""
 
 
@@ -181,7 +181,7 @@ class OnOff:
 
     def reached_s(self, accumulated: float) -> float:
         on = accumulated / self.rate_per_s
-        cycles = math.floor(on / self.on_s + ROUNDING)
+        cycles = math.floor(on / self.on_s + _ROUNDING)
         return cycles * (self.on_s + self.off_s) + max(0.0, on - cycles * self.on_s)
 
     def accumulated(self, seconds: float) -> float:
@@ -202,7 +202,7 @@ class Ramp:
     over_s: float
 
     def reached_s(self, accumulated: float) -> float:
-        if accumulated <= LEAST:
+        if accumulated <= _LEAST:
             return 0.0
         curve = (self.to_per_s - self.from_per_s) / (2.0 * self.over_s)
         under_root = self.from_per_s**2 + 4.0 * curve * accumulated
@@ -244,7 +244,7 @@ class TimedArrivals:
     burst: Burst | None = None
 
     def times(self, random: Random) -> Iterator[float]:
-        end = self.rate.accumulated(self.end_s - self.start_s) - ROUNDING
+        end = self.rate.accumulated(self.end_s - self.start_s) - _ROUNDING
         for point in self.spacing.points(random):
             if point >= end:
                 return

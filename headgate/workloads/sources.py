@@ -16,7 +16,7 @@ from typing import Protocol
 from headgate.workloads.arrivals import Arrival, TraceError, WorkloadError
 from headgate.workloads.traces import TENANTS_MAX, Trace, scan_trace
 
-YAML_SUFFIXES = (".yaml", ".yml")
+_YAML_SUFFIXES = (".yaml", ".yml")
 
 
 class Workload(Protocol):
@@ -98,7 +98,7 @@ def open_workload(specs: Sequence[str]) -> Workload:
     if not specs:
         raise WorkloadError("no workload: name a CSV file, TENANT=FILE.csv or a YAML file")
     named = [_tenant_and_path(spec) for spec in specs]
-    if any(path.suffix.lower() in YAML_SUFFIXES for _, path in named):
+    if any(path.suffix.lower() in _YAML_SUFFIXES for _, path in named):
         return _read_yaml(named)
     return _combine_traces([(tenant, scan_trace(path, tenant=tenant)) for tenant, path in named])
 

@@ -29,7 +29,7 @@ from headgate.workloads.arrivals import Arrival, TraceError
 
 OWN_COLUMNS = ("arrival_s", "tenant", "input_tokens", "output_tokens")
 OPTIONAL_COLUMNS = ("interaction", "stage", "app", "model", "tier", "slo_ttft_ms", "system_tokens", "slo_class")
-AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 TOKENS_MAX = 10_000_000
 TENANT_CHARS_MAX = 200
 LINE_BYTES_MAX = 65_536
@@ -92,7 +92,7 @@ def _header(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     for name in header:
         if name and header.count(name) > 1:
             raise TraceError(f"{path}, line 1: column {name!r} appears twice")
-    missing = [name for name in (AZURE_COLUMNS if _is_azure(header) else OWN_COLUMNS) if name not in header]
+    missing = [name for name in (_AZURE_COLUMNS if _is_azure(header) else OWN_COLUMNS) if name not in header]
     if missing:
         raise TraceError(f"{path}, line 1: column {missing[0]!r} is missing (found: {', '.join(header) or 'nothing'})")
     return header

@@ -41,16 +41,16 @@ from infra.observability import log_group
 from infra.roles import function_role
 from infra.watched import SERVICE
 
-ROOT_DISK_GB = 100
+_ROOT_DISK_GB = 100
 """The size of the disk for the system and the image; the model lies on the instance's own disk."""
 DISK = "/opt/headgate"
-WATCHER = "/usr/local/bin/headgate-spot"
-METADATA = "http://169.254.169.254"
+_WATCHER = "/usr/local/bin/headgate-spot"
+_METADATA = "http://169.254.169.254"
 SPOT_NOTICE = "spot-notice"
 """The file in which a worker finds that its instance ends."""
 WORKER_UID = 10001
 """The user id of a worker, as in gpu_worker/Dockerfile."""
-AGENT_WILDCARDS = ("AwsSolutions-IAM5[Resource::*]", "AwsSolutions-IAM5[Action::ecs:Submit*]")
+_AGENT_WILDCARDS = ("AwsSolutions-IAM5[Resource::*]", "AwsSolutions-IAM5[Action::ecs:Submit*]")
 
 
 class GpuCapacity(Construct):
@@ -81,7 +81,7 @@ class GpuCapacity(Construct):
         provider.node.add_dependency(remove_group(self, group))
         cluster.add_asg_capacity_provider(provider)
         reason = "The actions of ECS's agent; those with a wildcard are limited to this cluster by a condition."
-        acknowledge(role, dict.fromkeys(AGENT_WILDCARDS, reason))
+        acknowledge(role, dict.fromkeys(_AGENT_WILDCARDS, reason))
         name = provider.capacity_provider_name
         self.strategies = [ecs.CapacityProviderStrategy(capacity_provider=name, weight=1)]
 
@@ -105,7 +105,7 @@ class GpuCapacity(Construct):
                 ec2.BlockDevice(
                     device_name="/dev/xvda",
                     volume=ec2.BlockDeviceVolume.ebs(
-                        ROOT_DISK_GB, encrypted=True, volume_type=ec2.EbsDeviceVolumeType.GP3
+                        _ROOT_DISK_GB, encrypted=True, volume_type=ec2.EbsDeviceVolumeType.GP3
                     ),
                 )
             ],
@@ -167,17 +167,17 @@ def _user_data() -> ec2.UserData:
         f"chown {WORKER_UID}:{WORKER_UID} {DISK}/model {DISK}/home",
         "echo ECS_ENABLE_SPOT_INSTANCE_DRAINING=true >> /etc/ecs/ecs.config",
         "echo ECS_AWSVPC_BLOCK_IMDS=true >> /etc/ecs/ecs.config",
-        f"cat > {WATCHER} <<'SCRIPT'\n{(Path(__file__).parent / 'spot_notice.sh').read_text()}SCRIPT",
-        f"chmod 755 {WATCHER}",
-        f"systemd-run --unit headgate-spot -p Restart=always {WATCHER} {METADATA} {DISK}/home/{SPOT_NOTICE}",
+        f"cat > {_WATCHER} <<'SCRIPT'\n{(Path(__file__).parent / 'spot_notice.sh').read_text()}SCRIPT",
+        f"chmod 755 {_WATCHER}",
+        f"systemd-run --unit headgate-spot -p Restart=always {_WATCHER} {_METADATA} {DISK}/home/{SPOT_NOTICE}",
     )
     return data
 
 
-ANY_PRICE_PERCENT = 999_999
+_ANY_PRICE_PERCENT = 999_999
 """Otherwise EC2 leaves out types that cost more than general-purpose ones of their size, and so all with GPUs."""
-INFRASTRUCTURE_POLICY = "AmazonECSInfrastructureRolePolicyForManagedInstances"
-INSTANCE_POLICY = "AmazonECSInstanceRolePolicyForManagedInstances"
+_INFRASTRUCTURE_POLICY = "AmazonECSInfrastructureRolePolicyForManagedInstances"
+_INSTANCE_POLICY = "AmazonECSInstanceRolePolicyForManagedInstances"
 """AWS's own policies, which ECS documents for the role that starts instances, and for that of an instance."""
 
 
@@ -192,9 +192,9 @@ class ManagedCapacity(Construct):
         self._group = ec2.SecurityGroup(
             self, "InstanceGroup", vpc=network.vpc, description="headgate: instances, which nobody connects to"
         )
-        self._instance_role = self._role("InstanceRole", "ec2.amazonaws.com", INSTANCE_POLICY)
+        self._instance_role = self._role("InstanceRole", "ec2.amazonaws.com", _INSTANCE_POLICY)
         self._profile = iam.InstanceProfile(self, "InstanceProfile", role=self._instance_role)
-        self._infrastructure_role = self._role("InfrastructureRole", "ecs.amazonaws.com", INFRASTRUCTURE_POLICY)
+        self._infrastructure_role = self._role("InfrastructureRole", "ecs.amazonaws.com", _INFRASTRUCTURE_POLICY)
         self._may_pass_the_instance_role()
         self.strategies = []
         if pool.on_demand_base or pool.spot_percent < 100:
@@ -241,8 +241,8 @@ class ManagedCapacity(Construct):
                 allowed_instance_types=list(self._pool.instance_types),
                 v_cpu_count_min=min(kind.vcpus for kind in types),
                 memory_min=Size.gibibytes(min(kind.memory_gb for kind in types)),
-                on_demand_max_price_percentage_over_lowest_price=None if is_spot else ANY_PRICE_PERCENT,
-                spot_max_price_percentage_over_lowest_price=ANY_PRICE_PERCENT if is_spot else None,
+                on_demand_max_price_percentage_over_lowest_price=None if is_spot else _ANY_PRICE_PERCENT,
+                spot_max_price_percentage_over_lowest_price=_ANY_PRICE_PERCENT if is_spot else None,
             ),
         )
         provider.node.add_dependency(self._infrastructure_role)  # its policy lets instances start
@@ -254,9 +254,9 @@ class ManagedCapacity(Construct):
         return name
 
 
-LONGEST = Duration.minutes(15)
+_LONGEST = Duration.minutes(15)
 """Large instances need ten minutes to end."""
-ANSWERED_WITHIN = Duration.minutes(20)
+_ANSWERED_WITHIN = Duration.minutes(20)
 
 
 RemoveGroup = Callable[[Construct, autoscaling.AutoScalingGroup], CustomResource]
@@ -281,7 +281,7 @@ class FleetRemoval(Construct):
             architecture=lambda_.Architecture.ARM_64,
             handler="functions.fleet_removal.handler.handler",
             code=code,
-            timeout=LONGEST,
+            timeout=_LONGEST,
             memory_size=256,
             environment={"POWERTOOLS_SERVICE_NAME": SERVICE},
             role=self._role,
@@ -307,7 +307,7 @@ class FleetRemoval(Construct):
             service_token=self._function.function_arn,
             resource_type="Custom::FleetRemoval",
             properties={"GroupName": name},
-            service_timeout=ANSWERED_WITHIN,
+            service_timeout=_ANSWERED_WITHIN,
         )
         removal.node.add_dependency(policy, group)
         return removal

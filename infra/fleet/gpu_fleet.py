@@ -29,23 +29,23 @@ from infra.network import GATE_PORT, WORKER_PORT, Network, put_after
 from infra.watched import FIVE_MINUTES
 
 MODEL, HOME = "/model", "/var/lib/headgate"
-WEIGHTS_MB, GATE_MB = 2048, 1024
-SYSTEM_MB = 2048
+_WEIGHTS_MB, _GATE_MB = 2048, 1024
+_SYSTEM_MB = 2048
 """The part of an instance's memory for the system and ECS's agent."""
-SERVES = (
+_SERVES = (
     "import json, sys, urllib.request as web; "
     f"sys.exit(json.load(web.urlopen('http://127.0.0.1:{WORKER_PORT}/health', timeout=2))['status'] != 'ok')"
 )
 """ECS's check of a worker. It fails while the model loads, so that a deployment counts the worker only when it serves.
 ECS ends a container after `start_period` and `retries` failures: 15 minutes for the load. One that ends by itself is
 replaced at once."""
-SPOT_DRAIN_S = 110
+_SPOT_DRAIN_S = 110
 """A spot instance ends two minutes after its notice."""
-STOP_MARGIN_S = 60
+_STOP_MARGIN_S = 60
 """Beyond the drain, until ECS kills the container."""
-METRICS_S = 60
+_METRICS_S = 60
 """A worker writes its metrics so often; dashboard and alarms expect one value a minute."""
-CACHES = ("VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+_CACHES = ("VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 """Compiled kernels are kept on the instance's disk, beside the model; the container's own files are read-only."""
 
 
@@ -129,9 +129,9 @@ class GpuFleet(Construct):
         image = self._image(root, task)
         copy = ["-m", "gpu_worker.weights", str(pool.model), _model_path(pool)]
         gate = ["-m", "dispatcher", "--host", "0.0.0.0", "--port", str(GATE_PORT)]  # noqa: S104
-        weights = self._container(task, "weights", copy, image=image, memory_limit_mib=WEIGHTS_MB, essential=False)
+        weights = self._container(task, "weights", copy, image=image, memory_limit_mib=_WEIGHTS_MB, essential=False)
         weights.add_mount_points(ecs.MountPoint(container_path=MODEL, source_volume="model", read_only=False))
-        self._container(task, "gate", gate, image=image, memory_limit_mib=GATE_MB)
+        self._container(task, "gate", gate, image=image, memory_limit_mib=_GATE_MB)
         self._worker(task, image).add_container_dependencies(
             ecs.ContainerDependency(container=weights, condition=ecs.ContainerDependencyCondition.SUCCESS)
         )
@@ -159,15 +159,15 @@ class GpuFleet(Construct):
                 init_process_enabled=True,
                 shared_memory_size=None if self._is_managed else memory_mb // 4,
             ),
-            stop_timeout=Duration.seconds(_drain_s(pool) + STOP_MARGIN_S),
+            stop_timeout=Duration.seconds(_drain_s(pool) + _STOP_MARGIN_S),
             health_check=ecs.HealthCheck(
-                command=["CMD", "python3", "-c", SERVES],
+                command=["CMD", "python3", "-c", _SERVES],
                 interval=Duration.seconds(60),
                 retries=10,
                 start_period=Duration.seconds(300),
             ),
         )
-        for name in CACHES:
+        for name in _CACHES:
             container.add_environment(name, f"{HOME}/cache")
         container.add_mount_points(
             ecs.MountPoint(container_path=MODEL, source_volume="model", read_only=True),
@@ -199,7 +199,7 @@ class GpuFleet(Construct):
     ) -> ecs.BaseService:
         """Return the service.
 
-        A deployment keeps half of the workers, and ends an old one when a new one serves (SERVES). At the most
+        A deployment keeps half of the workers, and ends an old one when a new one serves (_SERVES). At the most
         instances there is no room for new ones, and ECS ends half first. A pool of at most one is replaced with a gap.
 
         The template has no desired count: the sweep sets it, and each deployment would set it back. For Managed
@@ -230,14 +230,14 @@ class GpuFleet(Construct):
 def _drain_s(pool: Pool) -> int:
     """Return how long a worker drains. On Managed Instances no notice of a spot instance's end reaches it."""
     is_cut_off = pool.capacity == "managed_instances" and pool.spot_percent > 0
-    return min(pool.drain_s, SPOT_DRAIN_S) if is_cut_off else pool.drain_s
+    return min(pool.drain_s, _SPOT_DRAIN_S) if is_cut_off else pool.drain_s
 
 
 def _worker_arguments(pool: Pool) -> list[str]:
     own = ["-m", "gpu_worker", "--engine", "vllm", "--home", HOME, "--host", "0.0.0.0", "--port", str(WORKER_PORT)]  # noqa: S104
     own += pool.worker.arguments()
     own += ["--model", _model_path(pool), "--slots", str(pool.slots), "--batch", str(pool.batch)]
-    own += ["--drain-s", str(_drain_s(pool)), "--notice", f"{HOME}/{SPOT_NOTICE}", "--emf-s", str(METRICS_S)]
+    own += ["--drain-s", str(_drain_s(pool)), "--notice", f"{HOME}/{SPOT_NOTICE}", "--emf-s", str(_METRICS_S)]
     return [*own, "--", "--tensor-parallel-size", str(pool.tensor_parallel), *pool.engine_arguments]
 
 
@@ -249,4 +249,4 @@ def _model_path(pool: Pool) -> str:
 def _memory_mb(pool: Pool) -> int:
     """Return the memory for the worker on the smallest of the instance types."""
     smallest_gb = min(kind.memory_gb for kind in pool.types().values())
-    return int(smallest_gb * 1024 * 0.95) - SYSTEM_MB - WEIGHTS_MB - GATE_MB
+    return int(smallest_gb * 1024 * 0.95) - _SYSTEM_MB - _WEIGHTS_MB - _GATE_MB

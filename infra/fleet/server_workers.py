@@ -21,13 +21,13 @@ from infra.checks import acknowledge
 from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network, put_after
 from infra.watched import FIVE_MINUTES, total
 
-CPU, MEMORY_MB = 512, 1024
-DOCKERFILE = "gpu_worker/proxy.Dockerfile"
+CPU, _MEMORY_MB = 512, 1024
+_DOCKERFILE = "gpu_worker/proxy.Dockerfile"
 """Everything but an engine of its own."""
 HOME = "/var/lib/headgate"
-STOP_S, DRAIN_S = 120, 110
+_STOP_S, _DRAIN_S = 120, 110
 """Fargate waits for at most 120 s until it ends a task."""
-METRICS_S = 60
+_METRICS_S = 60
 
 
 class ServerWorkers(Construct):
@@ -51,8 +51,8 @@ class ServerWorkers(Construct):
         self._name, self._network, self._cluster, self._role = name, network, cluster, role
         self._environment, self._log = dict(environment), log
         platform = ecr_assets.Platform.LINUX_ARM64
-        self._image = ecs.ContainerImage.from_asset(str(root), file=DOCKERFILE, platform=platform)
-        self._drain_s = min(pool.drain_s, DRAIN_S)
+        self._image = ecs.ContainerImage.from_asset(str(root), file=_DOCKERFILE, platform=platform)
+        self._drain_s = min(pool.drain_s, _DRAIN_S)
         self.services = [self._service(number, server) for number, server in enumerate(pool.servers)]
         names = ", ".join(service.service_name for service in self.services)
         description = f"ECS services of the workers of pool {name}"
@@ -91,7 +91,7 @@ class ServerWorkers(Construct):
             self,
             f"Task{number}",
             cpu=CPU,
-            memory_limit_mib=MEMORY_MB,
+            memory_limit_mib=_MEMORY_MB,
             task_role=self._role,
             runtime_platform=ecs.RuntimePlatform(
                 cpu_architecture=ecs.CpuArchitecture.ARM64, operating_system_family=ecs.OperatingSystemFamily.LINUX
@@ -109,7 +109,7 @@ class ServerWorkers(Construct):
     def _arguments(self, server: ForeignServer) -> list[str]:
         own = ["gpu_worker", "--engine", "openai", "--url", server.url, "--model", server.model, "--home", HOME]
         own += ["--host", "0.0.0.0", "--port", str(WORKER_PORT), "--drain-s", str(self._drain_s)]  # noqa: S104
-        own += ["--slots", str(server.slots), "--batch", str(server.batch), "--emf-s", str(METRICS_S)]
+        own += ["--slots", str(server.slots), "--batch", str(server.batch), "--emf-s", str(_METRICS_S)]
         return own if server.context_tokens is None else [*own, "--context-tokens", str(server.context_tokens)]
 
     def _key_of(self, number: int, server: ForeignServer) -> dict[str, ecs.Secret]:
@@ -136,7 +136,7 @@ class ServerWorkers(Construct):
             logging=ecs.LogDrivers.aws_logs(stream_prefix=name, log_group=self._log),
             readonly_root_filesystem=True,
             port_mappings=[ecs.PortMapping(container_port=port)],
-            stop_timeout=Duration.seconds(STOP_S),
+            stop_timeout=Duration.seconds(_STOP_S),
         )
         container.add_mount_points(
             ecs.MountPoint(container_path="/tmp", source_volume="tmp", read_only=False),  # noqa: S108

@@ -86,11 +86,11 @@ class Stop:
             return
 
 
-PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0
+_PAUSE_FIRST_S, _PAUSE_MAX_S = 0.5, 30.0
 """The pause before a refused line is submitted again doubles from the first to the second of these."""
-WITHDRAWN = "cancelled"
+_WITHDRAWN = "cancelled"
 """The code of the error of a call that another process has withdrawn."""
-RAN_INTO_DEADLINE_MAX = 3
+_RAN_INTO_DEADLINE_MAX = 3
 """A line fails whose call reached its deadline so often while a worker ran it: its answer takes too long."""
 
 logger = logging.getLogger("headgate.batches")
@@ -149,7 +149,7 @@ class LineCall:
 
     async def _await_answer(self, line: Line) -> dict[str, Any] | None:
         """Return the body of the answer, or None if the batch stops first. Raises the error that is the line's end."""
-        pause_s, asked = PAUSE_FIRST_S, None
+        pause_s, asked = _PAUSE_FIRST_S, None
         while not self._stop.is_set:
             try:
                 asked = asked or await self._build_request(line)
@@ -158,15 +158,15 @@ class LineCall:
             except _Withdrawn:
                 self._number += 1
             except AnsweredError as error:
-                if isinstance(error, DeadlineExceeded) or error.code == WITHDRAWN:
-                    if self._ran_into_deadline >= RAN_INTO_DEADLINE_MAX:
+                if isinstance(error, DeadlineExceeded) or error.code == _WITHDRAWN:
+                    if self._ran_into_deadline >= _RAN_INTO_DEADLINE_MAX:
                         raise
                     self._number += 1
                     continue
                 if isinstance(error, InvalidRequest) or error.retry_after_s is None:
                     raise
-                await self._stop.wait(max(pause_s, min(error.retry_after_s, PAUSE_MAX_S)))
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+                await self._stop.wait(max(pause_s, min(error.retry_after_s, _PAUSE_MAX_S)))
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
         return None
 
     async def _build_request(self, line: Line) -> LineRequest:

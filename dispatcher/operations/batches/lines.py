@@ -24,9 +24,9 @@ LINES_MAX = 50_000
 """The most requests of one batch, as OpenAI's."""
 LINE_BYTES_MAX = BODY_BYTES_MAX + 4096
 """A request's body and what stands around it."""
-ERRORS_MAX = 100
+_ERRORS_MAX = 100
 """The most errors that a batch reports about its file."""
-AT_ONCE_BYTES = 1_000_000
+_AT_ONCE_BYTES = 1_000_000
 """After so many bytes, the first reading of a file lets the process do other work."""
 
 
@@ -90,12 +90,12 @@ async def inspect(lines: AsyncGenerator[Line, None]) -> Inspection:
                 message = f"The file has more than {LINES_MAX} requests. Make several batches."
                 return Inspection(0, (_error("too_many_requests", message, None),))
             own = custom_id_of(line)
-            if own in seen and len(errors) < ERRORS_MAX:
+            if own in seen and len(errors) < _ERRORS_MAX:
                 message = f"Line {line.number + 1} has the custom_id of line {seen[own] + 1}: each must be different."
                 errors.append(_error("duplicate_custom_id", message, line.number + 1))
             if own is not None:
                 seen.setdefault(own, line.number)
-            if read > AT_ONCE_BYTES:
+            if read > _AT_ONCE_BYTES:
                 read = 0
                 await asyncio.sleep(0)
     if not count:

@@ -47,7 +47,7 @@ from dispatcher.operations.batches.lines import LineResult, delete_parts, inspec
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import file_of, file_store
 
-CLAIM_S = 15.0
+_CLAIM_S = 15.0
 """Another process may take the batch so long after the last renewal."""
 
 
@@ -61,7 +61,7 @@ async def claimed(context: Context, batch: Batch) -> Claim | None:
     if not batch.is_open or (batch.runner and now < batch.claimed_until):
         return None
     name = context.ids.new()
-    own = replace(batch, version=batch.version + 1, runner=name, claimed_until=now + CLAIM_S)
+    own = replace(batch, version=batch.version + 1, runner=name, claimed_until=now + _CLAIM_S)
     return Claim(context, own) if await context.store.replace_batch(own, batch.version) else None
 
 
@@ -85,7 +85,7 @@ class Claim:
                 now = self._context.clock.now()
                 if self.batch.status == CANCELLING and changes.get("status") == IN_PROGRESS:
                     changes.pop("status")
-                claim = {"version": self.batch.version + 1, "claimed_until": now + CLAIM_S}
+                claim = {"version": self.batch.version + 1, "claimed_until": now + _CLAIM_S}
                 times = {**self.batch.times, **changes.get("times", {})}
                 changed = replace(self.batch, **(claim | changes | {"times": times}))
                 if await self._context.store.replace_batch(changed, self.batch.version):
@@ -108,15 +108,15 @@ class Claim:
         self.batch = found
 
 
-WAITING_MAX = 16
+_WAITING_MAX = 16
 """So many lines of one batch wait at the gate: enough to fill slots as they become free."""
-UNANSWERED_MAX = 256
+_UNANSWERED_MAX = 256
 """So many lines of one batch wait or run."""
-AHEAD_MAX = 512
+_AHEAD_MAX = 512
 """A line is read only if fewer lines before it have no stored result. So memory holds few answers."""
-PART_LINES, PART_S = 100, 10.0
+_PART_LINES, _PART_S = 100, 10.0
 """Results are stored after so many lines, or this time after the part before."""
-RENEW_S = 4.0
+_RENEW_S = 4.0
 """The claim is renewed, and a cancellation noticed, this often."""
 
 logger = logging.getLogger("headgate.batches")
@@ -202,22 +202,22 @@ class BatchRun:
 
     async def _make_room(self) -> None:
         """Wait until a further line may be submitted."""
-        while len(self._running) >= AHEAD_MAX or not self._has_room():
+        while len(self._running) >= _AHEAD_MAX or not self._has_room():
             await self._progress()
 
     def _has_room(self) -> bool:
         unanswered = [call for call, task in self._running if not task.done()]
-        return len(unanswered) < UNANSWERED_MAX and sum(not call.has_begun for call in unanswered) < WAITING_MAX
+        return len(unanswered) < _UNANSWERED_MAX and sum(not call.has_begun for call in unanswered) < _WAITING_MAX
 
     async def _progress(self) -> None:
         """Wait until a line begins or ends, and store results if it is time."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(PART_S):
+            async with asyncio.timeout(_PART_S):
                 await self._moved.wait()
         self._moved.clear()
         results = [task.result() for _, task in takewhile(lambda each: each[1].done(), self._running)]
         now = self._context.clock.monotonic()
-        is_time = len(results) >= PART_LINES or len(results) == len(self._running) or now >= self._stored_at + PART_S
+        is_time = len(results) >= _PART_LINES or len(results) == len(self._running) or now >= self._stored_at + _PART_S
         if results and is_time:
             await self._claim.change(**await store_part(self._context, self._claim.batch, results, self._claim.name))
             self._stored_at = now
@@ -238,7 +238,7 @@ class BatchRun:
                 self._stop.set(TENANT_DELETED)
             elif left_s <= 0:
                 self._stop.set(WINDOW_OVER)
-            await clock.sleep(min(RENEW_S, left_s) if left_s > 0 else RENEW_S)
+            await clock.sleep(min(_RENEW_S, left_s) if left_s > 0 else _RENEW_S)
             self._context.spawn(directory.look_again(claim.batch.tenant))
             with suppress(StoreUnavailable):  # the claim holds for a while longer
                 await claim.change()
@@ -262,12 +262,12 @@ def _last_status(claim: Claim) -> str:
     return COMPLETED if batch.completed + batch.failed == batch.total else EXPIRED
 
 
-LOOK_EVERY_S = 2.0
+_LOOK_EVERY_S = 2.0
 """The pause between two looks for batches."""
-RUNNING_MAX = 16
+_RUNNING_MAX = 16
 """The most batches that one process runs at a time. The oldest of each tenant goes first."""
-CLEAN_EVERY_S = 3600.0
-DAY_S = 24 * 3600.0
+_CLEAN_EVERY_S = 3600.0
+_DAY_S = 24 * 3600.0
 
 
 async def serve_batches(context: Context) -> None:
@@ -290,7 +290,7 @@ class _Runner:
                     await self._clean()
                 except StoreUnavailable as error:
                     logger.warning("cannot look for batches: %s", error)
-                await self._context.clock.sleep(LOOK_EVERY_S)
+                await self._context.clock.sleep(_LOOK_EVERY_S)
         finally:
             for task in self._running.values():
                 task.cancel()
@@ -300,7 +300,7 @@ class _Runner:
         """Begin the oldest open batch of each tenant that has none running here."""
         seen = set(self._running)
         for tenant, batch_id in await self._context.store.open_batches(self._context.settings.batch_queue):
-            if tenant in seen or len(self._running) >= RUNNING_MAX:
+            if tenant in seen or len(self._running) >= _RUNNING_MAX:
                 continue
             batch = await self._context.store.batch(tenant, batch_id)
             if batch is None:
@@ -333,5 +333,5 @@ class _Runner:
         """Delete files that have expired, and parts that a dead process left. Their records expire by themselves."""
         now = self._context.clock.monotonic()
         if now >= self._clean_at:
-            self._clean_at = now + CLEAN_EVERY_S
-            await file_store(self._context).delete_older(self._context.settings.files_kept_s + DAY_S)
+            self._clean_at = now + _CLEAN_EVERY_S
+            await file_store(self._context).delete_older(self._context.settings.files_kept_s + _DAY_S)

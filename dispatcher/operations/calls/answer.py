@@ -20,7 +20,7 @@ from dispatcher.operations.calls.submit import Known
 from dispatcher.operations.context import Context
 from dispatcher.operations.store_patience import in_time
 
-STATUS_OF = {"done": "done", "failed": "failed", "expired": "expired", "cancelled": "failed"}
+_STATUS_OF = {"done": "done", "failed": "failed", "expired": "expired", "cancelled": "failed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ async def progress_of(context: Context, invocation: Invocation) -> Progress:
             invocation = replace(current, answer=current.answer or answer_without(current, outcome, now))
     if invocation.answer is None:  # it waits, or its command is on the way
         return Progress("queued", invocation)
-    return Progress(STATUS_OF[invocation.answer.outcome], invocation)
+    return Progress(_STATUS_OF[invocation.answer.outcome], invocation)
 
 
 def done(invocation: Invocation) -> StoredAnswer:

@@ -31,26 +31,26 @@ from dispatcher.operations.calls.followed import AnswerEvents
 from dispatcher.operations.calls.results import choices_of, error_of, last_event
 from dispatcher.operations.context import Context
 
-CUT_OFF = "The gate ended this request, because it got no message from this server for too long. Send it again."
-TAKE_BACK_S = 1.0
+_CUT_OFF = "The gate ended this request, because it got no message from this server for too long. Send it again."
+_TAKE_BACK_S = 1.0
 TAKE_BACK_MAX_S = 8.0
 """The first and the longest pause between two tries of `take_back`. Each pause is twice as long as the one before."""
 
 
 async def end_in_log(context: Context, call: Call, over: Over, events: AnswerEvents) -> AnsweredError | None:
     """Give the caller the missing rest of its answer. Return the error with which the call ends, or None."""
-    answer = await kept_answer(context, call, over)
+    answer = await _kept_answer(context, call, over)
     if answer is not None:
         return _rest_of(answer, events) if answer.outcome == "done" else error_of(answer)
     if over.outcome == "done" and over.output_tokens == events.collected.output_tokens:
         events.put_now(Finished(_reason(call, over, events.collected), over.input_tokens, over.output_tokens))
         return None
     if over.outcome == "cancelled" and not call.is_durable:
-        return WorkerFailed(CUT_OFF)
+        return WorkerFailed(_CUT_OFF)
     return error_of_outcome(over.outcome)
 
 
-async def kept_answer(context: Context, call: Call, over: Over) -> StoredAnswer | None:
+async def _kept_answer(context: Context, call: Call, over: Over) -> StoredAnswer | None:
     """Return the stored answer of a durable call, or None for other calls. If there is no answer, store one."""
     if not call.is_durable:
         return None
@@ -116,7 +116,7 @@ async def cancel(context: Context, call: Call, outcome: str, begun: int) -> None
     if isinstance(cancelled, Offer) and cancelled.attempt > begun:
         await context.link(call.pool).do(Return(call.id, cancelled.attempt, "declined", cancelled.worker))
     elif isinstance(cancelled, Over):
-        await kept_answer(context, call, cancelled)
+        await _kept_answer(context, call, cancelled)
 
 
 async def let_go(context: Context, call: Call, begun: int) -> None:
@@ -133,7 +133,7 @@ async def take_back(context: Context, call: Call, begun: int) -> None:
     for a while, and suspend all calls of this process. So this goes on until the gate answers, or until the call's
     deadline, at which the gate ends the call.
     """
-    pause_s = TAKE_BACK_S
+    pause_s = _TAKE_BACK_S
     while True:
         try:
             # Status comes before Cancel: within an entry, a Cancel is decided before the Accept of the same call, and a

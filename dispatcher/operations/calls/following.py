@@ -39,7 +39,7 @@ from dispatcher.operations.limits import WaitingRequest
 
 LATE_S = 2.0
 """A worker ends an execution at its deadline. If it has not done so within this time after it, the stream is closed."""
-LAST_EVENT_S = 3.0
+_LAST_EVENT_S = 3.0
 """After the gate has reported the end of the running attempt, the task waits this long for each further event of it. It
 waits longer only while the caller reads so slowly that the task reads no events."""
 
@@ -166,10 +166,10 @@ class Following(FollowedCall):
         self._await_last_event(over.attempt)
 
     def _await_last_event(self, attempt: int, seen: int = -1) -> None:
-        """End the attempt's stream once LAST_EVENT_S pass without an event and with room in the queue."""
+        """End the attempt's stream once _LAST_EVENT_S pass without an event and with room in the queue."""
         if self._events.is_full or self._events.count != seen:
             timer = asyncio.get_running_loop().call_later
-            self._last_wait = timer(LAST_EVENT_S, self._await_last_event, attempt, self._events.count)
+            self._last_wait = timer(_LAST_EVENT_S, self._await_last_event, attempt, self._events.count)
         else:
             self._inbox.put_nowait(Broken(attempt, "", began=True))
 

@@ -41,7 +41,7 @@ from dispatcher.operations.limits import WaitingRequest, within_budget
 from dispatcher.operations.pools import Pool
 from dispatcher.operations.store_patience import in_time
 
-TENANT_WIDE = frozenset({"queue_full", "overloaded"})
+_TENANT_WIDE = frozenset({"queue_full", "overloaded"})
 """The codes of refusals that apply to all calls of a tenant. (Throttling may apply to one application only.)"""
 
 
@@ -237,7 +237,7 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
     The store keeps no error if the item is shared: a repetition of the key has sent the call to the gate too, and may
     be accepted. The next repetition asks the gate again.
     """
-    if isinstance(error, RefusedError) and error.code in TENANT_WIDE:
+    if isinstance(error, RefusedError) and error.code in _TENANT_WIDE:
         context.limits.durable_refusals.note(call.queue, error, context.clock.monotonic())
     await in_time(
         context.store.refuse(call.id, StoredAnswer("failed", 0, 0, 0, error_body(error), context.clock.now()))

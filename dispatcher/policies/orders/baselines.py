@@ -98,7 +98,7 @@ class FirstComeFirstServed(_Baseline):
         return True
 
 
-DEBT_MAX_S = 5.0
+_DEBT_MAX_S = 5.0
 """The most that a tenant's tat may be ahead of now in the capped variant."""
 
 
@@ -111,7 +111,7 @@ class VirtualClock(_Baseline):
         order          the waiting tenant with the lowest tat, ties by the arrival of the oldest call
         a dispatch     tat = max(tat, now - burst / rate) + cost / rate, whether in profile or not
         settlement     tat += (true - estimate) / the rate recorded at the dispatch
-        `+cap`         the same, but tat never more than DEBT_MAX_S ahead of now after a dispatch
+        `+cap`         the same, but tat never more than _DEBT_MAX_S ahead of now after a dispatch
 
     Units: cost in service units, rate in service units a second, burst in service units, tat in seconds. The weight is
     not used. A tenant's clocks are (tat,). Deviations: the source stamps a request when it arrives, and has no bucket.
@@ -164,7 +164,7 @@ def _tat(head: Call) -> float:
 
 
 registered("virtual-clock")(VirtualClock)
-registered("virtual-clock+cap")(partial(VirtualClock, debt_max_s=DEBT_MAX_S))
+registered("virtual-clock+cap")(partial(VirtualClock, debt_max_s=_DEBT_MAX_S))
 
 
 class Ratio(_Baseline):

@@ -45,7 +45,7 @@ from dispatcher.policies.orders.queues import Call, Clocks, SortedEntries, Tenan
 from dispatcher.policies.orders.slack_index import Slack, SlackIndex
 from dispatcher.policies.share_bounds import RATE_MIN, SCALE_MIN, WEIGHT_MIN
 
-EFFECTIVE_RATE_MIN = RATE_MIN * SCALE_MIN
+_EFFECTIVE_RATE_MIN = RATE_MIN * SCALE_MIN
 """A log that is older than the bounds of shares may have calls that were charged with less."""
 
 
@@ -141,7 +141,7 @@ class TwoClocks:
         tat, vft = tenant.clocks
         if call.charge_in_profile:
             rate = call.charge_rate_per_s
-            tat += error / (rate if rate > EFFECTIVE_RATE_MIN else EFFECTIVE_RATE_MIN)
+            tat += error / (rate if rate > _EFFECTIVE_RATE_MIN else _EFFECTIVE_RATE_MIN)
         weight = call.charge_weight
         return tat, vft + error / (weight if weight > WEIGHT_MIN else WEIGHT_MIN)
 

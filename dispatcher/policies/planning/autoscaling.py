@@ -30,10 +30,10 @@ from dispatcher.policies.planning.groups import GroupFigures, GroupKey
 from dispatcher.policies.planning.plan import MOVES, SETTINGS, Plan, PlanSettings, make_plan
 from dispatcher.policies.planning.slo import SloClasses
 
-FORECAST_REQUEST_SERVICE = 500.0
+_FORECAST_REQUEST_SERVICE = 500.0
 """The service of a request of a forecast: it says only how finely the work can be divided among workers."""
-FORECAST_REQUESTS_MAX = 10_000
-LATE_MIN_S = 1e-6
+_FORECAST_REQUESTS_MAX = 10_000
+_LATE_MIN_S = 1e-6
 """Request seconds below this are a rounding error."""
 
 
@@ -130,7 +130,7 @@ def _with_forecast(backlog: TenantBacklog, now: float, classes: SloClasses) -> T
 
 
 def _forecast_group(model: str, service: float, now: float, classes: SloClasses) -> GroupFigures:
-    requests = min(FORECAST_REQUESTS_MAX, ceil(service / FORECAST_REQUEST_SERVICE))
+    requests = min(_FORECAST_REQUESTS_MAX, ceil(service / _FORECAST_REQUEST_SERVICE))
     due_at = now + HORIZON_S
     return GroupFigures(GroupKey(model, classes.ordered[0].name, 0), requests, service, 0.0, 0.0, due_at, due_at)
 
@@ -160,12 +160,12 @@ def _late_requests(plan: Plan) -> int:
         each.requests
         for order in plan.groups.values()
         for each in order
-        if each.is_entitled and each.ends_at - each.due_at > LATE_MIN_S
+        if each.is_entitled and each.ends_at - each.due_at > _LATE_MIN_S
     )
 
 
 def _is_in_time(plan: Plan) -> bool:
-    return plan.entitled_late_s <= LATE_MIN_S and plan.entitled_left_out == 0
+    return plan.entitled_late_s <= _LATE_MIN_S and plan.entitled_left_out == 0
 
 
 def _reason(plan: Plan, count: int) -> str:

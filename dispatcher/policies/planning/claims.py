@@ -26,15 +26,15 @@ from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, ServiceRate
 from dispatcher.policies.planning.groups import DELTA, GroupFigures, GroupKey, split
 from dispatcher.policies.planning.slo import SloClasses
 
-P90_FACTOR = 1.3
+_P90_FACTOR = 1.3
 """The 0.9 quantile of a wait over its expected value: 1.1 to 1.5 in measured runs."""
 
-BEYOND_SHARE = 1e-3
+_BEYOND_SHARE = 1e-3
 """The weight of lateness of a tenant that wants more than its entitlement."""
-OVERDUE_S = 60.0
-"""Work that is overdue for so long weighs twice as much; at most that of OVERDUE_MAX_S counts."""
-OVERDUE_MAX_S = 3600.0
-ROUNDING = 1e-9
+_OVERDUE_S = 60.0
+"""Work that is overdue for so long weighs twice as much; at most that of _OVERDUE_MAX_S counts."""
+_OVERDUE_MAX_S = 3600.0
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _latest_begins_s(pieces: Sequence[GroupFigures], per_s: float, now: float) -
     """Return, by id(), when each piece must begin, in seconds from now, if the tenant is served at this rate."""
     begins, following_s = {}, inf
     for piece in sorted(pieces, key=lambda each: each.due_at, reverse=True):
-        following_s = min(piece.due_at - now, following_s) - P90_FACTOR * piece.expected_service / per_s
+        following_s = min(piece.due_at - now, following_s) - _P90_FACTOR * piece.expected_service / per_s
         begins[id(piece)] = following_s
     return begins
 
@@ -171,9 +171,9 @@ def _latest_begins_s(pieces: Sequence[GroupFigures], per_s: float, now: float) -
 def _pieces(
     tenant: str, demand: TenantDemand, pieces: Sequence[GroupFigures], entitled: Entitlement
 ) -> Iterator[Piece]:
-    within = 1.0 if entitled.service >= demand.service * (1 - ROUNDING) else BEYOND_SHARE
+    within = 1.0 if entitled.service >= demand.service * (1 - _ROUNDING) else _BEYOND_SHARE
     for claim, piece in zip(demand.groups, pieces, strict=True):
-        weight = within * (1.0 + min(OVERDUE_MAX_S, max(0.0, -claim.due_s)) / OVERDUE_S)
+        weight = within * (1.0 + min(_OVERDUE_MAX_S, max(0.0, -claim.due_s)) / _OVERDUE_S)
         count = entitled.requests[claim.name]
         each = piece.expected_service / piece.requests
         if count:

@@ -30,10 +30,10 @@ from math import ceil, floor, inf, isfinite
 from dispatcher.policies.clocks import Share
 
 HORIZON_S = 60.0
-ROUNDING = 1e-6
+_ROUNDING = 1e-6
 """The tolerance for rounding errors, in requests. 0.1 x 3 service units are three requests of 0.1, although the
 quotient may be just below 3."""
-WEIGHT_RATIO_MIN = 1e-12
+_WEIGHT_RATIO_MIN = 1e-12
 """A weight counts as at least this part of the largest one, so that no λ is too large for a number."""
 
 
@@ -136,7 +136,7 @@ def _fill(floors: list[float], ceilings: list[float], weights: list[float], amou
     if sum(ceilings) <= amount:
         return ceilings
     most = max(weights)
-    scaled = (max(weight / most, WEIGHT_RATIO_MIN) for weight in weights)
+    scaled = (max(weight / most, _WEIGHT_RATIO_MIN) for weight in weights)
     terms = list(zip(floors, ceilings, scaled, strict=True))
     moving = [(low / weight, high / weight, weight) for low, high, weight in terms if low < high]
     ends = sorted({end for begin, stop, _ in moving for end in (begin, stop)})
@@ -179,5 +179,5 @@ def _count(service: float, guaranteed: float, each: float, requests: int) -> int
         return requests
     if service <= 0:
         return 0
-    begun, ended = ceil(max(0.0, guaranteed) / each - ROUNDING), floor(service / each + ROUNDING)
+    begun, ended = ceil(max(0.0, guaranteed) / each - _ROUNDING), floor(service / each + _ROUNDING)
     return min(requests, max(begun, ended))

@@ -105,12 +105,12 @@ def _means(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
 
 
 RESIDENCY_S = 10.0
-SWAP_TIMES = 5.0
+_SWAP_TIMES = 5.0
 DRAIN_S = 30.0
 """A swap waits at most this long for running streams."""
 PATIENCE_S = 4.0
 """Without a plan a missing model waits so long for one. A plan is made every 2 s while a model is missing."""
-FUTURE_MAX_S = 3600.0
+_FUTURE_MAX_S = 3600.0
 """A swap under way ends earlier. A model that is loaded since a later time has a wrong one, and is not kept for it."""
 
 
@@ -119,14 +119,14 @@ def held_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> 
 
     `is_waited_for`: whether requests wait for the worker's loaded model.
     """
-    if worker.loaded in ("", model) or worker.loaded_at > now + FUTURE_MAX_S:
+    if worker.loaded in ("", model) or worker.loaded_at > now + _FUTURE_MAX_S:
         return 0.0
     return max(0.0, worker.loaded_at + residency_s(worker.swap_to_s(model), is_waited_for) - now)
 
 
 def residency_s(swap_s: float, is_waited_for: bool) -> float:
     """Return how long a model stays loaded before a swap to another one that takes `swap_s`."""
-    return max(RESIDENCY_S if is_waited_for else 0.0, SWAP_TIMES * swap_s)
+    return max(RESIDENCY_S if is_waited_for else 0.0, _SWAP_TIMES * swap_s)
 
 
 def fallback_models(
@@ -169,7 +169,7 @@ def fallback_models(
         absent = [model for model in absent if now - waiting_by_model[model] >= PATIENCE_S]
     else:
         absent = absent[: _overdue(absent, waiting_by_model, len(fitting), workers, now, drain_s, expected_drain_s)]
-    return assign(absent, workers, now, waiting_by_model)
+    return _assign(absent, workers, now, waiting_by_model)
 
 
 def _overdue(
@@ -208,7 +208,7 @@ def _turns_s(count: int, workers: Sequence[FleetWorker], now: float, swap_s: flo
     return loaded_s
 
 
-def assign(
+def _assign(
     models: Sequence[str], workers: Sequence[FleetWorker], now: float, waited_for: Collection[str]
 ) -> dict[str, str]:
     """Give each model a worker, in their order, and return the model that these workers must have now.

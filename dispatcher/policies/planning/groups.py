@@ -35,7 +35,7 @@ GROUPS_MAX = 24
 LENGTH_BOUNDS = (512, 2048)
 """Prompts of up to so many tokens are one bucket; longer ones are the last. QLM keeps prompts of 3,000 tokens and more
 apart (section 8.3, Figure 16)."""
-NEAR_FRONT = 32
+_NEAR_FRONT = 32
 """A returned request with more requests before it waits for the sort."""
 DELTA = 4
 """δ of QLM (Figure 19): a planned group has at most this many batches."""
@@ -140,8 +140,8 @@ class RequestGroup:
 
     def _take_old_place(self, request: GroupedRequest) -> None:
         earlier = takewhile(lambda each: each.arrival < request.arrival, self.waiting.values())
-        before = list(islice(earlier, NEAR_FRONT + 1))
-        self._is_sorted = self._is_sorted and len(before) <= NEAR_FRONT
+        before = list(islice(earlier, _NEAR_FRONT + 1))
+        self._is_sorted = self._is_sorted and len(before) <= _NEAR_FRONT
         if self._is_sorted:
             for each in (request, *reversed(before)):
                 self.waiting.move_to_end(each.id, last=False)

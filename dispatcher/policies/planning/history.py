@@ -26,8 +26,8 @@ from math import exp, inf, sqrt
 
 MEMORY = 200.0
 """Number of observations that the statistics effectively remember."""
-PRIOR_OBSERVATIONS = 2.0
-KEYS_MAX = 10_000
+_PRIOR_OBSERVATIONS = 2.0
+_KEYS_MAX = 10_000
 """Groups with a history. Bounds the memory when requests name many models."""
 
 
@@ -69,9 +69,9 @@ class LengthHistory:
 
     def lengths(self, prior: Lengths) -> Lengths:
         """Return mean and deviation of the history together with the prior."""
-        count = self._count + PRIOR_OBSERVATIONS
-        squares = self._squares + PRIOR_OBSERVATIONS * (prior.output_mean**2 + prior.output_deviation**2)
-        mean = (self._sum + PRIOR_OBSERVATIONS * prior.output_mean) / count
+        count = self._count + _PRIOR_OBSERVATIONS
+        squares = self._squares + _PRIOR_OBSERVATIONS * (prior.output_mean**2 + prior.output_deviation**2)
+        mean = (self._sum + _PRIOR_OBSERVATIONS * prior.output_mean) / count
         return Lengths(mean, sqrt(max(0.0, squares / count - mean**2)))
 
 
@@ -81,7 +81,7 @@ class OutputHistory:
     All tenants may share one, or each has its own: the owner decides. Raises ValueError unless keys_max is positive.
     """
 
-    def __init__(self, keys_max: int = KEYS_MAX) -> None:
+    def __init__(self, keys_max: int = _KEYS_MAX) -> None:
         if keys_max < 1:
             raise ValueError(f"keys_max must be at least 1, not {keys_max}")
         self._keys_max = keys_max
@@ -105,7 +105,7 @@ class OutputHistory:
         return prior if history is None else history.lengths(prior)
 
 
-TIME_CONSTANT_S = 60.0
+_TIME_CONSTANT_S = 60.0
 """T: as long as the horizon of the entitlement."""
 TENANTS_MAX = 10_000
 
@@ -116,7 +116,7 @@ class ArrivalForecast:
     Record the arrivals of classes that are not deferred only: deferred work claims nothing before it is urgent.
     """
 
-    def __init__(self, time_constant_s: float = TIME_CONSTANT_S, tenants_max: int = TENANTS_MAX) -> None:
+    def __init__(self, time_constant_s: float = _TIME_CONSTANT_S, tenants_max: int = TENANTS_MAX) -> None:
         if not 0 < time_constant_s < inf or tenants_max < 1:
             raise ValueError(f"bounds must be positive, not {time_constant_s!r} s and {tenants_max!r} tenants")
         self._time_constant_s = time_constant_s

@@ -59,11 +59,11 @@ from dispatcher.policies.planning.search import anneal, insert_by_due_time
 from dispatcher.policies.planning.slo import SloClasses
 
 MOVES = 20_000
-LAST_PLAN_S = 60.0
+_LAST_PLAN_S = 60.0
 """An older plan is no start."""
-LOAD_MAX = 0.8
+_LOAD_MAX = 0.8
 """The part of a worker's time that entitled demand may take before its model keeps a further one."""
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 """0.8 / 0.8 workers are one, although the quotient may be just above 1."""
 
 
@@ -155,7 +155,7 @@ class _Planning:
         self.claimed, self.workers, self.rates, self.now = claimed, workers, rates, now
         self.live = [piece for piece in claimed.pieces if not piece.has_slack]
         self.waited_for = {piece.key.model for piece in claimed.pieces}
-        self.floors = model_floors(claimed.entitled_service, workers, rates)
+        self.floors = _model_floors(claimed.entitled_service, workers, rates)
         entitled = {piece.key.model for piece in self.live if piece.is_entitled}
         self.pinned = pinned(self.floors, entitled, workers, rates)
         self.problem = Problem(
@@ -215,7 +215,7 @@ class _Planning:
     def _start(self, last: Plan | None) -> list[Queue]:
         """Return the last plan, completed, or insertion alone if that costs less."""
         inserted = insert_by_due_time(self.problem)
-        if last is None or not self.now - LAST_PLAN_S <= last.made_at <= self.now:
+        if last is None or not self.now - _LAST_PLAN_S <= last.made_at <= self.now:
             return inserted
         return min(insert_by_due_time(self.problem, self._queues_of(last)), inserted, key=self._cost)
 
@@ -263,7 +263,7 @@ class _Planning:
             groups[name].append(self._planned_group(piece, end_s))
 
 
-def model_floors(
+def _model_floors(
     entitled_service: Mapping[str, float], workers: Sequence[FleetWorker], rates: ServiceRates
 ) -> dict[str, int]:
     """Return how many workers each model keeps; absent for none. `entitled_service`: within the horizon, by model."""
@@ -273,10 +273,10 @@ def model_floors(
         if per_s and service > 0:
             demand[model] = service / (HORIZON_S * sum(per_s) / len(per_s))
             able[model] = len(per_s)
-    wide = {model: min(able[model], ceil(rho / LOAD_MAX - ROUNDING)) for model, rho in demand.items()}
+    wide = {model: min(able[model], ceil(rho / _LOAD_MAX - _ROUNDING)) for model, rho in demand.items()}
     if sum(wide.values()) < len(workers):
         return {model: count for model, count in wide.items() if count}
-    narrow = {model: min(able[model], floor(rho + ROUNDING)) for model, rho in demand.items()}
+    narrow = {model: min(able[model], floor(rho + _ROUNDING)) for model, rho in demand.items()}
     return {model: count for model, count in narrow.items() if count}
 
 

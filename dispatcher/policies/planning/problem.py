@@ -99,7 +99,7 @@ class Problem:
         number = {model: at for at, model in enumerate(self.models)}
         self.model_of = [number[group.model] for group in self.groups]
         self.due_s = [group.due_s for group in self.groups]
-        self.weights = [each.requests * each.weight * (ENTITLED if each.is_entitled else 1.0) for each in self.groups]
+        self.weights = [each.requests * each.weight * (_ENTITLED if each.is_entitled else 1.0) for each in self.groups]
         self.swap_s_on = [[worker.swap_s.get(model, inf) for model in self.models] for worker in self.workers]
         self.held_s_on = [[worker.held_s.get(model, 0.0) for model in self.models] for worker in self.workers]
         self.loaded_on = [number.get(worker.loaded, -1) for worker in self.workers]
@@ -118,7 +118,7 @@ class Problem:
         ]
 
 
-ENTITLED = 1e6
+_ENTITLED = 1e6
 """A second of lateness of an entitled request costs as much as this many seconds of other requests."""
 SWAP = 1e-3
 """The cost of a second of swapping: it decides only between plans of the same lateness."""

@@ -1,10 +1,10 @@
 """The search for a plan: a first one by insertion, then simulated annealing with a budget of moves. Pure.
 
 It is the same for the same seed. Insertion: groups enter the queues one after the other, the one that is due first at
-the cheapest place. For each group only some queues are tried: NEAR queues with its model that end first with the group,
-and SOONEST queues of any that do. Within a queue only places where the model changes are tried, those beside groups of
-its model, and the end: elsewhere the group would cost two swaps more. With G groups and queues of length L this takes
-O(G (NEAR + SOONEST) L²).
+the cheapest place. For each group only some queues are tried: _NEAR queues with its model that end first with the
+group, and _SOONEST queues of any that do. Within a queue only places where the model changes are tried, those beside
+groups of its model, and the end: elsewhere the group would cost two swaps more. With G groups and queues of length L
+this takes O(G (_NEAR + _SOONEST) L²).
 
 Annealing: a move takes a group, or a run of groups of one model, to another place, or exchanges two groups. It changes
 at most two queues, so it costs O(L) for queues of length L. Worse plans are accepted with the probability exp(-added
@@ -26,8 +26,8 @@ from random import Random
 
 from dispatcher.policies.planning.problem import SWAP, Problem, Queue, ends_s, queue_cost
 
-NEAR = 6
-SOONEST = 3
+_NEAR = 6
+_SOONEST = 3
 
 
 def insert_by_due_time(problem: Problem, queues: list[Queue] | None = None) -> list[Queue]:
@@ -79,8 +79,8 @@ class _Insertion:
         def end_s(worker: int) -> float:
             return self.end_s[worker] + seconds_on[worker][group]
 
-        near = nsmallest(NEAR, (at for at in can_serve if at in with_model), key=end_s)
-        soonest = nsmallest(SOONEST, can_serve, key=end_s)
+        near = nsmallest(_NEAR, (at for at in can_serve if at in with_model), key=end_s)
+        soonest = nsmallest(_SOONEST, can_serve, key=end_s)
         return list(dict.fromkeys([*near, *soonest]))
 
     def _places(self, worker: int, group: int) -> Iterator[int]:
@@ -99,20 +99,20 @@ class _Insertion:
         return ends_s(self.problem, worker, queue)[-1] if queue else self.problem.free_s[worker]
 
 
-START_FACTOR, START_FACTOR_HURRIED = 10.0, 1.0
-END_FRACTION = 1e-2
-ROUNDS_MAX = 8
-ROUND_MOVES = 150
+_START_FACTOR, _START_FACTOR_HURRIED = 10.0, 1.0
+_END_FRACTION = 1e-2
+_ROUNDS_MAX = 8
+_ROUND_MOVES = 150
 """A round has at least this many moves for each group."""
-UNHURRIED_MOVES = 1_000
+_UNHURRIED_MOVES = 1_000
 """With fewer moves for each group, and many queues, there is one round, which begins less hot: a hot one does not cool
 down in time."""
-TARDY_SHARE = 0.6
+_TARDY_SHARE = 0.6
 """The part of the moves that begin at a queue with lateness, if there is one."""
-NEAR_SHARE = 0.5
-"""The part of the moves to a queue of a worker that has the model now, and to the place by due time. Among NEAR queues
+_NEAR_SHARE = 0.5
+"""The part of the moves to a queue of a worker that has the model now, and to the place by due time. Among _NEAR queues
 or fewer all places are tried often enough."""
-KEEP_EVERY = 64
+_KEEP_EVERY = 64
 """The best plan is kept when it is seen at one of these moves: a copy takes as long as several moves."""
 
 
@@ -129,7 +129,7 @@ class _Annealing:
         self.random = random.random
         self.best = [list(queue) for queue in queues]
         self.best_cost = self.cost = sum(self.costs)
-        self.is_wide = len(queues) > NEAR
+        self.is_wide = len(queues) > _NEAR
         self.having: list[list[int]] = [[] for _ in problem.models]
         for worker, model in enumerate(problem.loaded_on):
             if model >= 0:
@@ -139,9 +139,9 @@ class _Annealing:
 
     def run(self, moves: int) -> list[Queue]:
         groups = sum(map(len, self.queues))
-        is_hurried = self.is_wide and moves < UNHURRIED_MOVES * groups
-        rounds = 1 if is_hurried else min(ROUNDS_MAX, max(1, moves // (ROUND_MOVES * max(1, groups))))
-        factor = START_FACTOR_HURRIED if is_hurried else START_FACTOR
+        is_hurried = self.is_wide and moves < _UNHURRIED_MOVES * groups
+        rounds = 1 if is_hurried else min(_ROUNDS_MAX, max(1, moves // (_ROUND_MOVES * max(1, groups))))
+        factor = _START_FACTOR_HURRIED if is_hurried else _START_FACTOR
         for number in range(rounds):
             self._restore()
             if groups > 1 and self.tardy:
@@ -150,11 +150,11 @@ class _Annealing:
 
     def _round(self, temperature: float, moves: int) -> None:
         """Anneal once from the best plan; end early if it has no lateness."""
-        factor = END_FRACTION ** (1.0 / max(1, moves))
+        factor = _END_FRACTION ** (1.0 / max(1, moves))
         for number in range(1, moves + 1):
             self._move(temperature)
             temperature *= factor
-            if number % KEEP_EVERY == 0 or number == moves:
+            if number % _KEEP_EVERY == 0 or number == moves:
                 self._keep()
                 if not self.tardy:
                     return
@@ -162,7 +162,7 @@ class _Annealing:
     def _move(self, temperature: float) -> None:
         random, queues = self.random, self.queues
         tardy = self.tardy
-        first = tardy[int(random() * len(tardy))] if random() < TARDY_SHARE else int(random() * len(queues))
+        first = tardy[int(random() * len(tardy))] if random() < _TARDY_SHARE else int(random() * len(queues))
         queue = queues[first]
         if not queue:
             return
@@ -181,13 +181,13 @@ class _Annealing:
     def _second(self, group: int) -> int:
         """Return any queue, or one of a worker that has the group's model now."""
         having = self.having[self.problem.model_of[group]]
-        if self.is_wide and having and self.random() < NEAR_SHARE:
+        if self.is_wide and having and self.random() < _NEAR_SHARE:
             return having[int(self.random() * len(having))]
         return int(self.random() * len(self.queues))
 
     def _place(self, queue: Queue, group: int) -> int:
         """Return any place of the queue, or that before the first group which is due later."""
-        if not self.is_wide or self.random() >= NEAR_SHARE:
+        if not self.is_wide or self.random() >= _NEAR_SHARE:
             return int(self.random() * (len(queue) + 1))
         due_s = self.problem.due_s
         due = due_s[group]

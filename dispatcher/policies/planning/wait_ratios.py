@@ -26,13 +26,13 @@ from math import ceil, inf, log
 DISPATCHES = 200
 RATIO_MIN = 1.1
 RATIO_MAX = 4.0
-QUANTILE = 0.9
+_QUANTILE = 0.9
 PRIOR_RATIO = 1.5
 """The quantile before there is any observation."""
 _STEPS = ceil(log(RATIO_MAX / RATIO_MIN) / log(1.05))
 _ENDS = [min(RATIO_MAX, RATIO_MIN * 1.05**step) for step in range(_STEPS)] + [RATIO_MAX]
 """Upper ends of the classes. What is above the last end is counted in the last class."""
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 """Subtracted before rounding a rank up (policies/percentiles.py)."""
 
 
@@ -102,7 +102,7 @@ class WaitRatios:
         self._move_until(now)
         if not len(self):
             return PRIOR_RATIO
-        rank = max(1, ceil(QUANTILE * len(self) - ROUNDING))
+        rank = max(1, ceil(_QUANTILE * len(self) - _ROUNDING))
         for count, end in zip(self._counts, _ENDS, strict=True):
             rank -= count
             if rank <= 0:

@@ -91,7 +91,7 @@ class Session:
         self.close()
 
 
-TRIES = 5
+_TRIES = 5
 RETRY_S = 0.2
 UNDER_WAY_MAX = 1000
 """The most mailbox writes and launches at a time. Further news are dropped. Then the attempt is not begun in time, and
@@ -146,8 +146,8 @@ class Courier:
         await self._repeat(lambda: self._launcher.launch(call_id, attempt))
 
     async def _repeat(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Try a write up to TRIES times. If all fail, the news are lost until the next dispatch of the call."""
-        for _ in range(TRIES):
+        """Try a write up to _TRIES times. If all fail, the news are lost until the next dispatch of the call."""
+        for _ in range(_TRIES):
             try:
                 await write()
                 break

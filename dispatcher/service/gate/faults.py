@@ -37,7 +37,7 @@ SUSPECTS_MAX = 1_000
 EXTRA = 0.2
 CREDIT_MAX = 40.0
 CREDIT_PER_S = 20.0
-DEBT_MAX = 400.0
+_DEBT_MAX = 400.0
 RELOAD_COST = 100.0
 """What the load of a snapshot costs, in commands. It is loaded if a decision cannot be undone."""
 HALVED_MAX = 8
@@ -107,7 +107,7 @@ class Faults:
 
     def wasted(self, cost: float) -> None:
         """Count commands that were decided in vain."""
-        self._credit = max(-DEBT_MAX, self._credit - max(1.0, cost))
+        self._credit = max(-_DEBT_MAX, self._credit - max(1.0, cost))
 
     def refuse(self, owner: str, command: Command, error: Exception) -> Refused:
         """Refuse the command at fault, and suspect its owner."""

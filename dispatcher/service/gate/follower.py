@@ -27,7 +27,7 @@ from dispatcher.shard.snapshot import load
 
 logger = logging.getLogger("headgate.gate")
 
-JUMP_S = 1.0
+_JUMP_S = 1.0
 """The wall clock counts as jumped if it moved this much more or less than the monotonic clock."""
 CALM_S = 5.0
 """A calm time lasts so long. It begins with a takeover, a jump of the clock or a pause. During it the leader decides no
@@ -36,7 +36,7 @@ POSITION_MAX_AGE_S = 3600.0
 """If a position was read longer ago than this, another process may have written it, and its entry may have expired
 since (rule 1)."""
 READ_MAX = 1000
-REASON_CHARS_MAX = 200
+_REASON_CHARS_MAX = 200
 PAUSE_BYTES = 30_000
 """After a fold of this many bytes of entries, other tasks of the process may run."""
 
@@ -196,7 +196,7 @@ class Follower:
 
     def _lose_state(self, error: Exception) -> None:
         """Load the state again before it is used, because it may differ from the log."""
-        logger.error("the state is loaded again: %s: %r", type(error).__name__, str(error)[:REASON_CHARS_MAX])
+        logger.error("the state is loaded again: %s: %r", type(error).__name__, str(error)[:_REASON_CHARS_MAX])
         self._named, self._is_lost = None, True
 
     def _count_unsaved(self, entry: Entry, data: bytes) -> None:
@@ -240,7 +240,7 @@ class ClockGuard:
 
     def check(self) -> None:
         """Begin a calm time if the wall clock has jumped since the last check."""
-        if abs(self._last.drift_s()) > JUMP_S:
+        if abs(self._last.drift_s()) > _JUMP_S:
             self.stay_calm()
         self._last = Moment(self._clock)
 

@@ -19,10 +19,10 @@ logger = logging.getLogger("headgate.gate")
 
 PATIENT_S = 0.15
 """A command that is not urgent waits at most so long for an entry that is written for other commands anyway."""
-TICK_S = 0.05
+_TICK_S = 0.05
 """The shortest time between two ticks."""
 RETRY_S = 0.05
-MOMENT_S = 0.001
+_MOMENT_S = 0.001
 STALLED_S = 1.0
 """If an entry is not written within this time, the log counts as unavailable. It is longer than any entry takes of a
 log that answers, and shorter than the time within which callers learn of an outage (link/pending.py)."""
@@ -36,8 +36,8 @@ def no_reply(_outcome: Outcome | StoreUnavailable) -> None:
     """Drop the outcome: no caller waits for it."""
 
 
-NO_OFFER = ("", Done())
-TICK: tuple[Command, ...] = (Tick(),)
+_NO_OFFER = ("", Done())
+_TICK: tuple[Command, ...] = (Tick(),)
 
 
 def unwritten(command: Accept) -> Refused:
@@ -56,7 +56,7 @@ class Item(NamedTuple):
 def _offer_of(item: Item, outcome: Outcome) -> tuple[str, Outcome]:
     """Return (process, offer) if an Accept of the process got an offer. The process then needs no news of the offer."""
     process = item.command.process if isinstance(item.command, Accept) else ""
-    return (process, outcome) if process and isinstance(outcome, Offer) else NO_OFFER
+    return (process, outcome) if process and isinstance(outcome, Offer) else _NO_OFFER
 
 
 class GroupCommit:
@@ -159,7 +159,7 @@ class GroupCommit:
 
     async def _commit(self) -> None:
         self._take()
-        ticks = TICK if self._tick_is_due() else ()
+        ticks = _TICK if self._tick_is_due() else ()
         if not self._writing and not ticks:
             return
         if self._began_at is None:
@@ -225,7 +225,7 @@ class GroupCommit:
         delay = inf if self._epoch is None else self._tick_in_s()
         if self._patient:
             delay = min(delay, self._patient[0].arrived_at + PATIENT_S - self._clock.monotonic())
-        return max(delay, MOMENT_S) if delay > 0 else 0.0
+        return max(delay, _MOMENT_S) if delay > 0 else 0.0
 
     def _tick_is_due(self) -> bool:
         return self._tick_in_s() <= 0
@@ -235,4 +235,4 @@ class GroupCommit:
         if due == inf:
             return inf
         calm = 1.0 if self._replica.guard.is_calm else 0.0
-        return max(due, calm, self._ticked_at + TICK_S - self._clock.monotonic())
+        return max(due, calm, self._ticked_at + _TICK_S - self._clock.monotonic())

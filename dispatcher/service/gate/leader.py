@@ -29,16 +29,16 @@ from dispatcher.service.gate.presence import GONE_SILENT_S, SWEEP_S, Presence
 from dispatcher.service.gate.questions import answer
 from dispatcher.service.gate.replica import Deposed, Replica
 
-BACKLOG_MAX_S = 1.0
+_BACKLOG_MAX_S = 1.0
 BACKLOG_MAX = 20_000
-SLOW_ENTRY_S = 0.5
+_SLOW_ENTRY_S = 0.5
 """A leader that is behind because its present entry takes longer is not overloaded: its log does not answer."""
-COMMAND_MAX_AGE_S = 60.0
+_COMMAND_MAX_AGE_S = 60.0
 """An Accept that was first sent longer ago is refused: the shard may have forgotten an earlier copy (rule 8)."""
 IDLE_READ_S = 1.0
 """A leader that writes nothing reads the end of the log this often."""
-HEIRS = 2
-NAMES_MOST = 10
+_HEIRS = 2
+_NAMES_MOST = 10
 
 
 class Leader:
@@ -170,10 +170,10 @@ class Leader:
             return self._refuse_format(command)
         if not isinstance(command, Accept):
             return None
-        if self._clock.now() - created_at > COMMAND_MAX_AGE_S:
+        if self._clock.now() - created_at > _COMMAND_MAX_AGE_S:
             return Refused(command.id, "too_old", "The request took over a minute to reach the gate.", 1.0)
-        is_behind = self.commits.backlog_s > BACKLOG_MAX_S or self.commits.waiting > BACKLOG_MAX
-        if self.commits.is_stalled or (is_behind and self.commits.writing_s > SLOW_ENTRY_S):
+        is_behind = self.commits.backlog_s > _BACKLOG_MAX_S or self.commits.waiting > BACKLOG_MAX
+        if self.commits.is_stalled or (is_behind and self.commits.writing_s > _SLOW_ENTRY_S):
             return unwritten(command)
         if is_behind:
             return Refused(command.id, "overloaded", "The gate is over a second behind. Try again later.", 1.0)
@@ -184,7 +184,7 @@ class Leader:
         older = sorted({each.process for each in self._sessions if each.reads < command.format})
         if not older:
             return None
-        names = ", ".join(older[:NAMES_MOST]) + (" and others" if len(older) > NAMES_MOST else "")
+        names = ", ".join(older[:_NAMES_MOST]) + (" and others" if len(older) > _NAMES_MOST else "")
         message = f"These processes do not read format {command.format}: {names}. Update them, and try again."
         return Refused("", "older_readers", message, 0.0)
 
@@ -202,7 +202,7 @@ class Leader:
 
     def _name_heirs(self) -> None:
         for rank, session in enumerate(self.heirs):
-            session.post(Heir(rank if rank < HEIRS else -1))
+            session.post(Heir(rank if rank < _HEIRS else -1))
 
     # The log
 

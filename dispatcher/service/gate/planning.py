@@ -36,10 +36,10 @@ from dispatcher.shard.proposals import PlanInput, plan_command, plan_input, pred
 
 logger = logging.getLogger("headgate.planning")
 
-CHECK_S = 0.5
+_CHECK_S = 0.5
 REPLAN_S = 2.0
 SWEEP_S = 60.0
-PLAN_MAX_S = 8.0
+_PLAN_MAX_S = 8.0
 """A plan that takes longer is given up: its models would be used for the rest of 10 s only."""
 
 
@@ -57,7 +57,7 @@ class Planning:
     async def run(self) -> None:
         """Plan until cancelled."""
         while True:
-            await self._clock.sleep(CHECK_S)
+            await self._clock.sleep(_CHECK_S)
             if self._replica.shard.state.slots.can_swap:
                 self._record_arrivals()
                 if self._is_due():
@@ -73,7 +73,7 @@ class Planning:
         if not picture.is_measured:
             return
         try:
-            async with asyncio.timeout(PLAN_MAX_S):
+            async with asyncio.timeout(_PLAN_MAX_S):
                 self._last = await self._offload(plan_of, picture, self._last)
         except Exception as error:  # a plan is advice: the leader goes on without it
             logger.warning("no plan: %s", type(error).__name__)
@@ -99,8 +99,8 @@ def plan_of(picture: PlanInput, last: Plan | None) -> Plan:
     return make_plan(picture.backlogs, picture.workers, picture.made_at, last=last)
 
 
-PARENT_CHECK_S = 1.0
-NICENESS = 10
+_PARENT_CHECK_S = 1.0
+_NICENESS = 10
 
 
 class PlannerProcess:
@@ -133,11 +133,11 @@ def _begin(parent: int) -> None:
     """Let the gate's own processes go first, and end with the parent: after its last call, not at a Ctrl-C of the whole
     group, or soon after it was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICENESS)
+    os.nice(_NICENESS)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(PARENT_CHECK_S)
+        time.sleep(_PARENT_CHECK_S)
     os._exit(0)

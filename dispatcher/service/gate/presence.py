@@ -31,7 +31,7 @@ from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.state.records import NO_PROCESS
 
 SWEEP_S = 0.25
-SWEEP_LATE_S = 1.0
+_SWEEP_LATE_S = 1.0
 """If a sweep begins later than it should by this time, the process was paused."""
 SILENT_S = 3.0
 GONE_BROKEN_S = 2.0
@@ -39,7 +39,7 @@ GONE_SILENT_S = 10.0
 LEASE_S = 10.0
 """A worker aborts its executions before its last answered heartbeat is this old."""
 LEASE_MARGIN_S = 1.0
-ATTEMPTS_LOST = 500
+_ATTEMPTS_LOST = 500
 """If many workers are lost together, one sweep gives up about this many attempts. Before their entry is written, the
 items of the durable calls among them are read (kept_answers.py), and a leader steps down if an entry takes a second."""
 DONE = Done()
@@ -121,7 +121,7 @@ class Presence:
     def sweep(self) -> None:
         """Submit the commands that follow from silence."""
         now = self._clock.monotonic()
-        if now - self._swept_at > SWEEP_S + SWEEP_LATE_S:
+        if now - self._swept_at > SWEEP_S + _SWEEP_LATE_S:
             self._replica.guard.stay_calm()
         self._swept_at = now
         self._replica.guard.check()
@@ -140,10 +140,10 @@ class Presence:
         self._forget()
 
     def _ask_for_lost_workers(self) -> None:
-        """Submit the loss of workers until they have ATTEMPTS_LOST attempts together."""
+        """Submit the loss of workers until they have _ATTEMPTS_LOST attempts together."""
         attempts = 0
         for worker in list(self._lost_workers()):
-            if attempts < ATTEMPTS_LOST:
+            if attempts < _ATTEMPTS_LOST:
                 self._ask(Gone(worker, True))
                 attempts += len(self._replica.shard.state.workers[worker].running)
 

@@ -39,24 +39,24 @@ from dispatcher.shard.settings import ShardSettings
 
 HEIR_ALIVE_S = 0.03
 """An heir asks the leader for a receipt this often."""
-FOLLOWER_ALIVE_S = 0.5
+_FOLLOWER_ALIVE_S = 0.5
 FOLD_S = 0.25
 """An heir reads the end of the log this often."""
 RETRY_S = 0.2
-ABSTAIN_S = 2.0
+_ABSTAIN_S = 2.0
 """After it stepped down, a leader waits this long, so that another process can take over."""
-STOP_S = 5.0
+_STOP_S = 5.0
 """A process that stops waits at most so long for the table."""
 SHADOW_S = 10.0
 """A leader without followers makes snapshots from a second replica, and reads its own entries into it this often."""
-RANK_S = (0.0, 0.06)
-"""Before it takes over, the first and the second heir wait this long, the others OTHERS_S or up to twice that."""
-OTHERS_S = 0.3
+_RANK_S = (0.0, 0.06)
+"""Before it takes over, the first and the second heir wait this long, the others _OTHERS_S or up to twice that."""
+_OTHERS_S = 0.3
 STILL_WRITES_S = 0.05
 """The time between two reads of the log that show whether a leader which sends no receipts still writes."""
 HOLD_OFF_S = 3.0
 """For this time after its takeover a leader is not replaced for missing receipts. So leadership does not flap."""
-LAST_WORDS_S = 0.2
+_LAST_WORDS_S = 0.2
 """The longest time to send the last messages to a client."""
 
 
@@ -145,12 +145,12 @@ class GateProcess:
                 await self._listener.close()
 
     async def _await_stop(self) -> None:
-        """Return STOP_S after `stop`. Without this bound, an append to an unavailable table would delay the end."""
+        """Return _STOP_S after `stop`. Without this bound, an append to an unavailable table would delay the end."""
         await self._stopping.wait()
-        await self._clock.sleep(STOP_S)
+        await self._clock.sleep(_STOP_S)
 
     def stop(self) -> None:
-        """Stop leading after the entry that is being written, and end `run` after STOP_S at the latest."""
+        """Stop leading after the entry that is being written, and end `run` after _STOP_S at the latest."""
         self._stopping.set()
         self._end_if_stopping()
 
@@ -204,7 +204,7 @@ class GateProcess:
         if self._stopping.is_set():
             await self._resign(leader)
         elif self.replica.shard.epoch == leader.epoch:
-            await self._clock.sleep(ABSTAIN_S)
+            await self._clock.sleep(_ABSTAIN_S)
         else:  # it was taken for dead, so processes of this fleet stop for longer than the least patience
             self._patience.took(PATIENCE_S, self._clock.monotonic())
 
@@ -212,7 +212,7 @@ class GateProcess:
         """If there is no heir, write that no process leads, so that the other processes decide alone at once."""
         if not leader.heirs:
             with suppress(StoreUnavailable, TimeoutError):
-                async with asyncio.timeout(ABSTAIN_S):
+                async with asyncio.timeout(_ABSTAIN_S):
                     await self.replica.take_over("", leader.epoch)
 
     async def _follow(self, known: Leadership) -> None:
@@ -227,7 +227,7 @@ class GateProcess:
             nonlocal is_gone
             is_gone = await self._may_succeed(known, is_certain=False)
 
-        channel = self._channel = Channel(connection, self._clock, self._patience, FOLLOWER_ALIVE_S, suspect)
+        channel = self._channel = Channel(connection, self._clock, self._patience, _FOLLOWER_ALIVE_S, suspect)
         channel.post(Hello(NEWEST, self.replica.name, "gate", self.address))
         self._end_if_stopping()
         try:
@@ -242,7 +242,7 @@ class GateProcess:
         if isinstance(message, Heir):
             self.rank = message.rank
             if self._channel is not None:
-                self._channel.alive_s = HEIR_ALIVE_S if self.rank >= 0 else FOLLOWER_ALIVE_S
+                self._channel.alive_s = HEIR_ALIVE_S if self.rank >= 0 else _FOLLOWER_ALIVE_S
         elif isinstance(message, NotLeader):
             self._is_vacant = message.address == ""
             if self._channel is not None:
@@ -354,7 +354,7 @@ class Reception:
         finally:
             session.close_soon()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORDS_S):
+                async with asyncio.timeout(_LAST_WORDS_S):
                     await writer
             connection.close()
 
@@ -374,9 +374,9 @@ class Reception:
 
 def turn_s(name: str, rank: int) -> float:
     """Return the seconds until the turn of a process. `rank`: among the heirs, from 0; -1 if it is none."""
-    if 0 <= rank < len(RANK_S):
-        return RANK_S[rank]
-    return OTHERS_S * (1 + crc32(name.encode()) / 2**32)
+    if 0 <= rank < len(_RANK_S):
+        return _RANK_S[rank]
+    return _OTHERS_S * (1 + crc32(name.encode()) / 2**32)
 
 
 async def _first_messages(connection: Connection) -> Sequence[Message]:

@@ -38,18 +38,18 @@ COMMANDS_MAX = 400
 """The most commands that are decided for one entry."""
 ENTRY_FULL = 300_000
 """If an entry has more bytes than this, its commands are split over two entries."""
-LOSSES_BEFORE_READ = 2
+_LOSSES_BEFORE_READ = 2
 """A position is *lost* if another process wrote it first. After this many lost positions the end of the log is read,
 because there is probably more than one new entry."""
-CONTESTED_AFTER_S = 0.02
+_CONTESTED_AFTER_S = 0.02
 """If other processes write too and the last read is older than this, the end of the log is read before a decision."""
 KEEP_OUTCOMES_S = 1.0
 """The outcomes of an entry wait at most so long for the stored answers of its calls that ended before they ran."""
-GIVING_WAY_S = 0.02
-GIVING_WAY_LOSSES = 3
-"""A process that does not lead pauses for up to GIVING_WAY_S after each of its first GIVING_WAY_LOSSES losses. So a
+_GIVING_WAY_S = 0.02
+_GIVING_WAY_LOSSES = 3
+"""A process that does not lead pauses for up to _GIVING_WAY_S after each of its first _GIVING_WAY_LOSSES losses. So a
 process that has lost more often gets its turn."""
-REPEAT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_REPEAT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The pauses before an append without an answer is repeated."""
 
 
@@ -176,9 +176,9 @@ class Replica(Decider):
                 return await self._commit_split(commands, epoch)
             losses, kept, is_fresh, found = losses + 1, False, False, ()
             commands = [*commands, *more(COMMANDS_MAX - len(commands))]
-            if epoch is None and losses <= GIVING_WAY_LOSSES:
-                await self._clock.sleep(GIVING_WAY_S * self._spread(losses))
-            if losses % LOSSES_BEFORE_READ == 0:
+            if epoch is None and losses <= _GIVING_WAY_LOSSES:
+                await self._clock.sleep(_GIVING_WAY_S * self._spread(losses))
+            if losses % _LOSSES_BEFORE_READ == 0:
                 await self._catch_up()
                 is_fresh = True
 
@@ -287,13 +287,13 @@ class Replica(Decider):
 
     def _pause_s(self, tries: int) -> float:
         """Return a pause in seconds. It differs between processes, but needs no random source."""
-        return REPEAT_S[min(tries, len(REPEAT_S) - 1)] * (0.5 + self._spread(tries))
+        return _REPEAT_S[min(tries, len(_REPEAT_S) - 1)] * (0.5 + self._spread(tries))
 
     def _spread(self, tries: int) -> float:
         return crc32(f"{self.name}:{self.entries_written}:{tries}".encode()) / 2**32
 
     def _is_probably_late(self) -> bool:
-        return self._is_contested and self._named is not None and self._named.age_s() > CONTESTED_AFTER_S
+        return self._is_contested and self._named is not None and self._named.age_s() > _CONTESTED_AFTER_S
 
     def _fold(self, data: bytes) -> None:
         self._is_contested = True

@@ -59,15 +59,15 @@ class LinkPatience:
         return min(PATIENCE_MAX_S, max(PATIENCE_S, TAIL_FACTOR * longest))
 
 
-ALIVE_S = 1.0
-LATE_S = 0.05
+_ALIVE_S = 1.0
+_LATE_S = 0.05
 """If a task wakes up later than it should by this time, this process itself was paused or busy."""
-MOMENT_S = 0.001
-STALE_S = 3.0
+_MOMENT_S = 0.001
+_STALE_S = 3.0
 """A connection without a message for this time is not used again, because this process may have been frozen."""
 
 
-async def suspect_at_once() -> None:
+async def _suspect_at_once() -> None:
     """Do nothing more while a receipt is overdue. This is the default of `suspect`."""
 
 
@@ -83,8 +83,8 @@ class Channel:
         connection: Connection,
         clock: Clock,
         patience: LinkPatience,
-        alive_s: float = ALIVE_S,
-        suspect: Callable[[], Awaitable[None]] = suspect_at_once,
+        alive_s: float = _ALIVE_S,
+        suspect: Callable[[], Awaitable[None]] = _suspect_at_once,
         *,
         reads: int = OLDEST,
     ) -> None:
@@ -107,7 +107,7 @@ class Channel:
 
     @property
     def is_stale(self) -> bool:
-        return self._clock.monotonic() - self._heard_at > STALE_S
+        return self._clock.monotonic() - self._heard_at > _STALE_S
 
     def post(self, message: Message) -> None:
         """Queue the message to be sent. On a closed channel it is lost."""
@@ -173,7 +173,7 @@ class Channel:
             if self._spoke_at + self.alive_s <= now_s:
                 self._spoke_at = now_s
                 self.post(Heartbeat())
-            await self._clock.sleep(max(self._spoke_at + self.alive_s - now_s, MOMENT_S))
+            await self._clock.sleep(max(self._spoke_at + self.alive_s - now_s, _MOMENT_S))
 
     async def _watch(self) -> None:
         """Return when a receipt is overdue, and does not arrive during `suspect` either."""
@@ -190,7 +190,7 @@ class Channel:
     async def _no_receipt_in_time(self) -> bool:
         """Wait until the oldest missing receipt has arrived or is overdue. Return whether it is overdue.
 
-        If this process was paused, give it LATE_S more to read the messages that arrived meanwhile.
+        If this process was paused, give it _LATE_S more to read the messages that arrived meanwhile.
         """
         patience_s = self._patience.seconds(self._clock.monotonic())
         due = self._without_receipt[0] + patience_s
@@ -198,9 +198,9 @@ class Channel:
             left_s = due - self._clock.monotonic()
             if left_s <= 0:
                 return True
-            await self._clock.sleep(max(left_s, MOMENT_S))
-            if self._clock.monotonic() - due > LATE_S:
-                due = self._clock.monotonic() + LATE_S
+            await self._clock.sleep(max(left_s, _MOMENT_S))
+            if self._clock.monotonic() - due > _LATE_S:
+                due = self._clock.monotonic() + _LATE_S
         return False
 
     def _take_receipt(self, frames: int) -> None:

@@ -13,7 +13,7 @@ from dispatcher.service.link.pending import READ_LATE_S
 from dispatcher.shard.codec import decode_entry_at
 
 CONNECT_S = 0.5
-WATCH_S = 0.03
+_WATCH_S = 0.03
 
 
 class Fleet(NamedTuple):
@@ -37,14 +37,14 @@ class Leadership(NamedTuple):
     """Whether the leader itself wrote the last entry."""
 
 
-NO_LEADER = Leadership("", 0, -1, 0.0, by_leader=False)
+_NO_LEADER = Leadership("", 0, -1, 0.0, by_leader=False)
 
 
 async def read_leadership(log: Log) -> Leadership:
     """Return the leader that the last entry names. Raises StoreUnavailable, LogCorrupt."""
     last = await log.last()
     if last is None:
-        return NO_LEADER
+        return _NO_LEADER
     entry = decode_entry_at(*last)
     by_leader = bool(entry.leader) and entry.writer.startswith(f"{entry.leader}/")
     return Leadership(entry.leader, entry.epoch, entry.position, entry.at, by_leader)
@@ -66,7 +66,7 @@ class Finder:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.redirect = ""
-        self.known = NO_LEADER
+        self.known = _NO_LEADER
         """The leader that the last search found."""
         self._reads_fail = False
         self._reading_since: float | None = None
@@ -77,12 +77,12 @@ class Finder:
         While the leader does not answer, read the log again and again, because another process may take over.
         """
         redirect, self.redirect = self.redirect, ""
-        self.known = NO_LEADER._replace(address=redirect) if redirect else await self._read()
+        self.known = _NO_LEADER._replace(address=redirect) if redirect else await self._read()
         while address := self.known.address:
             attempt = asyncio.create_task(connect(self._fleet, address))
             try:
                 while address == self.known.address:
-                    await asyncio.wait((attempt,), timeout=WATCH_S)
+                    await asyncio.wait((attempt,), timeout=_WATCH_S)
                     if attempt.done():
                         return attempt.result()
                     self.known = await self._read()

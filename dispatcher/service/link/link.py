@@ -32,18 +32,18 @@ from dispatcher.service.link.route import Route
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 
-COMMAND_S = 55.0
+_COMMAND_S = 55.0
 """A command without an outcome fails after this time. The leader refuses commands that are older than a minute."""
-ASK_S = 1.0
+_ASK_S = 1.0
 ASKS_MAX = 3
 """A question is sent on at most so many connections: to a leader that dies, to a process that redirects, and to the
 next leader."""
 READ_S = 5.0
 """The longest time to read the log's end, and before it a snapshot, if this process has no state yet."""
-READ_TAIL_S = 0.8
+_READ_TAIL_S = 0.8
 """The longest time to read the log's end if this process has the state, or if the log does not answer the search for a
 leader either."""
-LAUNCHES_MAX = 1000
+_LAUNCHES_MAX = 1000
 
 
 class Link:
@@ -69,7 +69,7 @@ class Link:
         self._waiters = Waiters(process)
         self._questions = Questions()
         self._asking = 0
-        self._launches: asyncio.Queue[tuple[str, int]] = asyncio.Queue(LAUNCHES_MAX)
+        self._launches: asyncio.Queue[tuple[str, int]] = asyncio.Queue(_LAUNCHES_MAX)
         self._role = "client"
         self._task: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -112,7 +112,7 @@ class Link:
         self._watch_log()
         self._route.send(message)
         try:
-            async with asyncio.timeout(COMMAND_S):
+            async with asyncio.timeout(_COMMAND_S):
                 outcome = await pending
         except TimeoutError:
             raise StoreUnavailable("Neither a leader nor the table answers.") from None
@@ -218,13 +218,13 @@ class Link:
     # Questions
 
     async def _ask(self, topic: str, arguments: tuple[str, ...] = ()) -> str | None:
-        """Return the leader's answer, or None if there is no leader or no answer within ASK_S."""
+        """Return the leader's answer, or None if there is no leader or no answer within _ASK_S."""
         self._asking += 1
         self._start()
         try:
             self._route.close_stale()
             with suppress(TimeoutError):
-                async with asyncio.timeout(ASK_S):
+                async with asyncio.timeout(_ASK_S):
                     return await self._ask_leader(topic, arguments)
             return None
         finally:
@@ -246,12 +246,12 @@ class Link:
     async def _read_shard(self) -> Shard:
         """Return this process's copy of the shard after a read of the log's end.
 
-        Raises StoreUnavailable after READ_S or READ_TAIL_S, and if the log cannot be used. Without this bound, the read
-        would wait for an append of this process as long as the table is unavailable.
+        Raises StoreUnavailable after READ_S or _READ_TAIL_S, and if the log cannot be used. Without this bound, the
+        read would wait for an append of this process as long as the table is unavailable.
         """
         is_short = self._replica.is_loaded or self._route.blames_log()
         try:
-            async with asyncio.timeout(READ_TAIL_S if is_short else READ_S):
+            async with asyncio.timeout(_READ_TAIL_S if is_short else READ_S):
                 await self._replica.catch_up()
         except TimeoutError:
             raise StoreUnavailable("The table does not answer.") from None

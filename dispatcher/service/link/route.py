@@ -28,10 +28,10 @@ from dispatcher.service.link.channel import Channel, LinkPatience
 from dispatcher.service.link.finder import Finder, Fleet
 from dispatcher.service.link.pending import SUSPECT_S, VACANT_S, Pending, Waiters
 
-MAILBOX_POLL_S = 0.15
+_MAILBOX_POLL_S = 0.15
 """The time between two polls of the mailbox, while calls wait. A poll is left out if this process has just read the
 log, which has the same news."""
-SELDOM_S = 2.0
+_SELDOM_S = 2.0
 """The mailbox is polled at least this often. Then the process also submits Present, in case it is silent in the log."""
 
 
@@ -97,17 +97,17 @@ class Alone:
     async def _poll(self) -> None:
         polls = 0
         while True:
-            await self._clock.sleep(MAILBOX_POLL_S)
+            await self._clock.sleep(_MAILBOX_POLL_S)
             self._commits.watch()
             if self._commits.is_stalled:
                 self._commits.withdraw()
             if not self._waiters.unfinished:
                 continue
             polls += 1
-            is_seldom = polls % round(SELDOM_S / MAILBOX_POLL_S) == 0
+            is_seldom = polls % round(_SELDOM_S / _MAILBOX_POLL_S) == 0
             if is_seldom:
                 self._commits.add(Present(self._replica.name), no_reply)
-            if is_seldom or self._replica.age_s >= MAILBOX_POLL_S:
+            if is_seldom or self._replica.age_s >= _MAILBOX_POLL_S:
                 await self._read_mailbox()
 
     async def _read_mailbox(self) -> None:
@@ -121,7 +121,7 @@ class Alone:
                 self._waiters.put(decode_news(letter))
 
 
-def news_of_status(waiters: Waiters, outcome: Outcome | StoreUnavailable) -> None:
+def _news_of_status(waiters: Waiters, outcome: Outcome | StoreUnavailable) -> None:
     """Treat the answer to a Status as news."""
     if isinstance(outcome, Offer | Over):
         waiters.put(outcome)
@@ -130,8 +130,8 @@ def news_of_status(waiters: Waiters, outcome: Outcome | StoreUnavailable) -> Non
 ALONE_AFTER_S = 1.0
 SEARCH_S = 0.05
 """The pause between two searches while there may soon be a leader."""
-SEARCH_ALONE_S = 1.0
-NO_LEADER_KEPT_S = 2.0
+_SEARCH_ALONE_S = 1.0
+_NO_LEADER_KEPT_S = 2.0
 """If the log named no leader at its last read or append, this process does not search for one within this time."""
 
 
@@ -248,8 +248,8 @@ class Route:
             return None, False
 
     def _has_no_leader(self) -> bool:
-        """Return whether this process read or wrote the log within NO_LEADER_KEPT_S, and the log named no leader."""
-        return not self._replica.shard.leader and self._replica.age_s < NO_LEADER_KEPT_S
+        """Return whether this process read or wrote the log within _NO_LEADER_KEPT_S, and the log named no leader."""
+        return not self._replica.shard.leader and self._replica.age_s < _NO_LEADER_KEPT_S
 
     def _gives_up(self) -> bool:
         """Return whether to stop the search and decide alone."""
@@ -320,7 +320,7 @@ class Route:
     def _take_status(self, call_id: str, outcome: asyncio.Future[Outcome]) -> None:
         self._asked.discard(call_id)
         if not outcome.cancelled() and outcome.exception() is None:
-            news_of_status(self._waiters, outcome.result())
+            _news_of_status(self._waiters, outcome.result())
 
     # Without a leader
 
@@ -333,7 +333,7 @@ class Route:
         connection = None
         try:
             while connection is None and self._is_needed() and not work.done():
-                await asyncio.wait((work,), timeout=SEARCH_ALONE_S)
+                await asyncio.wait((work,), timeout=_SEARCH_ALONE_S)
                 if not self._has_no_leader():
                     connection, _ = await self._look()
             if work.done():

@@ -9,7 +9,7 @@ from dispatcher.shard.state.remembered import drop_old, mark_second
 from dispatcher.shard.state.state import State
 
 CLEANED_EVERY_S = 60.0
-HOURS_KEPT = 1
+_HOURS_KEPT = 1
 """For this number of past hours, usage stays in the state, even if it is projected."""
 
 
@@ -70,7 +70,7 @@ def _forget_interactions(state: State, *, is_minute: bool) -> None:
 
 def _forget_usage(state: State, *, is_minute: bool) -> None:
     """Forget old totals that are projected. A total that is not projected stays, however old, so that none is lost."""
-    oldest = int(state.at // HOUR_S) - HOURS_KEPT
+    oldest = int(state.at // HOUR_S) - _HOURS_KEPT
     saved = state.usage_saved
     for key in state.usage.due(state.position, is_minute=is_minute):
         tenant, _, hour = key

@@ -62,8 +62,8 @@ class Lanes:
         return index
 
 
-SLOTS_SLACK = 64
-"""A heap may hold four entries for each worker, and SLOTS_SLACK more, before the outdated ones are dropped."""
+_SLOTS_SLACK = 64
+"""A heap may hold four entries for each worker, and _SLOTS_SLACK more, before the outdated ones are dropped."""
 
 Entry = tuple[float, str]
 """The part of a worker's slots that is in use, and the worker's name. An entry with another part than now is
@@ -96,7 +96,7 @@ class Slots:
         if used < worker.slots_open:
             heap = self._heaps[model]
             heappush(heap, (used / worker.slots, name))
-            if len(heap) > 4 * len(workers) + SLOTS_SLACK:
+            if len(heap) > 4 * len(workers) + _SLOTS_SLACK:
                 heap[:] = [(_load(each), name) for name, each in workers.items() if each.free > 0]
                 heapify(heap)
 
@@ -261,7 +261,7 @@ IDLE_PARTS = 64
 """A log of format 6 checks as many parts of a group in a second, so that no entry checks many tenants."""
 CHECKED_MOST = 200
 """An entry checks no further part after so many tenants."""
-SPREAD = 2531
+_SPREAD = 2531
 """The golden section of IDLE_GROUPS * IDLE_PARTS, as an odd number. It spreads the parts of successive entries
 evenly."""
 
@@ -314,7 +314,7 @@ class IdleTenants:
         """Yield the tenants that are due with the entry at `position` of a log of format 6: as many parts in a second
         as a group has, until CHECKED_MOST tenants. The caller removes forgotten tenants from the set."""
         parts = len(self._parts)
-        first, count, checked = position * SPREAD, int(now * IDLE_PARTS) - int(before * IDLE_PARTS), 0
+        first, count, checked = position * _SPREAD, int(now * IDLE_PARTS) - int(before * IDLE_PARTS), 0
         for number in range(first, first + min(count, parts)):
             part = self._parts[number % parts]
             checked += len(part)

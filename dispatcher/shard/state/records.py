@@ -164,15 +164,15 @@ class Usage(NamedTuple):
 NO_USAGE = Usage(0, 0, 0, 0.0, 0, 0)
 
 
-BY_THE_REQUEST = frozenset({"failed"})
-NO_FAULT = frozenset({"refused"})
+_BY_THE_REQUEST = frozenset({"failed"})
+_NO_FAULT = frozenset({"refused"})
 
 
 def cause_of(call: Call, reason: str) -> str:
     """Return the cause of an attempt that was returned for `reason`; empty if it shows no fault of the worker."""
-    if reason in NO_FAULT:
+    if reason in _NO_FAULT:
         return ""
-    return f"tenant {call.tenant.name}" if reason in BY_THE_REQUEST else f"call {call.id}#{call.attempt}"
+    return f"tenant {call.tenant.name}" if reason in _BY_THE_REQUEST else f"call {call.id}#{call.attempt}"
 
 
 def next_causes(causes: tuple[str, ...], cause: str) -> tuple[str, ...]:

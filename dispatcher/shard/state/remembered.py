@@ -26,14 +26,14 @@ from dispatcher.model.commands import Over
 K = TypeVar("K", bound=tuple[Any, ...])
 V = TypeVar("V")
 
-GROUPS = 512
+_GROUPS = 512
 FEW = 512
 """With so many keys or fewer, all of them are one group."""
 
 
-def group_of(key: tuple[Any, ...]) -> int:
+def _group_of(key: tuple[Any, ...]) -> int:
     """Return the number of the key's group, from 0. The key begins with two texts."""
-    return crc32(f"{key[0]}\0{key[1]}".encode()) % GROUPS
+    return crc32(f"{key[0]}\0{key[1]}".encode()) % _GROUPS
 
 
 class GroupedDict(dict[K, V]):
@@ -45,7 +45,7 @@ class GroupedDict(dict[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         if key not in self:
-            self._groups.setdefault(group_of(key), set()).add(key)
+            self._groups.setdefault(_group_of(key), set()).add(key)
         super().__setitem__(key, value)
 
     replace = dict.__setitem__
@@ -65,10 +65,10 @@ class GroupedDict(dict[K, V]):
         checked together once a minute, otherwise a group with each entry."""
         if len(self) <= FEW:
             return list(self) if is_minute else []
-        return list(self._groups.get(number % GROUPS, ()))
+        return list(self._groups.get(number % _GROUPS, ()))
 
     def _discard(self, key: K) -> None:
-        number = group_of(key)
+        number = _group_of(key)
         group = self._groups[number]
         group.discard(key)
         if not group:
@@ -124,9 +124,9 @@ ENDS_MOST = 65_536
 """More ends are never kept. At 2,000 calls a second, as much as a shard carries, there are 60,000."""
 DROPPED_MOST = 1_000
 """Most ends that are dropped for their age with one entry."""
-MARKS_TRIED = 60
+_MARKS_TRIED = 60
 """A log that was idle for longer drops its old ends when a later mark is old."""
-MARK = "@"
+_MARK = "@"
 
 
 class Ends(OrderedDict[str, Over]):
@@ -137,8 +137,8 @@ class Ends(OrderedDict[str, Over]):
 
 def mark_second(ends: Ends, now: float) -> None:
     """Mark the ends so far. Call this with the first entry of a second of the log. `now` is in Unix seconds."""
-    if ends and not next(reversed(ends)).startswith(MARK):
-        name = f"{MARK}{int(now) + 1}"
+    if ends and not next(reversed(ends)).startswith(_MARK):
+        name = f"{_MARK}{int(now) + 1}"
         ends[name] = Over(name, 0, "")
 
 
@@ -166,8 +166,8 @@ def _newest_old(now: float) -> int:
 
 
 def _last_old_mark(ends: Ends, now: float) -> str | None:
-    """Return the newest mark that is older than ENDS_KEPT_S, if it is among the MARKS_TRIED newest that there can be.
+    """Return the newest mark that is older than ENDS_KEPT_S, if it is among the _MARKS_TRIED newest that there can be.
     Before it are all older ones."""
     newest = _newest_old(now)
-    names = (f"{MARK}{second}" for second in range(newest, newest - MARKS_TRIED, -1))
+    names = (f"{_MARK}{second}" for second in range(newest, newest - _MARKS_TRIED, -1))
     return next((name for name in names if name in ends), None)

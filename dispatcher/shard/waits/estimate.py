@@ -48,14 +48,14 @@ from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
 from dispatcher.shard.waits.record import COSTS_MIN, FORECAST_S
 
-NORMAL_P90 = 1.28
+_NORMAL_P90 = 1.28
 CHANGED_MOST = 100
 """An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
-SAMPLE_EVERY_S = 0.004
+_SAMPLE_EVERY_S = 0.004
 """At most one end and one arrival in so many seconds changes the costs and the forecast of its tenant."""
-FOLLOW_EVERY_S = 0.02
+_FOLLOW_EVERY_S = 0.02
 """At most one waiting call in so many seconds is compared with its prediction. More would not change a quantile."""
-WITH_GUARANTEES = frozenset({"bwfq", "ratio", "ratio+wake"})
+_WITH_GUARANTEES = frozenset({"bwfq", "ratio", "ratio+wake"})
 """The orders that serve a tenant at its guaranteed rate at least."""
 
 
@@ -81,11 +81,11 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     own = position * (costs.mean if costs is not None and costs.ends >= COSTS_MIN else each)
     now, later = _others(state, tenant, (model, deferred), own, each)
     queued_s = _drained_s(own, now, later, per_s)
-    if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in WITH_GUARANTEES:
+    if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in _WITH_GUARANTEES:
         queued_s = min(queued_s, own / min(per_s, tenant.config.rate_per_s * state.scale()))
     p90_s = until_loaded_s + record.quantile(costs, pace, state.at) * queued_s
     if costs is not None and costs.variance:
-        p90_s += NORMAL_P90 * sqrt(costs.variance * queued_s / (each * per_s))
+        p90_s += _NORMAL_P90 * sqrt(costs.variance * queued_s / (each * per_s))
     return Wait(until_loaded_s + queued_s, p90_s, queued_s)
 
 
@@ -97,7 +97,7 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
     if record.ended:
         is_sampled = at >= record.ends_from
         if is_sampled:
-            record.ends_from = at + SAMPLE_EVERY_S
+            record.ends_from = at + _SAMPLE_EVERY_S
         record.count_ends(is_sampled=is_sampled)
     if state.waiting_models or record.saturated:
         record.saturate([model for model in state.waiting_models if state.slots.is_loaded(model)])
@@ -107,7 +107,7 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
         elif isinstance(fact, Dropped):
             record.on_left(fact.id)
         elif at >= record.arrivals_from and isinstance(fact, Accepted):
-            record.arrivals_from = at + SAMPLE_EVERY_S
+            record.arrivals_from = at + _SAMPLE_EVERY_S
             record.on_arrived(fact.terms.tenant, fact.terms.model, state.arrivals, at)
             if at >= record.follow_from:
                 _follow(state, fact.id)
@@ -121,7 +121,7 @@ def _follow(state: State, call_id: str) -> None:
     position = call.tenant.queues[call.model, call.deferred].count
     wait = expected_wait(state, call.tenant, call.model, position, deferred=call.deferred)
     if wait is not None:
-        state.waits.follow_from = state.at + FOLLOW_EVERY_S
+        state.waits.follow_from = state.at + _FOLLOW_EVERY_S
         state.waits.follow(call, wait.queued_s, state.at + wait.p50_s - wait.queued_s)
 
 

@@ -38,18 +38,18 @@ FOLLOWED_MAX = 32
 COSTS_MAX = 2_000
 """Tenants and models with costs and ratios of their own. The one that was added first is forgotten first."""
 PACES_MAX = 1_000
-QUANTILE_KEPT_S = 0.2
-FADE_EVERY_S = 5.0
+_QUANTILE_KEPT_S = 0.2
+_FADE_EVERY_S = 5.0
 """A tenant's recent arrivals fade at most this often, so its forecast is too high by at most 4.3 %."""
-FADES_MAX = 8
+_FADES_MAX = 8
 """The arrivals of at most this many tenants fade with one entry. With many tenants and few entries they fade later."""
-RECENT_LEAST = 0.05
+_RECENT_LEAST = 0.05
 """Fewer recent arrivals than this count as none."""
 
 
 @dataclass(slots=True)
 class Ratios:
-    """Observed ratios, with their 0.9 quantile. The quantile is computed at most every QUANTILE_KEPT_S seconds."""
+    """Observed ratios, with their 0.9 quantile. The quantile is computed at most every _QUANTILE_KEPT_S seconds."""
 
     observed: WaitRatios = field(default_factory=WaitRatios)
     _quantile: float = RATIO_MIN
@@ -57,7 +57,7 @@ class Ratios:
 
     def quantile(self, now: float) -> float:
         if now >= self._until:
-            self._quantile, self._until = max(RATIO_MIN, self.observed.quantile(now)), now + QUANTILE_KEPT_S
+            self._quantile, self._until = max(RATIO_MIN, self.observed.quantile(now)), now + _QUANTILE_KEPT_S
         return self._quantile
 
 
@@ -110,7 +110,7 @@ class Costs:
     def fade(self, now: float) -> None:
         self.recent *= exp(-max(0.0, now - self.faded_at) / FORECAST_S)
         self.faded_at = now
-        if self.recent < RECENT_LEAST:
+        if self.recent < _RECENT_LEAST:
             self.recent = 0.0
 
     def on_ended(self, served: float) -> None:
@@ -176,9 +176,9 @@ class WaitRecord:
 
     def fade_oldest(self, now: float) -> None:
         """Fade the recent arrivals of the tenants that are due. `now`: Unix seconds."""
-        for _ in range(min(FADES_MAX, len(self._fading))):
+        for _ in range(min(_FADES_MAX, len(self._fading))):
             costs = self.costs.get(self._fading[0])
-            if costs is not None and now - costs.faded_at < FADE_EVERY_S:
+            if costs is not None and now - costs.faded_at < _FADE_EVERY_S:
                 return
             name = self._fading.popleft()
             if costs is not None and costs.recent:

@@ -4,9 +4,9 @@ An append is one put under the condition that the position is free. If the condi
 process's entry (`ReturnValuesOnConditionCheckFailure`), so a lost position costs one request. A put without a known
 result is repeated with the same bytes: if the position has equal bytes, the put was applied.
 
-Entries and snapshots expire by themselves, ENTRY_KEEP_S and SNAPSHOT_KEEP_S after they were written. So `cut` does
+Entries and snapshots expire by themselves, _ENTRY_KEEP_S and _SNAPSHOT_KEEP_S after they were written. So `cut` does
 nothing: a delete or a change of the expiry would cost as much as the entry did. A shard therefore needs a new snapshot
-within ENTRY_KEEP_S (the service makes one at least daily). An entry that is expired but not deleted yet still counts.
+within _ENTRY_KEEP_S (the service makes one at least daily). An entry that is expired but not deleted yet still counts.
 The log has a gap only where DynamoDB has deleted an entry, which it does in any order.
 """
 
@@ -34,14 +34,14 @@ from dispatcher.stores.snapshot_parts import Manifest, join, split
 from dispatcher.stores.table import EXPIRY, SORT, ConditionFailed, Item
 
 DAY_S = 24 * 3600
-ENTRY_KEEP_S = 7 * DAY_S
-SNAPSHOT_KEEP_S = 14 * DAY_S
-"""Longer than ENTRY_KEEP_S, so that an entry never outlives the snapshot from which a reader gets to it."""
-PART_KEEP_S = SNAPSHOT_KEEP_S + 3 * DAY_S
+_ENTRY_KEEP_S = 7 * DAY_S
+_SNAPSHOT_KEEP_S = 14 * DAY_S
+"""Longer than _ENTRY_KEEP_S, so that an entry never outlives the snapshot from which a reader gets to it."""
+_PART_KEEP_S = _SNAPSHOT_KEEP_S + 3 * DAY_S
 """Longer than a manifest exists, including DynamoDB's delay of its deletion."""
-FREE = "attribute_not_exists(pk)"
-ENTRY = "entry"
-MANIFESTS_READ = 4
+_FREE = "attribute_not_exists(pk)"
+_ENTRY = "entry"
+_MANIFESTS_READ = 4
 """So many manifests are read at once, newest first. All but the first only matter if a snapshot is torn."""
 
 
@@ -54,9 +54,9 @@ class DynamoLog:
 
     async def append(self, position: int, entry: bytes) -> bytes:
         await self._check_clock()
-        item = {**entry_key(self._shard, position), ENTRY: checked_entry(position, entry)}
+        item = {**entry_key(self._shard, position), _ENTRY: checked_entry(position, entry)}
         try:
-            await self._requests.put(self._encode_with_expiry(item, ENTRY_KEEP_S), FREE)
+            await self._requests.put(self._encode_with_expiry(item, _ENTRY_KEEP_S), _FREE)
         except ConditionFailed as refused:
             return _entry(refused.old[0] or {})
         return entry
@@ -99,8 +99,8 @@ class DynamoLog:
     async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
         parts, manifest = split(position, nonce, state)
         for number, part in enumerate(parts):
-            await self._put({**part_key(self._shard, position, nonce, number), "part": part}, PART_KEEP_S)
-        await self._put({**manifest_key(self._shard, position, nonce), **_manifest_item(manifest)}, SNAPSHOT_KEEP_S)
+            await self._put({**part_key(self._shard, position, nonce, number), "part": part}, _PART_KEEP_S)
+        await self._put({**manifest_key(self._shard, position, nonce), **_manifest_item(manifest)}, _SNAPSHOT_KEEP_S)
 
     async def load_snapshot(self) -> tuple[int, bytes] | None:
         start: dict[str, Any] = {}
@@ -110,7 +110,7 @@ class DynamoLog:
                 state = await self._state(_manifest(item))
                 if state is not None:
                     return int(item["position"]), state
-            if len(manifests) < MANIFESTS_READ:
+            if len(manifests) < _MANIFESTS_READ:
                 return None
             last = manifest_key(self._shard, int(manifests[-1]["position"]), manifests[-1]["nonce"])
             start = {"ExclusiveStartKey": encode_item(last)}
@@ -121,7 +121,7 @@ class DynamoLog:
     async def _manifests(self, start: dict[str, Any]) -> list[Item]:
         partition, prefix = snapshot_partition(self._shard), {":prefix": MANIFEST_PREFIX}
         newest_first = {"ScanIndexForward": False, **start}
-        return await self._reads.query(partition, "begins_with(#sk, :prefix)", prefix, MANIFESTS_READ, **newest_first)
+        return await self._reads.query(partition, "begins_with(#sk, :prefix)", prefix, _MANIFESTS_READ, **newest_first)
 
     async def _state(self, manifest: Manifest) -> bytes | None:
         prefix = parts_prefix(manifest.position, manifest.nonce)
@@ -136,7 +136,7 @@ class DynamoLog:
 
 
 def _entry(item: Item) -> bytes:
-    return bytes(item[ENTRY])
+    return bytes(item[_ENTRY])
 
 
 def _manifest_item(manifest: Manifest) -> Item:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 TRIES_MAX = 10
-PAUSE_FIRST_S = 0.02
-PAUSE_MAX_S = 0.5
+_PAUSE_FIRST_S = 0.02
+_PAUSE_MAX_S = 0.5
 """Ten tries pause for 1.5 s on average, 3.1 s at most, between them."""
 BUDGET_S = 6.0
 """No further try begins after this time, even if there were fewer than TRIES_MAX."""
@@ -46,7 +46,7 @@ PENDING_PER_THREAD_MAX = 64
 THROTTLED_S = 5.0
 """The table counts as throttled for this time after it has throttled a request."""
 
-CONDITION_FAILED = "ConditionalCheckFailed"
+_CONDITION_FAILED = "ConditionalCheckFailed"
 _CONFLICT = {"TransactionConflict", "TransactionConflictException", "TransactionInProgressException"}
 _THROTTLED = {
     "ThrottlingError",
@@ -140,7 +140,7 @@ class Requests:
 
     def _pause_s(self, number: int) -> float:
         """Return an exponential pause with full jitter, so that requests that collided do not collide again."""
-        return self._random.uniform(0.0, min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**number))
+        return self._random.uniform(0.0, min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2**number))
 
     def _answer(self, method: Any, arguments: dict[str, Any], until: float) -> dict[str, Any]:
         """Send the request and return the reply. Raises only ConditionFailed, _Retry or StoreUnavailable."""
@@ -177,7 +177,7 @@ def _meaning(error: ClientError) -> Exception:
 def _cancellation(response: Any) -> Exception:
     reasons: Sequence[Mapping[str, Any]] = response.get("CancellationReasons", ())
     codes = {reason.get("Code") for reason in reasons}
-    if CONDITION_FAILED in codes:
+    if _CONDITION_FAILED in codes:
         return ConditionFailed(tuple(_old(reason) for reason in reasons))
     if codes & (_CONFLICT | _THROTTLED):
         return _Retry(throttled=bool(codes & _THROTTLED), spent=True)

@@ -1,7 +1,7 @@
 """DynamoDB's own time, from the Date header of its replies.
 
 Leases, deadlines and expiry compare times of different processes. If the clock of a process differs from DynamoDB's by
-more than SKEW_MAX_S, the process must not append to a log, because its entries would have wrong times.
+more than _SKEW_MAX_S, the process must not append to a log, because its entries would have wrong times.
 
 The header has whole seconds, and the reply takes time to arrive. So a clock counts as wrong only if it is wrong for
 every moment at which DynamoDB may have written the reply. If the wall clock has moved more or less than the monotonic
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from dispatcher.model.errors import WrongClock
 from dispatcher.ports import Clock
 
-SKEW_MAX_S = 2.0
+_SKEW_MAX_S = 2.0
 OBSERVED_EVERY_S = 1.0
-LOGGED_EVERY_S = 60.0
+_LOGGED_EVERY_S = 60.0
 
 
 class Times(NamedTuple):
@@ -63,15 +63,15 @@ class ServerTime:
 
     def is_right(self, now: Times) -> bool:
         """Return whether this process's clock is right, as far as the last reply shows."""
-        return max(self._ahead_and_behind_s(now)) <= SKEW_MAX_S
+        return max(self._ahead_and_behind_s(now)) <= _SKEW_MAX_S
 
     def check(self, now: Times) -> None:
-        """Raise WrongClock if this process's clock is wrong. Log it, at most every LOGGED_EVERY_S."""
+        """Raise WrongClock if this process's clock is wrong. Log it, at most every _LOGGED_EVERY_S."""
         if not self.is_right(now):
             ahead_s, behind_s = self._ahead_and_behind_s(now)
             off_s, direction = max((ahead_s, "ahead of"), (behind_s, "behind"))
             error = WrongClock(f"This process's clock is {off_s:.1f} s {direction} DynamoDB's: set it right.")
-            if now.monotonic - self._logged_at >= LOGGED_EVERY_S:
+            if now.monotonic - self._logged_at >= _LOGGED_EVERY_S:
                 self._logged_at = now.monotonic
                 logging.getLogger("headgate.store").error("no entry is written: %s", error)
             raise error

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 THREADS = 16
-CONNECT_TIMEOUT_S = 1.0
+_CONNECT_TIMEOUT_S = 1.0
 READ_TIMEOUT_S = 3.0
 
 
@@ -34,7 +34,7 @@ def client_config(threads: int = THREADS) -> Config:
     The client tries each call once, because the store itself retries. Timeouts are short; each thread has a connection.
     """
     return Config(
-        connect_timeout=CONNECT_TIMEOUT_S,
+        connect_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=READ_TIMEOUT_S,
         max_pool_connections=threads,
         retries={"total_max_attempts": 1, "mode": "standard"},

@@ -67,7 +67,7 @@ class InvocationRecords:
 
     async def get(self, invocation_id: str) -> Invocation | None:
         item = await self._table.get(invocation_key(invocation_id))
-        return None if item is None else to_invocation(item)
+        return None if item is None else _to_invocation(item)
 
     async def find(self, tenant: str, key: str) -> Invocation | None:
         item = await self._table.get(caller_key(tenant, key)) if key else None
@@ -82,7 +82,7 @@ class InvocationRecords:
             item = await self._table.update(key, {"shared": True}, condition=_UNANSWERED, returned=True)
         except ConditionFailed as refused:
             (item,) = refused.old
-        return None if item is None else to_invocation(item)
+        return None if item is None else _to_invocation(item)
 
     async def refuse(self, invocation_id: str, answer: StoredAnswer) -> StoredAnswer | None:
         return await self._keep(invocation_id, answer, _UNANSWERED_AND_UNSHARED)
@@ -110,32 +110,32 @@ class InvocationRecords:
     async def _take_key(self, invocation: Invocation) -> str:
         """Return the id under the caller's key: that of this invocation, or of an earlier one."""
         try:
-            await self._table.put(key_item(invocation), IfAbsent(), synced=False)  # the put after this one is synced
+            await self._table.put(_key_item(invocation), IfAbsent(), synced=False)  # the put after this one is synced
         except ConditionFailed as refused:
             return str((refused.old[0] or {})["id"])
         return invocation.id
 
     async def _put(self, invocation: Invocation) -> Invocation:
         try:
-            await self._table.put(invocation_item(invocation), IfAbsent())
+            await self._table.put(_invocation_item(invocation), IfAbsent())
         except ConditionFailed as refused:
-            return to_invocation(refused.old[0] or {})
+            return _to_invocation(refused.old[0] or {})
         return invocation
 
 
-def key_item(invocation: Invocation) -> Item:
+def _key_item(invocation: Invocation) -> Item:
     key = caller_key(invocation.tenant, invocation.key)
     return {**key, "id": invocation.id, EXPIRY: ceil(_expires_at(invocation))}
 
 
-def invocation_item(invocation: Invocation) -> Item:
+def _invocation_item(invocation: Invocation) -> Item:
     """Return the item of a new invocation. `answer` and `shared` come later."""
     fields = {name: value for name, value in asdict(invocation).items() if name not in ("answer", "shared")}
     expiry = ceil(_expires_at(invocation))
     return {**invocation_key(invocation.id), **fields, "endpoint": invocation.endpoint.value, EXPIRY: expiry}
 
 
-def to_invocation(record: Mapping[str, Any]) -> Invocation:
+def _to_invocation(record: Mapping[str, Any]) -> Invocation:
     answer = record.get("answer")
     return Invocation(
         id=record["id"],

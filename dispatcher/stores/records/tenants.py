@@ -40,7 +40,7 @@ from dispatcher.stores.table import (
     PutItem,
 )
 
-DELETES_MAX = 49
+_DELETES_MAX = 49
 """The most keys in one transaction. A key has two items, an audit record is one, and a transaction has at most 100."""
 
 
@@ -100,8 +100,8 @@ class TenantRecords:
         The audit record is written with the last step. A deletion that breaks off before it can be repeated.
         """
         prefixes = [key.prefix for key in await self._all_keys_of(identity)]
-        for start in range(0, len(prefixes), DELETES_MAX):
-            chosen = prefixes[start : start + DELETES_MAX]
+        for start in range(0, len(prefixes), _DELETES_MAX):
+            chosen = prefixes[start : start + _DELETES_MAX]
             await self._delete([key for prefix in chosen for key in (key_key(prefix), own_key_key(identity, prefix))])
         name = name_of(identity)
         claim = [name_key(name)] if has_id(identity) and await self._claim(name) == identity else []
@@ -195,7 +195,7 @@ def to_key(record: Mapping[str, Any]) -> KeyRecord:
     )
 
 
-def audit_item(audit: AuditRecord) -> Item:
+def _audit_item(audit: AuditRecord) -> Item:
     """Return the item. Items sort in the order of their times, to the millisecond, and then of their ids.
 
     `before` and `after` are JSON: their fields may be any that a tenant ever had.
@@ -206,7 +206,7 @@ def audit_item(audit: AuditRecord) -> Item:
 
 def _audit_puts(audit: AuditRecord | None) -> list[PutItem]:
     """Return the part of a transaction that writes the record. A repetition writes the same item again."""
-    return [] if audit is None else [PutItem(audit_item(audit))]
+    return [] if audit is None else [PutItem(_audit_item(audit))]
 
 
 def _audit_record(record: Mapping[str, Any]) -> AuditRecord:

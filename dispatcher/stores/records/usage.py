@@ -32,7 +32,7 @@ class UsageRecords:
 
     async def put_usage(self, shard: str, rows: Sequence[UsageRow]) -> None:
         named, expiry = checked_shard(shard), int(self._table.clock.now() + USAGE_KEEP_S)
-        puts = [PutItem(usage_item(named, row, expiry), _IF_NEWER) for row in rows]
+        puts = [PutItem(_usage_item(named, row, expiry), _IF_NEWER) for row in rows]
         await self._table.put_each(puts, synced=False)
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[str, UsageRow]]:
@@ -46,13 +46,13 @@ class UsageRecords:
 
     async def put_tenant_rows(self, shard: str, rows: Sequence[TenantRow]) -> None:
         named = checked_shard(shard)
-        await self._table.put_each([PutItem(state_item(named, row), _IF_NEWER) for row in rows], synced=False)
+        await self._table.put_each([PutItem(_state_item(named, row), _IF_NEWER) for row in rows], synced=False)
 
     async def tenant_rows(self, shard: str) -> Sequence[TenantRow]:
         return [_tenant_row(item) for item in await self._table.range(state_partition(shard))]
 
 
-def usage_item(shard: str, row: UsageRow, expiry: int) -> Item:
+def _usage_item(shard: str, row: UsageRow, expiry: int) -> Item:
     return {**usage_key(row.tenant, row.hour, shard, row.app), **asdict(row), "shard": shard, EXPIRY: expiry}
 
 
@@ -70,7 +70,7 @@ def _usage_row(item: Mapping[str, Any]) -> UsageRow:
     )
 
 
-def state_item(shard: str, row: TenantRow) -> Item:
+def _state_item(shard: str, row: TenantRow) -> Item:
     fields = {**asdict(row), "clocks": list(row.clocks)}
     return {**tenant_row_key(shard, row.tenant), **fields, EXPIRY: int(row.at + TENANT_ROW_KEEP_S)}
 

@@ -35,7 +35,7 @@ class SqliteStore(RecordStore):
         await self._database.close()
 
 
-ENTRIES_CUT_AT_ONCE = 500
+_ENTRIES_CUT_AT_ONCE = 500
 """The entries that one transaction deletes. This takes some milliseconds."""
 
 
@@ -92,7 +92,7 @@ class SqliteLog:
 
         The deletion ends at the first rows that are too young. Otherwise every cut would read the entries of a day.
         """
-        for table, key, at_once in (("log", "shard, position", ENTRIES_CUT_AT_ONCE), ("snapshots", "rowid", 1)):
+        for table, key, at_once in (("log", "shard, position", _ENTRIES_CUT_AT_ONCE), ("snapshots", "rowid", 1)):
             lowest = f"SELECT {key} FROM {table} WHERE shard = ? AND position < ? ORDER BY position LIMIT {at_once}"  # noqa: S608
             delete = f"DELETE FROM {table} WHERE ({key}) IN ({lowest}) AND written_at <= ?"  # noqa: S608
             while await self._delete(delete, position) == at_once:

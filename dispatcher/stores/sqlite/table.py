@@ -30,7 +30,7 @@ from dispatcher.stores.table import (
     without_none,
 )
 
-FORGOTTEN_AT_ONCE_MAX = 20
+_FORGOTTEN_AT_ONCE_MAX = 20
 """Each put deletes at most this many expired items, and a put of many as many more. That is more than it adds."""
 _LIVE = "SELECT pk, sk, expires_at, attributes FROM items WHERE (expires_at IS NULL OR expires_at > ?)"
 _BYTES = "base64"
@@ -70,7 +70,7 @@ class SqliteTable:
         now = self._clock.now()
 
         def apply(connection: sqlite3.Connection) -> Item | None:
-            _forget(connection, now, FORGOTTEN_AT_ONCE_MAX)
+            _forget(connection, now, _FORGOTTEN_AT_ONCE_MAX)
             return _write(connection, [PutItem(item, condition)], now)[0]
 
         return await self._database.write(apply, synced=synced)
@@ -79,7 +79,7 @@ class SqliteTable:
         now = self._clock.now()
 
         def apply(connection: sqlite3.Connection) -> None:
-            _forget(connection, now, FORGOTTEN_AT_ONCE_MAX + len(puts))
+            _forget(connection, now, _FORGOTTEN_AT_ONCE_MAX + len(puts))
             for each in puts:
                 try:
                     _write(connection, [each], now)

@@ -21,11 +21,11 @@ from functions.http_api.operator.html import STYLE, Child, element, table, writt
 PATH = "/operator"
 HERE = "operator"
 """The page's address, relative to itself: API Gateway has its stage before the path, which no front knows."""
-LOGIN, LOGOUT = "login", "logout"
-LOGIN_PATH, LOGOUT_PATH = f"{PATH}/{LOGIN}", f"{PATH}/{LOGOUT}"
-REFRESH_S = 10
-DASH = "–"
-BAR, GAP, HEIGHT = 8, 2, 28
+LOGIN, _LOGOUT = "login", "logout"
+LOGIN_PATH, LOGOUT_PATH = f"{PATH}/{LOGIN}", f"{PATH}/{_LOGOUT}"
+_REFRESH_S = 10
+_DASH = "–"
+_BAR, _GAP, _HEIGHT = 8, 2, 28
 """The size of a chart, in pixels."""
 GROUPS_MAX = 20
 """The page shows so many groups of the plan: those that are due first."""
@@ -65,7 +65,7 @@ class View:
 
 
 def operator_page(picture: ConsolePicture, view: View) -> bytes:
-    """Return the page. If the view refreshes, the browser loads it again after REFRESH_S."""
+    """Return the page. If the view refreshes, the browser loads it again after _REFRESH_S."""
     main = element(
         "main",
         *map(_problem, picture.problems),
@@ -94,7 +94,7 @@ def login_page(problem: str = "", action: str = f"{HERE}/{LOGIN}") -> bytes:
 
 
 def _document(title: str, *parts: Child, refreshes: bool) -> bytes:
-    refresh = [element("meta", http_equiv="refresh", content=str(REFRESH_S))] if refreshes else []
+    refresh = [element("meta", http_equiv="refresh", content=str(_REFRESH_S))] if refreshes else []
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -109,11 +109,11 @@ def _document(title: str, *parts: Child, refreshes: bool) -> bytes:
 
 def _header(picture: ConsolePicture, view: View) -> Element:
     at = datetime.fromtimestamp(picture.gate.now, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    said = f"{at}, again every {REFRESH_S} s" if view.refreshes else f"{at}, not refreshed"
+    said = f"{at}, again every {_REFRESH_S} s" if view.refreshes else f"{at}, not refreshed"
     fields = replace(view, refreshes=not view.refreshes).fields(without="")
     button = element("button", "Stop" if view.refreshes else "Refresh")
     switch = element("form", *fields, button, method="get", action=HERE)
-    logout = element("form", element("button", "Log out"), method="post", action=f"{HERE}/{LOGOUT}")
+    logout = element("form", element("button", "Log out"), method="post", action=f"{HERE}/{_LOGOUT}")
     return element(
         "header", element("h1", f"headgate: {picture.pool}"), *view.links(), element("span", said), switch, logout
     )
@@ -203,12 +203,12 @@ def _plan(gate: Picture) -> Element:
     old = "" if plan.is_fresh else ", too old to be used"
     said = f"Made {max(0.0, gate.now - plan.made_at):,.0f} s ago{old}. {plan.late_requests:,} requests will be late."
     orders = [
-        (each.worker, each.model, each.planned or DASH, each.ordered or DASH, " ".join(map(str, each.order)) or DASH)
+        (each.worker, each.model, each.planned or _DASH, each.ordered or _DASH, " ".join(map(str, each.order)) or _DASH)
         for each in gate.workers
     ]
     numbered = sorted(enumerate(plan.groups), key=lambda pair: pair[1].due_at)
     groups = [
-        (str(number), each.tenant or "(others)", each.model or DASH, each.slo_class, f"{each.requests:,}",
+        (str(number), each.tenant or "(others)", each.model or _DASH, each.slo_class, f"{each.requests:,}",
          f"{each.due_at - gate.now:,.0f} s", _late(each))
         for number, each in numbered[:GROUPS_MAX]
     ]  # fmt: skip
@@ -250,10 +250,10 @@ def _counts_sentence(picture: ConsolePicture) -> str:
 
 def _tenant(line: TenantLine) -> Sequence[Child]:
     chart = _chart(line.name, line.hours, line.rate_per_s, "guarantee")
-    tier = line.tier or DASH
-    guarantee: Child = DASH if not line.rate_per_s else f"{line.rate_per_s:,.0f}"
+    tier = line.tier or _DASH
+    guarantee: Child = _DASH if not line.rate_per_s else f"{line.rate_per_s:,.0f}"
     if line.active is None:
-        return line.name, tier, "0", "0", "0", "0%", guarantee, chart, DASH, DASH
+        return line.name, tier, "0", "0", "0", "0%", guarantee, chart, _DASH, _DASH
     row, recent = line.active.row, line.active.recent
     if line.active.is_below_guarantee:
         guarantee = _bad(f"{guarantee}, below it")
@@ -265,7 +265,7 @@ def _tenant(line: TenantLine) -> Sequence[Child]:
 
 
 def _worker(worker: WorkerPicture) -> Sequence[Child]:
-    capacity = f"{worker.service_per_s:,.0f}" if worker.service_per_s else DASH
+    capacity = f"{worker.service_per_s:,.0f}" if worker.service_per_s else _DASH
     state: Child = worker.state if worker.state == "serving" else _bad(worker.state)
     return worker.worker, state, worker.model, worker.url, f"{worker.running} of {worker.slots}", capacity
 
@@ -283,24 +283,24 @@ def _chart(name: str, hours: TenantHours, level_per_s: float | None, level_name:
     by_hour, level = hours.by_hour, (level_per_s or 0.0) * 3600
     top = max([level, *by_hour]) or 1.0
     bars = [_bar(number, value / top, is_last=number == len(by_hour) - 1) for number, value in enumerate(by_hour)]
-    width = len(by_hour) * (BAR + GAP)
+    width = len(by_hour) * (_BAR + _GAP)
     line = [_line(width, level / top)] if level else []
     text = f"{name}, service units by hour: {', '.join(f'{value:,.0f}' for value in by_hour)}"
     if level:
         text += f"; {level_name}: {level:,.0f} an hour"
-    size = {"viewBox": f"0 0 {width} {HEIGHT}", "width": str(width), "height": str(HEIGHT)}
+    size = {"viewBox": f"0 0 {width} {_HEIGHT}", "width": str(width), "height": str(_HEIGHT)}
     return element("svg", element("title", text), *bars, *line, role="img", class_="hours", **size)
 
 
 def _bar(number: int, part: float, *, is_last: bool) -> Element:
-    height = part * (HEIGHT - 2)
-    place = {"x": f"{number * (BAR + GAP)}", "y": f"{HEIGHT - height:.1f}"}
+    height = part * (_HEIGHT - 2)
+    place = {"x": f"{number * (_BAR + _GAP)}", "y": f"{_HEIGHT - height:.1f}"}
     kind = "bar now" if is_last else "bar"
-    return element("rect", **place, width=str(BAR), height=f"{height:.1f}", class_=kind)
+    return element("rect", **place, width=str(_BAR), height=f"{height:.1f}", class_=kind)
 
 
 def _line(width: int, part: float) -> Element:
-    y = f"{HEIGHT - part * (HEIGHT - 2):.1f}"
+    y = f"{_HEIGHT - part * (_HEIGHT - 2):.1f}"
     return element("line", x1="0", x2=str(width), y1=y, y2=y, class_="level")
 
 
@@ -309,16 +309,16 @@ def _bad(text: str) -> Element:
 
 
 def _names(names: Sequence[str]) -> str:
-    return ", ".join(names) or DASH
+    return ", ".join(names) or _DASH
 
 
 def _late(group: GroupPlan) -> Child:
-    return _bad(f"{group.late_s:,.0f} s") if group.is_late else DASH
+    return _bad(f"{group.late_s:,.0f} s") if group.is_late else _DASH
 
 
 def _seconds(seconds: float | None) -> str:
-    return DASH if seconds is None else f"{max(0.0, seconds):,.0f} s"
+    return _DASH if seconds is None else f"{max(0.0, seconds):,.0f} s"
 
 
 def _pair(p50: float | None, p99: float | None) -> str:
-    return DASH if p50 is None or p99 is None else f"{p50:.2f} / {p99:.2f} s"
+    return _DASH if p50 is None or p99 is None else f"{p50:.2f} / {p99:.2f} s"

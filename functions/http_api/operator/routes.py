@@ -33,9 +33,9 @@ from functions.observability import logger
 
 COOKIE = "headgate-operator"
 LIVES_S = 12 * 3600
-TOKEN_CHARS_MAX = 200
-FORM_BYTES_MAX = 4_096
-FIND_CHARS_MAX = 64
+_TOKEN_CHARS_MAX = 200
+_FORM_BYTES_MAX = 4_096
+_FIND_CHARS_MAX = 64
 _BACK = f"../{HERE}"
 """The page's address, relative to the login and the logout. The cookie has no path. So it belongs to the folder of the
 login and the logout, which is the page."""
@@ -57,13 +57,13 @@ def _view(request: Request, access: OperatorAccess) -> View:
     """Return what the query asks for. A pool that does not exist is the first one."""
     query, pools = request.query_params, tuple(access.consoles)
     pool = query["pool"] if query.get("pool") in pools else pools[0]
-    find = query.get("find", "").strip()[:FIND_CHARS_MAX]
+    find = query.get("find", "").strip()[:_FIND_CHARS_MAX]
     return View(pool, pools, find, refreshes=query.get("refresh") != "off")
 
 
 async def _login(request: Request) -> Response:
     access, context = _access(request), context_of(request)
-    body = await read_body(request, context.limit_settings.body_s, FORM_BYTES_MAX)
+    body = await read_body(request, context.limit_settings.body_s, _FORM_BYTES_MAX)
     (given, *_) = parse_qs(body.decode("utf-8", "replace")).get("token", [""])
     if not is_token(access.token, given.strip()):
         logger.warning("a wrong operator's token was sent")
@@ -112,7 +112,7 @@ def _is_https(request: Request) -> bool:
 
 def is_token(token: bytes, given: str) -> bool:
     """Return whether `given` is the token. The time that it takes does not depend on where they differ."""
-    if not 0 < len(given) <= TOKEN_CHARS_MAX:
+    if not 0 < len(given) <= _TOKEN_CHARS_MAX:
         return False
     return hmac.compare_digest(_digest(given.encode("utf-8", "replace")), _digest(token))
 

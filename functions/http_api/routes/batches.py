@@ -28,17 +28,17 @@ from dispatcher.strict_json import parse_object
 from functions.http_api.callers import context_of, owner_of
 from functions.http_api.connections import check_encoding, read_body
 
-FILES_PATH = "/v1/files"
-FILES_MAX = 10_000
+_FILES_PATH = "/v1/files"
+_FILES_MAX = 10_000
 FILE_PARAMETERS = {
     "purpose": f"Only files with this purpose: {INPUT} or {OUTPUT}.",
     "after": "The id of the last file of the page before.",
-    "limit": f"The most files of a page, at most {FILES_MAX}. Default: {FILES_MAX}.",
+    "limit": f"The most files of a page, at most {_FILES_MAX}. Default: {_FILES_MAX}.",
     "order": "desc (the newest first, the default) or asc.",
 }
 
 
-async def create_file(request: Request) -> Response:
+async def _create_file(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     file_store(context)
     with context.limits.upload(tenant.identity):
@@ -53,22 +53,22 @@ async def _store_upload(request: Request, context: Context, tenant: Tenant) -> F
         return await upload(context, tenant.identity, form.filename, form.parts())
 
 
-async def list_files(request: Request) -> Response:
+async def _list_files(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     file_store(context)
     query = request.query_params
-    check_query(query, FILE_PARAMETERS)
+    _check_query(query, FILE_PARAMETERS)
     purpose = query.get("purpose")
     found = [each for each in await in_time(context.store.files(tenant.identity)) if purpose in (None, each.purpose)]
-    return JSONResponse(page(found, query, usual=FILES_MAX, most=FILES_MAX))
+    return JSONResponse(page(found, query, usual=_FILES_MAX, most=_FILES_MAX))
 
 
-async def get_file(request: Request) -> Response:
+async def _get_file(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     return JSONResponse((await file_of(context, tenant.identity, request.path_params["id"])).body())
 
 
-async def get_content(request: Request) -> Response:
+async def _get_content(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     record = await file_of(context, tenant.identity, request.path_params["id"])
     content = file_store(context).read(record.blob)
@@ -76,75 +76,75 @@ async def get_content(request: Request) -> Response:
     return StreamingResponse(content, media_type="application/octet-stream", headers=headers)
 
 
-async def remove_file(request: Request) -> Response:
+async def _remove_file(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     name = request.path_params["id"]
     await delete(context, tenant.identity, name)
     return JSONResponse({"id": name, "object": "file", "deleted": True})
 
 
-def check_query(query: Mapping[str, str], known: Mapping[str, str]) -> None:
+def _check_query(query: Mapping[str, str], known: Mapping[str, str]) -> None:
     for name in query:
         if name not in known:
             raise InvalidRequest(f"Unknown parameter: `{name[:100]}`.", name[:100], "unknown_parameter")
 
 
 FILE_ROUTES = [
-    Route(FILES_PATH, create_file, methods=["POST"]),
-    Route(FILES_PATH, list_files, methods=["GET"]),
-    Route(f"{FILES_PATH}/{{id}}", get_file, methods=["GET"]),
-    Route(f"{FILES_PATH}/{{id}}", remove_file, methods=["DELETE"]),
-    Route(f"{FILES_PATH}/{{id}}/content", get_content, methods=["GET"]),
+    Route(_FILES_PATH, _create_file, methods=["POST"]),
+    Route(_FILES_PATH, _list_files, methods=["GET"]),
+    Route(f"{_FILES_PATH}/{{id}}", _get_file, methods=["GET"]),
+    Route(f"{_FILES_PATH}/{{id}}", _remove_file, methods=["DELETE"]),
+    Route(f"{_FILES_PATH}/{{id}}/content", _get_content, methods=["GET"]),
 ]
 
 
-BATCHES_PATH = "/v1/batches"
-BATCHES_USUAL, BATCHES_MAX = 20, 100
+_BATCHES_PATH = "/v1/batches"
+_BATCHES_USUAL, _BATCHES_MAX = 20, 100
 BATCH_PARAMETERS = {
     "after": "The id of the last batch of the page before.",
-    "limit": f"The most batches of a page, at most {BATCHES_MAX}. Default: {BATCHES_USUAL}.",
+    "limit": f"The most batches of a page, at most {_BATCHES_MAX}. Default: {_BATCHES_USUAL}.",
 }
 
 
-async def create_batch(request: Request) -> Response:
+async def _create_batch(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     body = parse_object(await read_body(request, context.limit_settings.body_s))
     return JSONResponse((await create(context, tenant, body)).body())
 
 
-async def list_batches(request: Request) -> Response:
+async def _list_batches(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     file_store(context)
-    check_query(request.query_params, BATCH_PARAMETERS)
+    _check_query(request.query_params, BATCH_PARAMETERS)
     batches = await in_time(context.store.batches(tenant.identity))
-    return JSONResponse(page(batches, request.query_params, usual=BATCHES_USUAL, most=BATCHES_MAX))
+    return JSONResponse(page(batches, request.query_params, usual=_BATCHES_USUAL, most=_BATCHES_MAX))
 
 
-async def get_batch(request: Request) -> Response:
+async def _get_batch(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     return JSONResponse((await batch_of(context, tenant.identity, request.path_params["id"])).body())
 
 
-async def cancel_batch(request: Request) -> Response:
+async def _cancel_batch(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     return JSONResponse((await cancel(context, tenant.identity, request.path_params["id"])).body())
 
 
 BATCH_ROUTES = [
-    Route(BATCHES_PATH, create_batch, methods=["POST"]),
-    Route(BATCHES_PATH, list_batches, methods=["GET"]),
-    Route(f"{BATCHES_PATH}/{{id}}", get_batch, methods=["GET"]),
-    Route(f"{BATCHES_PATH}/{{id}}/cancel", cancel_batch, methods=["POST"]),
+    Route(_BATCHES_PATH, _create_batch, methods=["POST"]),
+    Route(_BATCHES_PATH, _list_batches, methods=["GET"]),
+    Route(f"{_BATCHES_PATH}/{{id}}", _get_batch, methods=["GET"]),
+    Route(f"{_BATCHES_PATH}/{{id}}/cancel", _cancel_batch, methods=["POST"]),
 ]
 
 
-UPLOAD_S = 600.0
+_UPLOAD_S = 600.0
 """The longest time for a file to arrive."""
 FORM_BYTES = 64 * 1024
 """What a form may have beside its file."""
-FIELDS_MAX = 8
-READ_BYTES = 256 * 1024
-FILENAME_CHARS_MAX = 255
+_FIELDS_MAX = 8
+_READ_BYTES = 256 * 1024
+_FILENAME_CHARS_MAX = 255
 
 
 class Upload(NamedTuple):
@@ -153,7 +153,7 @@ class Upload(NamedTuple):
     file: UploadFile
 
     async def parts(self) -> AsyncIterator[bytes]:
-        while data := await self.file.read(READ_BYTES):
+        while data := await self.file.read(_READ_BYTES):
             yield data
 
 
@@ -164,15 +164,15 @@ async def uploaded(request: Request, bytes_max: int) -> AsyncGenerator[Upload, N
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise InvalidRequest("Send a multipart form with `file` and `purpose`.", "file")
     parser = MultiPartParser(
-        request.headers, _read_body(request, bytes_max), max_files=1, max_fields=FIELDS_MAX, max_part_size=FORM_BYTES
+        request.headers, _read_body(request, bytes_max), max_files=1, max_fields=_FIELDS_MAX, max_part_size=FORM_BYTES
     )
     try:
-        async with asyncio.timeout(UPLOAD_S):
+        async with asyncio.timeout(_UPLOAD_S):
             form = await parser.parse()
     except MultiPartException as error:
         raise InvalidRequest(f"The form cannot be read: {error.message}", "file", "invalid_form") from None
     except TimeoutError:
-        raise SlowRequest(UPLOAD_S) from None
+        raise SlowRequest(_UPLOAD_S) from None
     try:
         yield _upload_of(form.multi_items())
     finally:
@@ -191,7 +191,7 @@ def _upload_of(items: list[tuple[str, UploadFile | str]]) -> Upload:
         raise InvalidRequest("`file` is missing: send it as a file of the form.", "file", "missing_required_parameter")
     if not isinstance(purpose, str):
         raise InvalidRequest("`purpose` is missing: send batch.", "purpose", "missing_required_parameter")
-    return Upload((file.filename or "")[-FILENAME_CHARS_MAX:], purpose, file)
+    return Upload((file.filename or "")[-_FILENAME_CHARS_MAX:], purpose, file)
 
 
 async def _read_body(request: Request, bytes_max: int) -> AsyncGenerator[bytes, None]:

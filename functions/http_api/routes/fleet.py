@@ -67,7 +67,7 @@ def _model(name: str, workers: Sequence[WorkerSet]) -> dict[str, Any]:
     return {**fields, **context, "capabilities": capabilities}
 
 
-FRESH_S = 1.0
+_FRESH_S = 1.0
 """The fleet is read at most once in this time, however often /ready is called."""
 PATIENCE_S = 2.0
 """If the fleet cannot be read in this time, the gate is not ready. (While no process leads, a read takes longer.)"""
@@ -80,7 +80,7 @@ async def health(_: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Answer 200 if the log of a pool can be read and the pool has a worker that serves or swaps its model; otherwise
     503, with what is missing. The answer names every pool, with its workers by state."""
-    pools = await context_of(request).pools.workers(FRESH_S, PATIENCE_S)
+    pools = await context_of(request).pools.workers(_FRESH_S, PATIENCE_S)
     if all(workers is None for workers in pools.values()):
         return _not_ready({"table": "unavailable"}, "The gate's table cannot be read.")
     found = {"table": "ok", "pools": {name: _pool(workers) for name, workers in pools.items()}}

@@ -146,7 +146,7 @@ class Observed:
 
 HEADERS_AFTER_S = 10.0
 """A stream's headers wait this long for the first token, so that an earlier failure has its own HTTP status."""
-KEEPALIVE_S = 15.0
+_KEEPALIVE_S = 15.0
 
 T = TypeVar("T")
 
@@ -249,7 +249,7 @@ async def _stream(
                 observed.note(item)
                 for chunk in await form.write(item):
                     yield chunk
-            item = first.pop(0) if first else await accepted.following.next_event(KEEPALIVE_S)
+            item = first.pop(0) if first else await accepted.following.next_event(_KEEPALIVE_S)
         observed.end("done")
         for chunk in form.end():
             yield chunk

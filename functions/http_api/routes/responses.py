@@ -69,7 +69,7 @@ class ResponseForm:
         return self._events.opening()
 
 
-async def create_response(request: Request) -> Response:
+async def _create_response(request: Request) -> Response:
     context, tenant = context_of(request), await tenant_of(request)
     key, body = await read_request(request, tenant)
     turn = await read_turn(context, tenant.identity, parse_object(body))
@@ -83,21 +83,21 @@ async def create_response(request: Request) -> Response:
         return await complete(request, tenant, turn.chat, key, form)
 
 
-async def get_response(request: Request) -> Response:
+async def _get_response(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     _check_query(request.query_params, "include", "include[]", "include_obfuscation")
     record = await read_response(context, tenant.identity, request.path_params["id"])
     return JSONResponse(record.response)
 
 
-async def remove_response(request: Request) -> Response:
+async def _remove_response(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     name = request.path_params["id"]
     await delete_response(context, tenant.identity, name)
     return JSONResponse({"id": name, "object": "response", "deleted": True})
 
 
-async def cancel_response(request: Request) -> Response:
+async def _cancel_response(request: Request) -> Response:
     """Refuse to cancel: only a response in the background could be cancelled, and headgate makes none."""
     context, tenant = context_of(request), await owner_of(request)
     await read_response(context, tenant.identity, request.path_params["id"])
@@ -107,18 +107,18 @@ async def cancel_response(request: Request) -> Response:
     raise InvalidRequest(message, "id", "not_in_background")
 
 
-async def list_input_items(request: Request) -> Response:
+async def _list_input_items(request: Request) -> Response:
     context, tenant = context_of(request), await owner_of(request)
     record = await read_response(context, tenant.identity, request.path_params["id"])
     return JSONResponse(page_of(record.items, request.query_params))
 
 
 ROUTES = [
-    Route(PATH, create_response, methods=["POST"]),
-    Route(f"{PATH}/{{id}}", get_response, methods=["GET"]),
-    Route(f"{PATH}/{{id}}", remove_response, methods=["DELETE"]),
-    Route(f"{PATH}/{{id}}/cancel", cancel_response, methods=["POST"]),
-    Route(f"{PATH}/{{id}}/input_items", list_input_items, methods=["GET"]),
+    Route(PATH, _create_response, methods=["POST"]),
+    Route(f"{PATH}/{{id}}", _get_response, methods=["GET"]),
+    Route(f"{PATH}/{{id}}", _remove_response, methods=["DELETE"]),
+    Route(f"{PATH}/{{id}}/cancel", _cancel_response, methods=["POST"]),
+    Route(f"{PATH}/{{id}}/input_items", _list_input_items, methods=["GET"]),
 ]
 
 

@@ -12,14 +12,14 @@ from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.operations.context import Context
 from dispatcher.operations.usage import usage_of
 
-HOURS_DEFAULT = 24
-DAYS_MAX = 31
-HOURS_MAX = 24 * DAYS_MAX
+_HOURS_DEFAULT = 24
+_DAYS_MAX = 31
+_HOURS_MAX = 24 * _DAYS_MAX
 PARAMETERS = {
     "from": "The first hour: a time in Unix seconds or ISO 8601, UTC if it has no zone. Default: 24 hours before `to`.",
-    "to": f"The end, in the same form; at most {DAYS_MAX} days after `from`. Default: the end of this hour.",
+    "to": f"The end, in the same form; at most {_DAYS_MAX} days after `from`. Default: the end of this hour.",
 }
-TIME_MAX = 253_402_300_800 - HOUR_S
+_TIME_MAX = 253_402_300_800 - HOUR_S
 """One hour before the year 10000 in Unix seconds: the year in which an hour ends must have four digits."""
 
 
@@ -46,12 +46,12 @@ def _hours(query: Mapping[str, str], now: float) -> tuple[int, int]:
         if name not in PARAMETERS:
             raise InvalidRequest(f"Unknown parameter: `{name[:100]}`.", name[:100], "unknown_parameter")
     until = _seconds(query["to"], "to") if "to" in query else (now // HOUR_S + 1) * HOUR_S
-    since = _seconds(query["from"], "from") if "from" in query else max(0.0, until - HOURS_DEFAULT * HOUR_S)
+    since = _seconds(query["from"], "from") if "from" in query else max(0.0, until - _HOURS_DEFAULT * HOUR_S)
     first, last = int(since // HOUR_S), math.ceil(until / HOUR_S) - 1
     if first > last:
         raise InvalidRequest("`from` must be before `to`.", "from")
-    if last - first >= HOURS_MAX:
-        raise InvalidRequest(f"`from` is at most {DAYS_MAX} days before `to`.", "from")
+    if last - first >= _HOURS_MAX:
+        raise InvalidRequest(f"`from` is at most {_DAYS_MAX} days before `to`.", "from")
     return first, last
 
 
@@ -61,7 +61,7 @@ def _seconds(text: str, param: str) -> float:
         seconds = float(text) if text.isascii() and text.isdecimal() else _of_iso(text)
     except (ValueError, OverflowError):
         raise InvalidRequest(f"`{param}` is a time in Unix seconds or ISO 8601.", param) from None
-    if not 0 <= seconds < TIME_MAX:
+    if not 0 <= seconds < _TIME_MAX:
         raise InvalidRequest(f"`{param}` is a time between the years 1970 and 9999.", param)
     return seconds
 

@@ -120,7 +120,7 @@ def _number(exact: Fraction) -> int | float:
 
 _DEPTH_MAX = 32
 """Nested values of an instance at most."""
-IMPLIED = {
+_IMPLIED = {
     "object": {"properties", "required", "additionalProperties", "patternProperties", "minProperties", "propertyNames"},
     "array": {"items", "prefixItems", "minItems", "contains", "uniqueItems"},
     "string": {"minLength", "maxLength", "pattern", "format"},
@@ -313,7 +313,7 @@ def _types(parts: _Schemas) -> list[str]:
     names = [name for name in TYPES if all(_allows(types, name) for types in allowed)]
     keywords = set().union(*parts) if parts else set()
     if not any("type" in part for part in parts):
-        names.sort(key=lambda name: not (IMPLIED.get(name, set()) & keywords))
+        names.sort(key=lambda name: not (_IMPLIED.get(name, set()) & keywords))
     return names
 
 

@@ -133,24 +133,24 @@ class PatternPart:
         return self.node.example(missing) if missing > 0 else shortest
 
 
-def shortest_length(node: Node) -> int:
+def _shortest_length(node: Node) -> int:
     """Return the length of the shortest match, without building it."""
     if isinstance(node, Chars):
         return 1
     if isinstance(node, Concatenation):
-        return sum(shortest_length(part) for part in node.parts)
+        return sum(_shortest_length(part) for part in node.parts)
     if isinstance(node, Alternatives):
-        return max(shortest_length(option) for option in node.options)
-    return max(1, shortest_length(node.body)) * node.least if isinstance(node, Repeat) else 0
+        return max(_shortest_length(option) for option in node.options)
+    return max(1, _shortest_length(node.body)) * node.least if isinstance(node, Repeat) else 0
 
 
-REPEATS_MAX = 1_000
+_REPEATS_MAX = 1_000
 _PATTERN_CHARS_MAX = 1_000
-GROUPS_DEEP_MAX = 30
+_GROUPS_DEEP_MAX = 30
 _TOP = 0x10FFFF
 
 
-def complement(ranges: _Ranges) -> _Ranges:
+def _complement(ranges: _Ranges) -> _Ranges:
     found, begin = [], 0
     for low, high in sorted(ranges):
         if low > begin:
@@ -163,10 +163,10 @@ _DIGITS: _Ranges = ((48, 57),)
 _WORD: _Ranges = ((97, 122), (65, 90), *_DIGITS, (95, 95))
 _SPACE: _Ranges = ((32, 32), (9, 13))
 _CLASSES = {"d": _DIGITS, "w": _WORD, "s": _SPACE} | {
-    name: complement(ranges) for name, ranges in (("D", _DIGITS), ("W", _WORD), ("S", _SPACE))
+    name: _complement(ranges) for name, ranges in (("D", _DIGITS), ("W", _WORD), ("S", _SPACE))
 }
-ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
-ANY = complement(((10, 10), (13, 13)))
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
+ANY = _complement(((10, 10), (13, 13)))
 
 
 def parse_pattern(text: str) -> PatternPart:
@@ -179,8 +179,8 @@ def parse_pattern(text: str) -> PatternPart:
         raise ValueError("it has half of a surrogate pair")
     if parser.at < len(text):
         raise ValueError(f"an unexpected {text[parser.at]!r}")
-    if shortest_length(node) > REPEATS_MAX:
-        raise ValueError(f"its shortest match has more than {REPEATS_MAX} characters")
+    if _shortest_length(node) > _REPEATS_MAX:
+        raise ValueError(f"its shortest match has more than {_REPEATS_MAX} characters")
     return PatternPart(node)
 
 
@@ -190,7 +190,7 @@ class _Parser:
     at: int = 0
 
     def either(self, depth: int) -> Node:
-        if depth > GROUPS_DEEP_MAX:
+        if depth > _GROUPS_DEEP_MAX:
             raise ValueError("its groups are nested too deeply")
         options = [self._sequence(depth)]
         while self._take("|"):
@@ -244,8 +244,8 @@ class _Parser:
         if self._peek() and self._peek() in "*+?":
             raise ValueError("a repetition of a repetition")
         least, most = counts
-        if least > REPEATS_MAX or (most is not None and most < least):
-            raise ValueError(f"repetitions must be ordered, and at most {REPEATS_MAX}")
+        if least > _REPEATS_MAX or (most is not None and most < least):
+            raise ValueError(f"repetitions must be ordered, and at most {_REPEATS_MAX}")
         return Repeat(node, least, most)
 
     def _braces(self) -> tuple[int, int | None] | None:
@@ -268,7 +268,7 @@ class _Parser:
                     raise ValueError("a range without order")
                 low = ((low[0][0], high[0][0]),)
             ranges.extend(low)
-        found = complement(tuple(ranges)) if negated else tuple(ranges)
+        found = _complement(tuple(ranges)) if negated else tuple(ranges)
         if not found:
             raise ValueError("a class without a character")
         return found
@@ -285,9 +285,9 @@ class _Parser:
             digits = self.text[self.at : self.at + (2 if char == "x" else 4)]
             self.at += len(digits)
             return _one(chr(int(digits, 16)))
-        if char.isalnum() and char not in ESCAPES:
+        if char.isalnum() and char not in _ESCAPES:
             raise ValueError(f"the escape \\{char}")
-        return _one(ESCAPES.get(char, char))
+        return _one(_ESCAPES.get(char, char))
 
     def _peek(self) -> str:
         return self.text[self.at : self.at + 1]

@@ -2,7 +2,7 @@
 whatever a client wrote there, and the check of a value. Pure.
 
 It knows the keywords that instance.py can satisfy. `format` is an annotation, as the standard has it by default. A
-keyword in UNSUPPORTED would change which values are valid, so a schema that has it gets no instance.
+keyword in _UNSUPPORTED would change which values are valid, so a schema that has it gets no instance.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from gpu_worker.engines.minimal_json.patterns import PatternPart, parse_pattern
 
-WORK_MAX = 20_000
+_WORK_MAX = 20_000
 """Visits of schemas, places of a text under a pattern, and compared values, for one instance."""
 
 
@@ -34,7 +34,7 @@ class WorkExceeded(Unsatisfiable):
 
 @dataclass
 class Work:
-    left: int = WORK_MAX
+    left: int = _WORK_MAX
 
     def spend(self, units: int = 1) -> None:
         """Raises WorkExceeded."""
@@ -93,7 +93,7 @@ TYPES: Mapping[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
 }
 """The types from the smallest value to the largest."""
-NUMBER_MAX = 1e300
+_NUMBER_MAX = 1e300
 
 
 def _is_number(value: Any) -> bool:
@@ -140,9 +140,9 @@ def list_of(schema: Mapping[str, Any], keyword: str) -> list[Any]:
 
 def number_of(schema: Mapping[str, Any], keyword: str) -> int | float | None:
     found = schema.get(keyword)
-    if found is None or (_is_number(found) and abs(found) <= NUMBER_MAX):
+    if found is None or (_is_number(found) and abs(found) <= _NUMBER_MAX):
         return found
-    raise Unsatisfiable(f"`{keyword}` must be a number of at most {NUMBER_MAX}")
+    raise Unsatisfiable(f"`{keyword}` must be a number of at most {_NUMBER_MAX}")
 
 
 def fraction_of(number: float) -> Fraction:
@@ -181,7 +181,7 @@ def required_by(schema: Mapping[str, Any], present: Mapping[str, Any]) -> Iterat
         yield name
 
 
-UNSUPPORTED = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "dependencies"})
+_UNSUPPORTED = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "dependencies"})
 
 
 def is_valid(document: SchemaDocument, schema: Any, value: Any) -> bool:
@@ -191,7 +191,7 @@ def is_valid(document: SchemaDocument, schema: Any, value: Any) -> bool:
         return schema
     if not isinstance(schema, dict):
         raise Unsatisfiable("a schema must be an object or a boolean")
-    if found := UNSUPPORTED & schema.keys():
+    if found := _UNSUPPORTED & schema.keys():
         raise Unsatisfiable(f"`{min(found)}` is not supported")
     if not any(TYPES[name](value) for name in types_of(schema)):
         return False

@@ -145,7 +145,7 @@ def unit_vector(content: bytes, dimensions: int) -> list[float]:
 
 BYTES_PER_TOKEN = 4.0
 WORDS = ("the", "water", "is", "shared", "by", "turn", "and", "each", "field", "has", "what", "it", "is", "due")
-SENTENCES = 3
+_SENTENCES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def chat_answers(body: Mapping[str, Any], request_id: str, choices: int, *, is_o
         return [_tool_call(function, arguments, _call_id(request_id, choice)) for choice in range(choices)]
     if (schema := _answer_schema(body)) is not None:
         return [_text(_json_of(schema, "the schema of `response_format`"))] * choices
-    sentences = 1 if body["messages"][-1].get("role") == "tool" else SENTENCES if is_open else 0
+    sentences = 1 if body["messages"][-1].get("role") == "tool" else _SENTENCES if is_open else 0
     length = sentences * len(WORDS)
     return words(choices, 0 if body.get("ignore_eos") or body.get("min_tokens", 0) > length else length)
 

@@ -53,9 +53,9 @@ from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.scheduling_stats import scheduling_gauges
 
-PROMPTS_WHOLE = 1_000_000_000
+_PROMPTS_WHOLE = 1_000_000_000
 """Prompt tokens of a step: more than ever wait."""
-INSTANT = PagedProfile(16_384, batch_max=8, chunk_tokens=PROMPTS_WHOLE, reserve_outputs=True)
+INSTANT = PagedProfile(16_384, batch_max=8, chunk_tokens=_PROMPTS_WHOLE, reserve_outputs=True)
 """Steps take no time."""
 PROFILE = replace(
     INSTANT,

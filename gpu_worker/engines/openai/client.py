@@ -30,20 +30,20 @@ from gpu_worker.engines.openai.sse import WHOLE_BYTES_MAX, BodyReader, Nonsense,
 
 logger = logging.getLogger("headgate.engine")
 
-WRITE_S = 60.0
+_WRITE_S = 60.0
 IDLE_S = 4.0
 """Idle connections are closed after this time. uvicorn closes them after 5 s, and then a request could not be sent."""
 IDLE_CONNECTIONS_MAX = 64
-MODELS_BYTES_MAX = 1_000_000
-ERROR_BYTES_MAX = 65_536
+_MODELS_BYTES_MAX = 1_000_000
+_ERROR_BYTES_MAX = 65_536
 _EVENT_BYTES_MAX = 16_384
 """The most bytes of the events of one token, comments included. Twenty logprobs take about 3,000."""
-BODY_BYTES_MIN = 4_000_000
+_BODY_BYTES_MIN = 4_000_000
 RETRY_AFTER_MAX_S = 86_400.0
 _CLOSING_S = 2.0
 """The longest wait for the usage after the last choice, and for the end of the body."""
-NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout)
-BROKEN_OFF = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+_NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout)
+_BROKEN_OFF = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 
 
 class NotConnected(Exception):
@@ -60,7 +60,7 @@ class OpenAiClient:
             headers["authorization"] = f"Bearer {options.key}"
         self._http = httpx.AsyncClient(
             headers=headers,
-            timeout=httpx.Timeout(options.silence_s, connect=options.connect_s, write=WRITE_S, pool=None),
+            timeout=httpx.Timeout(options.silence_s, connect=options.connect_s, write=_WRITE_S, pool=None),
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=IDLE_CONNECTIONS_MAX, keepalive_expiry=IDLE_S
             ),
@@ -75,7 +75,7 @@ class OpenAiClient:
         request = self._http.build_request("GET", self._url("/models"), timeout=self.options.connect_s)
         async with self._response(request) as response:
             response.raise_for_status()
-            return parse_json(await _whole(response, MODELS_BYTES_MAX))
+            return parse_json(await _whole(response, _MODELS_BYTES_MAX))
 
     async def events(
         self, request: WorkOrder, server: ServerFacts, input_tokens: int
@@ -95,7 +95,7 @@ class OpenAiClient:
                 cuts = request.is_open and "max_tokens" not in body
                 async for event in self._read(request, response, counts, cuts=cuts):
                     yield event
-        except NOT_CONNECTED as error:
+        except _NOT_CONNECTED as error:
             raise NotConnected(type(error).__name__) from None
         except (httpx.HTTPError, httpx.InvalidURL, Nonsense) as error:
             raise _broken(request, error) from None
@@ -114,7 +114,7 @@ class OpenAiClient:
         self, request: WorkOrder, response: httpx.Response, counts: Counts, *, cuts: bool
     ) -> AsyncGenerator[EngineEvent, None]:
         if not _is_success(response.status_code):
-            body = await _beginning(response, ERROR_BYTES_MAX)
+            body = await _beginning(response, _ERROR_BYTES_MAX)
             raise error_of_status(response.status_code, body, retry_after_s(response.headers))
         _check_encoding(response.headers)
         if request.endpoint is Endpoint.EMBEDDINGS:
@@ -165,7 +165,7 @@ class OpenAiClient:
         """
         try:
             return await self._http.send(request, stream=True)
-        except BROKEN_OFF:
+        except _BROKEN_OFF:
             return await self._http.send(request, stream=True)
 
     async def _close(self, response: httpx.Response) -> None:
@@ -256,7 +256,7 @@ async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:
 
 
 def _bytes_max(request: WorkOrder, counts: Counts) -> int:
-    return BODY_BYTES_MIN + _EVENT_BYTES_MAX * request.max_tokens * counts.choices
+    return _BODY_BYTES_MIN + _EVENT_BYTES_MAX * request.max_tokens * counts.choices
 
 
 def _broken(request: WorkOrder, error: Exception) -> EngineError:

@@ -23,7 +23,7 @@ from gpu_worker.engines.openai.normal.usage import Counts, find_usage, is_count
 from gpu_worker.engines.openai.normal.values import parse_json, refuse_constant
 from gpu_worker.engines.openai.sse import Nonsense, ServerEvent
 
-CHARS_MAX = 50_000
+_CHARS_MAX = 50_000
 """Twelve bytes for each character, if all of them are emoji."""
 
 
@@ -37,19 +37,19 @@ def _parts_of(piece: Token) -> list[Token]:
     for name, value in (delta or {}).items():
         first[name], later = _split(name, value)
         rests += [Token("", 0, piece.choice, {name: each}) for each in later]
-    return [replace(piece, text=piece.text[:CHARS_MAX], delta=first or None), *rests]
+    return [replace(piece, text=piece.text[:_CHARS_MAX], delta=first or None), *rests]
 
 
 def is_long(piece: Token) -> bool:
     """Return whether the piece may be too long for one event."""
-    return len(piece.text) > CHARS_MAX or (piece.delta is not None and any(map(_is_long, piece.delta.items())))
+    return len(piece.text) > _CHARS_MAX or (piece.delta is not None and any(map(_is_long, piece.delta.items())))
 
 
 def _is_long(field: tuple[str, Any]) -> bool:
     name, value = field
     if isinstance(value, str):
-        return len(value) > CHARS_MAX
-    return name == "tool_calls" and sum(len(_arguments(call)) for call in value) > CHARS_MAX
+        return len(value) > _CHARS_MAX
+    return name == "tool_calls" and sum(len(_arguments(call)) for call in value) > _CHARS_MAX
 
 
 def _split(name: str, value: Any) -> tuple[Any, list[Any]]:
@@ -78,7 +78,7 @@ def _arguments(call: Mapping[str, Any]) -> str:
 
 
 def _pieces(text: str) -> list[str]:
-    return [text[at : at + CHARS_MAX] for at in range(0, len(text), CHARS_MAX)] or [""]
+    return [text[at : at + _CHARS_MAX] for at in range(0, len(text), _CHARS_MAX)] or [""]
 
 
 def embedding_events(data: bytes, counts: Counts) -> Iterator[EngineEvent]:

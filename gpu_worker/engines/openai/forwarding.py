@@ -42,9 +42,9 @@ from gpu_worker.engines.openai.sse import Nonsense
 
 logger = logging.getLogger("headgate.engine")
 
-FATAL = frozenset({401, 403, 404, 405})
+_FATAL = frozenset({401, 403, 404, 405})
 """Statuses of GET /models that no waiting changes."""
-LOG_EVERY_S = 10.0
+_LOG_EVERY_S = 10.0
 
 
 @dataclass(eq=False)
@@ -93,7 +93,7 @@ class Forwarding:
             now_s = loop.time()
             if now_s - began_s >= self.options.wait_s:
                 raise TimeoutError(f"no server answers at {self.options.url}: {reason}")
-            if now_s - logged_s >= LOG_EVERY_S:
+            if now_s - logged_s >= _LOG_EVERY_S:
                 logged_s = now_s
                 logger.warning("still waiting for the server at %s: %s", self.options.url, reason)
             await asyncio.sleep(self.options.pause_s)
@@ -154,7 +154,7 @@ class Forwarding:
             self._server = server_facts(await self._models(self._client), self.options)
         except httpx.HTTPStatusError as error:
             status = error.response.status_code
-            if status in FATAL:
+            if status in _FATAL:
                 advice = "check the server's key" if status in (401, 403) else "the URL usually ends in /v1"
                 raise ValueError(f"GET {self.options.url}/models: HTTP status {status}: {advice}") from None
             return f"HTTP status {status}"

@@ -26,11 +26,11 @@ _BYTES_PER_TOKEN = 4.0
 reports the true count."""
 
 
-def no_fields(_request: WorkOrder) -> Mapping[str, Any]:
+def _no_fields(_request: WorkOrder) -> Mapping[str, Any]:
     return {}
 
 
-def accept_choice(_choice: Mapping[str, Any]) -> None:
+def _accept_choice(_choice: Mapping[str, Any]) -> None:
     """Accept every choice."""
 
 
@@ -40,7 +40,7 @@ class ServerOptions:
 
     `url`: with the path before `/chat/completions`, usually `/v1`. `key`: sent as a bearer token. `model`: its name
     there; None: the server's only model. `context_tokens`: None: the server reports it. `capabilities`: None: a default
-    by the kind of server (BY_OWNER).
+    by the kind of server (_BY_OWNER).
 
     `continuous_usage`: the server reports the usage in every chunk if `stream_options` asks for it; None: if the server
     is known to. `silence_s`: an answer fails after this time without a byte. `wait_s`: `start` fails after this time
@@ -64,18 +64,21 @@ class ServerOptions:
     probe: bool = True
     """Whether `start` waits until the server has generated a token: a server that hangs still reports its models."""
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None
-    fields: Callable[[WorkOrder], Mapping[str, Any]] = no_fields
-    check_choice: Callable[[Mapping[str, Any]], None] = accept_choice
+    fields: Callable[[WorkOrder], Mapping[str, Any]] = _no_fields
+    check_choice: Callable[[Mapping[str, Any]], None] = _accept_choice
 
 
 _CONTEXT_MAX = 100_000_000
 _USUAL = TEXT | {Capability.SAMPLING, Capability.TOOLS, Capability.STRUCTURED}
 """What all of today's servers for chat models support."""
-ALL_TEXT = _USUAL | {Capability.CHOICES, Capability.LOGPROBS, Capability.REASONING}
-BY_OWNER: dict[str, frozenset[str]] = {"vllm": ALL_TEXT | {Capability.VLLM}, "sglang": ALL_TEXT | {Capability.LENGTH}}
+_ALL_TEXT = _USUAL | {Capability.CHOICES, Capability.LOGPROBS, Capability.REASONING}
+_BY_OWNER: dict[str, frozenset[str]] = {
+    "vllm": _ALL_TEXT | {Capability.VLLM},
+    "sglang": _ALL_TEXT | {Capability.LENGTH},
+}
 """The capabilities of a server by the `owned_by` of its models. The `continuous_usage_stats` of both servers are the
 tokens of each choice."""
-NAMES_MAX = 10
+_NAMES_MAX = 10
 
 
 class ServerFacts(NamedTuple):
@@ -96,7 +99,7 @@ def server_facts(answer: dict[str, Any], options: ServerOptions) -> ServerFacts:
     if not card and options.context_tokens is None:
         raise ValueError(f"the server has no model {name!r}; it has {_names(models)}: choose one with --model")
     owner = card.get("owned_by")
-    known = BY_OWNER.get(owner) if isinstance(owner, str) else None
+    known = _BY_OWNER.get(owner) if isinstance(owner, str) else None
     capabilities = options.capabilities or known or _USUAL
     facts = EngineFacts(name, _context(card, options), options.bytes_per_token, frozenset(map(str, capabilities)))
     continuous = options.continuous_usage
@@ -112,7 +115,7 @@ def _only_name(models: list[dict[str, Any]]) -> str:
 
 def _names(models: list[dict[str, Any]]) -> str:
     names = sorted(str(each.get("id"))[:100] for each in models)
-    shown = ", ".join(names[:NAMES_MAX]) + (", …" if len(names) > NAMES_MAX else "")
+    shown = ", ".join(names[:_NAMES_MAX]) + (", …" if len(names) > _NAMES_MAX else "")
     return f"{len(names)} models ({shown})" if names else "no models"
 
 

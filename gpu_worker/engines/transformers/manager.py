@@ -29,10 +29,10 @@ from gpu_worker.engines.transformers.swap import HostSwap
 AUTO = "auto"
 CPU_KV_TOKENS = 8192
 """A CPU's memory also belongs to everything else on the machine, so its cache does not take what is free."""
-CPU_STEP_TOKENS = 512
-CUDA_STEP_TOKENS = 2048
+_CPU_STEP_TOKENS = 512
+_CUDA_STEP_TOKENS = 2048
 """A step's attention mask has a row for each of its tokens, and a column for each token of the cache."""
-MEMORY_SHARE = 0.8
+_MEMORY_SHARE = 0.8
 """Part of the GPU memory left by the model that the library plans with: cache, masks, activations. The rest is for our
 sampling, with tensors of the vocabulary's size, and for fragmentation."""
 
@@ -58,7 +58,7 @@ class TransformersShape:
         return replace(
             self,
             kv_tokens=self.kv_tokens or (CPU_KV_TOKENS if on_cpu else 0),
-            step_tokens=self.step_tokens or (CPU_STEP_TOKENS if on_cpu else CUDA_STEP_TOKENS),
+            step_tokens=self.step_tokens or (_CPU_STEP_TOKENS if on_cpu else _CUDA_STEP_TOKENS),
         )
 
 
@@ -97,7 +97,7 @@ def make_manager(
         scheduler_type=name,
         page_size=shape.block_tokens,
         num_blocks=-(-shape.kv_tokens // shape.block_tokens) if shape.kv_tokens else None,
-        max_memory_percent=MEMORY_SHARE,
+        max_memory_percent=_MEMORY_SHARE,
         max_batch_tokens=shape.step_tokens,
         max_requests_per_batch=shape.batch,
         safety_margin=0.0,

@@ -27,7 +27,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 from gpu_worker.engines.transformers.sampling_fields import Sampling
 
 
-def sampling_in(state: Any) -> Sampling | None:
+def _sampling_in(state: Any) -> Sampling | None:
     """Return the sampling of the library's request state; None for greedy without any field."""
     found: Sampling | None = state.logit_processor_kwargs.get("sampling")
     return found
@@ -54,7 +54,7 @@ class RowProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
         states = [future.state for future in requests_with_new_token]
-        found = ((at, state, sampling_in(state)) for at, state in enumerate(states))
+        found = ((at, state, _sampling_in(state)) for at, state in enumerate(states))
         self._rows = [(at, state, each) for at, state, each in found if each is not None and self.wants(each)]
         return torch.zeros(len(states), dtype=torch.int32)
 
@@ -211,7 +211,7 @@ class PerRequestTemperature(ContinuousBatchingLogitsProcessor):  # type: ignore[
         int32_tensor.copy_(torch.ones_like(int32_tensor, dtype=torch.float32).view(torch.int32))
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
-        values = [_divisor(sampling_in(future.state)) for future in requests_with_new_token]
+        values = [_divisor(_sampling_in(future.state)) for future in requests_with_new_token]
         return torch.tensor(values, dtype=torch.float32).view(torch.int32)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
@@ -245,7 +245,7 @@ def _divisor(sampling: Sampling | None) -> float:
 
 def _key_of(state: Any) -> int:
     """Return 31 bits for this token of this request, never 0; 0 for a greedy request."""
-    sampling = sampling_in(state)
+    sampling = _sampling_in(state)
     if sampling is None or sampling.seed is None:
         return 0
     position = len(state.initial_tokens) + len(state.generated_tokens)

@@ -32,7 +32,7 @@ REFUSED: Mapping[str, str] = {
         "each replica would have a scheduler of its own; start a worker for each replica",
     ),
 }
-GENERATES = TEXT | {
+_GENERATES = TEXT | {
     Capability.SAMPLING,
     Capability.CHOICES,
     Capability.LOGPROBS,
@@ -120,7 +120,7 @@ def capabilities(arguments: Arguments, *, reads_images: bool) -> frozenset[str]:
     """Return what the server supports with these arguments."""
     if arguments.get("--runner") == "pooling" or arguments.get("--convert") == "embed":
         return frozenset({Capability.EMBEDDINGS, Capability.VLLM})
-    found = GENERATES
+    found = _GENERATES
     if "--tool-call-parser" in arguments:
         found |= {Capability.TOOLS}
     if "--reasoning-parser" in arguments:

@@ -47,10 +47,10 @@ _START_S = 1800.0
 SILENCE_S = 86_400.0
 """A request may wait in the scheduler for as long as its deadline allows; the watchdog sees a server that hangs."""
 POLL_S = 0.25
-POLL_WAIT_S = 5.0
-HEALTH_URL = "http://vllm/health"
-STATS_URL = "http://vllm/headgate/stats"
-TOKENIZE_URL = "http://vllm/tokenize"
+_POLL_WAIT_S = 5.0
+_HEALTH_URL = "http://vllm/health"
+_STATS_URL = "http://vllm/headgate/stats"
+_TOKENIZE_URL = "http://vllm/tokenize"
 _NOTHING = EngineStats(0, 0, 0.0, {})
 
 
@@ -133,7 +133,7 @@ class VllmEngine(Forwarding):
         """Start the server, and measure the machine. Raises RuntimeError if it ends before it serves, and what
         Forwarding.start raises."""
         await self._process.start(self._words, developer_routes=bool(self.shape.sleep_level))
-        self._http = httpx.AsyncClient(transport=self._transport(), timeout=POLL_WAIT_S, trust_env=False)
+        self._http = httpx.AsyncClient(transport=self._transport(), timeout=_POLL_WAIT_S, trust_env=False)
         await super().start()
         await self._measure_text()
         self._polling = asyncio.create_task(self._poll())
@@ -206,7 +206,7 @@ class VllmEngine(Forwarding):
         """Return whether the server or its engine core has ended. A server that only hangs is for the watchdog."""
         assert self._http is not None  # noqa: S101 - `start` has set it
         try:
-            return (await self._http.get(HEALTH_URL)).status_code != 200
+            return (await self._http.get(_HEALTH_URL)).status_code != 200
         except httpx.TimeoutException:
             return False
         except httpx.HTTPError:
@@ -216,7 +216,7 @@ class VllmEngine(Forwarding):
         """Measure how many bytes of English text a token has."""
         assert self._http is not None  # noqa: S101 - `start` has set it
         assert self._server is not None  # noqa: S101
-        answer = await self._http.post(TOKENIZE_URL, json={"model": self.facts.model, "prompt": TRAINING_TEXT})
+        answer = await self._http.post(_TOKENIZE_URL, json={"model": self.facts.model, "prompt": TRAINING_TEXT})
         if answer.status_code == 200:
             bytes_per_token = len(TRAINING_TEXT.encode()) / max(1, int(answer.json()["count"]))
             self.options = replace(self.options, bytes_per_token=bytes_per_token)
@@ -243,7 +243,7 @@ class VllmEngine(Forwarding):
         assert self._http is not None  # noqa: S101 - `start` has set it
         while True:
             with suppress(httpx.HTTPError, ValueError):
-                answer = await self._http.get(STATS_URL)
+                answer = await self._http.get(_STATS_URL)
                 if answer.json() is not None:
                     stats = stats_from_json(answer.text)
                     stats.tenants.pop(CALIBRATION_TENANT, None)

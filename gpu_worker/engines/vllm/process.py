@@ -26,7 +26,7 @@ from gpu_worker.engines.interface import SleepFailed
 from gpu_worker.engines.vllm.server import PARENT_VARIABLE
 
 SERVER = "gpu_worker.engines.vllm.server"
-DEVELOPER_VARIABLE = "VLLM_SERVER_DEV_MODE"
+_DEVELOPER_VARIABLE = "VLLM_SERVER_DEV_MODE"
 _GRACE_S = 5.0
 """vLLM ends its engine core and frees the device in this time."""
 
@@ -52,7 +52,7 @@ class ServerProcess:
 
         `developer_routes`: the server also has the routes of vLLM's developer mode, such as `/sleep`.
         """
-        routes = {DEVELOPER_VARIABLE: "1"} if developer_routes else {}
+        routes = {_DEVELOPER_VARIABLE: "1"} if developer_routes else {}
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", SERVER, "--uds", str(self.socket), *words),
@@ -82,7 +82,7 @@ class ServerProcess:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt")
+_WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt")
 """The formats that vLLM loads, in its order: only the files of the first one that is there are loaded."""
 
 
@@ -91,10 +91,10 @@ def weight_bytes(folder: Path) -> int:
 
     Raises ValueError if the folder has no weights.
     """
-    for pattern in WEIGHT_FILES:
+    for pattern in _WEIGHT_FILES:
         if files := list(folder.glob(pattern)):
             return sum(file.stat().st_size for file in files)
-    raise ValueError(f"{folder} has no weights ({', '.join(WEIGHT_FILES)}), so --sleep-memory-gb cannot count them")
+    raise ValueError(f"{folder} has no weights ({', '.join(_WEIGHT_FILES)}), so --sleep-memory-gb cannot count them")
 
 
 async def fall_asleep(server: httpx.AsyncClient, level: int) -> None:

@@ -23,11 +23,11 @@ from gpu_worker.engines.interface import EngineError, Evicted, PromptTooLong, Re
 from gpu_worker.engines.openai.normal.faults import failed
 from gpu_worker.engines.vllm.arguments import ARGUMENT_PREFIX
 
-TENANT_UNKNOWN = "unknown"
+_TENANT_UNKNOWN = "unknown"
 _TEXT_CHARS_MAX = 256
 TOKENS_MAX = 1_000_000_000
 _STAGE_MAX = 1_000_000
-TIMEOUT_MAX_S = 1e12
+_TIMEOUT_MAX_S = 1e12
 """From here on, a request has no deadline."""
 WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e12
 
@@ -38,7 +38,7 @@ class RequestFields:
     client may run; None: its own limit. `output_expected`: its usual output tokens; None: unknown. `timeout_s`: the
     seconds until its deadline. `wrong`: the names of the fields that could not be read."""
 
-    tenant: str = TENANT_UNKNOWN
+    tenant: str = _TENANT_UNKNOWN
     weight: float = 1.0
     tier: Tier = Tier.STANDARD
     app: str = ""
@@ -105,8 +105,8 @@ def _weight(value: Any) -> float | None:
 
 
 def _timeout_s(value: Any) -> float | None:
-    found = _number(value, 0, TIMEOUT_MAX_S)
-    return math.inf if found == TIMEOUT_MAX_S else found
+    found = _number(value, 0, _TIMEOUT_MAX_S)
+    return math.inf if found == _TIMEOUT_MAX_S else found
 
 
 def _tokens(value: Any) -> int | None:

@@ -37,9 +37,9 @@ from gpu_worker.policies.fairness.tiered import TieredQueue, make_queue
 from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, scheduling_gauges
 
-DEFAULT_POLICY = "tiered:vtc"
-PLACEHOLDER_TOKEN = 0
-REQUEST_ID = attrgetter("request_id")
+_DEFAULT_POLICY = "tiered:vtc"
+_PLACEHOLDER_TOKEN = 0
+_REQUEST_ID = attrgetter("request_id")
 
 
 class TieredSchedulingMixin:
@@ -49,7 +49,7 @@ class TieredSchedulingMixin:
         super().__init__(*args, **kwargs)
         vllm: Any = self
         config: Mapping[str, Any] = (vllm.vllm_config.additional_config or {}).get("headgate", {})
-        name = str(config.get("policy", DEFAULT_POLICY))
+        name = str(config.get("policy", _DEFAULT_POLICY))
         tierless = not name.startswith("tiered")
         settings = {"preemption": False, "shares": {}} if tierless else config.get("tiers", {})
         policy = make_queue(f"tiered:{name}" if tierless else name, settings)
@@ -240,7 +240,7 @@ class TieredSchedulingMixin:
             generated = {name: index for name, index in generated.items() if name not in discarded}
         lengths = set(map(len, sampled))
         stalled = []
-        if not all(map(generated.__contains__, map(REQUEST_ID, vllm.running))):
+        if not all(map(generated.__contains__, map(_REQUEST_ID, vllm.running))):
             stalled = [request.request_id for request in vllm.running if request.request_id not in generated]
         if lengths - {1}:
             stalled += self._running_with(generated, sampled, lambda count: count == 0)
@@ -296,7 +296,7 @@ def _final_output(request: Request, reason: str) -> EngineCoreOutput:
     placeholder, with a logprob if the request wants them. The worker raises the reason's error, and neither forwards
     nor charges the placeholder.
     """
-    tokens = [] if request.num_output_tokens else [PLACEHOLDER_TOKEN]
+    tokens = [] if request.num_output_tokens else [_PLACEHOLDER_TOKEN]
     wants_logprobs = request.sampling_params is not None and request.sampling_params.logprobs is not None
     logprobs = None
     if tokens and wants_logprobs:

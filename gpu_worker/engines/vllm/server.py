@@ -17,11 +17,11 @@ import sys
 
 from gpu_worker.engines.vllm.arguments import Arguments
 
-PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1
 PARENT_VARIABLE = "HEADGATE_WORKER_PID"
-CPU_CACHE_GIB = "1"
+_CPU_CACHE_GIB = "1"
 """Otherwise the CPU build takes most of the memory."""
-SCHEDULERS = "gpu_worker.engines.vllm.scheduler"
+_SCHEDULERS = "gpu_worker.engines.vllm.scheduler"
 
 
 def main() -> None:
@@ -31,9 +31,9 @@ def main() -> None:
 
     words = sys.argv[1:]
     if on_cpu := bool(current_platform.is_cpu()):
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", CPU_CACHE_GIB)
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", _CPU_CACHE_GIB)
         words += _cpu_words(Arguments(words))
-    words += ["--scheduler-cls", f"{SCHEDULERS}.{'TierScheduler' if on_cpu else 'AsyncTierScheduler'}"]
+    words += ["--scheduler-cls", f"{_SCHEDULERS}.{'TierScheduler' if on_cpu else 'AsyncTierScheduler'}"]
     sys.argv[1:] = words
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
@@ -55,7 +55,7 @@ def _cpu_words(arguments: Arguments) -> list[str]:
 def _end_with_worker() -> None:
     """Let the kernel end this process when the worker dies. The worker may have died before that."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != int(os.environ.get(PARENT_VARIABLE, os.getppid())):
         sys.exit("the worker is gone")
 

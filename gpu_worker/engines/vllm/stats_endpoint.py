@@ -21,14 +21,14 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from gpu_worker.engines.vllm.reports import STATS_KEY
 
 PATH = "/headgate/stats"
-NO_STATS = "null"
+_NO_STATS = "null"
 
 
 class StatsLogger(AggregateStatLoggerBase):  # type: ignore[misc]
     """Keeps the latest stats of our scheduler, as JSON."""
 
     def __init__(self, vllm_config: Any = None, engine_indexes: list[int] | None = None) -> None:
-        self.latest = NO_STATS
+        self.latest = _NO_STATS
 
     def record(
         self,

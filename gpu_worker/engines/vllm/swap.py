@@ -106,7 +106,7 @@ class SwapLedger:
             heapq.heappush(self._free, block)
 
 
-STAGE_BYTES_MAX = 32 << 20
+_STAGE_BYTES_MAX = 32 << 20
 """Device memory, beyond what vLLM accounts for, in which a victim's pages are gathered into one copy."""
 
 
@@ -118,7 +118,7 @@ class Region(NamedTuple):
     width: int
 
 
-def regions_of(kv_cache_config: Any) -> list[Region]:
+def _regions_of(kv_cache_config: Any) -> list[Region]:
     """Return the bytes of each block index, from vLLM's own placement instead of the tensors' shapes.
 
     If layers (or heads) are the outermost dimension, each has its own region; if blocks are, one region has all layers.
@@ -141,12 +141,12 @@ class BlockCopier:
     """
 
     def __init__(self, kv_caches: dict[str, torch.Tensor], kv_cache_config: Any, host_blocks: int) -> None:
-        regions = regions_of(kv_cache_config)
+        regions = _regions_of(kv_cache_config)
         word = torch.int64 if all((r.start | r.width) % 8 == 0 for r in regions) else torch.uint8
         self._parts = [_part(kv_caches[r.layer], r, kv_cache_config.num_blocks, word) for r in regions]
         ends = list(accumulate((part.shape[1] for part in self._parts), initial=0))
         self._columns = [slice(start, end) for start, end in pairwise(ends)]
-        stage_blocks = max(1, STAGE_BYTES_MAX // (ends[-1] * word.itemsize))
+        stage_blocks = max(1, _STAGE_BYTES_MAX // (ends[-1] * word.itemsize))
         self._device = self._parts[0].device
         self._on_cuda = self._device.type == "cuda"
         self._stage = torch.empty((stage_blocks, ends[-1]), dtype=word, device=self._device)
@@ -209,7 +209,7 @@ class SwapConnector(KVConnectorBase_V1):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         refuse_unsupported(vllm_config, kv_cache_config)
-        rank_bytes = sum(region.width for region in regions_of(kv_cache_config))
+        rank_bytes = sum(region.width for region in _regions_of(kv_cache_config))
         block_bytes = vllm_config.parallel_config.tensor_parallel_size * rank_bytes
         self._host_blocks = int(self._kv_transfer_config.kv_connector_extra_config["swap_gib"] * GIB) // block_bytes
         (group,) = kv_cache_config.kv_cache_groups

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-STALE_PLACES_MAX = 16
+_STALE_PLACES_MAX = 16
 """Stale places that the heap may keep beyond the number of members."""
 
 
@@ -50,7 +50,7 @@ class ArrivalQueue(Generic[T]):
         member = self._members.pop(place)
         if self._places[0] == place:
             heappop(self._places)
-        elif len(self._places) > 2 * len(self._members) + STALE_PLACES_MAX:
+        elif len(self._places) > 2 * len(self._members) + _STALE_PLACES_MAX:
             self._places = list(self._members)
             heapify(self._places)
         return member

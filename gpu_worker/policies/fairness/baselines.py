@@ -90,7 +90,7 @@ class RequestsPerMinute(FcfsPolicy):
 register(RequestsPerMinute, "rpm:N", make=lambda spec: RequestsPerMinute(spec.count(), spec.service), example="rpm:60")
 
 
-COUNTERS_KEPT_MAX = 10_000
+_COUNTERS_KEPT_MAX = 10_000
 
 
 class LeastCounterFirst(VirtualTokenCounter):
@@ -102,7 +102,7 @@ class LeastCounterFirst(VirtualTokenCounter):
     Invariant: none that bounds the service of waiting tenants. A tenant that was absent catches up on all service that
     it did not ask for, at the cost of the other tenants. The paper uses LCF to show this; run it for comparison only.
 
-    Deviation: the paper keeps every counter for ever. Here the counters of the last COUNTERS_KEPT_MAX absent tenants
+    Deviation: the paper keeps every counter for ever. Here the counters of the last _COUNTERS_KEPT_MAX absent tenants
     are kept; a tenant that is absent for longer restarts at 0, like a new tenant.
     """
 
@@ -115,7 +115,7 @@ class LeastCounterFirst(VirtualTokenCounter):
 
     def _tenant_absent(self, tenant: str) -> None:
         self._absent[tenant] = None
-        if len(self._absent) > COUNTERS_KEPT_MAX:
+        if len(self._absent) > _COUNTERS_KEPT_MAX:
             self._counters.drop(self._absent.popitem(last=False)[0])
 
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from gpu_worker.policies.fairness.interface import QueuePolicy
     from gpu_worker.policies.tiers import TierSettings
 
-PACKAGE = "gpu_worker.policies.fairness"
+_PACKAGE = "gpu_worker.policies.fairness"
 """The folder of the policies. Its modules are imported, and so registered, when the first policy is requested."""
 
-COUNT_DIGITS = 12
+_COUNT_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class PolicySpec:
 
     def count(self) -> int:
         """Return the parameter as a whole number, at least 1. Raises ValueError."""
-        if re.fullmatch(f"0*[1-9][0-9]{{,{COUNT_DIGITS - 1}}}", self.parameter):
+        if re.fullmatch(f"0*[1-9][0-9]{{,{_COUNT_DIGITS - 1}}}", self.parameter):
             return int(self.parameter)
-        raise self._wrong_parameter(f"a whole number of 1 to {COUNT_DIGITS} digits, at least 1,")
+        raise self._wrong_parameter(f"a whole number of 1 to {_COUNT_DIGITS} digits, at least 1,")
 
     def numbers(self, how_many: int) -> list[float]:
         """Return the parameter as comma-separated numbers, none negative and not all 0. Raises ValueError."""
@@ -101,7 +101,7 @@ def register(
 @cache
 def all_policies() -> dict[str, RegisteredPolicy]:
     """Return every policy by the name before the colon."""
-    for module in iter_modules(import_module(PACKAGE).__path__, f"{PACKAGE}."):
+    for module in iter_modules(import_module(_PACKAGE).__path__, f"{_PACKAGE}."):
         import_module(module.name)
     return POLICIES
 

@@ -27,7 +27,7 @@ Deviations:
 - Equation (3) sums the stages of an interaction when it ends; here each stage is charged when it is served, with its
   own w.
 - The paper prefers the interactions of the current batch without limit, so one endless interaction starves all other
-  requests. Here an interaction is in progress from its first to its STAGES_FIRST_MAX-th admission, in the batch or
+  requests. Here an interaction is in progress from its first to its _STAGES_FIRST_MAX-th admission, in the batch or
   between two stages, and is preferred only within LEAD_MAX. Beyond either limit it is served in its tenant's turn.
 """
 
@@ -46,7 +46,7 @@ from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 MEMORY = 1_000
 """Requests over which a mean is taken; the influence of older requests fades."""
 
-STAGES_KEPT_MAX = 10_000
+_STAGES_KEPT_MAX = 10_000
 """Means that are remembered. Beyond it, the mean that was updated the longest ago is dropped."""
 
 
@@ -107,11 +107,11 @@ class Expectations:
                 self._means[key] = _Mean(lengths)
             self._means[key].learn(lengths)
             self._means.move_to_end(key)
-        while len(self._means) > STAGES_KEPT_MAX:
+        while len(self._means) > _STAGES_KEPT_MAX:
             self._means.popitem(last=False)
 
 
-INTERACTIONS_KEPT_MAX = 10_000
+_INTERACTIONS_KEPT_MAX = 10_000
 """Interactions with an admission count. Beyond it, the interaction admitted the longest ago is forgotten, which ends
 its progress."""
 
@@ -164,7 +164,7 @@ class InteractionsInProgress:
             self._admissions[interaction] = self._admissions.get(interaction, 0) + 1
             self._admissions.move_to_end(interaction)
             self._update_progress(interaction)
-            if len(self._admissions) > INTERACTIONS_KEPT_MAX:
+            if len(self._admissions) > _INTERACTIONS_KEPT_MAX:
                 self._update_progress(self._admissions.popitem(last=False)[0])
 
     def undo_admission(self, record: RequestRecord) -> None:
@@ -207,7 +207,7 @@ def _interaction(record: RequestRecord) -> Interaction:
     return record.request.tenant, record.request.interaction
 
 
-STAGES_FIRST_MAX = 30
+_STAGES_FIRST_MAX = 30
 """Admissions. The longest interactions of the paper's trace have 21 to 30 calls."""
 
 LEAD_MAX = 10.0
@@ -216,7 +216,7 @@ LEAD_MAX = 10.0
 TokenWeights = tuple[float, float, float]
 """a, b, c: the weights of an input, a system and an output token."""
 
-PAPER_WEIGHTS: TokenWeights = (1.0, 2.0, 1.0)
+_PAPER_WEIGHTS: TokenWeights = (1.0, 2.0, 1.0)
 
 
 class WeightedServiceCounter(VirtualTokenCounter):
@@ -224,10 +224,10 @@ class WeightedServiceCounter(VirtualTokenCounter):
 
     def __init__(
         self,
-        weights: TokenWeights = PAPER_WEIGHTS,
+        weights: TokenWeights = _PAPER_WEIGHTS,
         service: ServiceFunction = WEIGHTED_TOKENS,
         *,
-        stages_first_max: int = STAGES_FIRST_MAX,
+        stages_first_max: int = _STAGES_FIRST_MAX,
         lead_max: float = LEAD_MAX,
     ) -> None:
         super().__init__(service)
@@ -287,7 +287,7 @@ def _lengths(request: QueueRequest, output_tokens: int) -> RequestLengths:
 
 
 def _make(spec: PolicySpec) -> WeightedServiceCounter:
-    weights = spec.numbers(3) if spec.parameter else PAPER_WEIGHTS
+    weights = spec.numbers(3) if spec.parameter else _PAPER_WEIGHTS
     return WeightedServiceCounter((weights[0], weights[1], weights[2]), spec.service)
 
 

@@ -13,7 +13,7 @@ from dispatcher.model.tracing import NO_SPAN, Span, Tracing
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder
 from gpu_worker.engines.interface import EngineError, EngineEvent
 
-PREEMPTED = frozenset({"preempted", "preempted_too_often"})
+_PREEMPTED = frozenset({"preempted", "preempted_too_often"})
 """The codes of an engine's error for a request that it evicted for good."""
 
 
@@ -35,7 +35,7 @@ class ExecutionSpans:
 
     def settle(self, outcome: str, code: str, counts: dict[str, int]) -> Span:
         """End what the engine did. `code`: of its error, or "". Return the span of the report's way to the log."""
-        if code in PREEMPTED:
+        if code in _PREEMPTED:
             self._open.event("preempted")
         self._open.end(code or outcome, **counts)
         return self._span("settled")

@@ -60,7 +60,7 @@ KEEP_S = 1000.0
 """An attempt is remembered for this time. It is longer than a call lives: a deadline is at most 900 s away."""
 TOKEN_S = 2 * EXECUTION_TOKEN_TTL_S
 """After this time every token of an attempt has expired, even if the clocks differ by some seconds."""
-SEEN_MAX = 65_536
+_SEEN_MAX = 65_536
 """If there are more attempts than this, those older than TOKEN_S are forgotten. Younger ones are always kept."""
 SKEW_S = 2.0
 """The largest difference between the clocks of gate and worker. With a larger one, a gate does not write (rule 10)."""
@@ -86,7 +86,7 @@ class SeenAttempts:
 
     clock: Clock
     started_at: float = 0.0
-    seen_max: int = SEEN_MAX
+    seen_max: int = _SEEN_MAX
     _seen: OrderedDict[str, _Seen] = field(default_factory=OrderedDict)
     """The highest seen attempt of each call, the oldest entry first."""
 

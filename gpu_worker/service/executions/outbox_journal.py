@@ -84,7 +84,7 @@ def _command(fields: dict[str, Any]) -> AttemptReport:
 
 logger = logging.getLogger("headgate.outbox")
 
-SUFFIX = ".outbox"
+_SUFFIX = ".outbox"
 _FILES_MAX = 1000
 """The most files of one worker in the folder."""
 DEAD_RECORDS_MAX = 1000
@@ -177,7 +177,7 @@ class Journal:
     def _files(self) -> list[Path]:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            return sorted(self.folder.glob(f"*{SUFFIX}"))
+            return sorted(self.folder.glob(f"*{_SUFFIX}"))
         except OSError as error:
             self._fail(error)
             return []
@@ -229,7 +229,7 @@ class Journal:
 
     def _new_file(self) -> tuple[Path, int]:
         for number in range(_FILES_MAX):
-            path = self.folder / f"{self.name}-{number}{SUFFIX}"
+            path = self.folder / f"{self.name}-{number}{_SUFFIX}"
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
             except FileExistsError:

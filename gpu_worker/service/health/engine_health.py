@@ -34,15 +34,15 @@ from gpu_worker.service.health.limits import FailingTenants, SlotLimit
 logger = logging.getLogger("headgate.health")
 
 EVERY_S = 1.0
-CONFIRM_S = 0.2
+_CONFIRM_S = 0.2
 """The pause before a failed probe is repeated. Only two failures make an engine sick."""
 _PAUSE_FIRST_S = 0.5
 _PAUSE_MAX_S = 4.0
 """Between the probes of a sick engine; doubled up to the second."""
-GROWING_S = 0.5
+_GROWING_S = 0.5
 """Between the probes of an engine that was overloaded, until all slots are open. It is less than the time for which a
 refusal stops the growth, so no slot is added while the engine refuses what comes beside its requests."""
-VERDICT_S = 1.0
+_VERDICT_S = 1.0
 """The longest wait of a call that comes back for the verdict on the engine. It is shorter than the time after which the
 agent returns an attempt that does not run."""
 _REPORT_S = 1.0
@@ -87,7 +87,7 @@ class FailedCalls:
         self._calls.pop(call_id, None)
 
 
-UNEXPLAINED = FailedCall(False, 500, "engine_failed", "The engine failed on this request.")
+_UNEXPLAINED = FailedCall(False, 500, "engine_failed", "The engine failed on this request.")
 
 
 async def _send_nothing() -> None:
@@ -182,7 +182,7 @@ class EngineHealth:
 
     def final_refusal(self, order: WorkOrder) -> WorkRefused:
         """Return the error of a call that is not tried here again."""
-        failed = self._failed.find(order.invocation) or UNEXPLAINED
+        failed = self._failed.find(order.invocation) or _UNEXPLAINED
         after_s = failed.again_s - self._clock.monotonic() if failed.is_stated else OVERLOADED_RETRY_S
         retry_after_s = max(0.0, after_s) if failed.is_overload else None
         return WorkRefused(failed.status, failed.code, failed.message, retry_after_s, final=True)
@@ -194,8 +194,8 @@ class EngineHealth:
             await asyncio.gather(self._probing, return_exceptions=True)
 
     async def _await_verdict(self, after_round: int) -> None:
-        """Wait until a round after this one has found something, at most VERDICT_S."""
-        limit = asyncio.ensure_future(self._clock.sleep(VERDICT_S))
+        """Wait until a round after this one has found something, at most _VERDICT_S."""
+        limit = asyncio.ensure_future(self._clock.sleep(_VERDICT_S))
         while self._probing is not None and self._explained <= after_round and not limit.done():
             news = asyncio.ensure_future(self._news.wait())
             await asyncio.wait({news, limit}, return_when=asyncio.FIRST_COMPLETED)
@@ -230,8 +230,8 @@ class EngineHealth:
                 await self._pause_growth()
 
     async def _pause_growth(self) -> None:
-        """Wait for GROWING_S, or until a failure wants a probe."""
-        waits = {asyncio.ensure_future(each) for each in (self._wanted.wait(), self._clock.sleep(GROWING_S))}
+        """Wait for _GROWING_S, or until a failure wants a probe."""
+        waits = {asyncio.ensure_future(each) for each in (self._wanted.wait(), self._clock.sleep(_GROWING_S))}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for each in waits:
             each.cancel()
@@ -241,7 +241,7 @@ class EngineHealth:
         self._rounds += 1
         verdict = await self._ask()
         if verdict is ProbeVerdict.SICK:
-            await self._clock.sleep(CONFIRM_S)
+            await self._clock.sleep(_CONFIRM_S)
             verdict = await self._ask()
         if verdict is ProbeVerdict.SICK:
             logger.error("the engine is sick: two probes failed, after failures of %d tenants", len(self._tenants))

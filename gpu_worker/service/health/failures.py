@@ -19,7 +19,7 @@ from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError, WorkOrder, probe_order
 
 OVERLOADED = ENGINE_OVERLOADED
-OVERLOAD_STATUSES = frozenset({429, 503, 529})
+_OVERLOAD_STATUSES = frozenset({429, 503, 529})
 """529 is what some providers send for an overloaded site."""
 _TOO_MANY_REQUESTS = 429
 REPLACED = frozenset({"engine_restarted", "engine_stopped"})
@@ -47,7 +47,7 @@ def kind_of(error: EngineError) -> FailureKind:
         return FailureKind.REQUEST
     if error.code in REPLACED:
         return FailureKind.REPLACED
-    if error.code == OVERLOADED or error.status in OVERLOAD_STATUSES:
+    if error.code == OVERLOADED or error.status in _OVERLOAD_STATUSES:
         return FailureKind.OVERLOAD
     return FailureKind.FAILURE
 
@@ -58,7 +58,7 @@ def overload_status(error: EngineError) -> int:
 
 
 PROBE_TENANT = "headgate-canary"
-PROBE_S = 5.0
+_PROBE_S = 5.0
 """The longest wait for the token. A busy engine may take longer, so an engine that is late is not sick: whether it
 makes progress is watched elsewhere (engines/supervised.py)."""
 
@@ -83,7 +83,7 @@ _OF_KIND = {
 async def probe(engine: Engine, clock: Clock, number: int) -> ProbeVerdict:
     """Let the engine generate one token, and return what became of it. No other probe of the engine has this number."""
     asking = asyncio.ensure_future(_ask(engine, probe_order(f"probe-{number}", PROBE_TENANT, engine.facts)))
-    limit = asyncio.ensure_future(clock.sleep(PROBE_S))
+    limit = asyncio.ensure_future(clock.sleep(_PROBE_S))
     try:
         await asyncio.wait({asking, limit}, return_when=asyncio.FIRST_COMPLETED)
         return asking.result() if asking.done() else ProbeVerdict.UNKNOWN

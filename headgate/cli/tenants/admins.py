@@ -23,14 +23,14 @@ from dispatcher.processes.bootstrap import RealClock, RealIds, make_files
 from dispatcher.settings.config import Config
 from headgate.cli.terminal.gate_store import with_store
 
-FUNCTION_VARIABLE = "HEADGATE_ADMIN_FUNCTION"
-STS_S = 3.0
+_FUNCTION_VARIABLE = "HEADGATE_ADMIN_FUNCTION"
+_STS_S = 3.0
 T = TypeVar("T")
 
 
 def admin_function(data: Path | None) -> str:
     """Return the name of the function that administers; empty if the store is changed directly."""
-    return os.environ.get(FUNCTION_VARIABLE, "") if data is None else ""
+    return os.environ.get(_FUNCTION_VARIABLE, "") if data is None else ""
 
 
 def with_admin(data: Path | None, run: Callable[[TenantAdmin], Awaitable[T]]) -> T:
@@ -77,7 +77,7 @@ def _actor(config: Config) -> str:
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError  # DynamoDB Local answers, and knows no STS
 
-        limits = ClientConfig(connect_timeout=STS_S, read_timeout=STS_S, retries={"total_max_attempts": 1})
+        limits = ClientConfig(connect_timeout=_STS_S, read_timeout=_STS_S, retries={"total_max_attempts": 1})
         with suppress(BotoCoreError, ClientError, ResponseParserError):
             return str(boto3.client("sts", config=limits).get_caller_identity()["Arn"])
     return f"local:{_user()}@{socket.gethostname()}"

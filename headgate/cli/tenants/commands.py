@@ -39,8 +39,8 @@ SloClassName = Annotated[str | None, typer.Option(help='SLO class of the request
 ExpiresIn = Annotated[str | None, typer.Option(help="Refuse the key after this time, for example 12h or 90d.")]
 Prefix = Annotated[str, typer.Argument(help="The first characters of the key, as `headgate tenants keys` lists them.")]
 
-UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
-LIVES_MAX_S = 10 * 366 * UNITS_S["d"]
+_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
+_LIVES_MAX_S = 10 * 366 * _UNITS_S["d"]
 
 
 def keys(name: Name, data: Data = None, json: Json = False) -> None:
@@ -58,37 +58,37 @@ def keys(name: Name, data: Data = None, json: Json = False) -> None:
     Console().print(table)
 
 
-def rotate_key(
+def _rotate_key(
     name: Name, slo_class: SloClassName = None, expires_in: ExpiresIn = None, data: Data = None, json: Json = False
 ) -> None:
     """Create and print a new key. The newest old key stays valid; older keys are deleted.
 
     Requests with the key have its SLO class, if it has one, otherwise the tenant's.
     """
-    lives_s = None if expires_in is None else seconds_of(expires_in)
-    check_class(data, slo_class)
+    lives_s = None if expires_in is None else _seconds_of(expires_in)
+    _check_class(data, slo_class)
     key = with_admin(data, lambda admin: admin.rotate_key(name, slo_class or "", lives_s=lives_s))
     shown_as({"tenant": name, "api_key": key}, json, f"{name}: {key}")
 
 
-def revoke_key(name: Name, prefix: Prefix, data: Data = None, json: Json = False) -> None:
+def _revoke_key(name: Name, prefix: Prefix, data: Data = None, json: Json = False) -> None:
     """Delete one key. It is refused everywhere within a minute."""
     with_admin(data, lambda admin: admin.revoke_key(name, prefix))
     shown_as({"tenant": name, "revoked": prefix}, json, f"{name}: {prefix}… is revoked")
 
 
-def seconds_of(text: str) -> float:
+def _seconds_of(text: str) -> float:
     """Return the seconds of "30m", "12h" or "90d". Raises ConfigurationError."""
     found = re.fullmatch(r"([1-9][0-9]{0,6})([mhd])", text)
-    lives_s = int(found[1]) * UNITS_S[found[2]] if found else 0.0
-    if not 0 < lives_s <= LIVES_MAX_S:
+    lives_s = int(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    if not 0 < lives_s <= _LIVES_MAX_S:
         raise ConfigurationError(
             f"--expires-in: {text[:20]!r} is no time; use a number and m, h or d, up to 3660d, for example 90d"
         )
     return lives_s
 
 
-def check_class(data: Path | None, name: str | None) -> None:
+def _check_class(data: Path | None, name: str | None) -> None:
     """Raises ConfigurationError for a class that the configuration lacks (HEADGATE_SLO_CLASSES). An empty name is the
     usual class. headgate-admin checks the class with the configuration of its stack."""
     if not name or admin_function(data):
@@ -122,13 +122,13 @@ def _date(at: float | None) -> str:
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage tenants and their API keys.")
 
 app.command()(keys)
-app.command("rotate-key")(rotate_key)
-app.command("revoke-key")(revoke_key)
+app.command("rotate-key")(_rotate_key)
+app.command("revoke-key")(_revoke_key)
 app.command()(apply)
-LIVE = ("waiting", "running", "reserved", "spent", "credit", "clocks", "share", "service_per_s",
+_LIVE = ("waiting", "running", "reserved", "spent", "credit", "clocks", "share", "service_per_s",
         "first_token_p50_s", "first_token_p99_s")  # fmt: skip
 """The fields of the tenant's present state that `show` prints, with the last minute's figures."""
-HOUR_S, DAY_S = 3600.0, 86_400.0
+HOUR_S, _DAY_S = 3600.0, 86_400.0
 _EXPIRES = f"responses expire after HEADGATE_RESPONSES_KEPT_S (24 h), answers after {INVOCATION_KEEP_S / HOUR_S:.0f} h"
 
 OnlyName = Annotated[str | None, typer.Argument(help="Only changes of tenants with this name, or of this identity.")]
@@ -163,7 +163,7 @@ class Settings:
             raise ConfigurationError(f"--tier: {self.tier!r} is no tier; use {', '.join(TENANT_TIERS)}")
         if (self.queue_max or 0) < 0 or (self.max_tokens or 0) < 0:
             raise ConfigurationError("--queue-max and --max-tokens must be 0 or more")
-        check_class(self.data, self.slo_class)
+        _check_class(self.data, self.slo_class)
         settings = {
             "weight": self.weight,
             "rate_per_s": self.rate,
@@ -266,7 +266,7 @@ def delete(name: Name, data: Data = None, json: Json = False) -> None:
     """
     deleted = with_admin(data, lambda admin: admin.delete(name))
     shown = {"tenant": name, "deleted": True, "identity": deleted.identity, "erased": deleted.is_erased}
-    shown_as(shown, json, "\n".join(lines_of(deleted, is_table=data is None)))
+    shown_as(shown, json, "\n".join(_lines_of(deleted, is_table=data is None)))
 
 
 async def _now_by_pool(store: Store, config: Config, identity: str) -> dict[str, dict[str, Any] | None]:
@@ -279,7 +279,7 @@ async def _now(store: Store, config: Config, identity: str) -> dict[str, Any] | 
     follower, now = open_follower(store, config, RealClock()), RealClock().now()
     await follower.catch_up()
     tenant = follower.picture(now).tenant(identity)
-    return None if tenant is None else {field: value for field, value in tenant_json(tenant).items() if field in LIVE}
+    return None if tenant is None else {field: value for field, value in tenant_json(tenant).items() if field in _LIVE}
 
 
 def _live_fields(now: dict[str, Any] | None) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def _as_json(tenant: Tenant) -> dict[str, Any]:
     return {"name": tenant.name, **fields, "line": tenant.identity, "terms": share, "tier": tenant.tier.value}
 
 
-def lines_of(deleted: Deleted, *, is_table: bool) -> list[str]:
+def _lines_of(deleted: Deleted, *, is_table: bool) -> list[str]:
     """Return what `delete` prints: what happens to the tenant's keys, requests, data and usage, and when.
 
     `is_table`: the tenant was deleted in DynamoDB's table, not in a folder of `headgate serve`.
@@ -313,7 +313,7 @@ def lines_of(deleted: Deleted, *, is_table: bool) -> list[str]:
         f"  waiting requests: {waits}; {unheld}",
         "  running requests: end whole, and are charged",
         f"  kept responses, files, batches, answers under idempotency keys: {_data_text(deleted, is_table=is_table)}",
-        f"  usage: kept for {USAGE_KEEP_S / DAY_S:.0f} days (headgate usage --tenant {deleted.identity})",
+        f"  usage: kept for {USAGE_KEEP_S / _DAY_S:.0f} days (headgate usage --tenant {deleted.identity})",
         "  audit records: never deleted",
     ]
 
@@ -325,7 +325,7 @@ def _data_text(deleted: Deleted, *, is_table: bool) -> str:
     return f"{stops}; otherwise files expire after HEADGATE_FILES_KEPT_S (30 days); {_EXPIRES}"
 
 
-def changes_of(record: AuditRecord) -> str:
+def _changes_of(record: AuditRecord) -> str:
     """Return what changed, one setting a line."""
     if record.before is None or record.after is None:
         fields = record.after or record.before or {}
@@ -346,7 +346,7 @@ def _audit_table(records: Sequence[AuditRecord]) -> Table:
         table.add_column(heading, overflow="fold")
     for record in records:
         at = datetime.fromtimestamp(record.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(at, record.actor, record.action, record.tenant, changes_of(record))
+        table.add_row(at, record.actor, record.action, record.tenant, _changes_of(record))
     return table
 
 

@@ -65,7 +65,7 @@ def guard_output() -> None:
     sys.stderr = _text(_Messages(2, "wb", closefd=False), sys.stderr, 2 in closed)
 
 
-def drop_output() -> None:
+def _drop_output() -> None:
     """Let everything vanish that is still buffered for standard output or is written to it from now on."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
@@ -107,7 +107,7 @@ def _write(write: Callable[[bytes], int | None], descriptor: int, data: bytes) -
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
-BAD_INPUT = 2
+_BAD_INPUT = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 """The reader of standard output, such as `head`, has closed it."""
@@ -121,7 +121,7 @@ EXTRAS = {
     "matplotlib": "plots",
 }
 """The extra that installs each optional package."""
-USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+_USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """Base class of Typer's errors about arguments; it has no public name."""
 
 
@@ -137,7 +137,7 @@ def exit_code(run: Callable[[], object]) -> int:
         code = _exit_code(run)
         sys.stdout.flush()
     except OutputLost as lost:
-        drop_output()
+        _drop_output()
         return PIPE_CLOSED if lost.is_closed else _bad_input(str(lost))
     return code
 
@@ -162,7 +162,7 @@ def _exit_code(run: Callable[[], object]) -> int:
             raise
         return _bad_input(f"{error.filename}: {error.strerror}")
     except Exception as error:
-        if not isinstance(error, USAGE_ERROR):
+        if not isinstance(error, _USAGE_ERROR):
             raise
         return _bad_input(error.format_message())  # type: ignore[attr-defined]
     return code if isinstance(code, int) else 0
@@ -171,7 +171,7 @@ def _exit_code(run: Callable[[], object]) -> int:
 def _bad_input(message: str) -> int:
     if message:  # empty if the help was printed
         sys.stderr.write(f"headgate: {' '.join(message.split())}\n")
-    return BAD_INPUT
+    return _BAD_INPUT
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from dispatcher.model.errors import ConfigurationError
 from headgate.machine.options import SwappingWorker
 
-SLOTS_MAX = 64
+_SLOTS_MAX = 64
 """A worker of this machine takes at most so many requests at a time, whatever its profile allows."""
 
 
@@ -39,7 +39,7 @@ def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
     workers = []
     for worker in spec.workers:
         names = sorted(worker.models, key=lambda name: name != worker.loaded)
-        slots = min(SLOTS_MAX, *(model.slots for model in worker.models.values()))
+        slots = min(_SLOTS_MAX, *(model.slots for model in worker.models.values()))
         workers.append(SwappingWorker(tuple((name, worker.models[name].swap_s) for name in names), slots))
     classes = {each.name: {"first_token_s": each.first_token_s, "deferred": each.is_deferred} for each in spec.classes}
     return {

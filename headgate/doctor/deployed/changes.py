@@ -29,11 +29,11 @@ from headgate.doctor.deployed.stack import (
 )
 from headgate.doctor.finding import Finding, failed, ok, skipped
 
-STREAMS = 4
+_STREAMS = 4
 """The number of streams at once. When a stream ends, the next stream begins."""
-STREAM_TOKENS = 512
-STREAM_S = 900.0
-OWN_CONNECTION = {"Connection": "close"}
+_STREAM_TOKENS = 512
+_STREAM_S = 900.0
+_OWN_CONNECTION = {"Connection": "close"}
 """The header that gives each stream its own connection. A front may close a kept connection at the moment at which the
 next request is sent."""
 
@@ -60,7 +60,7 @@ def traffic_to(base_url: str, key: str, model: str | None, run: str) -> Traffic:
     return Traffic(base_url, key, model or models[0], run)
 
 
-def stream_during(change: Callable[[], None], traffic: Traffic) -> Streamed:
+def _stream_during(change: Callable[[], None], traffic: Traffic) -> Streamed:
     """Stream answers until `change`, which may block, has returned and the last ones have ended.
 
     `change` begins when the first stream has a token. Raises what `change` raises, and ConnectionError if no stream
@@ -72,9 +72,9 @@ def stream_during(change: Callable[[], None], traffic: Traffic) -> Streamed:
 async def _during(change: Callable[[], None], traffic: Traffic) -> Streamed:
     seen, began, over = Streamed(), asyncio.Event(), asyncio.Event()
     async with openai.AsyncOpenAI(
-        base_url=traffic.base_url, api_key=traffic.key, max_retries=0, default_headers=OWN_CONNECTION
+        base_url=traffic.base_url, api_key=traffic.key, max_retries=0, default_headers=_OWN_CONNECTION
     ) as client:
-        streams = [asyncio.create_task(_repeat(client, traffic.model, seen, began, over)) for _ in range(STREAMS)]
+        streams = [asyncio.create_task(_repeat(client, traffic.model, seen, began, over)) for _ in range(_STREAMS)]
         first, started = asyncio.create_task(began.wait()), time.monotonic()
         try:
             await asyncio.wait({first, *streams}, return_when=asyncio.FIRST_COMPLETED)
@@ -109,7 +109,7 @@ async def _stream(client: openai.AsyncOpenAI, model: str, began: asyncio.Event) 
     """Return whether the stream had a reason for its end."""
     answer = await client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": "Tell a long story."}],
-        max_tokens=STREAM_TOKENS, stream=True, timeout=STREAM_S,
+        max_tokens=_STREAM_TOKENS, stream=True, timeout=_STREAM_S,
     )  # fmt: skip
     reasons = []
     async for chunk in answer:
@@ -118,12 +118,12 @@ async def _stream(client: openai.AsyncOpenAI, model: str, began: asyncio.Event) 
     return bool(reasons)
 
 
-SETTLED_S, POLL_S = 1_800.0, 5.0
+_SETTLED_S, POLL_S = 1_800.0, 5.0
 """For how long a service may take to have its tasks again, and how often it is looked at."""
 RESULT_S = 120.0
-TOO_FEW = "the model has fewer than two workers: name another one with --model, or raise count.min"
-LIVE = "live"
-EVENTS = 5
+_TOO_FEW = "the model has fewer than two workers: name another one with --model, or raise count.min"
+_LIVE = "live"
+_EVENTS = 5
 TOKENS = 16
 
 
@@ -143,7 +143,7 @@ def worker_drains(deployed: Deployed, title: str, traffic: Traffic) -> Finding:
         tasks = [task["taskArn"] for task in tasks_of(ecs, arn)]
         if len(tasks) > 1 and _serves(deployed, arn, traffic):
             return _check_streams(title, traffic, partial(_stop, ecs, arn, tasks[0]), f"{tasks[0]} was stopped")
-    return skipped(title, TOO_FEW)
+    return skipped(title, _TOO_FEW)
 
 
 def workers_are_replaced_without_a_gap(deployed: Deployed, title: str, traffic: Traffic) -> Finding:
@@ -153,7 +153,7 @@ def workers_are_replaced_without_a_gap(deployed: Deployed, title: str, traffic: 
         if _serves(deployed, arn, traffic) and len(tasks_of(ecs, arn)) > 1:
             _, name = place_of(arn)
             return _check_streams(title, traffic, partial(_deploy, ecs, arn), f"the workers of {name} were replaced")
-    return skipped(title, TOO_FEW)
+    return skipped(title, _TOO_FEW)
 
 
 def version_is_taken_back(deployed: Deployed, title: str) -> Finding:
@@ -162,21 +162,25 @@ def version_is_taken_back(deployed: Deployed, title: str) -> Finding:
     if invoke is None or result is None:
         return failed(title, "the stack has no function for tenants", "deploy again with this version")
     client = deployed.client("lambda")
-    current = client.get_alias(FunctionName=invoke, Name=LIVE)["FunctionVersion"]
+    current = client.get_alias(FunctionName=invoke, Name=_LIVE)["FunctionVersion"]
     if (traffic := deployed.traffic) is None:
-        return ok(title, f"{invoke}:{LIVE} is version {current}; `--disturb` points it to the version before, and back")
+        return ok(
+            title, f"{invoke}:{_LIVE} is version {current}; `--disturb` points it to the version before, and back"
+        )
     before = _version_before(client, invoke, current)
     if before is None:
         return skipped(title, f"{invoke} has one version: deploy a change first")
-    names = [f"doctor-{traffic.run}-{number}" for number in range(2 * EVENTS)]
-    _send(client, invoke, traffic, names[:EVENTS])
-    client.update_alias(FunctionName=invoke, Name=LIVE, FunctionVersion=before)
+    names = [f"doctor-{traffic.run}-{number}" for number in range(2 * _EVENTS)]
+    _send(client, invoke, traffic, names[:_EVENTS])
+    client.update_alias(FunctionName=invoke, Name=_LIVE, FunctionVersion=before)
     try:
-        _send(client, invoke, traffic, names[EVENTS:])
+        _send(client, invoke, traffic, names[_EVENTS:])
         lost = _without_result(client, result, traffic, names)
     finally:
-        client.update_alias(FunctionName=invoke, Name=LIVE, FunctionVersion=current)
-    seen = f"{invoke}:{LIVE} went from version {current} to {before} and back; {len(names) - len(lost)} of {len(names)}"
+        client.update_alias(FunctionName=invoke, Name=_LIVE, FunctionVersion=current)
+    seen = (
+        f"{invoke}:{_LIVE} went from version {current} to {before} and back; {len(names) - len(lost)} of {len(names)}"
+    )
     if lost:
         return failed(title, f"{seen} calls have a result, not {lost[0]}", "look at the log of both functions")
     return ok(title, f"{seen} calls have a result")
@@ -184,7 +188,7 @@ def version_is_taken_back(deployed: Deployed, title: str) -> Finding:
 
 def _check_streams(title: str, traffic: Traffic, change: Callable[[], None], what: str) -> Finding:
     try:
-        seen = stream_during(change, traffic)
+        seen = _stream_during(change, traffic)
     except (ConnectionError, TimeoutError) as error:
         return failed(title, str(error), "look at the service's events in ECS")
     count = f"{what} in {seen.seconds:.0f} s; {seen.whole} streams ended whole"
@@ -232,10 +236,10 @@ def _until_settled(ecs: Any, service_arn: str) -> None:
 
 
 def _until(is_so: Callable[[], bool], otherwise: str) -> None:
-    until = time.monotonic() + SETTLED_S
+    until = time.monotonic() + _SETTLED_S
     while not is_so():
         if time.monotonic() > until:
-            raise TimeoutError(f"{otherwise} after {SETTLED_S / 60:.0f} minutes")
+            raise TimeoutError(f"{otherwise} after {_SETTLED_S / 60:.0f} minutes")
         time.sleep(POLL_S)
 
 
@@ -251,7 +255,7 @@ def _send(client: Any, function: str, traffic: Traffic, names: Iterable[str]) ->
     for name in names:
         request = {"model": traffic.model, "prompt": "hello", "max_tokens": TOKENS}
         body = json.dumps({"api_key": traffic.key, "idempotency_key": name, **request})
-        client.invoke(FunctionName=function, Qualifier=LIVE, InvocationType="Event", Payload=body.encode())
+        client.invoke(FunctionName=function, Qualifier=_LIVE, InvocationType="Event", Payload=body.encode())
 
 
 def _without_result(client: Any, function: str, traffic: Traffic, names: Iterable[str]) -> list[str]:
@@ -266,5 +270,5 @@ def _without_result(client: Any, function: str, traffic: Traffic, names: Iterabl
 
 def _is_done(client: Any, function: str, traffic: Traffic, name: str) -> bool:
     asked = json.dumps({"api_key": traffic.key, "id": name}).encode()
-    reply = client.invoke(FunctionName=function, Qualifier=LIVE, Payload=asked)
+    reply = client.invoke(FunctionName=function, Qualifier=_LIVE, Payload=asked)
     return bool(json.loads(reply["Payload"].read()).get("status") == "done")

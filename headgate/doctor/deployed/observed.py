@@ -12,14 +12,14 @@ from typing import Any
 from headgate.doctor.deployed.stack import WORKERS, Deployed
 from headgate.doctor.finding import Finding, failed, ok, skipped, warning
 
-DAY_S, HOUR_S = 86_400, 3_600
-TOO_LONG = "the log was too long to read to its end"
-LOOK_YOURSELF = "search it in CloudWatch Logs Insights"
-PAGES_MAX = 100
+_DAY_S, HOUR_S = 86_400, 3_600
+_TOO_LONG = "the log was too long to read to its end"
+_LOOK_YOURSELF = "search it in CloudWatch Logs Insights"
+_PAGES_MAX = 100
 """The most pages that a search reads of one log group. CloudWatch may send empty pages before pages with lines."""
-LISTENING = range(8080, 8100)
+_LISTENING = range(8080, 8100)
 """The ports of fronts, workers and gate processes."""
-FLOWS = (
+_FLOWS = (
     "[version, account, interface, source, destination, from, to >= 8080 && to < 8100, protocol, packets, bytes, "
     "start, end, action = REJECT, status]"
 )
@@ -28,11 +28,11 @@ FLOWS = (
 
 def weights_are_copied(deployed: Deployed, title: str) -> Finding:
     """Check that a task has copied its model from S3."""
-    lines, is_whole = _lines(deployed, "WorkerLog", '"files copied"', DAY_S)
+    lines, is_whole = _lines(deployed, "WorkerLog", '"files copied"', _DAY_S)
     if lines:
         return ok(title, lines[-1])
     if not is_whole:
-        return warning(title, TOO_LONG, LOOK_YOURSELF)
+        return warning(title, _TOO_LONG, _LOOK_YOURSELF)
     return failed(title, "no copy in the last day", "look at the log streams weights/…: a wrong URI, or no permission")
 
 
@@ -40,14 +40,14 @@ def image_is_read_only(deployed: Deployed, title: str) -> Finding:
     """Check that nothing tried to write to a read-only image."""
     seen = "no write to the image in the last day; `headgate doctor after` shows the slots of ready workers"
     advice = "a path of the image is written: give it a volume, and report it"
-    return _absent(ok(title, seen), deployed, ("WorkerLog", '"Read-only file system"', DAY_S), advice)
+    return _absent(ok(title, seen), deployed, ("WorkerLog", '"Read-only file system"', _DAY_S), advice)
 
 
 def protections_are_taken(deployed: Deployed, title: str) -> Finding:
     """Check that ECS accepted each protection of the workers that stay."""
     seen = "ECS refused no protection in the last day; `headgate top` shows a worker that retires"
     advice = "see ScalingFails in docs/operations.md"
-    return _absent(ok(title, seen), deployed, ("SweepLog", '"does not protect"', DAY_S), advice)
+    return _absent(ok(title, seen), deployed, ("SweepLog", '"does not protect"', _DAY_S), advice)
 
 
 def policies_are_sufficient(deployed: Deployed, title: str) -> Finding:
@@ -58,21 +58,21 @@ def policies_are_sufficient(deployed: Deployed, title: str) -> Finding:
 
 def no_connection_is_refused(deployed: Deployed, title: str) -> Finding:
     """Check that the network refused no connection between the stack's own processes in the last hour."""
-    lines, is_whole = _lines(deployed, "RejectedLog", FLOWS, HOUR_S, text="REJECT")
+    lines, is_whole = _lines(deployed, "RejectedLog", _FLOWS, HOUR_S, text="REJECT")
     refused = sorted(set(_within(lines)))
     if refused:
         advice = "a security group is wrong: infra/network.py has the table of paths"
         return failed(title, f"{len(refused)} paths are refused: {', '.join(refused[:5])}", advice)
     seen = "no refused connection to a front, worker or gate process in the last hour"
-    return ok(title, seen) if is_whole else warning(title, TOO_LONG, LOOK_YOURSELF)
+    return ok(title, seen) if is_whole else warning(title, _TOO_LONG, _LOOK_YOURSELF)
 
 
 def _within(lines: list[str]) -> Iterator[str]:
-    """Yield the refused paths between private addresses to LISTENING, of lines in the default format."""
+    """Yield the refused paths between private addresses to _LISTENING, of lines in the default format."""
     for line in lines:
         _, _, _, source, destination, _, port, *_ = line.split()
         is_private = source != "-" and ip_address(source).is_private and ip_address(destination).is_private
-        if is_private and int(port) in LISTENING:
+        if is_private and int(port) in _LISTENING:
             yield f"{source} to {destination}:{port}"
 
 
@@ -88,7 +88,7 @@ def secret_is_rotated(deployed: Deployed, title: str) -> Finding:
         return skipped(title, f"it has its first value; try it: {what}")
     advice = "allow secretsmanager:GetSecretValue, and start the process again"
     seen = f"{len(versions)} versions, and each process that read it again could"
-    return _absent(ok(title, seen), deployed, ("", '"could not be read again"', DAY_S), advice)
+    return _absent(ok(title, seen), deployed, ("", '"could not be read again"', _DAY_S), advice)
 
 
 def _absent(good: Finding, deployed: Deployed, search: tuple[str, str, float], advice: str) -> Finding:
@@ -96,7 +96,7 @@ def _absent(good: Finding, deployed: Deployed, search: tuple[str, str, float], a
     lines, is_whole = _lines(deployed, *search)
     if lines:
         return failed(good.check, f"{len(lines)} lines, the last: {lines[-1][:200]}", advice)
-    return good if is_whole else warning(good.check, TOO_LONG, LOOK_YOURSELF)
+    return good if is_whole else warning(good.check, _TOO_LONG, _LOOK_YOURSELF)
 
 
 def _lines(
@@ -112,19 +112,19 @@ def _lines(
         pages = logs.get_paginator("filter_log_events").paginate(
             logGroupName=name, filterPattern=pattern, startTime=since_ms
         )
-        read = list(islice(pages, PAGES_MAX))
-        is_whole &= len(read) < PAGES_MAX
+        read = list(islice(pages, _PAGES_MAX))
+        is_whole &= len(read) < _PAGES_MAX
         events += [event for page in read for event in page["events"]]
     text = pattern.strip('%"') if text is None else text  # moto's search finds more than the pattern
     found = sorted((event["timestamp"], event["message"].strip()) for event in events if text in event["message"])
     return [line for _, line in found], is_whole
 
 
-ALARMS_MAX = 100
+_ALARMS_MAX = 100
 """DescribeAlarms takes so many names."""
 HISTORY_S, POLL_S = 60.0, 2.0
 """For how long an alarm's action is awaited, and how often its history is read."""
-EXECUTED = "Successfully executed action"
+_EXECUTED = "Successfully executed action"
 
 
 def metrics_arrive(deployed: Deployed, title: str) -> Finding:
@@ -176,7 +176,7 @@ def _raise_alarm(deployed: Deployed, title: str, seen: str) -> Finding:
     until = time.monotonic() + HISTORY_S
     while not (actions := _actions_since(cloudwatch, name, began)) and time.monotonic() < until:
         time.sleep(POLL_S)
-    done = [each for each in actions if each.startswith(EXECUTED)]
+    done = [each for each in actions if each.startswith(_EXECUTED)]
     if done:
         return ok(title, f"{seen}; {name} was raised, and its message is sent: look into the mailbox")
     said = actions[0] if actions else f"no action in {HISTORY_S:.0f} s"
@@ -194,8 +194,8 @@ def alarms_have_metrics(deployed: Deployed, title: str) -> Finding:
     if not names:
         return failed(title, "the stack has no alarm", "deploy again with this version")
     describe = deployed.client("cloudwatch").describe_alarms
-    parts = (names[first : first + ALARMS_MAX] for first in range(0, len(names), ALARMS_MAX))
-    found = [alarm for part in parts for alarm in describe(AlarmNames=part, MaxRecords=ALARMS_MAX)["MetricAlarms"]]
+    parts = (names[first : first + _ALARMS_MAX] for first in range(0, len(names), _ALARMS_MAX))
+    found = [alarm for part in parts for alarm in describe(AlarmNames=part, MaxRecords=_ALARMS_MAX)["MetricAlarms"]]
     states = {alarm["AlarmName"]: alarm["StateValue"] for alarm in found}
     without = sorted(name for name, state in states.items() if state == "INSUFFICIENT_DATA")
     rings = sorted(name for name, state in states.items() if state == "ALARM")

@@ -27,7 +27,7 @@ OUTPUTS = {
     *("InvokerPolicy", "AdministratorPolicy", "OperatorPolicy"),
 }
 ISSUED = "ISSUED"
-HTTPS_S = 5.0
+_HTTPS_S = 5.0
 
 
 def stack_is_created(deployed: Deployed, title: str) -> Finding:
@@ -104,13 +104,13 @@ def https_answers(deployed: Deployed, title: str) -> Finding:
 def _problem_at(address: str) -> str:
     """Return why the address does not answer with 200; empty if it does."""
     try:
-        answer = httpx.get(address, timeout=HTTPS_S)
+        answer = httpx.get(address, timeout=_HTTPS_S)
     except (httpx.TransportError, httpx.InvalidURL) as error:
         return f"{address}: {error or type(error).__name__}"
     return "" if answer.status_code == 200 else f"{address} answers {answer.status_code}"
 
 
-WORKER = "worker"
+_WORKER = "worker"
 
 
 def instances_have_joined(deployed: Deployed, title: str) -> Finding:
@@ -163,4 +163,4 @@ def _pool(deployed: Deployed, service: str) -> Pool | None:
 
 
 def _workers(task: dict[str, Any]) -> list[dict[str, Any]]:
-    return [each for each in task.get("containers", []) if each["name"] == WORKER and "imageDigest" in each]
+    return [each for each in task.get("containers", []) if each["name"] == _WORKER and "imageDigest" in each]

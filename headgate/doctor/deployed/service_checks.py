@@ -23,8 +23,8 @@ from headgate.doctor.finding import Finding, failed, ok, skipped, warning
 if TYPE_CHECKING:
     from dispatcher.settings.config import Config
 
-PAGE_S = 5.0
-WRONG_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
+_PAGE_S = 5.0
+_WRONG_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 
 
 def gate_leads(deployed: Deployed, title: str) -> Finding:
@@ -64,9 +64,9 @@ def operator_page(deployed: Deployed, title: str) -> Finding:
     token = secrets.get_secret_value(SecretId=outputs.get("OperatorToken", ""))["SecretString"]
     address = f"{outputs.get('OpenAiBaseUrl', '').removesuffix('/v1')}/operator"
     try:
-        shown = httpx.get(address, headers={"authorization": f"Bearer {token}"}, timeout=PAGE_S)
+        shown = httpx.get(address, headers={"authorization": f"Bearer {token}"}, timeout=_PAGE_S)
     except (httpx.TransportError, httpx.InvalidURL) as error:
-        if WRONG_CERTIFICATE in str(error):
+        if _WRONG_CERTIFICATE in str(error):
             return failed(title, f"{address}: {error}", "the certificate of headgate.yaml must name the domain")
         return skipped(title, f"{address} cannot be reached from here ({type(error).__name__}): try it within the VPC")
     if shown.status_code != 200:

@@ -17,9 +17,9 @@ from headgate.evidence.bwfq.workload import GATE_ORDERS
 from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
 from headgate.simulator.gates.cluster import ClusterRequest, ClusterRun, run_cluster
 
-SLOTS = 10
-FLOOD_PER_S = 20.0
-LEAD_MAX = 60.0
+_SLOTS = 10
+_FLOOD_PER_S = 20.0
+_LEAD_MAX = 60.0
 HOUR_S = 3600.0
 
 Measured = tuple[float, ...]
@@ -42,11 +42,11 @@ def play(
     **share: Share,
 ) -> ClusterRun:
     requests = sorted((request for source in sources for request in source), key=lambda request: request.arrival_s)
-    gate = CostGate(order, slots=SLOTS, lead_max=LEAD_MAX)
-    return run_cluster(gate, requests, share=share, capacity_per_s=float(SLOTS), until_s=until_s)
+    gate = CostGate(order, slots=_SLOTS, lead_max=_LEAD_MAX)
+    return run_cluster(gate, requests, share=share, capacity_per_s=float(_SLOTS), until_s=until_s)
 
 
-def two_shares(run: ClusterRun, from_s: float, to_s: float) -> Measured:
+def _two_shares(run: ClusterRun, from_s: float, to_s: float) -> Measured:
     shares = run.shares(from_s, to_s)
     return shares.get("a", 0.0), shares.get("b", 0.0)
 
@@ -67,26 +67,26 @@ def wait_s(run: ClusterRun, tenant: str, fraction: float, from_s: float) -> Meas
 def weights(order: str, random: Random) -> Measured:
     """Weights 1 : 3, costs 1 and 0.2 s, the same small guarantee for both."""
     sources = (
-        arrivals(random, "a", FLOOD_PER_S, 200.0),
-        arrivals(random, "b", 5 * FLOOD_PER_S, 200.0, cost_s=0.2),
+        arrivals(random, "a", _FLOOD_PER_S, 200.0),
+        arrivals(random, "b", 5 * _FLOOD_PER_S, 200.0, cost_s=0.2),
     )
-    return two_shares(play(order, sources, 200.0, a=Share(1.0, 1.0, 10.0), b=Share(3.0, 1.0, 10.0)), 40.0, 200.0)
+    return _two_shares(play(order, sources, 200.0, a=Share(1.0, 1.0, 10.0), b=Share(3.0, 1.0, 10.0)), 40.0, 200.0)
 
 
 def idle_hours(order: str, random: Random) -> Measured:
     """a uses idle slots for an hour, then b joins: the first minute of both."""
     sources = (
-        arrivals(random, "a", 0.99 * SLOTS, HOUR_S),
-        arrivals(random, "a", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
-        arrivals(random, "b", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        arrivals(random, "a", 0.99 * _SLOTS, HOUR_S),
+        arrivals(random, "a", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        arrivals(random, "b", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
     )
     run = play(order, sources, HOUR_S + 60.0, a=Share(1.0, 1.0, 10.0), b=Share(1.0, 1.0, 10.0))
-    return two_shares(run, HOUR_S, HOUR_S + 60.0)
+    return _two_shares(run, HOUR_S, HOUR_S + 60.0)
 
 
 def owed_more(order: str, random: Random) -> Measured:
     """a has a guarantee of 6 of 10 and needs 5: its median wait."""
-    sources = arrivals(random, "a", 5.0, 600.0), arrivals(random, "b", FLOOD_PER_S, 600.0)
+    sources = arrivals(random, "a", 5.0, 600.0), arrivals(random, "b", _FLOOD_PER_S, 600.0)
     return wait_s(play(order, sources, 600.0, a=Share(1.0, 6.0, 12.0), b=Share(1.0, 3.0, 12.0)), "a", 0.50, 60.0)
 
 
@@ -97,14 +97,14 @@ def within_bucket(order: str, random: Random) -> Measured:
         for at_s in (60.0 + number * 20.0 + random.uniform(0, 10) for number in range(40))
         for _ in range(20)
     ]
-    sources = (bursts, arrivals(random, "b", FLOOD_PER_S, 900.0))
+    sources = (bursts, arrivals(random, "b", _FLOOD_PER_S, 900.0))
     return wait_s(play(order, sources, 900.0, a=Share(1.0, 3.0, 20.0), b=Share(1.0, 3.0, 12.0)), "a", 0.99, 60.0)
 
 
 def overbooked(order: str, random: Random) -> Measured:
     """Both have a guarantee of all ten slots, with bursts of 10 s and 1 s."""
-    sources = arrivals(random, "a", FLOOD_PER_S, 150.0), arrivals(random, "b", FLOOD_PER_S, 150.0)
-    return two_shares(play(order, sources, 150.0, a=Share(1.0, 10.0, 100.0), b=Share(1.0, 10.0, 10.0)), 30.0, 150.0)
+    sources = arrivals(random, "a", _FLOOD_PER_S, 150.0), arrivals(random, "b", _FLOOD_PER_S, 150.0)
+    return _two_shares(play(order, sources, 150.0, a=Share(1.0, 10.0, 100.0), b=Share(1.0, 10.0, 10.0)), 30.0, 150.0)
 
 
 # ── The five weaknesses of the published order, where the runs above do not show them ────────────────────────────────
@@ -115,11 +115,11 @@ def slept(order: str, random: Random) -> Measured:
     sources = (
         [ClusterRequest(1.0, "b", 1.0)],
         arrivals(random, "a", 5.0, HOUR_S),
-        arrivals(random, "a", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
-        arrivals(random, "b", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        arrivals(random, "a", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        arrivals(random, "b", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
     )
     run = play(order, sources, HOUR_S + 60.0, a=Share(1.0, 4.0, 10.0), b=Share(1.0, 4.0, 10.0))
-    return two_shares(run, HOUR_S, HOUR_S + 60.0)
+    return _two_shares(run, HOUR_S, HOUR_S + 60.0)
 
 
 def history(order: str, random: Random) -> Measured:
@@ -127,12 +127,12 @@ def history(order: str, random: Random) -> Measured:
     end_s = HOUR_S + 600.0
     sources = (
         arrivals(random, "a", 8.5, HOUR_S),
-        arrivals(random, "a", FLOOD_PER_S, end_s, start_s=HOUR_S),
+        arrivals(random, "a", _FLOOD_PER_S, end_s, start_s=HOUR_S),
         arrivals(random, "b", 1.0, HOUR_S),
-        arrivals(random, "b", FLOOD_PER_S, end_s, start_s=HOUR_S),
+        arrivals(random, "b", _FLOOD_PER_S, end_s, start_s=HOUR_S),
     )
     run = play(order, sources, end_s, a=Share(1.0, 4.0, 10.0), b=Share(1.0, 4.0, 10.0))
-    return two_shares(run, end_s - 60.0, end_s)
+    return _two_shares(run, end_s - 60.0, end_s)
 
 
 def stale(order: str, random: Random) -> Measured:
@@ -152,10 +152,10 @@ def stranded(order: str, random: Random) -> Measured:
 def costs(order: str, random: Random) -> Measured:
     """5: equal weights and rates, but a request of a costs a hundred times a request of b."""
     sources = (
-        arrivals(random, "a", FLOOD_PER_S, 40.0),
-        arrivals(random, "b", 60 * FLOOD_PER_S, 40.0, cost_s=0.01),
+        arrivals(random, "a", _FLOOD_PER_S, 40.0),
+        arrivals(random, "b", 60 * _FLOOD_PER_S, 40.0, cost_s=0.01),
     )
-    return two_shares(play(order, sources, 40.0, a=Share(1.0, 1.0, 1.0), b=Share(1.0, 1.0, 1.0)), 10.0, 40.0)
+    return _two_shares(play(order, sources, 40.0, a=Share(1.0, 1.0, 1.0), b=Share(1.0, 1.0, 1.0)), 10.0, 40.0)
 
 
 Run = Callable[[str, Random], Measured]
@@ -171,10 +171,10 @@ def measure(job: tuple[str, str, int]) -> Measured:
     return RUNS[name](order, Random(f"{seed} {name}"))
 
 
-SEEDS = 3
-DECIDED = ("weights", "idle_hours", "owed_more", "within_bucket", "overbooked")
-WEAKNESSES = ("slept", "history", "stale", "stranded", "costs")
-WHAT = {
+_SEEDS = 3
+_DECIDED = ("weights", "idle_hours", "owed_more", "within_bucket", "overbooked")
+_WEAKNESSES = ("slept", "history", "stale", "stranded", "costs")
+_WHAT = {
     "weights": "weights 1 : 3, costs 1 and 0.2 s: service per second",
     "idle_hours": "a uses idle slots for an hour, then b joins: first minute",
     "owed_more": "a has a guarantee of 6 of 10 and needs 5: median wait",
@@ -186,7 +186,7 @@ WHAT = {
     "stranded": "4. a is alone and has no credit: requests that start",
     "costs": "5. costs of 1 and 0.01 s, all else equal: service per second",
 }
-TARGETS = {
+_TARGETS = {
     "weights": "2.5 : 7.5",
     "idle_hours": "5 : 5",
     "owed_more": "below 1 s",
@@ -198,7 +198,7 @@ TARGETS = {
     "stranded": "100 %",
     "costs": "5 : 5",
 }
-SHARES = {
+_SHARES = {
     "weights": (2.5, 7.5),
     "idle_hours": (5.0, 5.0),
     "overbooked": (5.0, 5.0),
@@ -206,7 +206,7 @@ SHARES = {
     "history": (5.0, 5.0),
     "costs": (5.0, 5.0),
 }
-MARGIN = 0.5
+_MARGIN = 0.5
 """The allowed distance from a target, in units of service per second; the slots serve ten. In the first minute after
 an hour, a burst of ten or the requests that still run are a sixth of a unit per second."""
 
@@ -219,38 +219,38 @@ Found = dict[tuple[str, str], Measured]
     "BWFQ, section 3.1 and 3.2, equations 1 to 3",
 )
 def cares(setting: Setting) -> Section:
-    found = _measure_all(setting, (*DECIDED, *WEAKNESSES))
+    found = _measure_all(setting, (*_DECIDED, *_WEAKNESSES))
     return Section(
         text=(
             "Ten slots, Poisson arrivals; a unit of service is a second of one slot. Every tenant except the measured "
-            f"one floods: it sends more than the slots can serve. Means over {SEEDS} seeds. `ratio` is the published "
+            f"one floods: it sends more than the slots can serve. Means over {_SEEDS} seeds. `ratio` is the published "
             "order; `ratio+wake` is the same order with a queue that each arrival wakes. `virtual-clock` and `sfq` "
             "(start-time fair queueing) are the two clocks of `bwfq`, each alone; `virtual-clock+cap` also forgives "
             "debt beyond five seconds. `ratio` has rates in requests per second and no weights.",
         ),
         tables=[
-            _table("What decided the order", DECIDED, found),
-            _table("The five weaknesses", WEAKNESSES, found),
+            _table("What decided the order", _DECIDED, found),
+            _table("The five weaknesses", _WEAKNESSES, found),
         ],
-        checks=[*(_share_check(name, found) for name in SHARES), *_waits(found), *_failures(found)],
+        checks=[*(_share_check(name, found) for name in _SHARES), *_waits(found), *_failures(found)],
     )
 
 
 def _measure_all(setting: Setting, names: Sequence[str]) -> Found:
-    jobs = [(name, order, seed) for name in names for order in GATE_ORDERS for seed in range(1, SEEDS + 1)]
+    jobs = [(name, order, seed) for name in names for order in GATE_ORDERS for seed in range(1, _SEEDS + 1)]
     results = iter(setting.map(measure, jobs))
     found = {}
     for name in names:
         for order in GATE_ORDERS:
-            of_seeds = [next(results) for _ in range(SEEDS)]
+            of_seeds = [next(results) for _ in range(_SEEDS)]
             found[name, order] = tuple(fmean(values) for values in zip(*of_seeds, strict=True))
     return found
 
 
 def _table(title: str, names: Sequence[str], found: Found) -> Table:
-    rows: list[tuple[Cell, ...]] = [("target", *(TARGETS[name] for name in names))]
+    rows: list[tuple[Cell, ...]] = [("target", *(_TARGETS[name] for name in names))]
     rows += [(order, *(_cell(name, found[name, order]) for name in names)) for order in GATE_ORDERS]
-    return Table(title, ("order", *(WHAT[name] for name in names)), rows)
+    return Table(title, ("order", *(_WHAT[name] for name in names)), rows)
 
 
 def _cell(name: str, measured: Measured) -> str:
@@ -261,16 +261,16 @@ def _cell(name: str, measured: Measured) -> str:
 
 def _share_check(name: str, found: Found) -> Check:
     measured = found[name, "bwfq"]
-    near = all(abs(got - due) <= MARGIN for got, due in zip(measured, SHARES[name], strict=True))
-    return Check(f"bwfq: {WHAT[name]}: {TARGETS[name]}", near, _cell(name, measured))
+    near = all(abs(got - due) <= _MARGIN for got, due in zip(measured, _SHARES[name], strict=True))
+    return Check(f"bwfq: {_WHAT[name]}: {_TARGETS[name]}", near, _cell(name, measured))
 
 
 def _waits(found: Found) -> list[Check]:
     started = found["stranded", "bwfq"]
     below_s = {"owed_more": 1, "within_bucket": 4, "stale": 2}
     return [
-        *(_below(found, f"bwfq: {WHAT[name]}: below {most} s", name, most, "bwfq") for name, most in below_s.items()),
-        Check(f"bwfq: {WHAT['stranded']}: all", started[0] == 1.0, _cell("stranded", started)),
+        *(_below(found, f"bwfq: {_WHAT[name]}: below {most} s", name, most, "bwfq") for name, most in below_s.items()),
+        Check(f"bwfq: {_WHAT['stranded']}: all", started[0] == 1.0, _cell("stranded", started)),
     ]
 
 

@@ -25,23 +25,23 @@ from headgate.evidence.document import Cell, Check, Section, Setting, Table, exp
 from headgate.evidence.runs import mean
 from headgate.simulator.report.drawing import Plot, Series
 
-SEEDS = 10
-T_95 = 2.262
+_SEEDS = 10
+_T_95 = 2.262
 """Student's t of 9 degrees of freedom, two-sided 95 %."""
-LOADS = (0.2, 0.4, 0.6, 0.8)
-ORDERS = ("fcfs", "ratio", "ratio+wake", HELD, "virtual-clock", "sfq", "bwfq")
-PRINTED = {0.2: (1.2, 0.8, 98), 0.4: (3.5, 1.5, 96), 0.6: (8.5, 2.1, 94), 0.8: (15.2, 3.8, 89)}
+_LOADS = (0.2, 0.4, 0.6, 0.8)
+_ORDERS = ("fcfs", "ratio", "ratio+wake", HELD, "virtual-clock", "sfq", "bwfq")
+_PRINTED = {0.2: (1.2, 0.8, 98), 0.4: (3.5, 1.5, 96), 0.6: (8.5, 2.1, 94), 0.8: (15.2, 3.8, 89)}
 """Table 2, by load: the gap under FCFS and BWFQ in seconds, and the throughput in percent of FCFS's."""
 
-WAIT = "wait for a worker (s)"
-SLOWDOWN = "slowdown: response over service"
-READINGS: dict[str, tuple[Callable[[Figures], float], Callable[[Figures], float]]] = {
-    WAIT: (lambda f: f.interactive_wait_s, lambda f: f.batch_wait_s),
+_WAIT = "wait for a worker (s)"
+_SLOWDOWN = "slowdown: response over service"
+_READINGS: dict[str, tuple[Callable[[Figures], float], Callable[[Figures], float]]] = {
+    _WAIT: (lambda f: f.interactive_wait_s, lambda f: f.batch_wait_s),
     "response: wait and service (s)": (lambda f: f.interactive_response_s, lambda f: f.batch_response_s),
-    SLOWDOWN: (lambda f: f.interactive_slowdown, lambda f: f.batch_slowdown),
+    _SLOWDOWN: (lambda f: f.interactive_slowdown, lambda f: f.batch_slowdown),
     "wait since the tenant had a credit (s)": (lambda f: f.interactive_released_s, lambda f: f.batch_released_s),
 }
-CHOICES = (
+_CHOICES = (
     "Every choice that the paper leaves open is ours and has a name in bwfq/workload.py: ten interactive and two batch "
     "tenants; a chance of a burst every 50 s, as Figure 6 shows; bursts that arrive over 20 s; batch rates scaled so "
     "that the offered work equals the load. If 60 to 90 % of arrivals were bursts of 40 to 150 requests, as the paper "
@@ -56,7 +56,7 @@ def _interval(runs: Sequence[Figures], figure: Callable[[Figures], float]) -> st
     values = [figure(run) for run in runs]
     if max(values) == inf:
         return "never"
-    return f"{fmean(values):.2f} ± {T_95 * stdev(values) / sqrt(len(values)):.2f}"
+    return f"{fmean(values):.2f} ± {_T_95 * stdev(values) / sqrt(len(values)):.2f}"
 
 
 def _work(runs: Sequence[Figures]) -> float:
@@ -68,21 +68,21 @@ def _batch_wait(runs: Sequence[Figures]) -> float:
 
 
 def _gap(reading: str) -> Callable[[Figures], float]:
-    interactive, batch = READINGS[reading]
+    interactive, batch = _READINGS[reading]
     return lambda figures: abs(batch(figures) - interactive(figures))
 
 
 @experiment("bwfq-latency", "Interactive and batch tenants on 80 workers", "BWFQ, section 4.1 and 4.2, Tables 1 and 2")
 def latency(setting: Setting) -> Section:
-    jobs = [(Scenario(load=load), seed, ORDERS) for load in LOADS for seed in range(1, SEEDS + 1)]
+    jobs = [(Scenario(load=load), seed, _ORDERS) for load in _LOADS for seed in range(1, _SEEDS + 1)]
     played = setting.map(play_paper, jobs)
     by_load: dict[float, ByOrder] = {
-        load: {order: [run[order] for run in played[at * SEEDS : (at + 1) * SEEDS]] for order in ORDERS}
-        for at, load in enumerate(LOADS)
+        load: {order: [run[order] for run in played[at * _SEEDS : (at + 1) * _SEEDS]] for order in _ORDERS}
+        for at, load in enumerate(_LOADS)
     }
     return Section(
         text=(
-            f"80 workers with one request each, 300 s, {SEEDS} seeds, means with 95 % intervals. {CHOICES}",
+            f"80 workers with one request each, 300 s, {_SEEDS} seeds, means with 95 % intervals. {_CHOICES}",
             "For batch the paper prints a P99 of 8.6 s under FCFS and 2.2 s under BWFQ, for interactive requests "
             "0.10 s under both, and a throughput of 94 %. Its batch requests take 8 to 15 s, so these latencies cannot "
             "include service. In a queue that is first come, first served, an interactive request waits as long as a "
@@ -110,7 +110,7 @@ def _table_1(runs: ByOrder) -> Table:
     rows += [
         (
             order,
-            *(_interval(of_order, figure) for reading in (WAIT, SLOWDOWN) for figure in READINGS[reading]),
+            *(_interval(of_order, figure) for reading in (_WAIT, _SLOWDOWN) for figure in _READINGS[reading]),
             f"{_work(of_order) / fcfs:.1%}",
         )
         for order, of_order in runs.items()
@@ -124,8 +124,8 @@ def _table_1(runs: ByOrder) -> Table:
 
 
 def _readings(runs: ByOrder) -> Table:
-    columns = ("gap of the P99s, read as", *ORDERS)
-    rows = [(reading, *(_interval(runs[order], _gap(reading)) for order in ORDERS)) for reading in READINGS]
+    columns = ("gap of the P99s, read as", *_ORDERS)
+    rows = [(reading, *(_interval(runs[order], _gap(reading)) for order in _ORDERS)) for reading in _READINGS]
     return Table("The gap between batch and interactive, load 60 % (paper: FCFS 8.5 s, BWFQ 2.1 s)", columns, rows)
 
 
@@ -134,10 +134,10 @@ def _table_2(by_load: Mapping[float, ByOrder]) -> Table:
         *("load", "paper: FCFS", "paper: BWFQ", "paper: throughput"),
         *("P99 slowdown gap: fcfs", "gap: ratio+wake", "gap: bwfq", "fcfs over bwfq", "work: held", "work: bwfq"),
     )
-    gap = _gap(SLOWDOWN)
+    gap = _gap(_SLOWDOWN)
     rows = []
     for load, runs in by_load.items():
-        fcfs_s, bwfq_s, throughput = PRINTED[load]
+        fcfs_s, bwfq_s, throughput = _PRINTED[load]
         rows.append(
             (
                 *(f"{load:.0%}", f"{fcfs_s} s", f"{bwfq_s} s", f"{throughput} %"),
@@ -151,8 +151,8 @@ def _table_2(by_load: Mapping[float, ByOrder]) -> Table:
 
 def _impossible(by_load: Mapping[float, ByOrder]) -> list[Check]:
     """Check what contradicts the printed figures."""
-    interactive, batch = (mean(by_load[0.6]["fcfs"], figure) for figure in READINGS[WAIT])
-    shortest = min(mean(runs[order], lambda f: f.batch_response_s) for runs in by_load.values() for order in ORDERS)
+    interactive, batch = (mean(by_load[0.6]["fcfs"], figure) for figure in _READINGS[_WAIT])
+    shortest = min(mean(runs[order], lambda f: f.batch_response_s) for runs in by_load.values() for order in _ORDERS)
     return [
         Check(
             "under FCFS interactive requests wait as long as batch requests: 0.10 s beside 8.6 s is impossible",
@@ -173,7 +173,7 @@ def _improvements(by_load: Mapping[float, ByOrder]) -> list[Check]:
         for load, runs in by_load.items()
         if load >= 0.4
     }
-    gap = _gap(SLOWDOWN)
+    gap = _gap(_SLOWDOWN)
     gaps = {load: mean(runs["fcfs"], gap) / mean(runs["bwfq"], gap) for load, runs in by_load.items()}
     return [
         Check(
@@ -219,7 +219,7 @@ def _costs(by_load: Mapping[float, ByOrder]) -> list[Check]:
             all(
                 mean(runs["bwfq"], figure) <= 1.05 * mean(runs["ratio+wake"], figure)
                 for runs in loaded.values()
-                for figure in READINGS[WAIT]
+                for figure in _READINGS[_WAIT]
             ),
             "batch under ratio+wake and bwfq: "
             + "; ".join(
@@ -231,7 +231,7 @@ def _costs(by_load: Mapping[float, ByOrder]) -> list[Check]:
 
 
 WINDOW_S = 10.0
-BURSTY = Scenario(in_step=True)
+_BURSTY = Scenario(in_step=True)
 
 
 def _timeline(job: tuple[str, Scenario]) -> dict[str, list[float]]:
@@ -251,7 +251,7 @@ def _timeline(job: tuple[str, Scenario]) -> dict[str, list[float]]:
 @experiment("bwfq-timeline", "Bursts over time", "BWFQ, Figure 6")
 def timeline(setting: Setting) -> Section:
     orders = ("fcfs", "bwfq")
-    waits = dict(zip(orders, setting.map(_timeline, [(order, BURSTY) for order in orders]), strict=True))
+    waits = dict(zip(orders, setting.map(_timeline, [(order, _BURSTY) for order in orders]), strict=True))
     times = [(number + 0.5) * WINDOW_S for number in range(len(waits["fcfs"]["batch"]))]
     worst = {order: max(waits[order]["interactive"]) for order in orders}
     return Section(
@@ -279,8 +279,8 @@ def timeline(setting: Setting) -> Section:
     )
 
 
-SCALE_SEEDS = 3
-SIZES = (
+_SCALE_SEEDS = 3
+_SIZES = (
     Scenario(workers=10, interactive=1, batch=1, in_step=True),
     Scenario(workers=100, interactive=12, batch=2, in_step=True),
     Scenario(workers=1_000, interactive=125, batch=25, thinned=0.25, in_step=True),
@@ -290,7 +290,7 @@ SIZES = (
         for tenants in (10, 100, 1_000, 5_000)
     ),
 )
-SCALE_ORDERS = ("fcfs", "ratio+wake", "bwfq")
+_SCALE_ORDERS = ("fcfs", "ratio+wake", "bwfq")
 
 Row = tuple[int, int, float, float, float, float, float, str, str]
 
@@ -301,7 +301,7 @@ def scale(setting: Setting) -> Section:
     slow = [row for row in rows if row[2] > 1.0]
     return Section(
         text=(
-            f"Load 60 %, 300 s, {SCALE_SEEDS} seeds. First workers and tenants grow together, then tenants alone. "
+            f"Load 60 %, 300 s, {_SCALE_SEEDS} seeds. First workers and tenants grow together, then tenants alone. "
             "In the first four rows all batch tenants have their bursts at the same moments, in the others each at its "
             "own. In the larger sizes each interactive tenant sends less, so that capacity is left for batch. The "
             "paper prints improvements of 2.1 times at 10 workers, 3.2 at 100, 4.2 at 5,000 and 4.3 at 10,000, and "
@@ -334,12 +334,12 @@ def scale(setting: Setting) -> Section:
 
 
 def _rows(setting: Setting) -> list[Row]:
-    jobs = [(scenario, seed, SCALE_ORDERS) for scenario in SIZES for seed in range(1, SCALE_SEEDS + 1)]
+    jobs = [(scenario, seed, _SCALE_ORDERS) for scenario in _SIZES for seed in range(1, _SCALE_SEEDS + 1)]
     played = iter(setting.map(play_paper, jobs))
     rows: list[Row] = []
-    for scenario in SIZES:
-        runs = [next(played) for _ in range(SCALE_SEEDS)]
-        waits = [fmean(run[order].interactive_wait_s for run in runs) for order in SCALE_ORDERS]
+    for scenario in _SIZES:
+        runs = [next(played) for _ in range(_SCALE_SEEDS)]
+        waits = [fmean(run[order].interactive_wait_s for run in runs) for order in _SCALE_ORDERS]
         batch = [fmean(run[order].batch_wait_s for run in runs) for order in ("fcfs", "bwfq")]
         work = fmean(run["bwfq"].work for run in runs) / scenario.workers / scenario.duration_s
         of_fcfs = fmean(run["bwfq"].work / run["fcfs"].work for run in runs)

@@ -29,21 +29,21 @@ from dispatcher.policies.percentiles import percentile
 from dispatcher.shard.alone import CostGate
 from headgate.simulator.gates.cluster import ClusterRequest, run_cluster
 
-INTERACTIVE, BATCH = "interactive", "batch"
-SERVICE_S = {INTERACTIVE: (0.05, 0.12), BATCH: (8.0, 15.0)}
-MEAN_S = {kind: (low + high) / 2 for kind, (low, high) in SERVICE_S.items()}
+_INTERACTIVE, BATCH = "interactive", "batch"
+_SERVICE_S = {_INTERACTIVE: (0.05, 0.12), BATCH: (8.0, 15.0)}
+_MEAN_S = {kind: (low + high) / 2 for kind, (low, high) in _SERVICE_S.items()}
 """The gate's estimate of a request's cost, in worker-seconds. It learns the true cost when the request ends."""
-RATES_PER_S = {INTERACTIVE: (6.0, 12.0), BATCH: (0.2, 0.5)}
-CREDITS_PER_S = {INTERACTIVE: (15.0, 30.0), BATCH: (0.8, 2.0)}
-BURSTS_P = {INTERACTIVE: (0.05, 0.10), BATCH: (0.60, 0.90)}
-BURST = (40, 150)
-BURST_OVER_S = 20.0
+_RATES_PER_S = {_INTERACTIVE: (6.0, 12.0), BATCH: (0.2, 0.5)}
+_CREDITS_PER_S = {_INTERACTIVE: (15.0, 30.0), BATCH: (0.8, 2.0)}
+_BURSTS_P = {_INTERACTIVE: (0.05, 0.10), BATCH: (0.60, 0.90)}
+_BURST = (40, 150)
+_BURST_OVER_S = 20.0
 """Our choice: a burst arrives evenly within so many seconds."""
-SPIKE = (2, 5)
+_SPIKE = (2, 5)
 """Our choice: requests at once in a spike of an interactive tenant."""
-BURST_EVERY_S = 50.0
+_BURST_EVERY_S = 50.0
 """The distance of the bursts in Figure 6."""
-BUCKET_S = 1.0
+_BUCKET_S = 1.0
 """Our choice: the depth of a bucket, in seconds of its rate. The paper's buckets have no limit."""
 
 
@@ -83,13 +83,13 @@ class PaperWorkload:
         return {sender.name: Share(rate_per_s=sender.credits_per_s) for sender in self.senders}
 
     def guarantees(self) -> dict[str, Share]:
-        """Return the same rates in worker-seconds per second, with buckets of BUCKET_S."""
-        rates = {sender.name: sender.credits_per_s * MEAN_S[sender.kind] for sender in self.senders}
-        return {name: Share(rate_per_s=rate, burst=rate * BUCKET_S) for name, rate in rates.items()}
+        """Return the same rates in worker-seconds per second, with buckets of _BUCKET_S."""
+        rates = {sender.name: sender.credits_per_s * _MEAN_S[sender.kind] for sender in self.senders}
+        return {name: Share(rate_per_s=rate, burst=rate * _BUCKET_S) for name, rate in rates.items()}
 
 
 def is_interactive(request: ClusterRequest) -> bool:
-    return request.tenant.startswith(INTERACTIVE)
+    return request.tenant.startswith(_INTERACTIVE)
 
 
 def is_batch(request: ClusterRequest) -> bool:
@@ -99,7 +99,7 @@ def is_batch(request: ClusterRequest) -> bool:
 def paper_workload(scenario: Scenario, seed: int) -> PaperWorkload:
     """Draw the workload. Raises ValueError if the interactive tenants alone need more than the load."""
     random = Random(seed)
-    interactive = [_drawn(random, INTERACTIVE, number, scenario) for number in range(scenario.interactive)]
+    interactive = [_drawn(random, _INTERACTIVE, number, scenario) for number in range(scenario.interactive)]
     batch = [_drawn(random, BATCH, number, scenario) for number in range(scenario.batch)]
     factor = _batch_factor(scenario, interactive, batch)
     requests: list[ClusterRequest] = []
@@ -114,19 +114,19 @@ def paper_workload(scenario: Scenario, seed: int) -> PaperWorkload:
 
 
 def _drawn(random: Random, kind: str, number: int, scenario: Scenario) -> Sender:
-    rate = random.uniform(*RATES_PER_S[kind]) * (scenario.thinned if kind == INTERACTIVE else 1.0)
-    burst_p = random.uniform(*BURSTS_P[kind])
-    return Sender(f"{kind}-{number}", kind, rate, burst_p, random.uniform(*CREDITS_PER_S[kind]) * scenario.thinned)
+    rate = random.uniform(*_RATES_PER_S[kind]) * (scenario.thinned if kind == _INTERACTIVE else 1.0)
+    burst_p = random.uniform(*_BURSTS_P[kind])
+    return Sender(f"{kind}-{number}", kind, rate, burst_p, random.uniform(*_CREDITS_PER_S[kind]) * scenario.thinned)
 
 
 def _batch_factor(scenario: Scenario, interactive: Sequence[Sender], batch: Sequence[Sender]) -> float:
     """Return the factor on batch rates with which the offered work equals the load; interactive rates stay."""
-    steady = sum(sender.rate_per_s for sender in interactive) * MEAN_S[INTERACTIVE]
-    bursty = sum(sender.rate_per_s + sender.burst_p * sum(BURST) / 2 / BURST_EVERY_S for sender in batch)
+    steady = sum(sender.rate_per_s for sender in interactive) * _MEAN_S[_INTERACTIVE]
+    bursty = sum(sender.rate_per_s + sender.burst_p * sum(_BURST) / 2 / _BURST_EVERY_S for sender in batch)
     offered = scenario.load * scenario.workers
     if offered <= steady:
         raise ValueError(f"the interactive tenants need {steady:.1f} of {offered:.1f} workers: none are left for batch")
-    return (offered - steady) / (bursty * MEAN_S[BATCH])
+    return (offered - steady) / (bursty * _MEAN_S[BATCH])
 
 
 def _poisson(random: Random, rate_per_s: float, end_s: float) -> Iterator[float]:
@@ -138,9 +138,9 @@ def _poisson(random: Random, rate_per_s: float, end_s: float) -> Iterator[float]
 
 def _interactive_requests(random: Random, sender: Sender, duration_s: float) -> Iterator[ClusterRequest]:
     """Spikes are part of the rate: arrivals come at the rate over the mean number of requests per arrival."""
-    mean_size = 1 - sender.burst_p + sender.burst_p * sum(SPIKE) / 2
+    mean_size = 1 - sender.burst_p + sender.burst_p * sum(_SPIKE) / 2
     for at in _poisson(random, sender.rate_per_s / mean_size, duration_s):
-        for _ in range(random.randint(*SPIKE) if random.random() < sender.burst_p else 1):
+        for _ in range(random.randint(*_SPIKE) if random.random() < sender.burst_p else 1):
             yield _request(random, at, sender)
 
 
@@ -149,25 +149,25 @@ def _batch_requests(
 ) -> Iterator[ClusterRequest]:
     for at in _poisson(random, sender.rate_per_s * factor, duration_s):
         yield _request(random, at, sender)
-    every_s = BURST_EVERY_S / factor
+    every_s = _BURST_EVERY_S / factor
     chances = (every_s * (phase + number) for number in range(int(duration_s / every_s) + 1))
     for at in [at for at in chances if random.random() < sender.burst_p]:
-        for _ in range(random.randint(*BURST)):
-            spread_at = at + random.random() * BURST_OVER_S
+        for _ in range(random.randint(*_BURST)):
+            spread_at = at + random.random() * _BURST_OVER_S
             if spread_at < duration_s:
                 yield _request(random, spread_at, sender)
 
 
 def _request(random: Random, at: float, sender: Sender) -> ClusterRequest:
-    service_s = random.uniform(*SERVICE_S[sender.kind])
-    return ClusterRequest(at, sender.name, service_s, service_s, MEAN_S[sender.kind])
+    service_s = random.uniform(*_SERVICE_S[sender.kind])
+    return ClusterRequest(at, sender.name, service_s, service_s, _MEAN_S[sender.kind])
 
 
 HELD = "held"
 GATE_ORDERS = ("fcfs", "ratio", "ratio+wake", "virtual-clock", "virtual-clock+cap", "sfq", "bwfq")
-IN_REQUESTS = frozenset({"ratio", "ratio+wake"})
+_IN_REQUESTS = frozenset({"ratio", "ratio+wake"})
 """The orders with rates in requests per second, as in the paper. All others have rates in worker-seconds per second."""
-LEAD_S = 30.0
+_LEAD_S = 30.0
 """`lead_max` of the two clocks, in seconds of the whole pool."""
 
 
@@ -214,10 +214,10 @@ def play(order: str, workload: PaperWorkload) -> Played:
         released = _release_times(requests, workload.credits())
         sent = [requests[number]._replace(arrival_s=at) for at, number in released]
     run = run_cluster(
-        CostGate("fcfs" if order == HELD else order, slots=scenario.workers, lead_max=LEAD_S * scenario.workers),
+        CostGate("fcfs" if order == HELD else order, slots=scenario.workers, lead_max=_LEAD_S * scenario.workers),
         sent,
-        share=workload.credits() if order in IN_REQUESTS else workload.guarantees(),
-        capacity_per_s=None if order in IN_REQUESTS else float(scenario.workers),
+        share=workload.credits() if order in _IN_REQUESTS else workload.guarantees(),
+        capacity_per_s=None if order in _IN_REQUESTS else float(scenario.workers),
     )
     releases_s, starts_s = [0.0] * len(requests), [inf] * len(requests)
     for (at, number), start in zip(released, run.starts_s, strict=True):

@@ -26,14 +26,14 @@ from headgate.evidence.qlm.scenes import (
 )
 from headgate.simulator.run import Run
 
-ONE_MODEL_PLANNERS = ("fcfs", "edf", "shepherd", "qlm", "plan")
-ONE_MODEL_LOADS = (10.0, 20.0, 40.0, 500.0)
+_ONE_MODEL_PLANNERS = ("fcfs", "edf", "shepherd", "qlm", "plan")
+_ONE_MODEL_LOADS = (10.0, 20.0, 40.0, 500.0)
 """Requests per second; four workers serve about 20."""
-FULL = 40.0
-WORKERS = 6
-A10S = (0, 1, 2, 3, 6)
-QUEUES = (50, 200, 800, 2000)
-BURST_PER_S = 500.0
+_FULL = 40.0
+_WORKERS = 6
+_A10S = (0, 1, 2, 3, 6)
+_QUEUES = (50, 200, 800, 2000)
+_BURST_PER_S = 500.0
 
 
 @experiment(
@@ -41,14 +41,14 @@ BURST_PER_S = 500.0
 )
 def figures_9_and_10(setting: Setting) -> Section:
     workers = fleet(4, A_MODELS)
-    runs = played(setting, {load: (w_a(load), workers) for load in ONE_MODEL_LOADS}, ONE_MODEL_PLANNERS)
-    ours = [runs[load, "plan"] for load in ONE_MODEL_LOADS]
+    runs = played(setting, {load: (w_a(load), workers) for load in _ONE_MODEL_LOADS}, _ONE_MODEL_PLANNERS)
+    ours = [runs[load, "plan"] for load in _ONE_MODEL_LOADS]
     firsts = [
         runs[load, "plan"].classes["interactive"].in_time
-        >= max(runs[load, name].classes["interactive"].in_time for name in ONE_MODEL_PLANNERS) - 0.01
-        for load in ONE_MODEL_LOADS
+        >= max(runs[load, name].classes["interactive"].in_time for name in _ONE_MODEL_PLANNERS) - 0.01
+        for load in _ONE_MODEL_LOADS
     ]
-    order = runs[FULL, "plan"].requests_per_s / runs[FULL, "fcfs"].requests_per_s
+    order = runs[_FULL, "plan"].requests_per_s / runs[_FULL, "fcfs"].requests_per_s
     return Section(
         text=(
             "2,000 requests of one tenant for a 13B model on four workers: half interactive (20 s), a quarter Batch-1 "
@@ -57,25 +57,25 @@ def figures_9_and_10(setting: Setting) -> Section:
         tables=[
             Table(
                 "In time, all requests (interactive ones)",
-                ("requests/s", *ONE_MODEL_PLANNERS),
+                ("requests/s", *_ONE_MODEL_PLANNERS),
                 [
                     (
                         load,
                         *(
                             f"{percent(runs[load, name].all.in_time)} "
                             f"({percent(runs[load, name].classes['interactive'].in_time)})"
-                            for name in ONE_MODEL_PLANNERS
+                            for name in _ONE_MODEL_PLANNERS
                         ),
                     )
-                    for load in ONE_MODEL_LOADS
+                    for load in _ONE_MODEL_LOADS
                 ],
             ),
             Table(
                 "Requests/s",
-                ("requests/s", *ONE_MODEL_PLANNERS),
+                ("requests/s", *_ONE_MODEL_PLANNERS),
                 [
-                    (load, *(round(runs[load, name].requests_per_s, 2) for name in ONE_MODEL_PLANNERS))
-                    for load in ONE_MODEL_LOADS
+                    (load, *(round(runs[load, name].requests_per_s, 2) for name in _ONE_MODEL_PLANNERS))
+                    for load in _ONE_MODEL_LOADS
                 ],
             ),
         ],
@@ -83,8 +83,8 @@ def figures_9_and_10(setting: Setting) -> Section:
             times(
                 "plan: at least 20 % more than fixed batches (Figure 9)",
                 1.2,
-                runs[FULL, "plan"],
-                runs[FULL, "shepherd"],
+                runs[_FULL, "plan"],
+                runs[_FULL, "shepherd"],
             ),
             Check(
                 "plan: 20 % more than vLLM and EDF (Figure 9)",
@@ -107,18 +107,18 @@ def figures_9_and_10(setting: Setting) -> Section:
 
 @experiment("qlm-figure-15", "Figure 15: A10 and A100 GPUs together", "QLM, section 8.3, Figure 15")
 def figure_15(setting: Setting) -> Section:
-    scenes = {a10s: (w_a(0.0, requests=1500), mixed_fleet(a10s, WORKERS - a10s)) for a10s in A10S}
+    scenes = {a10s: (w_a(0.0, requests=1500), mixed_fleet(a10s, _WORKERS - a10s)) for a10s in _A10S}
     runs = played(setting, scenes, ("round-robin", "plan"))
-    gains = {a10s: runs[a10s, "plan"].requests_per_s / runs[a10s, "round-robin"].requests_per_s for a10s in A10S}
+    gains = {a10s: runs[a10s, "plan"].requests_per_s / runs[a10s, "round-robin"].requests_per_s for a10s in _A10S}
     rows: list[tuple[Cell, ...]] = [
         (
-            percent(a10s / WORKERS),
+            percent(a10s / _WORKERS),
             *(round(runs[a10s, name].requests_per_s, 2) for name in ("round-robin", "plan")),
             round(gains[a10s], 2),
         )
-        for a10s in A10S
+        for a10s in _A10S
     ]
-    best = max(A10S, key=lambda a10s: gains[a10s])
+    best = max(_A10S, key=lambda a10s: gains[a10s])
     return Section(
         text=(
             "1,500 requests wait at once for six workers; an A10 has 20 slots and an A100 70. No profile has the same "
@@ -129,8 +129,8 @@ def figure_15(setting: Setting) -> Section:
             Check("plan: at least 1.5 times round robin", gains[best] >= 1.5, f"{gains[best]:.2f} times"),
             Check(
                 "the gain is greatest with both kinds",
-                0 < best < WORKERS,
-                ", ".join(f"{percent(a10s / WORKERS)}: {gains[a10s]:.2f}" for a10s in A10S),
+                0 < best < _WORKERS,
+                ", ".join(f"{percent(a10s / _WORKERS)}: {gains[a10s]:.2f}" for a10s in _A10S),
             ),
         ],
     )
@@ -139,11 +139,11 @@ def figure_15(setting: Setting) -> Section:
 @experiment("qlm-figure-17", "Figure 17: the gain grows with the queue", "QLM, section 8.3, Figure 17")
 def figure_17(setting: Setting) -> Section:
     workers = fleet(4, A_MODELS)
-    runs = played(setting, {n: (w_a(BURST_PER_S, requests=n), workers) for n in QUEUES}, ("fcfs", "plan"))
-    gains = [runs[n, "plan"].all.in_time - runs[n, "fcfs"].all.in_time for n in QUEUES]
+    runs = played(setting, {n: (w_a(_BURST_PER_S, requests=n), workers) for n in _QUEUES}, ("fcfs", "plan"))
+    gains = [runs[n, "plan"].all.in_time - runs[n, "fcfs"].all.in_time for n in _QUEUES]
     rows: list[tuple[Cell, ...]] = [
         (n, *(percent(runs[n, name].all.in_time) for name in ("fcfs", "plan")), f"{100 * gain:+.1f}")
-        for n, gain in zip(QUEUES, gains, strict=True)
+        for n, gain in zip(_QUEUES, gains, strict=True)
     ]
     return Section(
         text=(
@@ -161,19 +161,19 @@ def figure_17(setting: Setting) -> Section:
     )
 
 
-LOADS = (10.0, 40.0, 100.0, 500.0)
+_LOADS = (10.0, 40.0, 100.0, 500.0)
 """Requests of Batch-1 per second. Eight workers serve about 32 with as many of Batch-2; 500 is a burst."""
-COLD_LOADS = (40.0, 100.0)
-COLD_PLANNERS = ("fcfs", "edf", "static", "plan")
-BURST = 100.0
-QUEUED = 600
+_COLD_LOADS = (40.0, 100.0)
+_COLD_PLANNERS = ("fcfs", "edf", "static", "plan")
+_BURST = 100.0
+_QUEUED = 600
 
 Runs = dict[tuple[float, str], Run]
 
 
 @experiment("qlm-figure-5", "Figure 5: a queue of five models on one worker drains", "QLM, section 2.4, Figure 5")
 def figure_5(setting: Setting) -> Section:
-    runs = played(setting, {"": (due_by_turns(QUEUED), due_by_turns_fleet())}, ("edf", "qlm", "plan"))
+    runs = played(setting, {"": (due_by_turns(_QUEUED), due_by_turns_fleet())}, ("edf", "qlm", "plan"))
     found = {name: run for (_, name), run in runs.items()}
     rows: list[tuple[Cell, ...]] = [
         (name, round(run.total_time_s), run.swaps, percent(run.all.in_time)) for name, run in found.items()
@@ -181,7 +181,7 @@ def figure_5(setting: Setting) -> Section:
     slower = found["edf"].total_time_s / found["plan"].total_time_s
     return Section(
         text=(
-            f"{QUEUED} requests for five models wait at once, with six due times between ten minutes and an hour that "
+            f"{_QUEUED} requests for five models wait at once, with six due times between ten minutes and an hour that "
             "do not depend on the model. A swap takes 3 s. The figure is drawn without numbers.",
         ),
         tables=[Table("Until the queue is empty", ("planner", "seconds", "swaps", "in time"), rows)],
@@ -197,10 +197,10 @@ def figure_5(setting: Setting) -> Section:
     "qlm-figure-12-13", "Figures 12 and 13: W_B, five models on eight workers", "QLM, section 8.2, Figures 12 and 13"
 )
 def figures_12_and_13(setting: Setting) -> Section:
-    scenes = {load: (w_b(load), w_b_fleet()) for load in LOADS}
-    cold_scenes = {load: (w_b(load), w_b_fleet(cold=True)) for load in COLD_LOADS}
+    scenes = {load: (w_b(load), w_b_fleet()) for load in _LOADS}
+    cold_scenes = {load: (w_b(load), w_b_fleet(cold=True)) for load in _COLD_LOADS}
     warm = played(setting, scenes, PLANNERS)
-    cold = played(setting, cold_scenes, COLD_PLANNERS)
+    cold = played(setting, cold_scenes, _COLD_PLANNERS)
     return Section(
         text=(
             "3,500 requests: half are Batch-1 (60 s to the first token) for variants of Mistral 7B and Llama 70B, half "
@@ -239,13 +239,13 @@ def _throughput(warm: Runs, cold: Runs) -> list[Check]:
     heads = "With one global queue whose head finds the model, few requests cause a swap."
     return [
         times(
-            "plan: at least 3 times vLLM's instances (Figure 12)", 3, warm[BURST, "plan"], warm[BURST, "round-robin"]
+            "plan: at least 3 times vLLM's instances (Figure 12)", 3, warm[_BURST, "plan"], warm[_BURST, "round-robin"]
         ),
-        times("plan: at least 1.5 times the global FCFS", 1.5, warm[BURST, "plan"], warm[BURST, "fcfs"]),
-        times("plan: at least 1.5 times the global EDF", 1.5, warm[BURST, "plan"], warm[BURST, "edf"]),
-        times("plan: at least 3 times the global FCFS, from storage", 3, cold[BURST, "plan"], cold[BURST, "fcfs"]),
-        missed("plan: at least 3 times the global EDF, from storage", heads, cold[BURST, "plan"], cold[BURST, "edf"]),
-        missed("plan: at least 1.3 times the partition", known, warm[BURST, "plan"], warm[BURST, "static"]),
+        times("plan: at least 1.5 times the global FCFS", 1.5, warm[_BURST, "plan"], warm[_BURST, "fcfs"]),
+        times("plan: at least 1.5 times the global EDF", 1.5, warm[_BURST, "plan"], warm[_BURST, "edf"]),
+        times("plan: at least 3 times the global FCFS, from storage", 3, cold[_BURST, "plan"], cold[_BURST, "fcfs"]),
+        missed("plan: at least 3 times the global EDF, from storage", heads, cold[_BURST, "plan"], cold[_BURST, "edf"]),
+        missed("plan: at least 1.3 times the partition", known, warm[_BURST, "plan"], warm[_BURST, "static"]),
     ]
 
 

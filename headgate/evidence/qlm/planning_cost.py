@@ -16,23 +16,23 @@ from headgate.evidence.qlm.problems import mixed
 from headgate.evidence.qlm.scenes import A_MODELS, five_models, five_models_fleet, fleet, fleet_spec, percent, w_a
 from headgate.simulator.simulate import simulate
 
-DELTAS = (1, 2, DELTA, 8)
-POINT = 0.01
-LOADS = {"five models at 0.7": 0.7, "five models at 0.4": 0.4}
+_DELTAS = (1, 2, DELTA, 8)
+_POINT = 0.01
+_LOADS = {"five models at 0.7": 0.7, "five models at 0.4": 0.4}
 
-GROUPS = (100, 300, 1000)
-MOVES = (0, 200_000)
-LATE_MAX = {0: 0.015, 200_000: 0.01}
-SEEDS = (1, 2, 3)
+_GROUPS = (100, 300, 1000)
+_MOVES = (0, 200_000)
+_LATE_MAX = {0: 0.015, 200_000: 0.01}
+_SEEDS = (1, 2, 3)
 BATCH = 254
 """The number of requests in a batch of the profile a100-llama3-8b-chunked."""
 
 
 @experiment("qlm-figure-19", "Figure 19: the size of request groups", "QLM, section 8.3, Figure 19")
 def figure_19(setting: Setting) -> Section:
-    scenes = {name: (five_models(load), five_models_fleet(3.0)) for name, load in LOADS.items()}
+    scenes = {name: (five_models(load), five_models_fleet(3.0)) for name, load in _LOADS.items()}
     scenes["W_A on two workers"] = w_a(40.0), fleet(2, A_MODELS)
-    jobs = [(name, delta) for name in scenes for delta in DELTAS]
+    jobs = [(name, delta) for name in scenes for delta in _DELTAS]
     specs = [fleet_spec(*scenes[name], "qlm", delta=delta) for name, delta in jobs]
     runs = dict(zip(jobs, setting.map(simulate, specs), strict=True))
     rows: list[tuple[Cell, ...]] = [
@@ -49,7 +49,7 @@ def figure_19(setting: Setting) -> Section:
         checks=[
             Check(
                 f"{first}: δ = {DELTA} is in time within a point of δ = 1",
-                ours.all.in_time >= small.all.in_time - POINT,
+                ours.all.in_time >= small.all.in_time - _POINT,
                 f"{percent(ours.all.in_time)} against {percent(small.all.in_time)}",
             ),
             Check(
@@ -69,36 +69,36 @@ def figure_19(setting: Setting) -> Section:
 
 @experiment("qlm-figure-20", "Figure 20: the cost of a plan", "QLM, section 8.3, Figure 20")
 def figure_20(setting: Setting) -> Section:
-    jobs = [(groups, moves, seed) for groups in GROUPS for moves in MOVES for seed in SEEDS]
+    jobs = [(groups, moves, seed) for groups in _GROUPS for moves in _MOVES for seed in _SEEDS]
     late = dict(zip(jobs, setting.map(_late, jobs), strict=True))
     means = {
-        (groups, moves): fmean(late[groups, moves, seed] for seed in SEEDS) for groups in GROUPS for moves in MOVES
+        (groups, moves): fmean(late[groups, moves, seed] for seed in _SEEDS) for groups in _GROUPS for moves in _MOVES
     }
     rows: list[tuple[Cell, ...]] = [
-        (groups, groups // 10, DELTA * BATCH * groups, *(f"{100 * means[groups, moves]:.2f} %" for moves in MOVES))
-        for groups in GROUPS
+        (groups, groups // 10, DELTA * BATCH * groups, *(f"{100 * means[groups, moves]:.2f} %" for moves in _MOVES))
+        for groups in _GROUPS
     ]
     return Section(
         text=(
             "Groups of ten models for fast and slow workers, ten groups for each worker. A plan without lateness "
-            f"exists, with 8 % of slack. Late requests, the mean of {len(SEEDS)} problems, after insertion alone and "
+            f"exists, with 8 % of slack. Late requests, the mean of {len(_SEEDS)} problems, after insertion alone and "
             f"after annealing. 200,000 moves take one to two seconds. Requests: with δ = {DELTA} and a batch of "
             f"{BATCH}. The paper plans 400,000 requests in 5 s.",
         ),
         tables=[
             Table(
                 "Late requests",
-                ("groups", "workers", "requests", *(f"{moves:,} moves" for moves in MOVES)),
+                ("groups", "workers", "requests", *(f"{moves:,} moves" for moves in _MOVES)),
                 rows,
             )
         ],
         checks=[
             Check(
-                f"{GROUPS[-1]:,} groups: at most {100 * most:g} % late after {moves:,} moves",
-                means[GROUPS[-1], moves] <= most,
-                f"{100 * means[GROUPS[-1], moves]:.2f} %",
+                f"{_GROUPS[-1]:,} groups: at most {100 * most:g} % late after {moves:,} moves",
+                means[_GROUPS[-1], moves] <= most,
+                f"{100 * means[_GROUPS[-1], moves]:.2f} %",
             )
-            for moves, most in LATE_MAX.items()
+            for moves, most in _LATE_MAX.items()
         ],
     )
 

@@ -5,39 +5,39 @@ from __future__ import annotations
 from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
 from headgate.evidence.qlm.scenes import A_MODELS, fleet, percent, played, w_a, w_b, w_b_fleet
 
-GOAL = 0.99
+_GOAL = 0.99
 """The part of the requests that must be in time."""
-FLEETS = (4, 6, 8, 10, 12, 14)
-FLEET_PER_S = 40.0
-FLEET_PLANNERS = ("shepherd", "fcfs", "plan")
+_FLEETS = (4, 6, 8, 10, 12, 14)
+_FLEET_PER_S = 40.0
+_FLEET_PLANNERS = ("shepherd", "fcfs", "plan")
 
-MEGA_PARTS = (0.0, 0.02, 0.1, 0.3)
-MEGA_PER_S, MEGA_WORKERS, MEGA_REQUESTS = 10.0, 4, 1000
+_MEGA_PARTS = (0.0, 0.02, 0.1, 0.3)
+_MEGA_PER_S, _MEGA_WORKERS, _MEGA_REQUESTS = 10.0, 4, 1000
 
 
 @experiment("qlm-figure-1", "Figure 1: the smallest fleet", "QLM, section 1, Figure 1")
 def figure_1(setting: Setting) -> Section:
-    scenes = {workers: (w_a(FLEET_PER_S), fleet(workers, A_MODELS)) for workers in FLEETS}
-    runs = played(setting, scenes, FLEET_PLANNERS)
+    scenes = {workers: (w_a(_FLEET_PER_S), fleet(workers, A_MODELS)) for workers in _FLEETS}
+    runs = played(setting, scenes, _FLEET_PLANNERS)
     rows: list[tuple[Cell, ...]] = [
-        (workers, *(percent(runs[workers, name].all.in_time) for name in FLEET_PLANNERS)) for workers in FLEETS
+        (workers, *(percent(runs[workers, name].all.in_time) for name in _FLEET_PLANNERS)) for workers in _FLEETS
     ]
     smallest = {
-        name: next((workers for workers in FLEETS if runs[workers, name].all.in_time >= GOAL), None)
-        for name in FLEET_PLANNERS
+        name: next((workers for workers in _FLEETS if runs[workers, name].all.in_time >= _GOAL), None)
+        for name in _FLEET_PLANNERS
     }
     ours = smallest["plan"]
-    found = ", ".join(f"{name}: {workers or f'more than {FLEETS[-1]}'}" for name, workers in smallest.items())
+    found = ", ".join(f"{name}: {workers or f'more than {_FLEETS[-1]}'}" for name, workers in smallest.items())
     return Section(
         text=(
-            f"W_A at {FLEET_PER_S:g} requests/s on fleets of growing size. The smallest fleet is the first with "
-            f"{percent(GOAL)} in time.",
+            f"W_A at {_FLEET_PER_S:g} requests/s on fleets of growing size. The smallest fleet is the first with "
+            f"{percent(_GOAL)} in time.",
         ),
-        tables=[Table("In time", ("workers", *FLEET_PLANNERS), rows)],
+        tables=[Table("In time", ("workers", *_FLEET_PLANNERS), rows)],
         checks=[
             Check(
                 f"plan needs fewer workers than {theirs}",
-                ours is not None and ours < (smallest[name] or FLEETS[-1] + 1),
+                ours is not None and ours < (smallest[name] or _FLEETS[-1] + 1),
                 found,
             )
             for name, theirs in (("shepherd", "fixed batches"), ("fcfs", "first come, first served"))
@@ -47,7 +47,7 @@ def figure_1(setting: Setting) -> Section:
 
 @experiment("qlm-figure-11-14", "Figures 11 and 14: operations left out", "QLM, sections 8.1 and 8.2")
 def figures_11_and_14(setting: Setting) -> Section:
-    one = played(setting, {"W_A": (w_a(FLEET_PER_S), fleet(4, A_MODELS))}, ("fcfs", "plan"))
+    one = played(setting, {"W_A": (w_a(_FLEET_PER_S), fleet(4, A_MODELS))}, ("fcfs", "plan"))
     several = played(setting, {"W_B": (w_b(100.0), w_b_fleet())}, ("round-robin", "static", "plan"))
     runs = {**one, **several}
     left_out = {
@@ -86,33 +86,33 @@ def figures_11_and_14(setting: Setting) -> Section:
 
 @experiment("qlm-figure-16", "Figure 16: mega prompts", "QLM, section 8.3, Figure 16")
 def figure_16(setting: Setting) -> Section:
-    workers = fleet(MEGA_WORKERS, A_MODELS)
-    scenes = {part: (w_a(MEGA_PER_S, requests=MEGA_REQUESTS, mega=part), workers) for part in MEGA_PARTS}
+    workers = fleet(_MEGA_WORKERS, A_MODELS)
+    scenes = {part: (w_a(_MEGA_PER_S, requests=_MEGA_REQUESTS, mega=part), workers) for part in _MEGA_PARTS}
     runs = played(setting, scenes, ("round-robin", "fcfs", "plan"))
-    gains = {part: runs[part, "plan"].all.in_time - runs[part, "round-robin"].all.in_time for part in MEGA_PARTS}
+    gains = {part: runs[part, "plan"].all.in_time - runs[part, "round-robin"].all.in_time for part in _MEGA_PARTS}
     rows: list[tuple[Cell, ...]] = [
         (
             percent(part),
             *(percent(runs[part, name].all.in_time) for name in ("round-robin", "fcfs", "plan")),
             f"{100 * gains[part]:+.1f}",
         )
-        for part in MEGA_PARTS
+        for part in _MEGA_PARTS
     ]
     return Section(
         text=(
-            f"W_A at {MEGA_PER_S:g} requests/s on {MEGA_WORKERS} workers; some requests have 3,000 to 4,000 tokens.",
+            f"W_A at {_MEGA_PER_S:g} requests/s on {_MEGA_WORKERS} workers; some requests have 3,000 to 4,000 tokens.",
         ),
         tables=[Table("In time", ("mega prompts", "round-robin", "fcfs", "plan", "points over round-robin"), rows)],
         checks=[
             Check(
                 "the gain falls when mega prompts are many (Figure 16)",
-                max(gains.values()) > gains[MEGA_PARTS[-1]] + 0.01,
+                max(gains.values()) > gains[_MEGA_PARTS[-1]] + 0.01,
                 ", ".join(f"{100 * gain:+.1f}" for gain in gains.values()),
             ),
             Check(
                 "plan is first with every part of mega prompts",
                 None,
-                f"{', '.join(percent(runs[part, 'plan'].all.in_time) for part in MEGA_PARTS)}. With the greatest part "
+                f"{', '.join(percent(runs[part, 'plan'].all.in_time) for part in _MEGA_PARTS)}. With the greatest part "
                 "the fleet is overloaded in every order. The planner does not keep long prompts on workers of their "
                 "own, as QLM does.",
             ),

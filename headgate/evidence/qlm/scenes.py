@@ -23,15 +23,15 @@ from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload, Workload
 
-INPUT_MEAN, OUTPUT_MEAN = 200.0, 250.0
-VARIATION = 1.0
+_INPUT_MEAN, _OUTPUT_MEAN = 200.0, 250.0
+_VARIATION = 1.0
 """Standard deviation of a length over its mean."""
-TOKENS_MAX = 1000
+_TOKENS_MAX = 1000
 MEGA_TOKENS = (3000, 4000)
 """Input and output tokens of a mega prompt together (QLM, section 8)."""
 
 
-UNCHUNKED = {"chunk_tokens": None, "steps_between_admissions": 10}
+_UNCHUNKED = {"chunk_tokens": None, "steps_between_admissions": 10}
 """Prompts in steps of their own: the same work, in a fraction of the simulator's time."""
 
 
@@ -49,7 +49,7 @@ class RequestStream:
 
 def lengths(random: Random) -> tuple[int, int]:
     """Draw the input and output tokens of a request."""
-    return _lognormal(random, INPUT_MEAN), _lognormal(random, OUTPUT_MEAN)
+    return _lognormal(random, _INPUT_MEAN), _lognormal(random, _OUTPUT_MEAN)
 
 
 def workload(name: str, streams: Iterable[RequestStream], *, seed: int = 1, mega: float = 0.0) -> ListWorkload:
@@ -72,8 +72,8 @@ def _mega(random: Random) -> tuple[int, int]:
 
 
 def _lognormal(random: Random, mean: float) -> int:
-    sigma = sqrt(log(1 + VARIATION**2))
-    return max(4, min(TOKENS_MAX, round(exp(random.gauss(log(mean) - sigma**2 / 2, sigma)))))
+    sigma = sqrt(log(1 + _VARIATION**2))
+    return max(4, min(_TOKENS_MAX, round(exp(random.gauss(log(mean) - sigma**2 / 2, sigma)))))
 
 
 def fleet(workers: int, models: Mapping[str, tuple[str, float]], kind: str = "node") -> FleetSpec:
@@ -87,21 +87,21 @@ def loadables(models: Mapping[str, tuple[str, float]]) -> dict[str, Loadable]:
     found = {}
     for name, (engine, swap_s) in models.items():
         profile = load_profile(engine)
-        found[name] = Loadable(profile.model_copy(update=UNCHUNKED), swap_s, default_slots(profile))
+        found[name] = Loadable(profile.model_copy(update=_UNCHUNKED), swap_s, default_slots(profile))
     return found
 
 
-MISTRAL, VICUNA, LLAMA = ("a100-llama3-8b-chunked", 2.0), ("a100-llama2-13b", 3.0), ("a100x8-llama3-70b", 6.0)
+MISTRAL, VICUNA, _LLAMA = ("a100-llama3-8b-chunked", 2.0), ("a100-llama2-13b", 3.0), ("a100x8-llama3-70b", 6.0)
 """Engine profile and seconds of a swap from host memory: 16, 26 and 141 GB."""
-W_B_MODELS = {"mistral": MISTRAL, "llama-1": LLAMA, "vicuna-1": VICUNA, "vicuna-2": VICUNA, "llama-2": LLAMA}
+_W_B_MODELS = {"mistral": MISTRAL, "llama-1": _LLAMA, "vicuna-1": VICUNA, "vicuna-2": VICUNA, "llama-2": _LLAMA}
 """Fine-tuned variants, each a model of its own: the first two for Batch-1, the others for Batch-2."""
-COLD_S = {"mistral": 10.0, "vicuna-1": 15.0, "vicuna-2": 15.0, "llama-1": 60.0, "llama-2": 60.0}
+_COLD_S = {"mistral": 10.0, "vicuna-1": 15.0, "vicuna-2": 15.0, "llama-1": 60.0, "llama-2": 60.0}
 """Seconds of a swap from storage."""
 
 
 def w_b_fleet(*, cold: bool = False) -> FleetSpec:
     """Return eight workers that can load each of the five models. `cold`: from storage, not from host memory."""
-    return fleet(8, {name: (engine, COLD_S[name] if cold else s) for name, (engine, s) in W_B_MODELS.items()})
+    return fleet(8, {name: (engine, _COLD_S[name] if cold else s) for name, (engine, s) in _W_B_MODELS.items()})
 
 
 def w_b(batch_1_per_s: float, *, requests: int = 3500, seed: int = 1) -> ListWorkload:
@@ -121,50 +121,50 @@ def w_b(batch_1_per_s: float, *, requests: int = 3500, seed: int = 1) -> ListWor
     )
 
 
-FLOOD_S = 240.0
+_FLOOD_S = 240.0
 FLOOD_MODELS = {f"model-{number}": MISTRAL for number in range(1, 5)}
-FLOOD_PER_S, STEADY_PER_S = 90.0, 6.0
+_FLOOD_PER_S, _STEADY_PER_S = 90.0, 6.0
 
 
 def flood(steady_class: str, *, seed: int = 1) -> ListWorkload:
     """A tenant that sends 90 requests/s to four workers that serve 80, all interactive, in turn to three models; beside
     a tenant within its half that sends 6 requests/s of `steady_class` to a model of its own."""
     steady_model, *flooded = FLOOD_MODELS
-    phase_s = FLOOD_S / len(flooded)
+    phase_s = _FLOOD_S / len(flooded)
     streams = [
-        RequestStream("flood", model, "interactive", round(FLOOD_PER_S * phase_s), FLOOD_PER_S, phase_s * number)
+        RequestStream("flood", model, "interactive", round(_FLOOD_PER_S * phase_s), _FLOOD_PER_S, phase_s * number)
         for number, model in enumerate(flooded)
     ]
-    steady = RequestStream("steady", steady_model, steady_class, round(STEADY_PER_S * FLOOD_S), STEADY_PER_S)
+    steady = RequestStream("steady", steady_model, steady_class, round(_STEADY_PER_S * _FLOOD_S), _STEADY_PER_S)
     return workload(f"flood beside {steady_class}", [*streams, steady], seed=seed)
 
 
 SMALL = ("a10g-llama2-7b", 3.0)
-DUE_CLASSES = 6
-POPULARITY = (0.45, 0.25, 0.15, 0.10, 0.05)
-FIVE_MODELS = tuple(f"model-{number}" for number in range(1, 6))
-FIVE_PER_S = 40.0
+_DUE_CLASSES = 6
+_POPULARITY = (0.45, 0.25, 0.15, 0.10, 0.05)
+_FIVE_MODELS = tuple(f"model-{number}" for number in range(1, 6))
+_FIVE_PER_S = 40.0
 """Requests per second that two workers of the profile can serve without swaps."""
 
 
 def five_models(load: float, *, requests: int = 6000, seed: int = 1) -> ListWorkload:
     """One tenant that uses five models, class normal. `load`: the part of two workers' capacity."""
     streams = [
-        RequestStream("all", model, "normal", round(part * requests), part * load * FIVE_PER_S)
-        for model, part in zip(FIVE_MODELS, POPULARITY, strict=True)
+        RequestStream("all", model, "normal", round(part * requests), part * load * _FIVE_PER_S)
+        for model, part in zip(_FIVE_MODELS, _POPULARITY, strict=True)
     ]
     return workload(f"five models at {load:g}", streams, seed=seed)
 
 
 A_MODELS = {"vicuna": VICUNA}
-A_CLASSES = {"interactive": 0.5, "normal": 0.25, "batch": 0.25}
+_A_CLASSES = {"interactive": 0.5, "normal": 0.25, "batch": 0.25}
 """The part of the requests of each class of W_A. QLM has no tenants, so all are of one."""
 
 
 def w_a(per_s: float, *, requests: int = 2000, seed: int = 1, mega: float = 0.0) -> ListWorkload:
     """QLM's workload W_A: one model, three classes. `per_s` 0: all requests at once."""
     streams = [
-        RequestStream("all", "vicuna", name, round(part * requests), part * per_s) for name, part in A_CLASSES.items()
+        RequestStream("all", "vicuna", name, round(part * requests), part * per_s) for name, part in _A_CLASSES.items()
     ]
     return workload(f"w_a of {requests} at {per_s:g}/s", streams, seed=seed, mega=mega)
 
@@ -178,11 +178,11 @@ def mixed_fleet(a10s: int, a100s: int) -> FleetSpec:
 def due_by_turns(requests: int, *, seed: int = 1) -> ListWorkload:
     """Requests of five models that wait at once, due within an hour, in a random order (Figure 5)."""
     random = Random(f"due by turns {seed}")
-    classes = [f"due-{number}" for number in range(DUE_CLASSES)]
+    classes = [f"due-{number}" for number in range(_DUE_CLASSES)]
     return ListWorkload(
         "due by turns",
         (
-            Arrival(0.0, "all", *lengths(random), model=random.choice(FIVE_MODELS), slo_class=random.choice(classes))
+            Arrival(0.0, "all", *lengths(random), model=random.choice(_FIVE_MODELS), slo_class=random.choice(classes))
             for _ in range(requests)
         ),
     )
@@ -190,12 +190,12 @@ def due_by_turns(requests: int, *, seed: int = 1) -> ListWorkload:
 
 def due_by_turns_fleet() -> FleetSpec:
     found = five_models_fleet(3.0)
-    classes = [SloClass(f"due-{number}", 600.0 * (number + 1)) for number in range(DUE_CLASSES)]
+    classes = [SloClass(f"due-{number}", 600.0 * (number + 1)) for number in range(_DUE_CLASSES)]
     return FleetSpec(found.workers[:1], classes, classes[0].name)
 
 
 def five_models_fleet(swap_s: float) -> FleetSpec:
-    return fleet(2, dict.fromkeys(FIVE_MODELS, (MISTRAL[0], swap_s)))
+    return fleet(2, dict.fromkeys(_FIVE_MODELS, (MISTRAL[0], swap_s)))
 
 
 K = TypeVar("K")
@@ -241,7 +241,7 @@ def _ratio(ratio: float, ours: Run, theirs: Run) -> str:
     return f"{ratio:.2f} times: {ours.requests_per_s:.2f} against {theirs.requests_per_s:.2f} requests/s"
 
 
-FIGURES = (
+_FIGURES = (
     ("1", "fewer GPUs", "qlm-figure-1"),
     ("3, 18", "waiting times are predictable", "qlm-figure-3-18"),
     ("4", "eviction cuts the wait at the head", "qlm-figure-4"),
@@ -268,5 +268,5 @@ def overview(_setting: Setting) -> Section:
             "QLM's planner with annealing in place of its program, `plan` is headgate's: the production's planner and "
             "gate. A request is in time if its first token is.",
         ),
-        tables=[Table("Figures", ("figure", "statement", "where"), FIGURES)],
+        tables=[Table("Figures", ("figure", "statement", "where"), _FIGURES)],
     )

@@ -15,7 +15,7 @@ from headgate.evidence.qlm.scenes import (
     times,
 )
 
-FIVE_SCENES = ((0.4, 3.0), (0.4, 10.0), (0.4, 20.0), (0.4, 40.0), (0.7, 3.0))
+_FIVE_SCENES = ((0.4, 3.0), (0.4, 10.0), (0.4, 20.0), (0.4, 40.0), (0.7, 3.0))
 """Load, and seconds of a swap."""
 
 
@@ -73,11 +73,11 @@ def beside_a_flood(setting: Setting) -> Section:
 
 @experiment("qlm-five-models", "Five models on two workers, and when swaps pay", "beyond QLM's evaluation")
 def five_on_two(setting: Setting) -> Section:
-    scenes = {(load, swap_s): (five_models(load), five_models_fleet(swap_s)) for load, swap_s in FIVE_SCENES}
+    scenes = {(load, swap_s): (five_models(load), five_models_fleet(swap_s)) for load, swap_s in _FIVE_SCENES}
     runs = played(setting, scenes, ("static", "qlm", "plan"))
     rows: list[tuple[Cell, ...]] = [
         (f"{load:g}", swap_s, *(percent(runs[(load, swap_s), name].all.in_time) for name in ("static", "qlm", "plan")))
-        for load, swap_s in FIVE_SCENES
+        for load, swap_s in _FIVE_SCENES
     ]
     return Section(
         text=(

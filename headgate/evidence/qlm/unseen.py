@@ -24,73 +24,75 @@ from headgate.simulator.fleet.spec import FleetSpec, WorkerSpec
 from headgate.simulator.run import Run
 from headgate.workloads.sources import Workload
 
-SWAP_S = 3.0
-IN_TIME = 0.95
-PLANNERS = ("static", "qlm", "plan")
+_SWAP_S = 3.0
+_IN_TIME = 0.95
+_PLANNERS = ("static", "qlm", "plan")
 
-PHASE_S, CHAT_PER_S, NIGHT = 120.0, 24.0, 3000
-THREE = {f"model-{number}": (MISTRAL[0], SWAP_S) for number in range(1, 4)}
+_PHASE_S, _CHAT_PER_S, _NIGHT = 120.0, 24.0, 3000
+_THREE = {f"model-{number}": (MISTRAL[0], _SWAP_S) for number in range(1, 4)}
 
 
 def rotation() -> tuple[Workload, FleetSpec]:
     """A chat of 24 interactive requests/s that moves from model to model every two minutes; beside it 3,000 deferred
     requests that wait from the start for the third model. Three workers serve 60 requests/s."""
     chat = [
-        RequestStream("chat", model, "interactive", round(CHAT_PER_S * PHASE_S), CHAT_PER_S, PHASE_S * number)
-        for number, model in enumerate(THREE)
+        RequestStream("chat", model, "interactive", round(_CHAT_PER_S * _PHASE_S), _CHAT_PER_S, _PHASE_S * number)
+        for number, model in enumerate(_THREE)
     ]
-    night = RequestStream("night", "model-3", "batch", NIGHT, 0.0)
-    return workload("rotation", [*chat, night]), fleet(3, THREE)
+    night = RequestStream("night", "model-3", "batch", _NIGHT, 0.0)
+    return workload("rotation", [*chat, night]), fleet(3, _THREE)
 
 
-SIX = {f"model-{number}": (MISTRAL[0], SWAP_S) for number in range(1, 7)}
-NEIGHBOURS_S, HEAVY_PER_S, LIGHT_PER_S = 180.0, 99.0, 5.0
-LIGHT = ("light-1", "light-2", "light-3")
+_SIX = {f"model-{number}": (MISTRAL[0], _SWAP_S) for number in range(1, 7)}
+_NEIGHBOURS_S, _HEAVY_PER_S, _LIGHT_PER_S = 180.0, 99.0, 5.0
+_LIGHT = ("light-1", "light-2", "light-3")
 
 
 def neighbours() -> tuple[Workload, FleetSpec]:
     """A tenant that sends 99 requests/s for three models, beside three tenants that each send 5 a second for a model of
     their own. All are of the class normal and have weight 1. Four workers serve 80 requests/s."""
-    names = list(SIX)
-    per_model = HEAVY_PER_S / 3
-    heavy = [RequestStream("heavy", model, "normal", round(per_model * NEIGHBOURS_S), per_model) for model in names[:3]]
-    light = [
-        RequestStream(tenant, model, "normal", round(LIGHT_PER_S * NEIGHBOURS_S), LIGHT_PER_S)
-        for tenant, model in zip(LIGHT, names[3:], strict=True)
+    names = list(_SIX)
+    per_model = _HEAVY_PER_S / 3
+    heavy = [
+        RequestStream("heavy", model, "normal", round(per_model * _NEIGHBOURS_S), per_model) for model in names[:3]
     ]
-    return workload("neighbours", [*heavy, *light]), fleet(4, SIX)
+    light = [
+        RequestStream(tenant, model, "normal", round(_LIGHT_PER_S * _NEIGHBOURS_S), _LIGHT_PER_S)
+        for tenant, model in zip(_LIGHT, names[3:], strict=True)
+    ]
+    return workload("neighbours", [*heavy, *light]), fleet(4, _SIX)
 
 
-KINDS_S, SMALL_PER_S, LARGE_PER_S = 300.0, 8.0, 3.0
+_KINDS_S, _SMALL_PER_S, _LARGE_PER_S = 300.0, 8.0, 3.0
 
 
-def two_kinds() -> tuple[Workload, FleetSpec]:
+def _two_kinds() -> tuple[Workload, FleetSpec]:
     """A small model that three A10Gs and two A100s can load, and a large one for the A100s only, at about two thirds of
     what they serve. Class normal."""
-    on_a10 = loadables({"small": (SMALL[0], SWAP_S)})
-    on_a100 = loadables({"small": (MISTRAL[0], SWAP_S), "large": (VICUNA[0], SWAP_S)})
+    on_a10 = loadables({"small": (SMALL[0], _SWAP_S)})
+    on_a100 = loadables({"small": (MISTRAL[0], _SWAP_S), "large": (VICUNA[0], _SWAP_S)})
     workers = [WorkerSpec(f"a10-{number}", "a10", on_a10, "small") for number in range(1, 4)]
     workers += [WorkerSpec(f"a100-{number}", "a100", on_a100, "small") for number in range(1, 3)]
     streams = [
-        RequestStream("one", "small", "normal", round(SMALL_PER_S * KINDS_S), SMALL_PER_S),
-        RequestStream("two", "large", "normal", round(LARGE_PER_S * KINDS_S), LARGE_PER_S),
+        RequestStream("one", "small", "normal", round(_SMALL_PER_S * _KINDS_S), _SMALL_PER_S),
+        RequestStream("two", "large", "normal", round(_LARGE_PER_S * _KINDS_S), _LARGE_PER_S),
     ]
     return workload("two kinds", streams), FleetSpec(workers)
 
 
-SCENES: dict[str, Callable[[], tuple[Workload, FleetSpec]]] = {
+_SCENES: dict[str, Callable[[], tuple[Workload, FleetSpec]]] = {
     "rotation": rotation,
     "neighbours": neighbours,
-    "two kinds": two_kinds,
+    "two kinds": _two_kinds,
 }
 
 
 @experiment("qlm-unseen", "Three scenes that were fixed before they were run", "beyond QLM's evaluation")
 def unseen(setting: Setting) -> Section:
-    runs = played(setting, {name: make() for name, make in SCENES.items()}, PLANNERS)
+    runs = played(setting, {name: make() for name, make in _SCENES.items()}, _PLANNERS)
     rows: list[tuple[Cell, ...]] = [
-        (scene, tenant, *(percent(runs[scene, name].tenants[tenant].in_time) for name in PLANNERS))
-        for scene in SCENES
+        (scene, tenant, *(percent(runs[scene, name].tenants[tenant].in_time) for name in _PLANNERS))
+        for scene in _SCENES
         for tenant in sorted(runs[scene, "plan"].tenants)
     ]
     return Section(
@@ -101,17 +103,17 @@ def unseen(setting: Setting) -> Section:
             "beside one that sends more than the fleet serves. `two kinds`: a small model for all workers and a large "
             "one for two of five.",
         ),
-        tables=[Table("In time", ("scene", "tenant", *PLANNERS), rows)],
+        tables=[Table("In time", ("scene", "tenant", *_PLANNERS), rows)],
         checks=[
-            at_least("rotation: the chat is at least 95 % in time", IN_TIME, [_in_time(runs, "rotation", "chat")]),
+            at_least("rotation: the chat is at least 95 % in time", _IN_TIME, [_in_time(runs, "rotation", "chat")]),
             at_least("rotation: all deferred requests are in time", 1.0, [_in_time(runs, "rotation", "night")]),
             Check(
                 "neighbours: each tenant within its share is at least 95 % in time",
                 None,
-                f"{', '.join(percent(_in_time(runs, 'neighbours', tenant)) for tenant in LIGHT)}. Most late requests "
+                f"{', '.join(percent(_in_time(runs, 'neighbours', tenant)) for tenant in _LIGHT)}. Most late requests "
                 "are of the start, when two of these three models are loaded nowhere and nothing is forecast yet.",
             ),
-            at_least("two kinds: at least 95 % in time", IN_TIME, [runs["two kinds", "plan"].all.in_time]),
+            at_least("two kinds: at least 95 % in time", _IN_TIME, [runs["two kinds", "plan"].all.in_time]),
         ],
     )
 

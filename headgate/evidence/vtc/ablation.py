@@ -34,20 +34,20 @@ from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload, Workload
 
-POOLS = (35_000, 65_000)
-LENGTHS = (256, 512, 768)
-CASES = ((POOLS[0], 512), (POOLS[1], 512), (POOLS[0], 256), (POOLS[0], 768))
+_POOLS = (35_000, 65_000)
+_LENGTHS = (256, 512, 768)
+_CASES = ((_POOLS[0], 512), (_POOLS[1], 512), (_POOLS[0], 256), (_POOLS[0], 768))
 SECONDS = 600
-CAPACITY_TOKENS_PER_S = {256: 2300.0, 512: 1760.0, 768: 1000.0}
+_CAPACITY_TOKENS_PER_S = {256: 2300.0, 512: 1760.0, 768: 1000.0}
 """The capacity of the profile by the length of input and output in tokens, the highest of all cases. The rates of
 arrivals are 2.5 to 3.5 times as high."""
-WEIGHTS = {"client-1": 1.0, "client-2": 2.0, "client-3": 3.0, "client-4": 4.0}
+_WEIGHTS = {"client-1": 1.0, "client-2": 2.0, "client-3": 3.0, "client-4": 4.0}
 
 
-def both_backlogged(length: int, seed: int) -> Workload:
+def _both_backlogged(length: int, seed: int) -> Workload:
     """Make two clients with evenly spaced requests of `length` tokens in and out, at rates that the seed draws."""
     random = Random(f"{seed} rates")
-    rate_per_s = random.uniform(2.5, 3.5) * CAPACITY_TOKENS_PER_S[length] / (2 * length)
+    rate_per_s = random.uniform(2.5, 3.5) * _CAPACITY_TOKENS_PER_S[length] / (2 * length)
     first = random.uniform(0.35, 0.45)
     arrivals = [
         Arrival(number / (share * rate_per_s), client, length, length)
@@ -62,8 +62,8 @@ def figure_15(setting: Setting) -> Section:
     """Requests arrive until after the last sample, so that both clients are always backlogged."""
     runs = _of_pools(setting)
     apart = {case: mean(of_case, lambda run: apart_max(run, SECONDS)) for case, of_case in runs.items()}
-    small, large = (apart[pool, 512] for pool in POOLS)
-    lengths = {length: apart[POOLS[0], length] for length in LENGTHS}
+    small, large = (apart[pool, 512] for pool in _POOLS)
+    lengths = {length: apart[_POOLS[0], length] for length in _LENGTHS}
     offered = min(_offered_load(case, of_case) for case, of_case in runs.items())
     return Section(
         text=(
@@ -81,7 +81,7 @@ def figure_15(setting: Setting) -> Section:
             Check(
                 "with a larger pool, service drifts further apart",
                 large > 1.3 * small,
-                f"{small:,.0f} at {POOLS[0]:,}, {large:,.0f} at {POOLS[1]:,} tokens",
+                f"{small:,.0f} at {_POOLS[0]:,}, {large:,.0f} at {_POOLS[1]:,} tokens",
             ),
             Check(
                 "with longer requests, service drifts further apart",
@@ -104,7 +104,7 @@ def _of_pools(setting: Setting) -> dict[tuple[int, int], list[Run]]:
     profile = load_profile("a100-llama2-13b")
     jobs = [
         RunSpec(
-            both_backlogged(length, seed),
+            _both_backlogged(length, seed),
             "vtc",
             profile.model_copy(update={"pool_tokens": pool, "minibatch_tokens_max": pool // 6}),
             seed=seed,
@@ -112,11 +112,11 @@ def _of_pools(setting: Setting) -> dict[tuple[int, int], list[Run]]:
             horizon_s=SECONDS,
             timeline=True,
         )
-        for pool, length in CASES
+        for pool, length in _CASES
         for seed in range(setting.seeds)
     ]
     runs = setting.map(simulate, jobs)
-    return {case: runs[i * setting.seeds : (i + 1) * setting.seeds] for i, case in enumerate(CASES)}
+    return {case: runs[i * setting.seeds : (i + 1) * setting.seeds] for i, case in enumerate(_CASES)}
 
 
 def _offered_load(case: tuple[int, int], runs: Sequence[Run]) -> float:
@@ -138,11 +138,11 @@ def _row(pool: int, length: int, runs: Sequence[Run]) -> tuple[int, str, str, in
 def figure_16(setting: Setting) -> Section:
     workload = described("vtc-figure-16")
     plain = played(setting, workload, ("vtc",))["vtc"]
-    weighted = played(setting, workload, ("vtc",), weights=WEIGHTS)["vtc"]
+    weighted = played(setting, workload, ("vtc",), weights=_WEIGHTS)["vtc"]
     equal_shares, weighted_shares = (_shares(runs) for runs in (plain, weighted))
     rows = [
         (name, weight, f"{equal_shares[i]:.4f}", 0.25, f"{weighted_shares[i]:.4f}", weight / 10)
-        for i, (name, weight) in enumerate(WEIGHTS.items())
+        for i, (name, weight) in enumerate(_WEIGHTS.items())
     ]
     return Section(
         text=("Four clients with 60 requests per minute each, 256/256: 2.3 times what the server can do.",),
@@ -151,7 +151,7 @@ def figure_16(setting: Setting) -> Section:
         ],
         checks=[
             _near("equal shares within 5 %", equal_shares, [0.25] * 4),
-            _near("shares 1 : 2 : 3 : 4 within 5 %", weighted_shares, [weight / 10 for weight in WEIGHTS.values()]),
+            _near("shares 1 : 2 : 3 : 4 within 5 %", weighted_shares, [weight / 10 for weight in _WEIGHTS.values()]),
         ],
         plots=[rates_plot("16a", "vtc", plain[0], 600), rates_plot("16b", "weighted vtc", weighted[0], 600)],
     )
@@ -159,7 +159,7 @@ def figure_16(setting: Setting) -> Section:
 
 def _shares(runs: Sequence[Run]) -> list[float]:
     """Return the shares while all clients are backlogged: from the second minute to the last arrival."""
-    services = [service_between(runs, name, 60, 600) for name in WEIGHTS]
+    services = [service_between(runs, name, 60, 600) for name in _WEIGHTS]
     return [service / sum(services) for service in services]
 
 

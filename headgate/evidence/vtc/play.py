@@ -72,18 +72,18 @@ HORIZON_S = 600.0
 """T of the service difference in all tables."""
 
 
-FILES = {"vtc-predict": "vtc_predict", "vtc-noisy:0.5": "vtc_pred_50", "vtc-oracle": "vtc_oracle"}
+_FILES = {"vtc-predict": "vtc_predict", "vtc-noisy:0.5": "vtc_pred_50", "vtc-oracle": "vtc_oracle"}
 
 
-def measured_file(traces: Path, workload: str, policy: str) -> Path | None:
-    name = FILES.get(policy, policy.replace(":", ""))
+def _measured_file(traces: Path, workload: str, policy: str) -> Path | None:
+    name = _FILES.get(policy, policy.replace(":", ""))
     path = traces / "vtc" / "measured" / f"{workload}.{name}.csv"
     return path if path.exists() else None
 
 
 def workload_of(traces: Path, workload: str, policy: str) -> Workload:
     """Return the requests of the authors' run if its log is there, because runs differ in length; else the workload."""
-    path = measured_file(traces, workload, policy) or traces / "vtc" / f"{workload}.csv"
+    path = _measured_file(traces, workload, policy) or traces / "vtc" / f"{workload}.csv"
     return open_workload([str(path)])
 
 
@@ -91,7 +91,7 @@ def measured_run(
     traces: Path, workload: str, policy: str, service: ServiceFunction = WEIGHTED_TOKENS, *, timeline: bool = False
 ) -> Run | None:
     """Return the authors' run, measured as our runs are; None if its log is not there."""
-    path = measured_file(traces, workload, policy)
+    path = _measured_file(traces, workload, policy)
     if path is None:
         return None
     collector = Collector(service, HORIZON_S, timeline=timeline)
@@ -125,10 +125,10 @@ def _read_served(path: Path) -> Iterator[SimRequest]:
 
 Runs = Mapping[str, Sequence[Run]]
 VTC_AND_FCFS = ("vtc", "fcfs")
-TURNOVER_S = 6.0
+_TURNOVER_S = 6.0
 """The longest wait of an isolated client, for space in the batch: on the authors' GPU, clients under their share waited
 5 s."""
-APART_MAX = 40_000.0
+_APART_MAX = 40_000.0
 """2 U of Theorem 4.4 with the pool of 10,000 tokens, in service units."""
 
 
@@ -166,7 +166,7 @@ def bounded_under_vtc(runs: Runs, to_s: float, factor: float = 3.0) -> list[Chec
     worst = max(apart_max(run, to_s) for run in runs["vtc"])
     vtc, fcfs = (mean(runs[policy], lambda run: apart_max(run, to_s)) for policy in VTC_AND_FCFS)
     return [
-        Check("vtc: accumulated service never more than 40,000 apart", worst <= APART_MAX, f"{worst:,.0f} at most"),
+        Check("vtc: accumulated service never more than 40,000 apart", worst <= _APART_MAX, f"{worst:,.0f} at most"),
         Check(
             f"under fcfs service drifts at least {factor:g} times as far apart as under vtc",
             fcfs >= factor * vtc,
@@ -185,7 +185,7 @@ def equal(what: str, values: Sequence[float], tolerance: float = 0.05) -> Check:
 
 def prompt(what: str, seconds: float) -> Check:
     """Check that a wait is no longer than until there is space in the batch."""
-    return Check(f"{what} below {TURNOVER_S:g} s", seconds < TURNOVER_S, f"{seconds:.2f} s")
+    return Check(f"{what} below {_TURNOVER_S:g} s", seconds < _TURNOVER_S, f"{seconds:.2f} s")
 
 
 def apart_table(runs: Runs, measured: Mapping[str, Run], to_s: float) -> Table:

@@ -218,10 +218,10 @@ def figure_10(setting: Setting) -> Section:
     )
 
 
-POLICIES = ("fcfs", "vtc", "rpm:5", "rpm:30")
-MIDDLE = slice(12, 14)
+_POLICIES = ("fcfs", "vtc", "rpm:5", "rpm:30")
+_MIDDLE = slice(12, 14)
 """The 13th and 14th client by number of requests, fewest first…"""
-BUSIEST = slice(25, 27)
+_BUSIEST = slice(25, 27)
 """…and the 26th and 27th, as in the paper."""
 
 
@@ -232,11 +232,11 @@ BUSIEST = slice(25, 27)
     needs_traces=True,
 )
 def vtc_response(setting: Setting) -> Section:
-    specs = specs_of(setting, "real", POLICIES)
+    specs = specs_of(setting, "real", _POLICIES)
     runs = over_seeds(setting, {policy: replace(spec, timeline=True) for policy, spec in specs.items()})
     clients = _clients(runs["fcfs"][0])
-    logs = measured_runs(setting, "real", POLICIES)
-    ours = {(p, c): median(_p50(run, c) for run in runs[p]) for p in POLICIES for c in clients}
+    logs = measured_runs(setting, "real", _POLICIES)
+    ours = {(p, c): median(_p50(run, c) for run in runs[p]) for p in _POLICIES for c in clients}
     theirs = {(p, c): _p50(log, c) for p, log in logs.items() for c in log.tenants}
     rows = [(*key, theirs.get(key), seconds, ratio(seconds, theirs.get(key))) for key, seconds in ours.items()]
     return Section(
@@ -259,7 +259,7 @@ def vtc_response(setting: Setting) -> Section:
 
 def _clients(run: Run) -> list[str]:
     by_requests = sorted(run.tenants, key=lambda name: (run.tenants[name].requests, name))
-    return by_requests[MIDDLE] + by_requests[BUSIEST]
+    return by_requests[_MIDDLE] + by_requests[_BUSIEST]
 
 
 def _p50(run: Run, client: str) -> float:

@@ -25,9 +25,9 @@ from headgate.simulator.run import Run, RunSpec
 
 THROUGHPUT_TOLERANCE = 0.04
 AVG_TOLERANCE = 0.20
-MAX_TOLERANCE = 0.30
-COUNTERS_APART_MAX = 20_000.0
-SERVICE_APART_MAX = 40_000.0
+_MAX_TOLERANCE = 0.30
+_COUNTERS_APART_MAX = 20_000.0
+_SERVICE_APART_MAX = 40_000.0
 """Bounds of `overload` in service units: U = w_q M = 2 x 10,000, and 2 U."""
 
 COLUMNS = (
@@ -37,7 +37,7 @@ COLUMNS = (
     *("tokens/s: paper", "tokens/s: ours", "ratio"),
     *("total s: measured", "total s: ours", "ratio"),
 )
-METHOD = (
+_METHOD = (
     "Ours is the mean over the seeds ± one standard deviation; each seed has step times with 5 % jitter. max and avg "
     "are of the service difference (section 5.1 of the paper); the same code computes ours and measured. A ratio is "
     "ours over measured, or over the paper's figure if there is no log. Our run of a scheduler has the requests of its "
@@ -81,7 +81,7 @@ def _row(policy: str, runs: Sequence[Run], printed: Printed | None, measured: Ru
     )
 
 
-def speed_checks(printed: Printings, runs: Runs, measured: Mapping[str, Run]) -> list[Check]:
+def _speed_checks(printed: Printings, runs: Runs, measured: Mapping[str, Run]) -> list[Check]:
     checks = []
     for policy, of_policy in runs.items():
         log = measured.get(policy)
@@ -93,12 +93,12 @@ def speed_checks(printed: Printings, runs: Runs, measured: Mapping[str, Run]) ->
     return checks
 
 
-def difference_checks(printed: Printings, runs: Runs) -> list[Check]:
+def _difference_checks(printed: Printings, runs: Runs) -> list[Check]:
     checks = []
     for policy, row in printed.items():
         avg, highest = mean(runs[policy], avg_difference), mean(runs[policy], max_difference)
         checks.append(within(f"{policy}: average service difference", avg, row.avg, AVG_TOLERANCE))
-        checks.append(within(f"{policy}: greatest service difference", highest, row.max, MAX_TOLERANCE))
+        checks.append(within(f"{policy}: greatest service difference", highest, row.max, _MAX_TOLERANCE))
     return checks
 
 
@@ -121,10 +121,10 @@ def vtc_real(setting: Setting) -> Section:
     return Section(
         text=(
             "1,500 requests in 600 s, which the authors sampled from the log of the LMSYS Chatbot Arena, on one A10G "
-            "with Llama-2-7b. " + METHOD,
+            "with Llama-2-7b. " + _METHOD,
         ),
         tables=[comparison("Table 2", TABLE_2, runs, measured)],
-        checks=[*speed_checks(TABLE_2, runs, measured), *difference_checks(TABLE_2, runs), *rankings],
+        checks=[*_speed_checks(TABLE_2, runs, measured), *_difference_checks(TABLE_2, runs), *rankings],
         plots=[_trade_off(avg, speed)],
     )
 
@@ -153,13 +153,13 @@ def vtc_overload(setting: Setting) -> Section:
     avg = _averages(runs)
     return Section(
         text=(
-            "90 and 180 requests per minute of 256/256 tokens. " + METHOD,
+            "90 and 180 requests per minute of 256/256 tokens. " + _METHOD,
             "Two clients with equal requests lock in phase: from seed to seed the average of vtc lies anywhere between "
             "1 and 130. For this reason its differences are reported but not compared, and its bounds are checked.",
         ),
         tables=[comparison("Table 5", TABLE_5, runs, measured)],
         checks=[
-            *speed_checks(TABLE_5, runs, measured),
+            *_speed_checks(TABLE_5, runs, measured),
             *(above("avg", ("fcfs", avg["fcfs"]), (policy, avg[policy])) for policy in TABLE_5),
             *_bounds(runs["vtc"]),
         ],
@@ -172,10 +172,12 @@ def _bounds(runs: Sequence[Run]) -> list[Check]:
     return [
         Check(
             "vtc: counters of waiting clients never more than 20,000 apart",
-            counters <= COUNTERS_APART_MAX,
+            counters <= _COUNTERS_APART_MAX,
             f"{counters:,.0f}",
         ),
-        Check("vtc: accumulated service never more than 40,000 apart", service <= SERVICE_APART_MAX, f"{service:,.0f}"),
+        Check(
+            "vtc: accumulated service never more than 40,000 apart", service <= _SERVICE_APART_MAX, f"{service:,.0f}"
+        ),
     ]
 
 
@@ -186,11 +188,11 @@ def vtc_overload_multi(setting: Setting) -> Section:
     runs, measured = compared(setting, "overload-multi", (*TABLE_6, "fcfs"))
     avg = _averages(runs)
     return Section(
-        text=("24 or 36 requests per minute each, of 256/256 tokens. " + METHOD,),
+        text=("24 or 36 requests per minute each, of 256/256 tokens. " + _METHOD,),
         tables=[comparison("Table 6", TABLE_6, runs, measured)],
         checks=[
-            *speed_checks(TABLE_6, runs, measured),
-            *difference_checks(TABLE_6, runs),
+            *_speed_checks(TABLE_6, runs, measured),
+            *_difference_checks(TABLE_6, runs),
             *(
                 above("avg", (higher, avg[higher]), (lower, avg[lower]))
                 for higher, lower in pairwise(("fcfs", *TABLE_6))

@@ -22,16 +22,16 @@ from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload, Workload
 
 THEOREMS = ("4.3", "4.4", "4.9", "4.11", "4.13")
-TRACES = ("real", "overload", "overload-multi")
-RANDOM_WORKLOADS = 200
-WEIGHTS = (1.0, 1.0, 2.0, 5.0)
-BATCHES = (9, 101, 303)
+_TRACES = ("real", "overload", "overload-multi")
+_RANDOM_WORKLOADS = 200
+_WEIGHTS = (1.0, 1.0, 2.0, 5.0)
+_BATCHES = (9, 101, 303)
 """Numbers of requests that fill the pool at once. They divide its 9,999 usable tokens, so that no space is left."""
 
 Runs = Mapping[str, Sequence[Run]]
 
 
-def random_workload(seed: int) -> Workload:
+def _random_workload(seed: int) -> Workload:
     """Draw two to eight clients that come and go, with lengths and rates over three orders of magnitude."""
     random = Random(f"{seed} workload")
     arrivals = []
@@ -48,10 +48,10 @@ def random_workload(seed: int) -> Workload:
 def random_specs(weighted: bool, policy: str) -> list[RunSpec]:
     profile = load_profile()
     specs = []
-    for seed in range(RANDOM_WORKLOADS):
-        workload = random_workload(seed)
+    for seed in range(_RANDOM_WORKLOADS):
+        workload = _random_workload(seed)
         random = Random(f"{seed} weights")
-        weights = {name: random.choice(WEIGHTS) for name in workload.tenants} if weighted else {}
+        weights = {name: random.choice(_WEIGHTS) for name in workload.tenants} if weighted else {}
         pool = random.choice((1_500, 4_000, 10_000))
         engine = profile.model_copy(update={"pool_tokens": pool})
         specs.append(RunSpec(workload, policy, engine, weights=weights, seed=seed, horizon_s=0.0, monitor="any"))
@@ -71,7 +71,7 @@ def theorems(setting: Setting) -> Section:
         text=(
             "Each cell is the worst case of all runs as a fraction of the theorem's bound, over every moment or "
             "interval that the theorem covers. In the paper's notation, U = max(w_p L_input, w_q M); M is measured in "
-            f"the run (headgate/simulator/measures/theorems.py explains why). Random: {RANDOM_WORKLOADS} workloads of "
+            f"the run (headgate/simulator/measures/theorems.py explains why). Random: {_RANDOM_WORKLOADS} workloads of "
             f"2 to 8 clients, pools of 1,500 to 10,000 tokens. Traces: {setting.seeds} runs with jittered steps. "
             "Weights: 1, 2 and 5, and service is divided by the weight. The theorems do not cover fcfs; that fcfs "
             "breaks their bounds shows that the checks can fail.",
@@ -90,7 +90,7 @@ def _of_traces(setting: Setting) -> dict[str, RunSpec]:
         f"{policy}, {trace}": RunSpec(
             workload_of(setting.traces_folder, trace, policy), policy, load_profile(), horizon_s=0.0, monitor="any"
         )
-        for trace in TRACES
+        for trace in _TRACES
         for policy in ("vtc", "fcfs")
     }
 
@@ -145,7 +145,7 @@ def tightness(setting: Setting) -> Section:
     profile = load_profile()
     specs = [
         RunSpec(adversary(profile, batch), policy, profile, horizon_s=0.0, monitor="any")
-        for batch in BATCHES
+        for batch in _BATCHES
         for policy in ("vtc", "fcfs", "lcf")
     ]
     rows = [_first_batch_row(spec, run) for spec, run in zip(specs, setting.map(simulate, specs), strict=True)]

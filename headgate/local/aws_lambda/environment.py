@@ -31,10 +31,10 @@ from headgate.local.aws_lambda.invocation import REGION, FunctionSpec, LambdaAns
 from headgate.local.embedded_server import EmbeddedServer, body_within
 from headgate.machine.processes import Child, Children
 
-RESPONSE_BYTES_MAX = 6 * 1024 * 1024 + 100
-LOG_TAIL_BYTES = 4096
+_RESPONSE_BYTES_MAX = 6 * 1024 * 1024 + 100
+_LOG_TAIL_BYTES = 4096
 """As much as Lambda returns with LogType=Tail."""
-INHERITED_VARIABLES = (
+_INHERITED_VARIABLES = (
     "PATH",
     "HOME",
     "LANG",
@@ -65,8 +65,8 @@ class Sandbox:
             name,
             [sys.executable, "-m", "awslambdaric", spec.handler],
             environment={
-                **{key: os.environ[key] for key in INHERITED_VARIABLES if key in os.environ},
-                **lambda_environment(spec, address, name),
+                **{key: os.environ[key] for key in _INHERITED_VARIABLES if key in os.environ},
+                **_lambda_environment(spec, address, name),
                 **environment,
                 **spec.environment,
             },
@@ -151,19 +151,19 @@ class Sandbox:
     def _log_since(self, offset: int) -> bytes:
         with self._child.log_path.open("rb") as log:
             log.seek(offset)
-            return log.read()[-LOG_TAIL_BYTES:]
+            return log.read()[-_LOG_TAIL_BYTES:]
 
 
 def _answer_of(reply: RuntimeReply) -> LambdaAnswer:
     if reply.is_error:
         return LambdaAnswer(reply.body, function_error="Unhandled")
-    if len(reply.body) > RESPONSE_BYTES_MAX:
-        message = f"Response payload size exceeded maximum allowed payload size ({RESPONSE_BYTES_MAX} bytes)."
+    if len(reply.body) > _RESPONSE_BYTES_MAX:
+        message = f"Response payload size exceeded maximum allowed payload size ({_RESPONSE_BYTES_MAX} bytes)."
         return fault("Function.ResponseSizeTooLarge", message, reusable=True)
     return LambdaAnswer(reply.body)
 
 
-def lambda_environment(spec: FunctionSpec, runtime_api: str, sandbox_name: str) -> dict[str, str]:
+def _lambda_environment(spec: FunctionSpec, runtime_api: str, sandbox_name: str) -> dict[str, str]:
     """Return the variables that Lambda sets for every handler. The credentials are valid nowhere."""
     return {
         "AWS_LAMBDA_RUNTIME_API": runtime_api,
@@ -182,10 +182,10 @@ def lambda_environment(spec: FunctionSpec, runtime_api: str, sandbox_name: str) 
     }
 
 
-HEAD_BYTES_MAX = 2 * 1024 * 1024
+_HEAD_BYTES_MAX = 2 * 1024 * 1024
 """The runtime puts an X-Ray cause of up to 1 MB into a header."""
-BODY_BYTES_MAX = 64 * 1024 * 1024
-KEEP_ALIVE_S = 3600
+_BODY_BYTES_MAX = 64 * 1024 * 1024
+_KEEP_ALIVE_S = 3600
 """The runtime keeps its connection while its handler works, up to 900 s."""
 PREFIX = "/2018-06-01/runtime"
 
@@ -229,8 +229,8 @@ class RuntimeApi:
         self._server = EmbeddedServer(
             Starlette(routes=routes),
             http="h11",
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             server_header=False,
             date_header=False,
         )
@@ -264,7 +264,7 @@ class RuntimeApi:
         return Response(event.payload, headers=event.headers, media_type="application/json")
 
     async def _finish(self, request: Request, *, is_error: bool) -> Response:
-        body = await body_within(request, BODY_BYTES_MAX)
+        body = await body_within(request, _BODY_BYTES_MAX)
         if body is None:
             return JSONResponse({"errorType": "RequestEntityTooLarge"}, 413)
         event = self._current

@@ -21,14 +21,14 @@ from headgate.local.aws_lambda.invocation import LambdaAnswer, LambdaRequest
 from headgate.local.aws_lambda.pool import FunctionPool, InvocationQueue, TooManyRequests
 from headgate.local.embedded_server import body_within
 
-SYNCHRONOUS_BYTES_MAX = 6 * 1024 * 1024
-EVENT_BYTES_MAX = 1024 * 1024
+_SYNCHRONOUS_BYTES_MAX = 6 * 1024 * 1024
+_EVENT_BYTES_MAX = 1024 * 1024
 NAME = re.compile(
     r"(?:arn:aws[\w-]*:lambda:[\w-]+:)?(?:\d{12}:)?(?:function:)?([A-Za-z0-9_-]{1,64})(?::([A-Za-z0-9$_-]{1,128}))?"
 )
-LIVE = "live"
+_LIVE = "live"
 """The alias that the stack gives the functions of tenants. Here every function has it, beside $LATEST."""
-QUALIFIER = re.compile(r"[A-Za-z0-9$_-]{1,128}")
+_QUALIFIER = re.compile(r"[A-Za-z0-9$_-]{1,128}")
 
 
 class LambdaError(Exception):
@@ -41,7 +41,7 @@ class LambdaError(Exception):
         self.body = {"Type": "User" if status < 500 else "Service", "message": message, "Message": message, **more}
 
 
-def no_such_function(name: str) -> LambdaError:
+def _no_such_function(name: str) -> LambdaError:
     return LambdaError(404, "ResourceNotFoundException", f"Function not found: {name}")
 
 
@@ -50,7 +50,7 @@ def too_large(bytes_max: int) -> LambdaError:
     return LambdaError(413, "RequestTooLargeException", message)
 
 
-def rate_exceeded() -> LambdaError:
+def _rate_exceeded() -> LambdaError:
     reason = "ReservedFunctionConcurrentInvocationLimitExceeded"
     return LambdaError(429, "TooManyRequestsException", "Rate Exceeded.", Reason=reason)
 
@@ -111,7 +111,7 @@ class InvokeApi:
         parts = NAME.fullmatch(name)
         function = self._functions.get(parts[1]) if parts else None
         if parts is None or function is None:
-            raise no_such_function(name)
+            raise _no_such_function(name)
         return function, parts[2]
 
     async def _invoke(self, request: Request, name: str, request_id: str) -> Response:
@@ -119,7 +119,7 @@ class InvokeApi:
         kind = request.headers.get("x-amz-invocation-type", "RequestResponse")
         if kind not in ("RequestResponse", "Event", "DryRun"):
             raise LambdaError(400, "InvalidParameterValueException", f"Unknown invocation type: {kind!r}")
-        payload = await _payload(request, EVENT_BYTES_MAX if kind == "Event" else SYNCHRONOUS_BYTES_MAX)
+        payload = await _payload(request, _EVENT_BYTES_MAX if kind == "Event" else _SYNCHRONOUS_BYTES_MAX)
         invocation = LambdaRequest(
             request_id=request_id,
             payload=payload,
@@ -140,7 +140,7 @@ class InvokeApi:
                 return Response(status_code=202)
             return _response(await function.pool.invoke(invocation), with_log=log_type == "Tail")
         except TooManyRequests:
-            raise rate_exceeded() from None
+            raise _rate_exceeded() from None
 
 
 def _response(answer: LambdaAnswer, *, with_log: bool) -> Response:
@@ -175,10 +175,10 @@ def _check_json(body: bytes) -> None:
 
 def _qualifier(qualifier: str | None, arn: str) -> str | None:
     """Raises LambdaError for a qualifier that is malformed, or that the function does not have."""
-    if qualifier is not None and not QUALIFIER.fullmatch(qualifier):
+    if qualifier is not None and not _QUALIFIER.fullmatch(qualifier):
         raise LambdaError(400, "InvalidParameterValueException", "Qualifier is malformed.")
-    if qualifier not in (None, LIVE, "$LATEST"):
-        raise no_such_function(f"{arn}:{qualifier}")
+    if qualifier not in (None, _LIVE, "$LATEST"):
+        raise _no_such_function(f"{arn}:{qualifier}")
     return qualifier
 
 

@@ -16,7 +16,7 @@ from headgate.local.aws_lambda.environment import Sandbox
 from headgate.local.aws_lambda.invocation import FunctionSpec, LambdaAnswer, LambdaRequest
 from headgate.machine.processes import Children
 
-EVENTS_MAX = 10_000
+_EVENTS_MAX = 10_000
 EVENT_RETRY_DELAYS_S = (60.0, 120.0)
 """Lambda's delays: a minute before the first retry, two before the second."""
 
@@ -103,7 +103,7 @@ class InvocationQueue:
         *,
         retry_delays_s: Sequence[float] = EVENT_RETRY_DELAYS_S,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        events_max: int = EVENTS_MAX,
+        events_max: int = _EVENTS_MAX,
     ) -> None:
         self._pool = pool
         self._retry_delays_s = retry_delays_s

@@ -26,8 +26,8 @@ from headgate.local.aws_lambda.pool import TooManyRequests
 
 logger = logging.getLogger(__name__)
 
-LONG_POLL_S = 20
-PAUSE_AFTER_TROUBLE_S = 1.0
+_LONG_POLL_S = 20
+_PAUSE_AFTER_TROUBLE_S = 1.0
 
 Invoke = Callable[[bytes], Awaitable[LambdaAnswer]]
 Message = Mapping[str, Any]
@@ -128,10 +128,10 @@ async def _poll_one_by_one(mapping: QueueMapping, queue: SqsQueue, invoke: Invok
             await carry_batch(mapping, queue, invoke)
         except (httpx.HTTPError, ValueError, TooManyRequests) as trouble:  # ValueError: the answer is not JSON
             logger.info("%s: batch left in the queue: %s", mapping.function_name, type(trouble).__name__)
-            await asyncio.sleep(PAUSE_AFTER_TROUBLE_S)
+            await asyncio.sleep(_PAUSE_AFTER_TROUBLE_S)
 
 
-async def carry_batch(mapping: QueueMapping, queue: SqsQueue, invoke: Invoke, wait_s: int = LONG_POLL_S) -> int:
+async def carry_batch(mapping: QueueMapping, queue: SqsQueue, invoke: Invoke, wait_s: int = _LONG_POLL_S) -> int:
     """Send one batch to the function, delete its messages and return their number.
 
     Raises httpx.HTTPError and TooManyRequests; the batch is still in the queue then.

@@ -38,10 +38,10 @@ from headgate.simulator.engines.profile import EngineProfile, load_profile
 
 DRAIN_S = 30.0
 """A worker that swaps waits so long for its running requests; then they are returned and go on elsewhere."""
-DRAIN_S_MIN = 1.0
+_DRAIN_S_MIN = 1.0
 """Enough for a first token: otherwise requests of two models could return each other for ever."""
-SLOT_TOKENS = 500
-SLOTS_MAX = 256
+_SLOT_TOKENS = 500
+_SLOTS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class FleetSpec:
     drain_s: float = DRAIN_S
 
     def __post_init__(self) -> None:
-        if not DRAIN_S_MIN <= self.drain_s < inf:
-            raise ValueError(f"drain_s must be at least {DRAIN_S_MIN:g} and finite, not {self.drain_s!r}")
+        if not _DRAIN_S_MIN <= self.drain_s < inf:
+            raise ValueError(f"drain_s must be at least {_DRAIN_S_MIN:g} and finite, not {self.drain_s!r}")
         names = [worker.name for worker in self.workers]
         if not names:
             raise ValueError("the fleet has no worker")
@@ -94,15 +94,15 @@ class FleetSpec:
 
 def default_slots(profile: EngineProfile) -> int:
     """Return how many requests fit at once: the profile's own limit, or one for each 500 tokens of its KV cache."""
-    return profile.batch_max or max(1, min(SLOTS_MAX, profile.pool_tokens // SLOT_TOKENS))
+    return profile.batch_max or max(1, min(_SLOTS_MAX, profile.pool_tokens // _SLOT_TOKENS))
 
 
-SWAP_S_MAX = 600.0
+_SWAP_S_MAX = 600.0
 """A gate orders no longer swap (dispatcher/shard/swapping.py)."""
-WORKERS_MAX = 1000
+_WORKERS_MAX = 1000
 
 Label = Annotated[str, Field(min_length=1, max_length=200)]
-SwapSeconds = Annotated[float, Field(ge=0, le=SWAP_S_MAX)]
+SwapSeconds = Annotated[float, Field(ge=0, le=_SWAP_S_MAX)]
 
 
 class LoadableFields(Strict):
@@ -118,7 +118,7 @@ class WorkerFields(Strict):
     kind: Label
     models: tuple[Label, ...] | None = None
     loaded: Label | None = None
-    count: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = 1
+    count: Annotated[int, Field(ge=1, le=_WORKERS_MAX)] = 1
 
     @property
     def names(self) -> list[str]:
@@ -135,15 +135,15 @@ class FleetFields(Strict):
     workers: tuple[WorkerFields, ...]
     classes: Annotated[dict[Label, ClassFields], Field(min_length=1)] | None = None
     default_class: Label | None = None
-    drain_s: Annotated[float, Field(ge=DRAIN_S_MIN, le=3600.0)] = DRAIN_S
+    drain_s: Annotated[float, Field(ge=_DRAIN_S_MIN, le=3600.0)] = DRAIN_S
 
     @model_validator(mode="after")
     def _workers_are_sound(self) -> FleetFields:
         if not self.workers:
             raise at_key("workers", "needs at least one worker")
         names = Counter(name for worker in self.workers for name in worker.names)
-        if names.total() > WORKERS_MAX:
-            raise at_key("workers", f"{names.total()} workers, more than the {WORKERS_MAX} that a fleet may have")
+        if names.total() > _WORKERS_MAX:
+            raise at_key("workers", f"{names.total()} workers, more than the {_WORKERS_MAX} that a fleet may have")
         if twice := [name for name, count in names.items() if count > 1]:
             raise at_key("workers", f"two workers have the name {twice[0]!r}")
         return self

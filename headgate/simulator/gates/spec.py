@@ -34,9 +34,9 @@ from dispatcher.settings.sections import TenantSection
 from dispatcher.shard.settings import ShardSettings, TierFloors
 from headgate.tenants_file import TenantsFile, read_tenants_file
 
-DEADLINE_S = PoolSettings().deadline_s
+_DEADLINE_S = PoolSettings().deadline_s
 QUEUE_MAX = Tenant("").queue_items_max
-SLOTS_MAX = 100_000
+_SLOTS_MAX = 100_000
 REPORT_S = 1.0
 """Between two reports of a worker: its capacity, and the use of its KV cache."""
 
@@ -50,7 +50,7 @@ class GateTenant:
     queue_max: int = QUEUE_MAX
 
 
-UNNAMED_TENANT = GateTenant()
+_UNNAMED_TENANT = GateTenant()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,15 @@ class GateSpec:
     slots: int
     order: str = DEFAULT_ORDER
     tenants: Mapping[str, GateTenant] = field(default_factory=dict)
-    deadline_s: float = DEADLINE_S
+    deadline_s: float = _DEADLINE_S
     tiers: TierFloors | None = None
     throttling: ThrottleLimits | None = None
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise ValueError(f"unknown order {self.order!r}; there are: {', '.join(sorted(ORDERS))}")
-        if not 1 <= self.slots <= SLOTS_MAX:
-            raise ValueError(f"slots must be between 1 and {SLOTS_MAX}, not {self.slots!r}")
+        if not 1 <= self.slots <= _SLOTS_MAX:
+            raise ValueError(f"slots must be between 1 and {_SLOTS_MAX}, not {self.slots!r}")
 
     @property
     def uses_reports(self) -> bool:
@@ -80,7 +80,7 @@ class GateSpec:
         return ShardSettings(order=self.order, service=service, tiers=self.tiers, throttling=self.throttling)
 
     def tenant(self, name: str) -> GateTenant:
-        return self.tenants.get(name, UNNAMED_TENANT)
+        return self.tenants.get(name, _UNNAMED_TENANT)
 
     def completed(self, weights: Mapping[str, float], tiers: Mapping[str, str]) -> GateSpec:
         """Return a copy with these weights and tiers, also for tenants that it does not name."""
@@ -92,12 +92,12 @@ class GateSpec:
         return replace(self, tenants=changed)
 
 
-SECONDS_MAX = 1e9
+_SECONDS_MAX = 1e9
 
 
 class GateFile(TenantsFile):
-    slots: Annotated[int, Field(ge=1, le=SLOTS_MAX)]
-    deadline_s: Annotated[float, Field(gt=0, le=SECONDS_MAX)] = DEADLINE_S
+    slots: Annotated[int, Field(ge=1, le=_SLOTS_MAX)]
+    deadline_s: Annotated[float, Field(gt=0, le=_SECONDS_MAX)] = _DEADLINE_S
 
 
 def read_gate(path: Path, *, order: str) -> GateSpec:

@@ -154,7 +154,7 @@ def _together(parts: Iterable[_Sums]) -> Measures:
     return whole.measures()
 
 
-TTFT_TARGET_S: Mapping[Tier, float] = {Tier.PREMIUM: 0.2, Tier.STANDARD: 0.5}
+_TTFT_TARGET_S: Mapping[Tier, float] = {Tier.PREMIUM: 0.2, Tier.STANDARD: 0.5}
 """The targets of docs/preemption-design.md, section 3.1. Background has no target."""
 
 
@@ -215,7 +215,7 @@ class TierCollector(Collector):
         measured.tokens += arrival.input_tokens + arrival.output_tokens
         measured.ttft_s.append(request.ttft_s)
         measured.latency_s.append(request.latency_s)
-        measured.within += request.ttft_s <= TTFT_TARGET_S.get(tier, 0.0)
+        measured.within += request.ttft_s <= _TTFT_TARGET_S.get(tier, 0.0)
         if arrival.output_tokens > 1:
             measured.tpot_s.append((request.finish_s - request.first_token_s) / (arrival.output_tokens - 1))
 
@@ -245,7 +245,7 @@ class TierCollector(Collector):
             ttft_s=percentiles(measured.ttft_s),
             tpot_s=sum(measured.tpot_s) / len(measured.tpot_s) if measured.tpot_s else None,
             latency_s=percentiles(measured.latency_s),
-            attainment=measured.within / measured.requests if tier in TTFT_TARGET_S else None,
+            attainment=measured.within / measured.requests if tier in _TTFT_TARGET_S else None,
             throughput_tokens_per_s=measured.tokens / self.total_time_s if self.total_time_s else 0.0,
             preemptions={str(strategy): stats.preemptions[strategy, tier] for strategy in Strategy},
         )

@@ -40,7 +40,7 @@ from headgate.simulator.requests import SimRequest
 
 TENANTS_MAX = 128
 """With more tenants a run is not monitored: the pairs would cost more than the run."""
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 """Sums of the same charges in another order differ by less than this, relative to the bound."""
 
 Row = list[float]
@@ -343,6 +343,6 @@ def _result(worst: float, bound: float, checked: int) -> dict[str, Any]:
         "worst": worst,
         "bound": bound,
         "fraction": worst / bound if bound else None,
-        "held": worst <= bound * (1 + ROUNDING),
+        "held": worst <= bound * (1 + _ROUNDING),
         "checked": checked,
     }

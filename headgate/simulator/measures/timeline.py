@@ -9,9 +9,9 @@ from itertools import accumulate
 
 from headgate.simulator.requests import SimRequest
 
-BINS = 120
+_BINS = 120
 """Bins from 0 to the horizon. A run that lasts longer gets more bins of the same width."""
-BINS_MAX = 8 * BINS
+BINS_MAX = 8 * _BINS
 """Most bins. A run that lasts longer than this gets bins twice as wide."""
 
 Bins = defaultdict[int, float]
@@ -61,7 +61,7 @@ class TimelineCollector:
     """Its memory grows with tenants and bins, not with the length of the run."""
 
     def __init__(self, horizon_s: float) -> None:
-        self._bin_s = max(horizon_s, 1.0) / BINS
+        self._bin_s = max(horizon_s, 1.0) / _BINS
         self._tenants: defaultdict[str, _TenantBins] = defaultdict(_TenantBins)
         self._kv_s = _bins()
         self._last = 0

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """The palette of Okabe and Ito: colour-blind readers can tell its colours apart."""
-DASHES = ("-", "--", ":", "-.")
+_DASHES = ("-", "--", ":", "-.")
 """The style of the first seven series, of the next seven, and so on."""
-SETTINGS: dict[Any, Any] = {
+_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "headgate",
     "font.family": "sans-serif",
@@ -88,7 +88,7 @@ def settings() -> AbstractContextManager[None]:
     check_installed()
     import matplotlib as mpl
 
-    return mpl.rc_context(SETTINGS)
+    return mpl.rc_context(_SETTINGS)
 
 
 def draw(plot: Plot, size_in: tuple[float, float]) -> Figure:
@@ -122,7 +122,7 @@ def pen(place: int, series: Series) -> tuple[str, str]:
     """Return colour and line style of the series at `place`, counted from 0."""
     if series.limit:
         return COLOURS[-1], ":"
-    dash = "--" if series.dashed else DASHES[place // len(COLOURS) % len(DASHES)]
+    dash = "--" if series.dashed else _DASHES[place // len(COLOURS) % len(_DASHES)]
     return COLOURS[place % len(COLOURS)], dash
 
 

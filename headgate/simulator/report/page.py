@@ -14,7 +14,7 @@ from headgate.simulator.run import Run
 
 TENANTS_MAX = 200
 """Rows of the table of tenants: those with the most service."""
-THEOREMS = {
+_THEOREMS = {
     "4.3": "difference of the counters of waiting tenants",
     "4.4": "difference of the service of two backlogged tenants",
     "4.9": "service of any tenant beyond that of a backlogged tenant",
@@ -85,7 +85,7 @@ def _bounds(runs: Sequence[Run]) -> str:
     rows = [
         [
             escape(run.policy),
-            f"{theorem}: {THEOREMS.get(theorem, '')}",
+            f"{theorem}: {_THEOREMS.get(theorem, '')}",
             f"{bound['worst']:,.0f}",
             f"{bound['bound']:,.0f}",
             "–" if bound["fraction"] is None else f"{bound['fraction']:.1%}",

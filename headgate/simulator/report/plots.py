@@ -17,15 +17,15 @@ from headgate.simulator.run import Run
 
 TENANTS_MAX = 7
 """Tenants with a series of their own: those with the most service. All other tenants share one series."""
-TIME = "time (s)"
-VARIABLES = {colour.lower(): f"var(--c{number})" for number, colour in enumerate(COLOURS)}
-VARIABLES |= {"#ffffff": "none", "#b0b0b0": "var(--soft)"}
+_TIME = "time (s)"
+_VARIABLES = {colour.lower(): f"var(--c{number})" for number, colour in enumerate(COLOURS)}
+_VARIABLES |= {"#ffffff": "none", "#b0b0b0": "var(--soft)"}
 """Background and grid. matplotlib's axes are black, as is the last of COLOURS."""
-BORDERS = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dashed"}
+_BORDERS = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dashed"}
 """The border styles of CSS by the line styles of the plot, for the legend."""
-SVG = re.compile(r'<svg[^>]* viewBox="([^"]+)"[^>]*>(.*)', re.DOTALL)
-UNUSED = re.compile(r'<metadata>.*?</metadata>|<style.*?</style>| id="[\w.]+_\d+"|font-family: [^;"]*;?', re.DOTALL)
-COLOUR = re.compile(r"#[0-9a-f]{6}\b")
+_SVG = re.compile(r'<svg[^>]* viewBox="([^"]+)"[^>]*>(.*)', re.DOTALL)
+_UNUSED = re.compile(r'<metadata>.*?</metadata>|<style.*?</style>| id="[\w.]+_\d+"|font-family: [^;"]*;?', re.DOTALL)
+_COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
 Column = Sequence[float | None]
 Columns = Callable[[Timeline], Mapping[str, Column]]
@@ -83,7 +83,7 @@ def _per_tenant(
 ) -> str:
     """Draw one plot per policy, side by side on one scale."""
     plots = [
-        Plot("", "", TIME, unit, _series(timeline_of(run), shown, columns, combine), x_max=_last_s(runs))
+        Plot("", "", _TIME, unit, _series(timeline_of(run), shown, columns, combine), x_max=_last_s(runs))
         for run in runs
     ]
     highest = max((y for plot in plots for one in plot.series for y in one.ys if y is not None), default=0.0)
@@ -118,7 +118,7 @@ def _per_policy(
         Series(run.policy, timeline_of(run).times_s, column(timeline_of(run)), dashed=place % 2 > 0)
         for place, run in enumerate(runs)
     ]
-    plot = Plot("", "", TIME, unit, [*series, *limits], x_max=_last_s(runs))
+    plot = Plot("", "", _TIME, unit, [*series, *limits], x_max=_last_s(runs))
     return _section(title, what, [_figure(title, "", plot)])
 
 
@@ -166,9 +166,9 @@ def inline(name: str, plot: Plot) -> str:
 
     Raises ConfigurationError if matplotlib is not installed.
     """
-    box, body = SVG.findall(_drawn(plot))[0]
-    body = UNUSED.sub("", body).replace("xlink:href", "href")
-    body = COLOUR.sub(lambda colour: VARIABLES.get(colour[0], colour[0]), body)
+    box, body = _SVG.findall(_drawn(plot))[0]
+    body = _UNUSED.sub("", body).replace("xlink:href", "href")
+    body = _COLOUR.sub(lambda colour: _VARIABLES.get(colour[0], colour[0]), body)
     values = "; ".join(f"{series.label}: at most {number(_highest(series))} {plot.y_label}" for series in plot.series)
     return (
         f'<svg role="img" viewBox="{box}" xmlns="http://www.w3.org/2000/svg"><title>{escape(name)}</title>'
@@ -192,6 +192,6 @@ def _legend(plot: Plot) -> str:
     items = []
     for place, series in enumerate(plot.series):
         colour, dash = pen(place, series)
-        style = f"--pen: {BORDERS[dash]} {VARIABLES[colour.lower()]}"
+        style = f"--pen: {_BORDERS[dash]} {_VARIABLES[colour.lower()]}"
         items.append(f'<li style="{style}">{escape(series.label)}</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'

@@ -77,7 +77,7 @@ class PagedSequence:
         )
 
 
-SLOTS_UNBOUNDED = 1_000_000_000
+_SLOTS_UNBOUNDED = 1_000_000_000
 
 
 class PagedKvBudget:
@@ -116,7 +116,7 @@ class PagedKvBudget:
     @property
     def slots_free(self) -> int:
         most = self._profile.batch_max
-        return SLOTS_UNBOUNDED if most is None else most - len(self.running)
+        return _SLOTS_UNBOUNDED if most is None else most - len(self.running)
 
     @property
     def swap_bytes_free(self) -> float:

@@ -131,7 +131,7 @@ class PagedBatch:
             entered.append(sequence)
             if sequence.ready_s <= now_s:
                 most = max(step_tokens, sequence.left) if self._whole_prompts else step_tokens
-                step_tokens = take_part(parts, sequence, most)
+                step_tokens = _take_part(parts, sequence, most)
         return entered, parts, victims
 
     def _enter(self, sequence: PagedSequence, now_s: float) -> None:
@@ -240,7 +240,7 @@ class PagedBatch:
             self._throw_away(sequence)
 
 
-def take_part(parts: list[_Part], sequence: PagedSequence, step_tokens: int) -> int:
+def _take_part(parts: list[_Part], sequence: PagedSequence, step_tokens: int) -> int:
     """Add what fits of the tokens that `sequence` has left; return the tokens that the step can still take."""
     tokens = min(sequence.left, step_tokens)
     if tokens:
@@ -281,7 +281,7 @@ class PagedModel:
         entered: list[PagedSequence] = []
         step_tokens = self._step_tokens(decoding)
         for sequence in sorted((one for one in ready if one.left), key=lambda one: (not one.protected, one.rank)):
-            step_tokens = take_part(parts, sequence, step_tokens)
+            step_tokens = _take_part(parts, sequence, step_tokens)
         if not evicted and (not batch.running or self._since_attempt >= self._profile.steps_between_admissions):
             self._since_attempt = 0
             entered, new_parts, victims = batch.admit(step_tokens, now_s, begun=bool(parts))

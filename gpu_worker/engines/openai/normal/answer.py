@@ -38,7 +38,7 @@ logger = logging.getLogger("headgate.engine")
 
 KINDS_MAX = 100
 """A server can send any number of unknown words; more kinds are counted as one."""
-WORD_CHARS_MAX = 40
+_WORD_CHARS_MAX = 40
 
 
 class Oddities:
@@ -49,7 +49,7 @@ class Oddities:
 
     def note(self, done: str, word: str) -> None:
         """Count that the layer did `done` because of the server's `word`. Log it the first time."""
-        shown = word[:WORD_CHARS_MAX]
+        shown = word[:_WORD_CHARS_MAX]
         kind = (done, shown)
         if kind not in self.counts and len(self.counts) >= KINDS_MAX:
             kind = (done, "…")

@@ -27,7 +27,7 @@ from gpu_worker.engines.openai.normal.kinds import CODE_NAMES, STATUSES, TEXT_NA
 from gpu_worker.engines.openai.normal.values import without_surrogates
 
 _TEXT_CHARS_MAX = 500
-READ_CHARS_MAX = 10_000
+_READ_CHARS_MAX = 10_000
 """The most characters of a text, before keys and addresses are removed."""
 _UNKNOWN = 500
 _ERROR_LINE = re.compile(rb"\s*\[?(error|exception|internal server error)\b", re.IGNORECASE)
@@ -64,7 +64,7 @@ class Fault(NamedTuple):
     is_too_long: bool = False
 
 
-def fault_of_body(status: int, body: bytes) -> Fault:
+def _fault_of_body(status: int, body: bytes) -> Fault:
     """Return the fault of an HTTP error. A body that is neither JSON nor one short line of text has no text."""
     try:
         payload = json.loads(body)
@@ -176,12 +176,12 @@ def _entry(entry: Any, depth: int) -> str:
 
 
 def _plain(body: bytes) -> str:
-    text = body[:READ_CHARS_MAX].decode("utf-8", "replace").strip()
+    text = body[:_READ_CHARS_MAX].decode("utf-8", "replace").strip()
     return "" if "<" in text[:100] or "\n" in text else _clean(text)
 
 
 def _clean(text: str) -> str:
-    return redact(without_surrogates(text[:READ_CHARS_MAX]))[:_TEXT_CHARS_MAX]
+    return redact(without_surrogates(text[:_READ_CHARS_MAX]))[:_TEXT_CHARS_MAX]
 
 
 _OWN_FAULTS = frozenset({400, 413, 422})
@@ -198,7 +198,7 @@ def failed(reason: str, status: int | None = None, retry_after_s: float | None =
 
 def error_of_status(status: int, body: bytes, retry_after_s: float | None = None) -> EngineError:
     """Return the error of an HTTP error. `body`: as much of it as was read."""
-    return error_of_fault(fault_of_body(status, body), retry_after_s)
+    return error_of_fault(_fault_of_body(status, body), retry_after_s)
 
 
 def error_of_fault(fault: Fault, retry_after_s: float | None = None) -> EngineError:

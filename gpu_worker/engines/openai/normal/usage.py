@@ -40,12 +40,12 @@ def find_usage(chunk: Mapping[str, Any], choices: list[Any]) -> dict[str, Any] |
     return None
 
 
-def find_cached(usage: Mapping[str, Any]) -> Any:
+def _find_cached(usage: Mapping[str, Any]) -> Any:
     """Return the input tokens that the server found in its cache, as it reports them; None if it reports none."""
     return _detail(usage, INPUT_DETAILS, CACHED_NAMES)
 
 
-def find_reasoning(usage: Mapping[str, Any]) -> Any:
+def _find_reasoning(usage: Mapping[str, Any]) -> Any:
     """Return the output tokens that are reasoning, as the server reports them; None if it reports none."""
     return _detail(usage, OUTPUT_DETAILS, REASONING_NAMES)
 
@@ -74,7 +74,7 @@ def _whole(value: Any) -> Any:
 
 SLACK = 16
 """Pieces of one choice without a token of their own."""
-PIECES_PER_TOKEN = 8
+_PIECES_PER_TOKEN = 8
 """A server may send a token in parts, such as one character in each chunk."""
 
 
@@ -132,7 +132,7 @@ class Counts:
         counted.since += tokens
         if self._total is not None:  # the report came before the end
             self._total = min(self._total + tokens, self.output_max * self.choices)
-        if counted.pieces > PIECES_PER_TOKEN * self.output_max + SLACK:
+        if counted.pieces > _PIECES_PER_TOKEN * self.output_max + SLACK:
             raise Nonsense("the answer does not end at max_tokens")
 
     def report_choice(self, choice: int, usage: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ class Counts:
 
     def report_details(self, usage: dict[str, Any]) -> None:
         """Note the parts of the tokens. A part that is larger than its whole is ignored."""
-        cached, reasoning = find_cached(usage), find_reasoning(usage)
+        cached, reasoning = _find_cached(usage), _find_reasoning(usage)
         if is_count(cached, self.input_tokens) and self.is_exact:
             self.cached_tokens = cached
         if is_count(reasoning, self.output_tokens):

@@ -83,7 +83,7 @@ def without_surrogates(text: str) -> str:
 
 _DEPTH_MAX = 32
 """Levels of a field that are passed on. A request may have 64, and the answer's message is four levels down in it."""
-UNLIKELY = -9999.0
+_UNLIKELY = -9999.0
 """OpenAI's value of a log probability that is too small for a number."""
 
 
@@ -141,7 +141,7 @@ def clean_logprobs(value: Any, depth: int = _DEPTH_MAX) -> Any:
         return clean(value, depth)
     found = {name: clean_logprobs(each, depth - 1) if depth else clean(each, 0) for name, each in value.items()}
     if "logprob" in found and found["logprob"] is None:
-        found["logprob"] = UNLIKELY
+        found["logprob"] = _UNLIKELY
     return found
 
 
@@ -163,7 +163,7 @@ def _decode(data: bytes) -> str:
 
 
 def _finite_constant(name: str) -> float | None:
-    return UNLIKELY if name == "-Infinity" else None
+    return _UNLIKELY if name == "-Infinity" else None
 
 
 _DECODER = json.JSONDecoder(parse_constant=_finite_constant)
@@ -171,4 +171,4 @@ _DECODER = json.JSONDecoder(parse_constant=_finite_constant)
 
 
 def _finite(value: float) -> float | None:
-    return None if isnan(value) or value > 0 else UNLIKELY
+    return None if isnan(value) or value > 0 else _UNLIKELY

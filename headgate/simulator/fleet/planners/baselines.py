@@ -19,11 +19,11 @@ first is first. QLM's evaluation has no such baseline; it is the simplest altern
 shepherd: a scheduler like SHEPHERD (NSDI 2023), as QLM (section 8) compares with it: fixed batches, no swap costs.
 A worker runs one batch of one model to its end and admits no request meanwhile. A free worker takes the batch with the
 most value: of each model, the requests that are due first, as many as the worker has slots; its value is their number
-divided by the batch's time. Requests that are late already are served when no model has others. A batch that is PREEMPT
-times as valuable as a running one preempts it, and the running requests are returned. SHEPHERD plans with known
-execution times, as other neural networks have them: here a batch is expected to take as long as LENGTH_FACTOR times the
-mean output. It assumes that every model stands in memory, and so does the choice of a batch here, although a model that
-is not loaded must be swapped in.
+divided by the batch's time. Requests that are late already are served when no model has others. A batch that is
+_PREEMPT times as valuable as a running one preempts it, and the running requests are returned. SHEPHERD plans with
+known execution times, as other neural networks have them: here a batch is expected to take as long as _LENGTH_FACTOR
+times the mean output. It assumes that every model stands in memory, and so does the choice of a batch here, although a
+model that is not loaded must be swapped in.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from headgate.simulator.fleet.planners.qlm import batch_s
 from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.requests import SimRequest
 
-FAR = 3
+_FAR = 3
 """No slot now, nor after a swap that is possible."""
 
 
@@ -76,18 +76,18 @@ class HeadFirstPlanner(Planner):
 
     def _worker_for(self, request: SimRequest) -> SimulatedWorker | None:
         found = ((self._distance(worker, request.model), worker) for worker in self.workers)
-        usable = [(distance, len(worker.running), worker.name, worker) for distance, worker in found if distance < FAR]
-        return min(usable, default=(FAR, 0, "", None))[3]
+        usable = [(distance, len(worker.running), worker.name, worker) for distance, worker in found if distance < _FAR]
+        return min(usable, default=(_FAR, 0, "", None))[3]
 
     def _distance(self, worker: SimulatedWorker, model: str) -> int:
         """Return 0 for a free slot, 1 for one after a swap that has begun, 2 for a swap; FAR if there is no slot."""
         if model not in worker.models:
-            return FAR
+            return _FAR
         if worker.target is not None:
             is_open = worker.target == model and len(self._bound[worker.name]) < worker.models[model].slots
-            return 1 if is_open else FAR
+            return 1 if is_open else _FAR
         if worker.model is not None and not worker.free:
-            return FAR
+            return _FAR
         return 0 if worker.model == model else 2
 
 
@@ -171,11 +171,11 @@ class StaticPlanner(Planner):
             if worker.target is None and model is not None and worker.model != model:
                 yield Swap(worker, model)
         for model in self.around.profiles:
-            while self._queues.waiting(model) and (free := least_loaded(self.workers, model)) is not None:
+            while self._queues.waiting(model) and (free := _least_loaded(self.workers, model)) is not None:
                 yield Dispatch(self._queues.take(model), free)
 
 
-def least_loaded(workers: Sequence[SimulatedWorker], model: str) -> SimulatedWorker | None:
+def _least_loaded(workers: Sequence[SimulatedWorker], model: str) -> SimulatedWorker | None:
     """Return the worker with the model and a free slot that has the smallest part of its slots in use, or None."""
     able = [worker for worker in workers if worker.model == model and worker.free > 0]
     return min(able, key=lambda worker: (len(worker.running) / worker.models[model].slots, worker.name), default=None)
@@ -212,9 +212,9 @@ def _need(around: Surroundings, worker: SimulatedWorker, model: str, given: int)
     return (inf, seconds) if not given else (seconds / given, 0.0)
 
 
-PREEMPT = 3.03
+_PREEMPT = 3.03
 """The threshold for which SHEPHERD proves its competitive ratio."""
-LENGTH_FACTOR = 2.0
+_LENGTH_FACTOR = 2.0
 
 
 class _Stock:
@@ -253,7 +253,7 @@ class ShepherdPlanner(Planner):
         self._values = {worker.name: 0.0 for worker in around.workers}
         """The value of the batch that each worker runs."""
         self._batch_s = {
-            (worker.name, model): LENGTH_FACTOR * batch_s(around, worker, model)
+            (worker.name, model): _LENGTH_FACTOR * batch_s(around, worker, model)
             for worker in around.workers
             for model in worker.models
             if model in around.profiles
@@ -272,7 +272,7 @@ class ShepherdPlanner(Planner):
         for worker in self.workers:
             if worker.target is None and worker.running:
                 model, value = self._best(worker, now_s)
-                if model and value >= PREEMPT * self._values[worker.name]:
+                if model and value >= _PREEMPT * self._values[worker.name]:
                     yield Preempt(worker)
                     yield from self._start_batch(worker, now_s)
 

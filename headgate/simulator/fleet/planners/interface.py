@@ -25,7 +25,7 @@ from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 
-WAVES = 4
+_WAVES = 4
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ def full_rate_per_s(engine: SimulatedEngine, slots: int, profile: ModelProfile) 
     """
     most = engine.profile.pool_tokens // 4
     lengths = min(most, max(1, round(profile.input_mean))), min(most, max(1, round(profile.output_mean)))
-    left, served = WAVES * slots, 0
+    left, served = _WAVES * slots, 0
     for number in range(slots):
         engine.submit(SimRequest(str(number), Arrival(0.0, "", *lengths), 0.0), 0.0)
     while served < left:

@@ -1,6 +1,6 @@
 """headgate's own planner: the production's plan of models (policies/planning) and the production's gate for dispatch.
 
-The plan is made again at most every PLAN_S seconds while requests wait. The gate orders its swaps, and those to models
+The plan is made again at most every _PLAN_S seconds while requests wait. The gate orders its swaps, and those to models
 that the plan leaves out for long ((shard/swapping.py)). It also decides which request gets a free slot, among those
 for the loaded models: BWFQ with due times (policies/orders/slack_index.py).
 
@@ -138,8 +138,8 @@ class FleetGate:
         del self._calls[self._names.pop(request.request_id)]
 
 
-PLAN_S = 2.0
-MOVES = 1000
+_PLAN_S = 2.0
+_MOVES = 1000
 """The number of moves of the annealing for each plan. The production's plans may take longer."""
 
 
@@ -183,12 +183,12 @@ class ProductionPlanner(Planner):
         self._gate.on_ended(request, now_s)
 
     def next_s(self) -> float:
-        return self._planned_s + PLAN_S if self._grouped else inf
+        return self._planned_s + _PLAN_S if self._grouped else inf
 
     def actions(self, now_s: float) -> Iterator[Action]:
         self._gate.report(now_s)
         self._note_loaded(now_s)
-        if self._grouped and now_s >= self._planned_s + PLAN_S:
+        if self._grouped and now_s >= self._planned_s + _PLAN_S:
             self._plan(now_s)
         yield from self._gate_actions()
 
@@ -204,8 +204,10 @@ class ProductionPlanner(Planner):
         """Make a plan, and propose it to the gate."""
         now, self._planned_s = EPOCH + now_s, now_s
         workers = [self._planned_worker(worker, now_s) for worker in self.workers]
-        self._last = make_plan(self._backlogs(now), workers, now, last=self._last, moves=MOVES, settings=self._settings)
-        self.moves += MOVES
+        self._last = make_plan(
+            self._backlogs(now), workers, now, last=self._last, moves=_MOVES, settings=self._settings
+        )
+        self.moves += _MOVES
         self._gate.plan(self._last, now_s)
 
     def _backlogs(self, now: float) -> list[TenantBacklog]:

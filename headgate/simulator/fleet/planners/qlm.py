@@ -6,7 +6,7 @@ needs another model. Deviations, which make it no weaker:
 
 - The mixed-integer program is solved by insertion and annealing (policies/planning), which is as good where both end.
   Only lateness costs (planning/problem.py gives the reason).
-- It plans again when requests belong to no planned group, at most every PLAN_S seconds or when a worker is idle, and
+- It plans again when requests belong to no planned group, at most every _PLAN_S seconds or when a worker is idle, and
   not only when a miss is predicted.
 - A worker with an empty queue serves requests of its loaded model from the other queues.
 - Groups are of one model and class, which is what the paper's k-means separates in these workloads.
@@ -27,8 +27,8 @@ from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planne
 from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.requests import SimRequest
 
-PLAN_S = 2.0
-MOVES_PER_GROUP = 100
+_PLAN_S = 2.0
+_MOVES_PER_GROUP = 100
 Key = tuple[str, str]
 
 
@@ -50,7 +50,7 @@ class QlmPlanner(Planner):
         self._last: dict[Key, _Group] = {}
         """The last planned group of each model and class, which new requests join."""
         self._unplanned: list[SimRequest] = []
-        self._planned_s = -PLAN_S
+        self._planned_s = -_PLAN_S
         self._size_max = {model: _batch(around, model) * around.delta for model in around.profiles}
 
     def on_arrived(self, request: SimRequest, now_s: float) -> None:
@@ -64,10 +64,10 @@ class QlmPlanner(Planner):
         self._unplanned.append(request)
 
     def next_s(self) -> float:
-        return self._planned_s + PLAN_S if self._unplanned else inf
+        return self._planned_s + _PLAN_S if self._unplanned else inf
 
     def actions(self, now_s: float) -> Iterator[Action]:
-        if self._unplanned and (now_s >= self._planned_s + PLAN_S or any(map(self._is_idle, self.workers))):
+        if self._unplanned and (now_s >= self._planned_s + _PLAN_S or any(map(self._is_idle, self.workers))):
             self._plan(now_s)
         for worker in self.workers:
             yield from self._pull_from_queue(worker)
@@ -106,7 +106,7 @@ class QlmPlanner(Planner):
         waiting = [self._waiting_group(str(at), group, now_s) for at, group in enumerate(groups)]
         problem = Problem(waiting, [self._planned_worker(worker, now_s) for worker in self.workers])
         first = insert_by_due_time(problem)
-        moves = MOVES_PER_GROUP * len(groups)
+        moves = _MOVES_PER_GROUP * len(groups)
         self.moves += moves
         queues = anneal(problem, first, moves, self.around.seed)
         for worker, queue in zip(self.workers, queues, strict=True):
