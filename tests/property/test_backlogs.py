@@ -85,7 +85,8 @@ def anew(shard: Shard) -> Sums:
     """The same sums, made from the state's calls and records alone."""
     state, found = shard.state, defaultdict[tuple[str, int, bool, bool], dict[int, tuple[int, int, int]]](dict)
     for tenant in state.tenants.values():
-        for model, deferred in tenant.queues:
+        with_costs = {(model, False) for name, model in state.waits.costs if name == tenant.name}
+        for model, deferred in with_costs | {*tenant.queues}:
             calls = [call for call in state.calls.values() if call.queued and call.tenant is tenant]
             count = sum((call.model, call.deferred) == (model, deferred) for call in calls)
             costs = state.waits.costs.get((tenant.name, model))

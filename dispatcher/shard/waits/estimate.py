@@ -189,8 +189,10 @@ def sum_changed(state: State, *, most: int = 0) -> None:
         return
     for name in record.changed:
         tenant = state.tenants.get(name)
-        queues = tenant.queues if tenant is not None else {}
-        for queue in {*queues, *record.backlogs.parts.get(name, ())}:
+        queues = {*record.backlogs.parts.get(name, ())}
+        if tenant is not None:
+            queues |= {*tenant.queues, *((model, False) for model in record.forecast.get(name, ()))}
+        for queue in queues:
             record.backlogs.set(name, queue, _part(state, tenant, queue))
     record.changed.clear()
 
@@ -203,17 +205,18 @@ def _rank_of(state: State, tenant: Tenant, deferred: bool) -> int:
 
 
 def _part(state: State, tenant: Tenant | None, name: QueueName) -> Part | None:
-    queue = tenant.queues.get(name) if tenant is not None else None
-    if tenant is None or queue is None:
+    if tenant is None:
         return None
     model, deferred = name
+    queue = tenant.queues.get(name)
+    count = queue.count if queue is not None else 0
     costs = state.waits.costs.get((tenant.name, model))
     arriving = 0.0 if costs is None or deferred else costs.recent
-    if not queue.count and not arriving:
+    if not count and not arriving:
         return None
     mean = costs.own_mean if costs is not None else 0.0
     unit = mean or 1.0
-    now, later = scaled(queue.count * unit), scaled((queue.count + arriving) * unit)
+    now, later = scaled(count * unit), scaled((count + arriving) * unit)
     if not later:
         return None
     return Part(_rank_of(state, tenant, deferred), mean > 0.0, scaled(tenant.config.weight), now, later)

@@ -127,6 +127,8 @@ class WaitRecord:
         self.paces: dict[str, Pace] = {}
         self.costs: dict[tuple[str, str], Costs] = {}
         """The costs by tenant and model."""
+        self.forecast: dict[str, set[str]] = {}
+        """The models of which each tenant has recent arrivals. Tenants without any are absent."""
         self.backlogs = Backlogs()
         """What waits for each model; `changed` is not in it yet (backlogs.py)."""
         self.is_summed = False
@@ -171,6 +173,7 @@ class WaitRecord:
                 self._fading.append((tenant, model))
             costs.fade(now)
             costs.recent += arrivals - self._arrivals
+            self.forecast.setdefault(tenant, set()).add(model)
             self.changed.add(tenant)
         self._arrivals = arrivals
 
@@ -186,6 +189,14 @@ class WaitRecord:
                 self.changed.add(name[0])
                 if costs.recent:
                     self._fading.append(name)
+                else:
+                    self._drop_forecast(*name)
+
+    def _drop_forecast(self, tenant: str, model: str) -> None:
+        models = self.forecast.get(tenant, set())
+        models.discard(model)
+        if not models:
+            self.forecast.pop(tenant, None)
 
     def may_follow(self, call: Call) -> bool:
         """Return whether a waiting call can still be followed."""
@@ -236,6 +247,7 @@ class WaitRecord:
             if len(self.costs) >= COSTS_MAX:
                 oldest = next(iter(self.costs))
                 del self.costs[oldest]
+                self._drop_forecast(*oldest)
                 self.changed.add(oldest[0])
             found = self.costs[tenant, model] = Costs()
         return found
