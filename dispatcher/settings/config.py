@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator, model_validator
@@ -25,6 +27,9 @@ from dispatcher.settings.strict import Loc, explain
 from dispatcher.shard.settings import ShardSettings, TierFloors
 
 _PREFIX = "HEADGATE_"
+_ALMOST = 0.85
+"""Similarity from which on a name is taken for a mistyped one. Other programs of headgate have variables too."""
+_logger = logging.getLogger(__name__)
 _SQLITE = "sqlite:"
 _SQLITE_FILE = re.compile(r"sqlite:.*[^/\s]")
 _FILES = re.compile(r"folder:.*\S|s3:[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?")
@@ -268,9 +273,20 @@ class Config(BaseModel):
 
 
 def load_config(environment: Mapping[str, str] | None = None) -> Config:
-    """Read the configuration. Raises ConfigurationError, which names the variable."""
+    """Read the configuration. A variable without text counts as not set: Compose and other tools pass empty ones on.
+
+    A variable whose name is almost a known one is not read, and the log says so. Raises ConfigurationError, which names
+    the variable.
+    """
     source = os.environ if environment is None else environment
-    values = {name[len(_PREFIX) :].lower(): value for name, value in source.items() if name.startswith(_PREFIX)}
+    values = {
+        name[len(_PREFIX) :].lower(): value
+        for name, value in source.items()
+        if name.startswith(_PREFIX) and value.strip()
+    }
+    for name in values.keys() - Config.model_fields.keys():
+        for close in get_close_matches(name, Config.model_fields, n=1, cutoff=_ALMOST):
+            _logger.warning("%s is not read (did you mean %s?)", _PREFIX + name.upper(), _PREFIX + close.upper())
     try:
         return Config.model_validate(values)
     except ValidationError as error:

@@ -18,6 +18,18 @@ def test_defaults_and_variables() -> None:
     assert load_config({"HEADGATE_ORDER": "fcfs", "OTHER": "x"}).order == "fcfs"
 
 
+@pytest.mark.parametrize("text", ["", "  "])
+def test_a_variable_without_text_is_not_set(text: str) -> None:
+    """As `DEADLINE_S: ${DEADLINE_S:-}` in a file of Compose gives it."""
+    variables = {f"HEADGATE_{name.upper()}": text for name in Config.model_fields}
+    assert load_config(variables) == load_config({})
+
+
+def test_the_log_names_a_mistyped_variable(caplog: pytest.LogCaptureFixture) -> None:
+    assert load_config({"HEADGATE_DEADLINE": "30", "HEADGATE_API_KEY": "hg-1"}) == load_config({})
+    assert caplog.messages == ["HEADGATE_DEADLINE is not read (did you mean HEADGATE_DEADLINE_S?)"]
+
+
 def test_unknown_fields() -> None:
     assert not load_config({}).gate_settings().drops_unknown_fields
     assert load_config({"HEADGATE_UNKNOWN_FIELDS": "drop"}).gate_settings().drops_unknown_fields
