@@ -120,8 +120,8 @@ if [ $$status = 5 ] && [ -n '$(PYTEST_ARGS)' ]; then status=0; fi; \
 if [ $$status != 0 ]; then failed=1; fi
 endef
 
-unit: $(STAMPS)/install ## the quick answer: the tests of single modules, in a minute of CPU
-	@failed=0; $(call pytest,unit,$(PARALLEL) -m "$(IN_PROCESS) and not slow and not long" tests/unit); exit $$failed
+unit: $(STAMPS)/install ## the quick answer: the tests of single modules, in one process and a minute
+	@failed=0; $(call pytest,unit,-m "$(IN_PROCESS) and not slow and not long" tests/unit); exit $$failed
 
 test: $(STAMPS)/install ## what a change can break (PYTEST_ARGS="-k name" selects; SLOWEST=100 prints what takes long)
 	@failed=0; \
