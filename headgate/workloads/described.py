@@ -32,7 +32,7 @@ from headgate.workloads.described_fields import (
 from headgate.workloads.distributions import Empirical, Length, SampledLengths, TimedArrivals
 from headgate.workloads.traces import SORTED_ROWS_MAX, TENANT_CHARS_MAX, scan_trace
 
-_REQUESTS_MAX = 20_000_000
+REQUESTS_MAX = 20_000_000
 """The most requests of a workload, which counts them once before it runs."""
 
 Call = tuple[float, int, int]
@@ -159,7 +159,7 @@ def _first(calls: Iterator[Call], most: int) -> Iterator[Call]:
 class PlannedWorkload:
     """A headgate.workloads.sources.Workload. No interaction begins at or after `duration_s`.
 
-    Raises WorkloadError if the plans make no request, or more than _REQUESTS_MAX.
+    Raises WorkloadError if the plans make no request, or more than REQUESTS_MAX.
     """
 
     name: str
@@ -190,8 +190,8 @@ class PlannedWorkload:
             for at_s, _, _ in plan.calls(self.seed):
                 requests += 1
                 last_s = max(last_s, at_s)
-                if requests > _REQUESTS_MAX:
-                    raise WorkloadError(f"{self.name}: makes more than {_REQUESTS_MAX} requests")
+                if requests > REQUESTS_MAX:
+                    raise WorkloadError(f"{self.name}: makes more than {REQUESTS_MAX} requests")
         return requests, last_s
 
     @property
@@ -233,8 +233,8 @@ class _PlanReader:
         plans = [self._tenant(name, tenant) for name, tenant in self._fields.tenants.items()]
         expected = sum(plan.expected for plan in plans if plan.requests_max is None)
         expected += sum(min(plan.expected, plan.requests_max) for plan in plans if plan.requests_max is not None)
-        if expected > _REQUESTS_MAX:
-            what = f"about {expected:.3g} requests in all, more than the {_REQUESTS_MAX} that a workload may have"
+        if expected > REQUESTS_MAX:
+            what = f"about {expected:.3g} requests in all, more than the {REQUESTS_MAX} that a workload may have"
             raise self._document.wrong(("tenants",), what)
         return PlannedWorkload(self._path.stem, tuple(plans), self._fields.duration_s, self._fields.seed)
 

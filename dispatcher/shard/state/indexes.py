@@ -62,8 +62,8 @@ class Lanes:
         return index
 
 
-_SLOTS_SLACK = 64
-"""A heap may hold four entries for each worker, and _SLOTS_SLACK more, before the outdated ones are dropped."""
+SLOTS_SLACK = 64
+"""A heap may hold four entries for each worker, and SLOTS_SLACK more, before the outdated ones are dropped."""
 
 Entry = tuple[float, str]
 """The part of a worker's slots that is in use, and the worker's name. An entry with another part than now is
@@ -96,7 +96,7 @@ class Slots:
         if used < worker.slots_open:
             heap = self._heaps[model]
             heappush(heap, (used / worker.slots, name))
-            if len(heap) > 4 * len(workers) + _SLOTS_SLACK:
+            if len(heap) > 4 * len(workers) + SLOTS_SLACK:
                 heap[:] = [(_load(each), name) for name, each in workers.items() if each.free > 0]
                 heapify(heap)
 

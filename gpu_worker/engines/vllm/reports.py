@@ -18,7 +18,7 @@ from gpu_worker.engines.interface import EngineStats, stats_to_json
 from gpu_worker.engines.step_costs import CostTracker
 from gpu_worker.policies.preemption import Eviction, Strategy
 
-_REPORT_EVERY_S = 0.25
+REPORT_EVERY_S = 0.25
 STATS_KEY = "headgate"
 """The key of our stats among the stats of vLLM's KV connector."""
 
@@ -81,13 +81,13 @@ class Reports:
             self._cost_tracker.step(now_s - began_s, _computed_tokens(output))
 
     def attach(self, outputs: Mapping[int, Any]) -> None:
-        """Add the stats to a step's outputs every _REPORT_EVERY_S, and when nothing is left to do: no later step would
+        """Add the stats to a step's outputs every REPORT_EVERY_S, and when nothing is left to do: no later step would
         send them. Add nothing if vLLM's own stats are off."""
         if not self._sends:
             return
         carrier = next((each.scheduler_stats for each in outputs.values() if each.scheduler_stats is not None), None)
         idle = not self._scheduler.running and not len(self._scheduler.waiting)
-        if carrier is None or (self._ended_s - self._sent_s < _REPORT_EVERY_S and not idle):
+        if carrier is None or (self._ended_s - self._sent_s < REPORT_EVERY_S and not idle):
             return
         self._sent_s = self._ended_s
         carrier.kv_connector_stats = {**(carrier.kv_connector_stats or {}), STATS_KEY: stats_to_json(self.stats())}
