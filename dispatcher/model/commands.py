@@ -178,7 +178,7 @@ class Saved(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Propose a plan of models and orders for the fleet. It is advice ((shard/swapping.py)). `made_at`: Unix seconds of
+    """Propose a plan of models and orders for the fleet. It is advice (shard/swapping.py). `made_at`: Unix seconds of
     the state that was planned."""
 
     made_at: float

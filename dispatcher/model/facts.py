@@ -62,7 +62,7 @@ class ModelOrdered(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """The plan from here on ((shard/swapping.py)). `made_at`: Unix seconds of the state that was planned."""
+    """The plan from here on (shard/swapping.py). `made_at`: Unix seconds of the state that was planned."""
 
     made_at: float
     workers: tuple[WorkerPlan, ...]

@@ -114,7 +114,7 @@ class TenantStore(Protocol):
     """A change may carry its audit record: both are written, or neither. operations/administration.py always
     gives one.
 
-    A tenant is stored under its identity (model/records/tenants.py), and a name has at most one tenant.
+    A tenant is stored under its identity, and a name has at most one tenant.
     """
 
     async def find_key(self, prefix: str) -> KeyRecord | None: ...

@@ -95,7 +95,7 @@ class StoreAdmin:
         return await self._add_key(identity)
 
     async def change(self, name: str, settings: Mapping[str, Any]) -> Tenant:
-        """Change these settings (tenant_settings.py). All processes use them within a minute."""
+        """Change these settings (`with_settings`). All processes use them within a minute."""
         tenant = await self.existing(name)
         _check_bounds(settings)
         changed = replace(with_settings(tenant, settings), version=tenant.version + 1)

@@ -68,7 +68,7 @@ class LoadWatch:
 _READY = USABLE | {"retiring"}
 SLACK_S = 900.0
 """A deferred call may wait until it is due within this time: the longest start-up that counts
-(operations/scaling/scale.py). The lines of a batch become due one after another, so their work comes in over time."""
+(operations/scaling.py). The lines of a batch become due one after another, so their work comes in over time."""
 
 
 def fleet_load(state: State, arriving_per_s: float, now: float) -> FleetLoad:

@@ -7,7 +7,7 @@
 - own: the call's position in its tenant's queue for the model, times the mean service of this tenant's calls
 - others(T): what a fair order gives to other queues meanwhile (backlogs.py): of a queue of the same tier at most as
   much per weight as the tenant gets, of a more urgent tier all, of a less urgent one nothing; under `fcfs` all
-- Θ: the model's measured service per second while calls waited (wait_record.py). Without it nothing is announced
+- Θ: the model's measured service per second while calls waited (record.py). Without it nothing is announced
 - L: seconds until the model is loaded, if it is loaded nowhere
 - q: the 0.9 quantile of actual over predicted waits; n: the calls that are dispatched before; σ: deviation of a cost
 

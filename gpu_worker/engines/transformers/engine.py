@@ -1,7 +1,7 @@
 """The engine on transformers' continuous batching: a paged cache on any device that torch supports, CPUs included.
 
 For laptops, CI and rented GPUs with only torch and transformers. The queue policy orders admissions (scheduler.py);
-each request has its own temperature and seed (sampling.py); batch.py handles the tokens between two steps. Block
+each request has its own temperature and seed (sampling_fields.py); batch.py handles the tokens between two steps. Block
 sharing is off: otherwise the timing of one tenant's request could reveal another tenant's prompt.
 
 The model decides whether it calls a tool. This engine cannot force a call, so it refuses `tool_choice` required and

@@ -158,7 +158,7 @@ class Settings:
     json: Json = False
 
     def given(self) -> dict[str, Any]:
-        """Return the settings that were given (operations/tenants/settings.py). Raises ConfigurationError."""
+        """Return the settings that were given (operations/administration.py). Raises ConfigurationError."""
         if self.tier is not None and self.tier not in TENANT_TIERS:
             raise ConfigurationError(f"--tier: {self.tier!r} is no tier; use {', '.join(TENANT_TIERS)}")
         if (self.queue_max or 0) < 0 or (self.max_tokens or 0) < 0:

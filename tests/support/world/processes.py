@@ -34,7 +34,7 @@ def light(random: Random) -> float:
 
 
 def tailed(p99_s: float) -> Latency:
-    """Return a latency of 4 ms with a P99 of `p99_s` (log_gate_tails.py)."""
+    """Return a latency of 4 ms with a P99 of `p99_s`."""
     return lambda random: light(random) + (2 * p99_s * random.random() if random.random() < 0.02 else 0.0)
 
 
