@@ -180,9 +180,10 @@ def fairserve(setting: Setting) -> Section:
     runs = {name: [next(played) for _ in range(setting.seeds)] for name in _POLICIES}
     return Section(
         text=(
-            "The trace is not public. The workload is made from the published statistics (headgate/evidence/fairserve.py "
-            f"says which choices are ours) and runs on `{_ENGINE}`, a profile that is derived and **not fitted**. Requests "
-            f"arrive for {SECONDS:.0f} s; requests that end after {_TIMEOUT_S:.0f} s were not served. RPM allows {RPM} "
+            "The trace is not public. The workload is made from the published statistics "
+            "(headgate/evidence/fairserve.py says which choices are ours) and runs on "
+            f"`{_ENGINE}`, a profile that is derived and **not fitted**. Requests arrive for {SECONDS:.0f} s; requests "
+            f"that end after {_TIMEOUT_S:.0f} s were not served. RPM allows {RPM} "
             f"requests per minute and user. The throttling allows {_LIMITS.user} per user and {_LIMITS.app} per "
             "application; it applies only while at least 90 % of the KV pool is in use, and never within an "
             f"interaction. Means over {setting.seeds} seeds.",

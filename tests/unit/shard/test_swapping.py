@@ -130,7 +130,7 @@ names = st.sampled_from("abcdef")
 def test_each_model_is_loaded_within_the_bound(
     count: int, swap_s: float, drain_s: float, calls: list[tuple[int, str]], plans: list[tuple[str, str, str]]
 ) -> None:
-    """policies/planning/fleet.py: ceil(models / workers) x (residency + drain + swap). And at most a sixth of the time is swaps.
+    """ceil(models / workers) x (residency + drain + swap) (fleet.py). And at most a sixth of the time is swaps.
 
     Whatever the plan says: `plans` are the models of the workers, a new plan each second, again and again. The swap
     that a plan has begun when a model becomes missing adds one turn. With a plan the bound counts DRAIN_S for a drain.
