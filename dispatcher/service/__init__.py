@@ -1,9 +1,9 @@
 """The processes of the gate. One of them leads and decides for the others; any other can take over.
 
-replica        a copy of the shard's state that can append to the log
-leader         decides for the connected processes; one log entry holds many commands
-courier        the leader's connections to its clients, and the news that it sends
-presence       finds the processes and workers that send no messages to the leader any more
-link           how a front, worker or function sends commands: to the leader, or by its own append
-process        a process that listens on a port, and leads or follows
+gate/replica    a copy of the shard's state that can append to the log
+gate/leader     decides for the connected processes; one log entry holds many commands
+gate/courier    the leader's connections to its clients, and the news that it sends
+gate/presence   finds the processes and workers that send no messages to the leader any more
+gate/process    a process that listens on a port, and leads or follows
+link            how a front, worker or function sends commands: to the leader, or by its own append
 """
