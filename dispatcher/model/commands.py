@@ -49,7 +49,7 @@ class Accept(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """End a call whose caller has left ("cancelled") or whose deadline has passed ("expired")."""
+    """End a call because its caller has left ("cancelled") or its deadline has passed ("expired")."""
 
     id: str
     outcome: str

@@ -8,7 +8,7 @@ Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the units 
     V             max(V, min(start stamp of the dispatched tenant, vft of the tenants that wait for the same model)) at
                   every dispatch; max(V, vft of the settled tenant) if the settlement leaves a slot free and nothing
                   waits
-    models        all models share one V: it follows the model whose tenants have the highest stamps. A dispatch starts
+    models        all models share one V: it follows the model of the tenants with the highest stamps. A dispatch starts
                   at V - lead_max at least. So tenants that join a slower model soon get their turn, and a tenant that
                   waits there gets no large advantage at another model. Tenants that are further behind V take turns
                   call by call

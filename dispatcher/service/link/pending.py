@@ -9,7 +9,7 @@ the command: it was never sent, or its only copy was refused for this reason.
 
 `LogWatch` finds out when the log cannot be used, as opposed to a change of the leader, so that callers learn of it in
 time. A command without an outcome has one of two reasons. The leader is changing: then another one takes over within
-half a second, and decides the command. Or the log cannot be written: then nobody can decide. The time of a command
+half a second, and decides the command. Or the log cannot be written: then no process can decide. The time of a command
 counts against the log only in these states:
 
     connected    the leader sends receipts, so it lives, and yet no command gets an outcome
@@ -196,7 +196,7 @@ class Waiters:
             call.news = deque(news for news in call.news if isinstance(news, Over) or news.attempt > offer.attempt)
 
     def put(self, news: Offer | Over) -> None:
-        """Keep the news. Ignore an offer whose attempt is not above the highest one seen: it is stale (rule 4)."""
+        """Keep the news. Ignore an offer with an attempt not above the highest one seen: it is stale (rule 4)."""
         call = self._calls.get(news.id)
         if call is None or call.is_over:
             return
