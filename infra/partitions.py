@@ -17,7 +17,7 @@ from infra.state import StateTable
 
 Partitions = Mapping[str, str]
 """The letters of each pattern of partition keys."""
-_OPERATIONS = {"G": "GetItem", "Q": "Query", "P": "PutItem", "U": "UpdateItem", "D": "DeleteItem"}
+OPERATIONS = {"G": "GetItem", "Q": "Query", "P": "PutItem", "U": "UpdateItem", "D": "DeleteItem"}
 _LEADING_KEYS = "dynamodb:LeadingKeys"
 LOGS: Partitions = {"LOG#{pool}": "QP", "SNAP#{pool}": "QP", "STATE#{pool}": "P", "USAGE#*": "P", "MAIL#*": "QP"}
 """A process that may decide follows and writes the log, its snapshots and projections, and mailboxes."""
@@ -51,10 +51,10 @@ def statements(state: StateTable, *granted: Partitions) -> Iterator[iam.PolicySt
             letters[key].update(own)
     keys: dict[str, list[str]] = defaultdict(list)
     for key, own_letters in letters.items():
-        keys["".join(letter for letter in _OPERATIONS if letter in own_letters)].append(key)
+        keys["".join(letter for letter in OPERATIONS if letter in own_letters)].append(key)
     for together, patterns in keys.items():
         yield iam.PolicyStatement(
-            actions=[f"dynamodb:{_OPERATIONS[letter]}" for letter in together],
+            actions=[f"dynamodb:{OPERATIONS[letter]}" for letter in together],
             resources=[state.table.table_arn],
             conditions=_only(patterns),
         )

@@ -125,13 +125,15 @@ def _launch(
     command: Sequence[str], logs: Path, environment: Mapping[str, str] | None = None
 ) -> tuple[subprocess.Popen[str], dict[str, Any]]:
     """Return a process of the command and what it announces once it is ready."""
-    words = [sys.executable, "-m", "headgate.cli", *command, "--port", "0", "--json", "--start-timeout", str(HANG_S)]
+    name, *options = command  # what stands after -- in the options is for vLLM
+    own = [name, "--port", "0", "--json", "--start-timeout", str(HANG_S)]
+    words = [sys.executable, "-m", "headgate.cli", *own, *options]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
         tails = "\n".join(path.read_text()[-3000:] for path in logs.glob("*.log"))
-        pytest.fail(f"{command[0]} did not start (exit {process.wait(HANG_S)}): {tails}")
+        pytest.fail(f"{name} did not start (exit {process.wait(HANG_S)}): {tails}")
     announced: dict[str, Any] = json.loads(line)
     return process, announced
 
