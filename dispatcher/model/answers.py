@@ -255,11 +255,11 @@ def _join_values(name: str, values: list[Any]) -> Any:
     if all(isinstance(each, Mapping) for each in values):
         return merged(values)
     if all(isinstance(each, list) for each in values):
-        return _joined_items([item for each in values for item in each])
+        return _join_items([item for each in values for item in each])
     return values[-1]
 
 
-def _joined_items(items: list[Any]) -> list[Any]:
+def _join_items(items: list[Any]) -> list[Any]:
     if not all(isinstance(item, Mapping) and isinstance(item.get("index"), int) for item in items):
         return items
     by_index: dict[int, list[Mapping[str, Any]]] = {}

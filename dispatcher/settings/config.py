@@ -273,17 +273,15 @@ class Config(BaseModel):
 
 
 def load_config(environment: Mapping[str, str] | None = None) -> Config:
-    """Read the configuration. A variable without text counts as not set: Compose and other tools pass empty ones on.
+    """Read the configuration. A number, a choice or JSON without text counts as not set, because Compose and other
+    tools pass empty variables on. Of a text the field itself decides: an empty name of a store is refused.
 
     A variable whose name is almost a known one is not read, and the log says so. Raises ConfigurationError, which names
     the variable.
     """
     source = os.environ if environment is None else environment
-    values = {
-        name[len(_PREFIX) :].lower(): value
-        for name, value in source.items()
-        if name.startswith(_PREFIX) and value.strip()
-    }
+    found = {name[len(_PREFIX) :].lower(): value for name, value in source.items() if name.startswith(_PREFIX)}
+    values = {name: value for name, value in found.items() if value.strip() or name in _TEXTS}
     for name in values.keys() - Config.model_fields.keys():
         for close in get_close_matches(name, Config.model_fields, n=1, cutoff=_ALMOST):
             _logger.warning("%s is not read (did you mean %s?)", _PREFIX + name.upper(), _PREFIX + close.upper())
@@ -291,6 +289,9 @@ def load_config(environment: Mapping[str, str] | None = None) -> Config:
         return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigurationError(explain(error, Config, _variable)) from None
+
+
+_TEXTS = frozenset(name for name, field in Config.model_fields.items() if field.annotation is str)
 
 
 def _variable(loc: Loc, place: str = "") -> str:

@@ -21,8 +21,16 @@ def test_defaults_and_variables() -> None:
 @pytest.mark.parametrize("text", ["", "  "])
 def test_a_variable_without_text_is_not_set(text: str) -> None:
     """As `DEADLINE_S: ${DEADLINE_S:-}` in a file of Compose gives it."""
-    variables = {f"HEADGATE_{name.upper()}": text for name in Config.model_fields}
-    assert load_config(variables) == load_config({})
+    others = [name for name, field in Config.model_fields.items() if field.annotation is not str]
+    assert {"deadline_s", "order", "pools", "scale_to_zero"} <= set(others)
+    assert load_config({f"HEADGATE_{name.upper()}": text for name in others}) == load_config({})
+
+
+@pytest.mark.parametrize("name", ["STORE", "TABLE", "POOL"])
+def test_an_empty_name_is_refused(name: str) -> None:
+    """Another store or table than the one that was meant would be worse than none."""
+    with pytest.raises(ConfigurationError, match=f"^HEADGATE_{name}: "):
+        load_config({f"HEADGATE_{name}": ""})
 
 
 def test_the_log_names_a_mistyped_variable(caplog: pytest.LogCaptureFixture) -> None:

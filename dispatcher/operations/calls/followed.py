@@ -200,7 +200,7 @@ class OwnAttempts:
                     self.heard = offer.attempt
                     if isinstance(event, Finished | WorkRefused):
                         is_over = self._is_ending = True
-                        self._ended_by(event)
+                        self._end_span(event)
                         self._report(LastEvent(offer.attempt, offer.worker, event))
                     else:
                         await self._events.put(event)
@@ -213,7 +213,7 @@ class OwnAttempts:
             self._spans.wait()
             self._report(broken)
 
-    def _ended_by(self, event: Finished | WorkRefused) -> None:
+    def _end_span(self, event: Finished | WorkRefused) -> None:
         if isinstance(event, Finished):
             self._spans.end("finished", input_tokens=event.input_tokens, output_tokens=event.output_tokens)
             return

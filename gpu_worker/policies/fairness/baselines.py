@@ -27,7 +27,7 @@ class FcfsPolicy(TenantQueuePolicy):
         self._tenants: ArrivalQueue[str] = ArrivalQueue()
         """The tenant of each waiting request."""
 
-    def _entered_queue(self, record: RequestRecord, new_queue: bool) -> None:
+    def _on_queue_entered(self, record: RequestRecord, new_queue: bool) -> None:
         self._tenants.add(record.place, record.request.tenant)
 
     def _left_queue(self, record: RequestRecord) -> None:

@@ -160,7 +160,7 @@ class TenantQueuePolicy(QueuePolicy):
             queue = self._queues[request.tenant] = ArrivalQueue()
         queue.add(record.place, record)
         self._waiting[request.request_id] = record
-        self._entered_queue(record, new_queue)
+        self._on_queue_entered(record, new_queue)
 
     def _remove_from_queue(self, record: RequestRecord) -> None:
         tenant = record.request.tenant
@@ -227,7 +227,7 @@ class TenantQueuePolicy(QueuePolicy):
     def _tenant_joins(self, request: QueueRequest) -> None:
         """The tenant has no waiting request and is about to get this one."""
 
-    def _entered_queue(self, record: RequestRecord, new_queue: bool) -> None:
+    def _on_queue_entered(self, record: RequestRecord, new_queue: bool) -> None:
         """The request is in its tenant's queue. `new_queue`: it is the only one there."""
 
     def _left_queue(self, record: RequestRecord) -> None:

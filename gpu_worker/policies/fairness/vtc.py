@@ -81,7 +81,7 @@ class VirtualTokenCounter(TenantQueuePolicy):
             return lowest[0]
         return 0.0 if self._last_left is None else self._counters.value(self._last_left)
 
-    def _entered_queue(self, record: RequestRecord, new_queue: bool) -> None:
+    def _on_queue_entered(self, record: RequestRecord, new_queue: bool) -> None:
         if new_queue:
             self._by_counter.add(record.request.tenant)
 

@@ -61,8 +61,8 @@ class CappedTokenCounter(VirtualTokenCounter):
         if tenant in self._queues and tenant not in self._may_run:
             self._may_run.add(tenant)
 
-    def _entered_queue(self, record: RequestRecord, new_queue: bool) -> None:
-        super()._entered_queue(record, new_queue)
+    def _on_queue_entered(self, record: RequestRecord, new_queue: bool) -> None:
+        super()._on_queue_entered(record, new_queue)
         self._recheck(record.request.tenant)
 
     def _left_queue(self, record: RequestRecord) -> None:

@@ -255,8 +255,8 @@ class WeightedServiceCounter(VirtualTokenCounter):
     def _price_per_token(self, record: RequestRecord) -> float:
         return self._weights[2] / record.expected / record.request.weight
 
-    def _entered_queue(self, record: RequestRecord, new_queue: bool) -> None:
-        super()._entered_queue(record, new_queue)
+    def _on_queue_entered(self, record: RequestRecord, new_queue: bool) -> None:
+        super()._on_queue_entered(record, new_queue)
         self._interactions.add_waiting(record)
 
     def _left_queue(self, record: RequestRecord) -> None:

@@ -30,7 +30,7 @@ async def test_the_environment_names_the_file(tmp_path: Path) -> None:
     assert path.stat().st_size > 0
 
 
-@pytest.mark.parametrize("named", ["sqlite", "sqlite:", "sqlite:/", "sqlite: ", "dynamo", "sqlite:/tmp/"])
+@pytest.mark.parametrize("named", ["sqlite", "sqlite:", "sqlite:/", "sqlite: ", "dynamo", "", "sqlite:/tmp/"])
 def test_a_store_that_is_none_is_refused(named: str) -> None:
     with pytest.raises(ConfigurationError, match=r'^HEADGATE_STORE: use "dynamodb", or "sqlite:PATH"'):
         load_config({"HEADGATE_STORE": named})
