@@ -135,8 +135,8 @@ class WaitRecord:
         """Whether `backlogs` was brought up to date for the present entry."""
         self.changed: set[str] = set()
         """The tenants with queues, shares, costs or forecasts that are not in `backlogs` yet."""
-        self._fading: deque[tuple[str, str]] = deque()
-        """Tenant and model of the costs with recent arrivals, in the order in which they faded last."""
+        self._fading: deque[tuple[float, tuple[str, str]]] = deque()
+        """When the costs with recent arrivals are to fade (Unix seconds), in that order, with tenant and model."""
         self.saturated: dict[str, Pace] = {}
         """The paces of the models that calls wait for since the last entry, and that a worker has."""
         self.ends_from = self.arrivals_from = 0.0
@@ -170,7 +170,7 @@ class WaitRecord:
         costs = self.costs.get((tenant, model))
         if costs is not None:
             if not costs.recent:
-                self._fading.append((tenant, model))
+                self._fading.append((now + _FADE_EVERY_S, (tenant, model)))
             costs.fade(now)
             costs.recent += arrivals - self._arrivals
             self.forecast.setdefault(tenant, set()).add(model)
@@ -180,15 +180,15 @@ class WaitRecord:
     def fade_oldest(self, now: float) -> None:
         """Fade the recent arrivals of the tenants that are due. `now`: Unix seconds."""
         for _ in range(min(_FADES_MAX, len(self._fading))):
-            costs = self.costs.get(self._fading[0])
-            if costs is not None and now - costs.faded_at < _FADE_EVERY_S:
+            if now < self._fading[0][0]:
                 return
-            name = self._fading.popleft()
+            _, name = self._fading.popleft()
+            costs = self.costs.get(name)
             if costs is not None and costs.recent:
                 costs.fade(now)
                 self.changed.add(name[0])
                 if costs.recent:
-                    self._fading.append(name)
+                    self._fading.append((now + _FADE_EVERY_S, name))
                 else:
                     self._drop_forecast(*name)
 

@@ -251,6 +251,25 @@ def test_the_record_of_many_tenants_is_bounded() -> None:
     assert len(record.costs) == COSTS_MAX
 
 
+def test_a_forecast_ends_with_its_arrivals_and_with_its_costs() -> None:
+    shard = LoneShard()
+    busy(shard)
+    record: WaitRecord = shard.shard.state.waits
+    names: list[str] = []
+    for number in range(COSTS_MAX + 50):
+        for _ in range(2):  # the first call gives the tenant its costs, the second one arrives with them
+            shard.now += 0.01
+            names.append(shard.call(f"t{number}"))
+            shard.end(names.pop())
+    forecasts = {(tenant, model) for tenant, models in record.forecast.items() for model in models}
+    assert forecasts
+    assert forecasts <= record.costs.keys(), "of costs that were forgotten nothing is left"
+    for _ in range(2 * COSTS_MAX):
+        shard.now += 1.0
+        shard.end(shard.call("last"))
+    assert set(record.forecast) == {"last"}, "what faded is no forecast"
+
+
 def test_a_dropped_call_is_no_observation() -> None:
     shard = backlog()
     record = shard.shard.state.waits
