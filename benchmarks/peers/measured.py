@@ -133,7 +133,7 @@ def summary(figures: Figures, direct_s: float) -> dict[str, float | None]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print a table, with ratios to headgate."""
+    """Print a table, with ratios to the floor."""
     title = f"gateways in front of an instant worker, on a core of their own; requests of {TOKENS} tokens; milliseconds"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("gateway")
@@ -145,18 +145,18 @@ def show(result: dict[str, Any]) -> None:
         "CPU per\ntoken",
     ):
         table.add_column(heading, justify="right")
-    ours = result["gateways"].get("headgate")
+    floor = result["gateways"].get("floor")
     for name, figures in result["gateways"].items():
         if name != "direct":
-            table.add_row(name, *(_cell(figures[each], ours and ours[each]) for each in COLUMNS))
+            table.add_row(name, *(_cell(figures[each], floor and floor[each]) for each in COLUMNS))
     Console().print(table)
     for line in result["missing"]:
         Console().print(line)
 
 
-def _cell(value: float | None, ours: float | None) -> str:
-    """Return the value, and how many times headgate's it is."""
+def _cell(value: float | None, floor: float | None) -> str:
+    """Return the value, and how many times the floor's it is."""
     if value is None:
         return "–"
-    ratio = f" ({value / ours:.2f}x)" if ours and value != ours else ""
+    ratio = f" ({value / floor:.2f}x)" if floor and value != floor else ""
     return f"{value:.2f}{ratio}" if value < 100 else f"{value:.0f}{ratio}"
