@@ -11,6 +11,7 @@ from typing import Protocol
 
 from dispatcher.model.batches import BatchStore, FileRecords
 from dispatcher.model.commands import Command, Offer, Outcome, Over
+from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import Reader
 from dispatcher.model.kept import Invocation, ResponseStore, StoredAnswer
@@ -210,11 +211,6 @@ class GateLink(Protocol):
         """The name of this process. It is new at every start."""
         ...
 
-    @property
-    def floor(self) -> int:
-        """The lowest sequence number that this process may still repeat; all of its older calls are over."""
-        ...
-
     def new_id(self) -> str:
         """Return the id of this process's next call."""
         ...
@@ -224,8 +220,15 @@ class GateLink(Protocol):
         leader nor the log answers."""
         ...
 
-    async def news(self, call_id: str, timeout_s: float) -> Offer | Over | None:
-        """Return the next offer or the end of a call that this process holds, or None after `timeout_s` seconds."""
+    def send(self, command: Command, take: Callable[[Outcome | StoreUnavailable], None]) -> None:
+        """Send the command. `take` gets what `do` would return or raise, once, in a later step of the event loop."""
+        ...
+
+    def hold(self, call_id: str, take: Callable[[Offer | Over], None]) -> None:
+        """Give `take` each new offer and the end of a call of this process, in order, until `forget`.
+
+        Each is given in a later step of the event loop: an offer may still come after `forget`.
+        """
         ...
 
     def forget(self, call_id: str) -> None:

@@ -114,7 +114,7 @@ async def _collect_in_time(context: Context, accepted: NewCall, until: float) ->
         return None
     now = context.clock.monotonic
     turn = asyncio.ensure_future(following.begun.wait())
-    reading = asyncio.ensure_future(_read_all(following))
+    reading = asyncio.ensure_future(following.whole())
     try:
         await asyncio.wait({turn, reading}, timeout=max(0.0, until - now()), return_when=asyncio.FIRST_COMPLETED)
         if following.begun.is_set():
@@ -125,12 +125,6 @@ async def _collect_in_time(context: Context, accepted: NewCall, until: float) ->
     finally:
         turn.cancel()
         reading.cancel()
-
-
-async def _read_all(following: FollowedCall) -> Collected:
-    async for _ in following.events():
-        pass
-    return following.answer
 
 
 def _wait_of(outcome: Outcome) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dispatcher.model.call import CallTerms, TenantConfig
-from dispatcher.model.commands import Accept, Offer, parse_call_id
+from dispatcher.model.commands import Accept, Offer
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.kept import Invocation
 from dispatcher.model.requests import Endpoint, Request
@@ -26,7 +26,6 @@ from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.share_bounds import clamp_burst, clamp_cost, clamp_rate, clamp_weight
 from dispatcher.policies.tiers import Tier
-from dispatcher.ports import GateLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +97,12 @@ def new_terms(
     )
 
 
-def accept_of(call: Call, link: GateLink, process: str) -> Accept:
+def accept_of(call: Call, process: str) -> Accept:
     """Return the command that queues the call, or that makes `process` the holder of a durable one.
 
     A stored share outside the bounds (policies/share_bounds.py) is clamped here; `headgate doctor` names its tenant.
     """
     tenant, share = call.tenant, call.tenant.share
-    is_own = parse_call_id(call.id)[0] == link.process
     config = TenantConfig(
         version=tenant.version,
         weight=clamp_weight(share.weight),
@@ -113,7 +111,7 @@ def accept_of(call: Call, link: GateLink, process: str) -> Accept:
         tier=tenant.tier.value,
         waiting_max=tenant.queue_items_max,
     )
-    return Accept(call.id, link.floor if is_own else 0, process, call.terms, config)
+    return Accept(call.id, 0, process, call.terms, config)  # the link adds its floor
 
 
 def item_of(call: Call, body: str) -> Invocation:

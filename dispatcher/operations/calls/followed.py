@@ -1,6 +1,6 @@
-"""A call that a task of this process follows (following.py): its attempts, and what its callers see of it.
+"""A call that this process follows (following.py): its attempts, and what its callers see of it.
 
-The attempts of a call run one at a time. The answer's reader gets their events, and the call's task gets the end of the
+The attempts of a call run one at a time. The answer's reader gets their events, and the call reacts to the end of the
 stream.
 
 Two attempts may generate different texts. So a streaming caller that has a token of an attempt can only get the rest of
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections import deque
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
@@ -22,9 +23,9 @@ from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Offer, Outcome
 from dispatcher.model.errors import AnsweredError, WorkerFailed
 from dispatcher.model.tracing import NO_SPAN, NO_TRACING, Span, Tracing
-from dispatcher.model.worker_protocol import Finished, Token, WorkEvent, WorkOrder, WorkRefused
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.operations.calls.call import Call, accept_of, order_of, span_attributes
-from dispatcher.ports import GateLink, WorkerClient
+from dispatcher.ports import Clock, GateLink, WorkerClient
 
 EVENTS_AHEAD_MAX = 64
 """The most events that wait for the caller. While so many wait, no event is read from the worker."""
@@ -38,31 +39,35 @@ class Pause(Enum):
 
 
 class AnswerEvents:
-    """A bounded queue for one reader. Without a reader (`unread`, `discard`) it drops events and never blocks the task.
+    """The events of an answer, for one reader. Without a reader (`unread`, `discard`) they are dropped.
 
     `streamed`: the reader passes each token to its caller at once. Otherwise it passes `collected` on at the end.
+    `now`: the time in Unix seconds.
     """
 
-    def __init__(self, *, streamed: bool, unread: bool = False) -> None:
+    def __init__(self, now: Callable[[], float], *, streamed: bool, unread: bool = False) -> None:
         self.collected = Collected()
         """The choices and the counts from the last attempt."""
         self.count = 0
         """The number of events from all attempts."""
+        self.first_at: float | None = None
+        """When the last attempt's first token arrived."""
+        self.on_room: Callable[[], None] | None = None
+        """Called, once, when the queue is not full any more."""
+        self._now = now
         self._streamed = streamed
         self._unread = unread
         self._is_handed = False
         """True if the reader has a token of the last attempt."""
-        self._events: asyncio.Queue[WorkEvent | Pause] = asyncio.Queue()
+        self._events: deque[WorkEvent | Pause] = deque()
         self._error: AnsweredError | None = None
-        self._room = asyncio.Event()
-
-    def __len__(self) -> int:
-        return self._events.qsize()
+        self._reader: asyncio.Future[None] | None = None
+        """Done when there is an event for the reader."""
 
     @property
     def is_full(self) -> bool:
         """Whether the next event must wait until the reader has taken one."""
-        return len(self) >= EVENTS_AHEAD_MAX and not self._unread
+        return len(self._events) >= EVENTS_AHEAD_MAX and not self._unread
 
     @property
     def is_partly_delivered(self) -> bool:
@@ -71,53 +76,68 @@ class AnswerEvents:
 
     def begin(self) -> None:
         """Forget what the last attempt delivered, because a new one begins."""
-        self.collected, self._is_handed = Collected(), False
-        while not self._events.empty():
-            self._events.get_nowait()
+        if self.count:
+            self.collected, self.first_at, self._is_handed = Collected(), None, False
+            self._events.clear()
 
-    async def put(self, event: WorkEvent) -> None:
-        """Wait until there is room, then add the event."""
-        while self.is_full:
-            self._room.clear()
-            await self._room.wait()
-        self.put_now(event)
-
-    def put_now(self, event: WorkEvent) -> None:
+    def put(self, event: WorkEvent) -> None:
+        """Add the event, even if the queue is full."""
         self.count += 1
         self.collected.note(event)
+        if self.first_at is None and not isinstance(event, Started):
+            self.first_at = self._now()
         if not self._unread:
-            self._events.put_nowait(event)
+            self._events.append(event)
+            self._wake_reader()
 
     def end(self, error: AnsweredError | None) -> None:
         """Add the end. After all events the reader gets the end, or `error` is raised."""
         self._error = error
-        self._events.put_nowait(Pause.END)
+        self._events.append(Pause.END)
+        self._wake_reader()
 
     def discard(self) -> None:
-        """Drop all events, because the reader has left."""
+        """Drop all events but the end, because no reader wants them."""
         self._unread = True
-        self._room.set()
+        while self._events and self._events[0] is not Pause.END:
+            self._events.popleft()
+        self._give_room()
 
     async def next(self, timeout_s: float | None = None) -> WorkEvent | Pause:
         """Return the next event, the end, or WAITING after `timeout_s`. Raises the error with which the call ends."""
-        if timeout_s is None or not self._events.empty():
-            event = await self._events.get()
-        else:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    event = await self._events.get()
-            except TimeoutError:
-                return Pause.WAITING
-        self._room.set()
-        self._is_handed = self._is_handed or isinstance(event, Token)
-        if event is Pause.END and self._error is not None:
-            raise self._error
+        if not self._events and not await self._wait(timeout_s):
+            return Pause.WAITING
+        event = self._events.popleft()
+        self._give_room()
+        if isinstance(event, Token):
+            self._is_handed = True
+        if event is Pause.END:
+            self._events.append(event)  # it stays the end
+            if self._error is not None:
+                raise self._error
         return event
 
-    async def read(self) -> AsyncGenerator[WorkEvent, None]:
-        """Yield the events. Raises the error with which the call ends."""
-        while not isinstance(event := await self.next(), Pause):
-            yield event
+    async def _wait(self, timeout_s: float | None) -> bool:
+        """Wait for an event. Return whether there is one."""
+        loop = asyncio.get_running_loop()
+        reader = self._reader = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self._wake_reader)
+        try:
+            await reader
+        finally:
+            self._reader = None
+            if timer is not None:
+                timer.cancel()
+        return bool(self._events)
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _give_room(self) -> None:
+        if self.on_room is not None and not self.is_full:
+            on_room, self.on_room = self.on_room, None
+            on_room()
 
 
 NOT_TAKEN = frozenset({"gate_unreachable", "grant_refused", "request_too_slow", "signed_before_start"})
@@ -179,17 +199,16 @@ class OwnAttempts:
             self._run(offer, order_of(self._call, offer, self._spans.dispatch(offer)))
         )
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Close the stream of the running attempt, if there is one that does not end by itself."""
         running, self._running = self._running, None
         if running is not None and not running.done() and not self._is_ending:
             running.cancel()
-            await asyncio.wait({running})
             self._spans.end("closed")
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Stop, because the call is over or this process lets it go."""
-        await self.stop()
+        self.stop()
         self._spans.end("left")
 
     async def _run(self, offer: Offer, order: WorkOrder) -> None:
@@ -203,7 +222,11 @@ class OwnAttempts:
                         self._end_span(event)
                         self._report(LastEvent(offer.attempt, offer.worker, event))
                     else:
-                        await self._events.put(event)
+                        self._events.put(event)
+                        if self._events.is_full:
+                            room = asyncio.get_running_loop().create_future()
+                            self._events.on_room = lambda: room.done() or room.set_result(None)
+                            await room
         except WorkerFailed as error:
             broken = Broken(offer.attempt, offer.worker, error.began)
         except Exception as error:
@@ -257,14 +280,16 @@ class Signal(Enum):
 
 
 Item = Outcome | LastEvent | Broken | Signal
-"""What the task reacts to."""
+"""What the call reacts to."""
 
 
 class FollowedCall:
-    """A call that a task follows, until the call ends or this process lets it go. `unread`: no caller reads the
-    events."""
+    """A call that this process follows, until the call ends or this process lets it go. `unread`: no caller reads the
+    events. What it does is in Following; this is what its callers see."""
 
-    def __init__(self, call: Call, link: GateLink, workers: WorkerClient, tracing: Tracing, *, unread: bool) -> None:
+    def __init__(
+        self, call: Call, link: GateLink, workers: WorkerClient, tracing: Tracing, clock: Clock, *, unread: bool
+    ) -> None:
         self.call = call
         self.begun = asyncio.Event()
         """Set when this process has begun an offer of the call."""
@@ -274,10 +299,13 @@ class FollowedCall:
         self._link = link
         self._callers = 1
         self._is_over = False
-        self._inbox: asyncio.Queue[Item] = asyncio.Queue()
-        self._events = AnswerEvents(streamed=call.request.stream, unread=unread)
-        self._attempts = OwnAttempts(workers, call, self._events, self._inbox.put_nowait, tracing)
+        self._events = AnswerEvents(clock.now, streamed=call.request.stream, unread=unread)
+        self._attempts = OwnAttempts(workers, call, self._events, self.take, tracing)
         self._first: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def take(self, item: Item) -> None:
+        """React to the item."""
+        raise NotImplementedError
 
     @property
     def attempt(self) -> int:
@@ -286,7 +314,7 @@ class FollowedCall:
 
     @property
     def is_over(self) -> bool:
-        """True if this task begins no further offer."""
+        """True if no further offer is begun here."""
         return self._is_over
 
     async def first(self) -> Outcome:
@@ -295,18 +323,25 @@ class FollowedCall:
 
     @property
     def answer(self) -> Collected:
-        """The choices and counts of the attempt that ended the call; the whole answer, if `events` raised no error."""
+        """The choices and counts of the last attempt so far; the whole answer once the call is done."""
         return self._events.collected
 
-    def events(self) -> AsyncGenerator[WorkEvent, None]:
-        """Yield the events of the answer, for one reader. Raises the error with which the call ends.
+    @property
+    def first_token_at(self) -> float | None:
+        """When the first token of the last attempt arrived, in Unix seconds; None if there is none."""
+        return self._events.first_at
 
-        If the call is not streamed, a new attempt may follow tokens of a lost one. It begins with another `Started`.
+    async def whole(self) -> Collected:
+        """Wait for the end, and return the whole answer. Raises the error with which the call ends."""
+        self._events.discard()
+        await self._events.next()
+        return self.answer
+
+    async def next_event(self, timeout_s: float | None = None) -> WorkEvent | Pause:
+        """Return the next event for the one reader, the end, or WAITING after `timeout_s`.
+
+        Raises the error with which the call ends.
         """
-        return self._events.read()
-
-    async def next_event(self, timeout_s: float) -> WorkEvent | Pause:
-        """Return the reader's next event, the end, or WAITING after `timeout_s`. Raises the same errors as `events`."""
         return await self._events.next(timeout_s)
 
     def join(self) -> bool:
@@ -317,12 +352,12 @@ class FollowedCall:
     async def hold_again(self) -> bool:
         """Become the holder of a durable call again, because the gate may have launched the call meanwhile.
 
-        Return False if this task is ending, so that it begins no further offer.
+        Return False if the call is ending here, so that no further offer is begun.
         """
         if not self._is_over:
-            outcome = await self._link.do(accept_of(self.call, self._link, self._link.process))
+            outcome = await self._link.do(accept_of(self.call, self._link.process))
             if isinstance(outcome, Offer):
-                self._inbox.put_nowait(outcome)
+                self.take(outcome)
         return not self._is_over
 
     def leave(self, *, reader: bool = False) -> None:
@@ -331,4 +366,4 @@ class FollowedCall:
         if reader or not self._callers:
             self._events.discard()
         if not self._callers:
-            self._inbox.put_nowait(Signal.LEFT)
+            self.take(Signal.LEFT)

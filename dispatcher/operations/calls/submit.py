@@ -47,7 +47,7 @@ _TENANT_WIDE = frozenset({"queue_full", "overloaded"})
 
 @dataclass(frozen=True, slots=True)
 class NewCall:
-    """A new call. The caller reads `following.events()`, and must call `leave` in every case."""
+    """A new call. The caller reads its events or its whole answer, and must call `leave` in every case."""
 
     following: Following
     outcome: Waiting | Offer

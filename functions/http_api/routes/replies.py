@@ -154,13 +154,9 @@ T = TypeVar("T")
 async def respond(context: Context, accepted: NewCall, form: FormMaker, request: Request) -> Response:
     """Return the whole answer. Raises ClientDisconnect if the caller disconnects before it is complete."""
     observed = Observed(context.clock, accepted)
-
-    async def collect() -> None:
-        async for item in accepted.following.events():
-            observed.note(item)
-
     try:
-        await _run_while_connected(request, _in_time(context, collect(), durable=accepted.call.is_durable))
+        whole = _in_time(context, accepted.following.whole(), durable=accepted.call.is_durable)
+        answer = await _run_while_connected(request, whole)
     except AnsweredError as error:
         observed.fail(error)
         raise
@@ -170,7 +166,6 @@ async def respond(context: Context, accepted: NewCall, form: FormMaker, request:
     finally:
         accepted.leave()
     observed.end("done")
-    answer = accepted.following.answer
     body = await form(head_of_call(accepted.call)).whole(answer.choices(), answer.finished)
     return _whole(body, _headers(accepted))
 

@@ -178,7 +178,7 @@ class Gate:
         assert self.workers.live == {}
         for context in self.contexts:
             link = self.link(context)
-            assert (dict(link.waiting), link.open_ids, context.durable_calls) == ({}, [], {})
+            assert (dict(link.held), link.open_ids, context.durable_calls) == ({}, [], {})
             assert held(context.limits) == [0] * 5
 
 

@@ -39,7 +39,7 @@ class Freezing(Call):
     async def _send(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             link = self.gate.link(self.context)
-            self.unfinished = (len(self.context.tasks), len(link.waiting), len(self.gate.shard.shard.state.calls))
+            self.unfinished = (len(self.context.tasks), len(link.held), len(self.gate.shard.shard.state.calls))
         await super()._send(message)
 
 

@@ -1,20 +1,22 @@
 """Leadership changes when it must, and only then."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
-from dispatcher.model.commands import Offer, Over, Refused
+from dispatcher.model.commands import Offer, Outcome, Over, Refused
 from dispatcher.model.errors import NotAccepted, StoreUnavailable
 from dispatcher.model.formats import NEWEST
 from dispatcher.service import snapshots
 from dispatcher.service.authentication import GREETING, HANDSHAKE_S
 from dispatcher.service.frames import Hello, encode_frames, encode_message
 from dispatcher.service.link.finder import connect
-from dispatcher.service.link.link import Link
+from dispatcher.service.link.link import settle
 from dispatcher.shard.snapshot import dump
 from tests.support.world.processes import (
     SHARD,
+    ReadLink,
     World,
     accept,
     end,
@@ -25,7 +27,7 @@ from tests.support.world.processes import (
 )
 
 
-async def traffic(world: World, front: Link, worker: Link, pause_s: float, times: int) -> list[float]:
+async def traffic(world: World, front: ReadLink, worker: ReadLink, pause_s: float, times: int) -> list[float]:
     """Accept and end calls one after another; return how long each decision took."""
     latencies = []
     for _ in range(times):
@@ -40,7 +42,7 @@ async def traffic(world: World, front: Link, worker: Link, pause_s: float, times
     return latencies
 
 
-async def running(world: World, *gates: str, slots: int = 100) -> tuple[Link, Link]:
+async def running(world: World, *gates: str, slots: int = 100) -> tuple[ReadLink, ReadLink]:
     await start_gates(world, *gates)
     worker, front = await start_worker(world, slots), world.link("front")
     await asyncio.sleep(6)
@@ -124,7 +126,9 @@ async def test_an_old_acceptance_is_refused(world: World) -> None:
     front, _ = await running(world, "g1")
     call = accept(front.new_id(), "front", world.clock.now())
     await world.on("front", front.do(call))
-    message, outcome = front._pending.add(accept(front.new_id(), "front", world.clock.now()))
+    outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    again = accept(front.new_id(), "front", world.clock.now())
+    message = front._pending.add(again, partial(settle, outcome))
     front._route.send(message._replace(created_at=world.clock.now() - 61))
     refused = await outcome
     assert isinstance(refused, Refused)

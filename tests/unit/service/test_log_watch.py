@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from dispatcher.model.commands import Accept, Done, Offer, Outcome, Present, Refused, Status
 from dispatcher.model.errors import STORE_UNAVAILABLE, NotAccepted, StoreUnavailable
 from dispatcher.service.gate.group_commit import STALLED_S, WATCH_MAX_S, no_reply, unwritten
+from dispatcher.service.link.link import settle
 from dispatcher.service.link.pending import LOG_PATIENCE_S, STEP_S, LogWatch, Pending
 from tests.support.world.processes import World, accept, end, report, start_worker
 from tests.support.world.virtual_time import LoopClock
@@ -17,7 +19,10 @@ from tests.unit.service.test_group_commit import committing
 
 def waiting(*commands: object) -> tuple[Pending, list[asyncio.Future[Outcome]]]:
     pending = Pending(LoopClock())
-    return pending, [pending.add(command)[1] for command in commands]  # type: ignore[arg-type]
+    outcomes = [asyncio.get_running_loop().create_future() for _ in commands]
+    for command, outcome in zip(commands, outcomes, strict=True):
+        pending.add(command, partial(settle, outcome))  # type: ignore[arg-type]
+    return pending, outcomes
 
 
 def call(number: int) -> Accept:

@@ -10,8 +10,9 @@ import signal
 import socket
 import sys
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,6 +45,7 @@ class Stack:
     link: Link
     workers: HttpWorkerClient
     processes: list[asyncio.subprocess.Process]
+    offered: dict[str, asyncio.Queue[Offer | Over]] = field(default_factory=lambda: defaultdict(asyncio.Queue))
 
     async def spawn(self, *arguments: str) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
@@ -64,14 +66,14 @@ class Stack:
         terms = CallTerms("a", MODEL, 8.0, time.time() + 300, False, "", "")
         tenant = TenantConfig(version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=10)
         call_id, process = self.link.new_id(), self.link.process
+        self.link.hold(call_id, self.offered[call_id].put_nowait)
         outcome = await self.link.do(Accept(id=call_id, floor=0, process=process, terms=terms, config=tenant))
         assert isinstance(outcome, Offer)
         return outcome
 
     async def news(self, call_id: str) -> Offer | Over:
-        news = await self.link.news(call_id, NEWS_S)
-        assert news is not None
-        return news
+        async with asyncio.timeout(NEWS_S):
+            return await self.offered[call_id].get()
 
 
 def work(offer: Offer, max_tokens: int) -> WorkOrder:

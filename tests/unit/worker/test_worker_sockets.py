@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator
@@ -410,10 +411,10 @@ async def test_attempts_that_are_stopped_after_their_last_event_use_one_connecti
     async with raw_worker() as worker:
         ends: asyncio.Queue[LastEvent | Broken] = asyncio.Queue()
         for _ in range(5):
-            attempts = OwnAttempts(client, call, AnswerEvents(streamed=False), ends.put_nowait)
+            attempts = OwnAttempts(client, call, AnswerEvents(time.time, streamed=False), ends.put_nowait)
             attempts.begin(worker.offer)
             assert isinstance((await ends.get()), LastEvent)
-            await attempts.stop()
+            attempts.stop()
             assert not attempts.is_running
         assert ends.empty()
         assert worker.connections == 1
