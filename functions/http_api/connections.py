@@ -12,12 +12,13 @@ Lambda freezes it then.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -67,6 +68,62 @@ class _BoundedSend:
             self._sending.cancel()
         else:
             self._timer = self._loop.call_at(since + self._send_s, self._check)
+
+
+class Losses:
+    """What is called when one connection is lost. uvicorn's protocol of the connection tells it (server.py)."""
+
+    def __init__(self) -> None:
+        self.calls: dict[Callable[[], None], None] = {}
+        self.is_lost = False
+
+    def happen(self) -> None:
+        self.is_lost = True
+        for call in list(self.calls):
+            call()
+
+
+LOSSES = "headgate.losses"
+"""The key in the scope of the Losses of the request's connection. Other servers than ours have none."""
+
+
+class WhileConnected:
+    """A block that ends with ClientDisconnect as soon as the caller disconnects. Its task is cancelled for that, as by
+    `asyncio.timeout`."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._losses: Losses | None = request.scope.get(LOSSES)
+        self._watching: asyncio.Task[None] | None = None
+        self._is_gone = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - ASGI runs in tasks
+        self._task, self._cancelling = task, task.cancelling()
+        if self._losses is None:
+            self._watching = asyncio.ensure_future(self._watch())
+        elif self._losses.is_lost:
+            raise ClientDisconnect
+        else:
+            self._losses.calls[self._on_gone] = None
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if self._losses is not None:
+            self._losses.calls.pop(self._on_gone, None)
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._is_gone and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise ClientDisconnect from None
+
+    def _on_gone(self) -> None:
+        self._is_gone = True
+        self._task.cancel()
+
+    async def _watch(self) -> None:
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+        self._on_gone()
 
 
 class BoundedConnections:

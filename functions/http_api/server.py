@@ -31,10 +31,11 @@ from collections import deque
 from math import ceil
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.processes.bootstrap import RealIds
+from functions.http_api.connections import LOSSES, Losses
 from functions.http_api.refusals import ID_HEADER
 
 _QUEUE_BYTES_MAX = 8_000_000
@@ -130,20 +131,26 @@ def _take_standard_streams() -> list[LogLines]:
 IDLE_S = 10.0
 
 
-class BoundedHeads(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+class BoundedHeads(HttpToolsProtocol):
     """uvicorn's protocol of one connection. `cycle` is its last request; None before the first one."""
 
     idle_s = IDLE_S
     """A connection that brings no whole head of a request for this time, or up to twice this time, is closed."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._last_request = None
+        self._losses = Losses()
+        self._last_request: RequestResponseCycle | None = None
         self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_timer.cancel()
         super().connection_lost(exc)
+        self._losses.happen()
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self.scope[LOSSES] = self._losses  # type: ignore[literal-required]
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a head that is no HTTP, in OpenAI's shape and with an id, and close the connection."""

@@ -33,6 +33,7 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.limits import too_late
 from dispatcher.ports import Clock
 from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace
+from functions.http_api.connections import WhileConnected
 from functions.observability import log_ended
 
 
@@ -99,17 +100,7 @@ class Observed:
         self._clock = clock
         self._following = accepted.following
         self._queued = isinstance(accepted.outcome, Waiting)
-        self._ttft_ms: float | None = None
-        self._tokens = 0
         self._ended = False
-
-    def note(self, item: WorkEvent) -> None:
-        if isinstance(item, Started):  # again: the attempt before it was lost, and its tokens with it
-            self._ttft_ms = None
-        if isinstance(item, Token | Finished):
-            self._tokens = item.output_tokens
-            if self._ttft_ms is None:
-                self._ttft_ms = self._elapsed_ms()
 
     def fail(self, error: AnsweredError) -> None:
         self._end(error.code, failed=isinstance(error, ServiceError))
@@ -121,12 +112,14 @@ class Observed:
         if self._ended:
             return
         self._ended = True
+        first_at, tokens = self._following.first_token_at, self._following.answer.output_tokens
+        ttft_ms = None if first_at is None else (first_at - self._following.call.created_at) * 1000
         log_ended(
             "http",
             self._following,
             outcome,
-            output_tokens=self._tokens,
-            ttft_ms=self._ttft_ms,
+            output_tokens=tokens,
+            ttft_ms=ttft_ms,
             duration_ms=self._elapsed_ms(),
         )
         metrics = EphemeralMetrics(namespace=metrics_namespace(), service=SERVICE)
@@ -135,9 +128,9 @@ class Observed:
         metrics.add_metric(name=f"outcome_{outcome}", unit=MetricUnit.Count, value=1)
         metrics.add_metric(name="failed", unit=MetricUnit.Count, value=float(failed))
         metrics.add_metric(name="queued", unit=MetricUnit.Count, value=float(self._queued))
-        metrics.add_metric(name="output_tokens", unit=MetricUnit.Count, value=self._tokens)
-        if self._ttft_ms is not None:
-            metrics.add_metric(name="ttft_ms", unit=MetricUnit.Milliseconds, value=self._ttft_ms)
+        metrics.add_metric(name="output_tokens", unit=MetricUnit.Count, value=tokens)
+        if ttft_ms is not None:
+            metrics.add_metric(name="ttft_ms", unit=MetricUnit.Milliseconds, value=ttft_ms)
         metrics.flush_metrics()
 
     def _elapsed_ms(self) -> float:
@@ -155,8 +148,8 @@ async def respond(context: Context, accepted: NewCall, form: FormMaker, request:
     """Return the whole answer. Raises ClientDisconnect if the caller disconnects before it is complete."""
     observed = Observed(context.clock, accepted)
     try:
-        whole = _in_time(context, accepted.following.whole(), durable=accepted.call.is_durable)
-        answer = await _run_while_connected(request, whole)
+        with WhileConnected(request):
+            answer = await _in_time(context, accepted.following.whole(), durable=accepted.call.is_durable)
     except AnsweredError as error:
         observed.fail(error)
         raise
@@ -174,22 +167,22 @@ async def respond_streaming(context: Context, accepted: NewCall, form: FormMaker
     """Return the answer as server-sent events. Raises the error that ends the call before its first token."""
     observed = Observed(context.clock, accepted)
     try:
-        first = await _run_while_connected(request, _beginning(accepted))
+        with WhileConnected(request):
+            first = await _beginning(accepted)
     except BaseException as error:
         accepted.leave()
         if isinstance(error, AnsweredError):
             observed.fail(error)
         observed.end("disconnected")  # unless it has ended already
         raise
-    headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **_headers(accepted)}
-    chunks = _stream(accepted, first, form(head_of_call(accepted.call)), observed)
-    return _Streamed(chunks, accepted, observed, headers)
+    return _Streamed(accepted, first, form(head_of_call(accepted.call)), observed, request)
 
 
 async def replay(context: Context, known: Known, asked: TenantRequest, form: FormMaker, request: Request) -> Response:
     """Return the answer of an earlier request under the same key, whole or streamed as `asked` wants it."""
     try:
-        answer = await _run_while_connected(request, _in_time(context, result_of(context, known), durable=True))
+        with WhileConnected(request):
+            answer = await _in_time(context, result_of(context, known), durable=True)
     finally:
         known.leave()
     assert answer is not None  # noqa: S101 - it waits without a timeout
@@ -199,22 +192,54 @@ async def replay(context: Context, known: Known, asked: TenantRequest, form: For
     return StreamingResponse(_replay(written, answer), media_type="text/event-stream", headers=headers)
 
 
-class _Streamed(StreamingResponse):
-    """Leaves the call however the connection ends: also before the first byte, or while a byte is being sent."""
+class _Streamed(Response):
+    """An answer whose `first` events are there. It leaves the call however the connection ends: also before the first
+    byte, or while a byte is being sent."""
+
+    media_type = "text/event-stream"
 
     def __init__(
-        self, chunks: AsyncIterator[bytes], accepted: NewCall, observed: Observed, headers: Mapping[str, str]
+        self,
+        accepted: NewCall,
+        first: list[WorkEvent | Pause],
+        form: AnswerForm,
+        observed: Observed,
+        request: Request,
     ) -> None:
-        super().__init__(chunks, media_type="text/event-stream", headers=headers)
-        self._accepted = accepted
-        self._observed = observed
+        self.status_code, self.background = 200, None
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **_headers(accepted)})
+        self._accepted, self._first, self._form = accepted, first, form
+        self._observed, self._request = observed, request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            with WhileConnected(self._request):
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                async for chunk in self._chunks():
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except ClientDisconnect:
+            pass  # nobody reads an answer to that
         finally:
             self._observed.end("disconnected")  # unless it has ended already
             self._accepted.leave()
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        """Yield the answer's bytes, from its first events on."""
+        first, form, observed, following = self._first, self._form, self._observed, self._accepted.following
+        try:
+            item = first.pop(0)
+            while item is not Pause.END:
+                if isinstance(item, Pause):
+                    yield KEEPALIVE
+                elif chunks := await form.write(item):
+                    yield b"".join(chunks)
+                item = first.pop(0) if first else await following.next_event(_KEEPALIVE_S)
+            observed.end("done")
+            yield b"".join(form.end())
+        except AnsweredError as error:
+            observed.fail(error)
+            yield b"".join(form.failed(error))
 
 
 async def _beginning(accepted: NewCall) -> list[WorkEvent | Pause]:
@@ -231,29 +256,6 @@ async def _beginning(accepted: NewCall) -> list[WorkEvent | Pause]:
     return events
 
 
-async def _stream(
-    accepted: NewCall, first: list[WorkEvent | Pause], form: AnswerForm, observed: Observed
-) -> AsyncIterator[bytes]:
-    """Yield the answer's bytes, from its `first` events on."""
-    try:
-        item = first.pop(0)
-        while item is not Pause.END:
-            if isinstance(item, Pause):
-                yield KEEPALIVE
-            else:
-                observed.note(item)
-                for chunk in await form.write(item):
-                    yield chunk
-            item = first.pop(0) if first else await accepted.following.next_event(_KEEPALIVE_S)
-        observed.end("done")
-        for chunk in form.end():
-            yield chunk
-    except AnsweredError as error:
-        observed.fail(error)
-        for chunk in form.failed(error):
-            yield chunk
-
-
 async def _replay(form: AnswerForm, answer: StoredAnswer) -> AsyncIterator[bytes]:
     events: list[WorkEvent] = [*tokens_of(choices_of(answer), answer.output_tokens), last_event(answer)]
     for item in events:
@@ -261,22 +263,6 @@ async def _replay(form: AnswerForm, answer: StoredAnswer) -> AsyncIterator[bytes
             yield chunk
     for chunk in form.end():
         yield chunk
-
-
-async def _run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the work's result. If the caller disconnects first, cancel the work and raise ClientDisconnect."""
-    working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_await_disconnect(request))
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect()
-        return working.result()
-    finally:
-        gone.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.wait({working})
 
 
 async def _in_time(context: Context, work: Coroutine[Any, Any, T], *, durable: bool) -> T:
@@ -289,11 +275,6 @@ async def _in_time(context: Context, work: Coroutine[Any, Any, T], *, durable: b
             return await work
     except TimeoutError:
         raise too_late(front, durable=durable) from None
-
-
-async def _await_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _whole(body: Mapping[str, Any], headers: Mapping[str, str]) -> Response:

@@ -83,7 +83,12 @@ bug(
 bug(
     "tokens_of_two_attempts",
     "A call that begins again keeps the tokens of the lost attempt in its answer.",
-    Edit(followed.AnswerEvents, "begin", "self.collected, self.first_at, self._is_handed = Collected(), None, False", "pass"),
+    Edit(
+        followed.AnswerEvents,
+        "begin",
+        "self.collected, self.first_at, self._is_handed = Collected(), None, False",
+        "pass",
+    ),
     rule=4,
 )
 bug(
