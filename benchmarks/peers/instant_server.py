@@ -119,6 +119,8 @@ class HeadgateFace:
         name, count = f"{order['invocation']}#{order['attempt']}", int(order["max_tokens"])
         self._live.add(name)
         tokens = [encode_event(Token("x", done)) for done in range(1, count + 1)]
+        if not order["streamed"]:  # bundled, as a worker does it (gpu_worker/service/executions/execution.py)
+            tokens[1:] = [encode_event(Token("x" * (count - 1), count))]
         pace_s = PACE_S if order["streamed"] else 0.0
         await exchange.stream(b"application/x-ndjson", [encode_event(Started(INPUT_TOKENS)), *tokens], pace_s)
         end = End(

@@ -64,7 +64,8 @@ class WorkOrder:
     tier: Tier = Tier.STANDARD
     stage: int = 0
     streamed: bool = False
-    """True if the caller gets each token at once. Otherwise it gets nothing of an attempt that does not finish."""
+    """True if the caller gets each token at once. Otherwise it gets nothing of an attempt that does not finish, and the
+    worker sends the text in few pieces."""
     cache_salt: str = ""
     """Separates the tenant's prefixes from others in the worker's cache. The worker client sets it when it signs."""
     trace: str = ""
