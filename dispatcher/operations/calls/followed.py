@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
 
@@ -22,12 +21,13 @@ from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Offer, Outcome
 from dispatcher.model.errors import AnsweredError, WorkerFailed
 from dispatcher.model.tracing import NO_SPAN, NO_TRACING, Span, Tracing
-from dispatcher.model.worker_protocol import Finished, Token, WorkEvent, WorkOrder, WorkRefused
+from dispatcher.model.worker_protocol import Finished, Token, WorkEvent, WorkRefused
 from dispatcher.operations.calls.call import Call, accept_of, order_of, span_attributes
-from dispatcher.ports import GateLink, WorkerClient
+from dispatcher.ports import GateLink, RunningAttempt, WorkerClient
 
 EVENTS_AHEAD_MAX = 64
-"""The most events that wait for the caller. While so many wait, no event is read from the worker."""
+"""The most events that wait for the caller. When so many wait, no event is read from the worker until half of them are
+taken."""
 
 
 class Pause(Enum):
@@ -38,7 +38,7 @@ class Pause(Enum):
 
 
 class AnswerEvents:
-    """A bounded queue for one reader. Without a reader (`unread`, `discard`) it drops events and never blocks the task.
+    """A bounded queue for one reader. Without a reader (`unread`, `discard`) it drops events and is never full.
 
     `streamed`: the reader passes each token to its caller at once. Otherwise it passes `collected` on at the end.
     """
@@ -48,21 +48,19 @@ class AnswerEvents:
         """The choices and the counts from the last attempt."""
         self.count = 0
         """The number of events from all attempts."""
+        self.is_full = False
+        """True while the worker's next event must wait for the reader."""
+        self.on_room: Callable[[], None] = lambda: None
+        """What is called when the queue is no longer full."""
         self._streamed = streamed
         self._unread = unread
         self._is_handed = False
         """True if the reader has a token of the last attempt."""
         self._events: asyncio.Queue[WorkEvent | Pause] = asyncio.Queue()
         self._error: AnsweredError | None = None
-        self._room = asyncio.Event()
 
     def __len__(self) -> int:
         return self._events.qsize()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next event must wait until the reader has taken one."""
-        return len(self) >= EVENTS_AHEAD_MAX and not self._unread
 
     @property
     def is_partly_delivered(self) -> bool:
@@ -72,21 +70,16 @@ class AnswerEvents:
     def begin(self) -> None:
         """Forget what the last attempt delivered, because a new one begins."""
         self.collected, self._is_handed = Collected(), False
+        self.is_full = False
         while not self._events.empty():
             self._events.get_nowait()
-
-    async def put(self, event: WorkEvent) -> None:
-        """Wait until there is room, then add the event."""
-        while self.is_full:
-            self._room.clear()
-            await self._room.wait()
-        self.put_now(event)
 
     def put_now(self, event: WorkEvent) -> None:
         self.count += 1
         self.collected.note(event)
         if not self._unread:
             self._events.put_nowait(event)
+            self.is_full = self.is_full or len(self) >= EVENTS_AHEAD_MAX
 
     def end(self, error: AnsweredError | None) -> None:
         """Add the end. After all events the reader gets the end, or `error` is raised."""
@@ -96,7 +89,7 @@ class AnswerEvents:
     def discard(self) -> None:
         """Drop all events, because the reader has left."""
         self._unread = True
-        self._room.set()
+        self._make_room()
 
     async def next(self, timeout_s: float | None = None) -> WorkEvent | Pause:
         """Return the next event, the end, or WAITING after `timeout_s`. Raises the error with which the call ends."""
@@ -108,7 +101,8 @@ class AnswerEvents:
                     event = await self._events.get()
             except TimeoutError:
                 return Pause.WAITING
-        self._room.set()
+        if self.is_full and len(self) <= EVENTS_AHEAD_MAX // 2:
+            self._make_room()
         self._is_handed = self._is_handed or isinstance(event, Token)
         if event is Pause.END and self._error is not None:
             raise self._error
@@ -118,6 +112,11 @@ class AnswerEvents:
         """Yield the events. Raises the error with which the call ends."""
         while not isinstance(event := await self.next(), Pause):
             yield event
+
+    def _make_room(self) -> None:
+        if self.is_full:
+            self.is_full = False
+            self.on_room()
 
 
 NOT_TAKEN = frozenset({"gate_unreachable", "grant_refused", "request_too_slow", "signed_before_start"})
@@ -164,54 +163,66 @@ class OwnAttempts:
         self._events = events
         self._report = report
         self._spans = CallSpans(tracing, call)
-        self._running: asyncio.Task[None] | None = None
-        self._is_ending = False
-        """The last event has arrived. The stream then ends by itself, so that its connection can be used again."""
+        self._offer: Offer | None = None
+        """The offer of the running attempt, until `stop`."""
+        self._running: RunningAttempt | None = None
+        """The stream of the running attempt, until its end."""
+        events.on_room = self._resume
 
     @property
     def is_running(self) -> bool:
-        return self._running is not None
+        return self._offer is not None
 
     def begin(self, offer: Offer) -> None:
+        """Send the order. Then this is the receiver of the attempt's events (ports.AttemptEvents)."""
         self._events.begin()
-        self._is_ending = False
-        self._running = asyncio.ensure_future(
-            self._run(offer, order_of(self._call, offer, self._spans.dispatch(offer)))
-        )
-
-    async def stop(self) -> None:
-        """Close the stream of the running attempt, if there is one that does not end by itself."""
-        running, self._running = self._running, None
-        if running is not None and not running.done() and not self._is_ending:
-            running.cancel()
-            await asyncio.wait({running})
-            self._spans.end("closed")
-
-    async def close(self) -> None:
-        """Stop, because the call is over or this process lets it go."""
-        await self.stop()
-        self._spans.end("left")
-
-    async def _run(self, offer: Offer, order: WorkOrder) -> None:
-        broken, is_over = Broken(offer.attempt, offer.worker, began=True), False
+        self._offer = offer
+        order = order_of(self._call, offer, self._spans.dispatch(offer))
         try:
-            async with aclosing(self._workers.execute(offer, order)) as events:
-                async for event in events:
-                    self.heard = offer.attempt
-                    if isinstance(event, Finished | WorkRefused):
-                        is_over = self._is_ending = True
-                        self._end_span(event)
-                        self._report(LastEvent(offer.attempt, offer.worker, event))
-                    else:
-                        await self._events.put(event)
-        except WorkerFailed as error:
-            broken = Broken(offer.attempt, offer.worker, error.began)
+            self._running = self._workers.execute(offer, order, self)
         except Exception as error:
-            logger.exception("the stream of an attempt failed: %s", type(error).__name__)
-        if not is_over:
+            logger.exception("an order was not sent: %s", type(error).__name__)
+            asyncio.get_running_loop().call_soon(self._fail_order, offer)
+
+    def take(self, event: WorkEvent) -> None:
+        if (offer := self._offer) is None:
+            return
+        self.heard = offer.attempt
+        if isinstance(event, Finished | WorkRefused):
+            self._running = None  # it ends by itself, so that its connection can be used again
+            self._end_span(event)
+            self._report(LastEvent(offer.attempt, offer.worker, event))
+            return
+        self._events.put_now(event)
+        if self._events.is_full and self._running is not None:
+            self._running.pause()
+
+    def fail(self, error: WorkerFailed) -> None:
+        if (offer := self._offer) is not None:
+            self._running = None
             self._spans.end("broken")
             self._spans.wait()
-            self._report(broken)
+            self._report(Broken(offer.attempt, offer.worker, error.began))
+
+    def stop(self) -> None:
+        """Close the stream of the running attempt, if there is one that does not end by itself."""
+        running, self._running, self._offer = self._running, None, None
+        if running is not None:
+            running.close()
+            self._spans.end("closed")
+
+    def close(self) -> None:
+        """Stop, because the call is over or this process lets it go."""
+        self.stop()
+        self._spans.end("left")
+
+    def _resume(self) -> None:
+        if self._running is not None:
+            self._running.resume()
+
+    def _fail_order(self, offer: Offer) -> None:
+        if self._offer is offer:
+            self.fail(WorkerFailed())
 
     def _end_span(self, event: Finished | WorkRefused) -> None:
         if isinstance(event, Finished):

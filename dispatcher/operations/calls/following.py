@@ -77,7 +77,7 @@ class Following(FollowedCall):
         finally:
             if watching is not None:
                 watching.cancel()
-            await self._attempts.close()
+            self._attempts.close()
             self._wind_up()
 
     async def _follow(self, item: Item | None) -> None:
@@ -116,7 +116,7 @@ class Following(FollowedCall):
             await (self._on_deleted() if self._callers else self._on_left())
             return
         attempts.highest = offer.attempt
-        await attempts.stop()
+        attempts.stop()
         if self._events.is_partly_delivered:
             await self._end_as_delivered(offer)
             return
@@ -139,7 +139,7 @@ class Following(FollowedCall):
         """React to the end of the running attempt's stream. Ignore the stream of an earlier attempt."""
         if ended.attempt != self._attempts.highest:
             return None
-        await self._attempts.stop()
+        self._attempts.stop()
         event = ended.event if isinstance(ended, LastEvent) else None
         if isinstance(event, Finished) and self.call.is_durable and ended.attempt > 1:
             # An earlier attempt may have stored another text with as many tokens. Then the stored text is the answer.
@@ -180,7 +180,7 @@ class Following(FollowedCall):
         if self._attempts.is_running and self._context.clock.now() < self.call.terms.deadline_at + LATE_S:
             return
         self._end(DeadlineExceeded())
-        await self._attempts.stop()
+        self._attempts.stop()
         await cancel(self._context, self.call, "expired", self._attempts.highest)
 
     async def _on_look(self) -> None:
@@ -199,7 +199,7 @@ class Following(FollowedCall):
 
     async def _on_left(self) -> None:
         self._end(None)  # at once, so that no further caller joins
-        await self._attempts.stop()
+        self._attempts.stop()
         if self.call.is_durable:
             await let_go(self._context, self.call, begun=self._attempts.heard)
         else:

@@ -106,7 +106,7 @@ bug(
     Edit(
         following.Following,
         "_on_left",
-        "await self._attempts.stop()",
+        "self._attempts.stop()",
         'await self._link.do(End(self.call.id, self._attempts.highest, "cancelled", 0, 0))',
     ),
     rule=5,
