@@ -6,12 +6,12 @@ answer; then a write may have been applied.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from dispatcher.model.batches import BatchStore, FileRecords
 from dispatcher.model.commands import Command, Offer, Outcome, Over
-from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.errors import StoreUnavailable, WorkerFailed
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import Reader
 from dispatcher.model.kept import Invocation, ResponseStore, StoredAnswer
@@ -268,12 +268,39 @@ class GateLink(Protocol):
         ...
 
 
-class WorkerClient(Protocol):
-    def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        """Stream an execution. Closing the iterator aborts work that is not durable.
+class AttemptEvents(Protocol):
+    """The receiver of one attempt's events. Exactly one last event or failure comes, unless the attempt is closed.
 
-        Raises WorkerFailed if the stream breaks. Its `began` is False if the worker surely did not begin the attempt.
+    No method is called from within `execute` or a method of the attempt. If one raises, the attempt fails.
+    """
+
+    def take(self, event: WorkEvent) -> None:
+        """Take the next event. Finished and WorkRefused are last ones."""
+        ...
+
+    def fail(self, error: WorkerFailed) -> None:
+        """The events broke off. `error.began` is False if the worker surely did not begin the attempt."""
+        ...
+
+
+class RunningAttempt(Protocol):
+    def pause(self) -> None:
+        """Deliver nothing more until `resume`, and stop reading from the worker."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None:
+        """Close the connection, which aborts work that is not durable. Nothing more is delivered.
+
+        After the last event or the failure it has no effect.
         """
+        ...
+
+
+class WorkerClient(Protocol):
+    def execute(self, offer: Offer, order: WorkOrder, events: AttemptEvents) -> RunningAttempt:
+        """Send the order, or begin to connect."""
         ...
 
     async def close(self) -> None:

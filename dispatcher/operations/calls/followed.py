@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,9 +22,9 @@ from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Offer, Outcome
 from dispatcher.model.errors import AnsweredError, WorkerFailed
 from dispatcher.model.tracing import NO_SPAN, NO_TRACING, Span, Tracing
-from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.operations.calls.call import Call, accept_of, order_of, span_attributes
-from dispatcher.ports import Clock, GateLink, WorkerClient
+from dispatcher.ports import Clock, GateLink, RunningAttempt, WorkerClient
 
 EVENTS_AHEAD_MAX = 64
 """The most events that wait for the caller. While so many wait, no event is read from the worker."""
@@ -52,8 +51,10 @@ class AnswerEvents:
         """The number of events from all attempts."""
         self.first_at: float | None = None
         """When the last attempt's first token arrived."""
-        self.on_room: Callable[[], None] | None = None
-        """Called, once, when the queue is not full any more."""
+        self.is_full = False
+        """True while the worker's next event must wait for the reader."""
+        self.on_room: Callable[[], None] = lambda: None
+        """What is called when the queue is no longer full."""
         self._now = now
         self._streamed = streamed
         self._unread = unread
@@ -65,11 +66,6 @@ class AnswerEvents:
         """Done when there is an event for the reader."""
 
     @property
-    def is_full(self) -> bool:
-        """Whether the next event must wait until the reader has taken one."""
-        return len(self._events) >= EVENTS_AHEAD_MAX and not self._unread
-
-    @property
     def is_partly_delivered(self) -> bool:
         """Whether the caller has a part of the last attempt's answer. Then it can only get the rest of that answer."""
         return self._streamed and self._is_handed and not self._unread
@@ -79,15 +75,16 @@ class AnswerEvents:
         if self.count:
             self.collected, self.first_at, self._is_handed = Collected(), None, False
             self._events.clear()
+            self.is_full = False
 
     def put(self, event: WorkEvent) -> None:
-        """Add the event, even if the queue is full."""
         self.count += 1
         self.collected.note(event)
         if self.first_at is None and not isinstance(event, Started):
             self.first_at = self._now()
         if not self._unread:
             self._events.append(event)
+            self.is_full = self.is_full or len(self._events) >= EVENTS_AHEAD_MAX
             self._wake_reader()
 
     def end(self, error: AnsweredError | None) -> None:
@@ -101,14 +98,15 @@ class AnswerEvents:
         self._unread = True
         while self._events and self._events[0] is not Pause.END:
             self._events.popleft()
-        self._give_room()
+        self._make_room()
 
     async def next(self, timeout_s: float | None = None) -> WorkEvent | Pause:
         """Return the next event, the end, or WAITING after `timeout_s`. Raises the error with which the call ends."""
         if not self._events and not await self._wait(timeout_s):
             return Pause.WAITING
         event = self._events.popleft()
-        self._give_room()
+        if self.is_full and len(self._events) <= EVENTS_AHEAD_MAX // 2:
+            self._make_room()
         if isinstance(event, Token):
             self._is_handed = True
         if event is Pause.END:
@@ -134,10 +132,10 @@ class AnswerEvents:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    def _give_room(self) -> None:
-        if self.on_room is not None and not self.is_full:
-            on_room, self.on_room = self.on_room, None
-            on_room()
+    def _make_room(self) -> None:
+        if self.is_full:
+            self.is_full = False
+            self.on_room()
 
 
 NOT_TAKEN = frozenset({"gate_unreachable", "grant_refused", "request_too_slow", "signed_before_start"})
@@ -184,26 +182,52 @@ class OwnAttempts:
         self._events = events
         self._report = report
         self._spans = CallSpans(tracing, call)
-        self._running: asyncio.Task[None] | None = None
-        self._is_ending = False
-        """The last event has arrived. The stream then ends by itself, so that its connection can be used again."""
+        self._offer: Offer | None = None
+        """The offer of the running attempt, until `stop`."""
+        self._running: RunningAttempt | None = None
+        """The stream of the running attempt, until its end."""
+        events.on_room = self._resume
 
     @property
     def is_running(self) -> bool:
-        return self._running is not None
+        return self._offer is not None
 
     def begin(self, offer: Offer) -> None:
+        """Send the order. Then this is the receiver of the attempt's events (ports.AttemptEvents)."""
         self._events.begin()
-        self._is_ending = False
-        self._running = asyncio.ensure_future(
-            self._run(offer, order_of(self._call, offer, self._spans.dispatch(offer)))
-        )
+        self._offer = offer
+        order = order_of(self._call, offer, self._spans.dispatch(offer))
+        try:
+            self._running = self._workers.execute(offer, order, self)
+        except Exception as error:
+            logger.exception("an order was not sent: %s", type(error).__name__)
+            asyncio.get_running_loop().call_soon(self._fail_order, offer)
+
+    def take(self, event: WorkEvent) -> None:
+        if (offer := self._offer) is None:
+            return
+        self.heard = offer.attempt
+        if isinstance(event, Finished | WorkRefused):
+            self._running = None  # it ends by itself, so that its connection can be used again
+            self._end_span(event)
+            self._report(LastEvent(offer.attempt, offer.worker, event))
+            return
+        self._events.put(event)
+        if self._events.is_full and self._running is not None:
+            self._running.pause()
+
+    def fail(self, error: WorkerFailed) -> None:
+        if (offer := self._offer) is not None:
+            self._running = None
+            self._spans.end("broken")
+            self._spans.wait()
+            self._report(Broken(offer.attempt, offer.worker, error.began))
 
     def stop(self) -> None:
         """Close the stream of the running attempt, if there is one that does not end by itself."""
-        running, self._running = self._running, None
-        if running is not None and not running.done() and not self._is_ending:
-            running.cancel()
+        running, self._running, self._offer = self._running, None, None
+        if running is not None:
+            running.close()
             self._spans.end("closed")
 
     def close(self) -> None:
@@ -211,30 +235,13 @@ class OwnAttempts:
         self.stop()
         self._spans.end("left")
 
-    async def _run(self, offer: Offer, order: WorkOrder) -> None:
-        broken, is_over = Broken(offer.attempt, offer.worker, began=True), False
-        try:
-            async with aclosing(self._workers.execute(offer, order)) as events:
-                async for event in events:
-                    self.heard = offer.attempt
-                    if isinstance(event, Finished | WorkRefused):
-                        is_over = self._is_ending = True
-                        self._end_span(event)
-                        self._report(LastEvent(offer.attempt, offer.worker, event))
-                    else:
-                        self._events.put(event)
-                        if self._events.is_full:
-                            room = asyncio.get_running_loop().create_future()
-                            self._events.on_room = lambda: room.done() or room.set_result(None)
-                            await room
-        except WorkerFailed as error:
-            broken = Broken(offer.attempt, offer.worker, error.began)
-        except Exception as error:
-            logger.exception("the stream of an attempt failed: %s", type(error).__name__)
-        if not is_over:
-            self._spans.end("broken")
-            self._spans.wait()
-            self._report(broken)
+    def _resume(self) -> None:
+        if self._running is not None:
+            self._running.resume()
+
+    def _fail_order(self, offer: Offer) -> None:
+        if self._offer is offer:
+            self.fail(WorkerFailed())
 
     def _end_span(self, event: Finished | WorkRefused) -> None:
         if isinstance(event, Finished):

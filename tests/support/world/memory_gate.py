@@ -18,12 +18,13 @@ from dispatcher.model.commands import Offer
 from dispatcher.model.facts import Ended
 from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.tenants import Tenant
-from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
+from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.directory import new_key
 from dispatcher.operations.limits import Limits, LimitSettings
 from dispatcher.operations.pools import Pool, Pools, PoolSettings
 from dispatcher.policies.clocks import Share
+from dispatcher.ports import AttemptEvents, RunningAttempt
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory import MemoryStore
 from functions.http_api.app import make_app
@@ -222,8 +223,8 @@ class RoutedWorkers:
 
     by_model: Mapping[str, ScriptedWorkers]
 
-    def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        return self.by_model[order.terms.model].execute(offer, order)
+    def execute(self, offer: Offer, order: WorkOrder, events: AttemptEvents) -> RunningAttempt:
+        return self.by_model[order.terms.model].execute(offer, order, events)
 
     async def close(self) -> None:
         return None

@@ -28,6 +28,7 @@ from dispatcher.service.link.link import Link
 from dispatcher.settings.config import Config, load_config
 from dispatcher.workers.client import HttpWorkerClient
 from gpu_worker.service.spot_notice import LAST_S
+from tests.support.attempts import streamed
 from tests.support.emf import series_in
 from tests.support.worker.harness import SECRET, SECRETS, order
 
@@ -109,7 +110,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
 async def test_a_worker_that_is_killed_and_started_again_gives_its_attempts_back_at_once(stack: Stack) -> None:
     worker = await stack.worker()
     offered = await stack.accept()
-    events = stack.workers.execute(offered, work(offered, 2000))
+    events = streamed(stack.workers, offered, work(offered, 2000))
     await anext(events)
     worker.send_signal(signal.SIGKILL)
     with pytest.raises(WorkerFailed):
@@ -118,7 +119,7 @@ async def test_a_worker_that_is_killed_and_started_again_gives_its_attempts_back
     again = await stack.news(offered.id)
     assert isinstance(again, Offer)
     assert (again.attempt, again.worker) == (2, "w")
-    last = (await rest(stack.workers.execute(again, work(again, 3))))[-1]
+    last = (await rest(streamed(stack.workers, again, work(again, 3))))[-1]
     assert isinstance(last, Finished)
     over = await stack.link.do(Status(offered.id))
     assert over == Over(offered.id, 2, "done", last.input_tokens, last.output_tokens)
@@ -129,7 +130,7 @@ async def test_a_worker_whose_instance_ends_gives_back_what_cannot_finish(stack:
     notice = stack.folder / "spot-notice"
     worker = await stack.worker("--notice", str(notice), "--drain-s", "300")
     offered = await stack.accept()
-    events = stack.workers.execute(offered, work(offered, 2000))
+    events = streamed(stack.workers, offered, work(offered, 2000))
     await anext(events)
     ends_at = datetime.fromtimestamp(time.time() + LAST_S, UTC)
     notice.write_text(json.dumps({"action": "terminate", "time": ends_at.isoformat()}))
@@ -142,7 +143,7 @@ async def test_a_worker_whose_instance_ends_gives_back_what_cannot_finish(stack:
 async def test_a_worker_that_is_terminated_finishes_leaves_and_leaves_nothing_on_disk(stack: Stack) -> None:
     worker = await stack.worker()
     offered = await stack.accept()
-    events = stack.workers.execute(offered, work(offered, 20))
+    events = streamed(stack.workers, offered, work(offered, 20))
     await anext(events)
     worker.send_signal(signal.SIGTERM)
     assert isinstance((await rest(events))[-1], Finished)
@@ -157,7 +158,7 @@ async def test_a_worker_writes_its_metrics_as_lines_for_cloudwatch(stack: Stack)
     worker = await stack.worker("--emf-s", "9999")
     for _ in range(3):
         offered = await stack.accept()
-        await rest(stack.workers.execute(offered, work(offered, 20)))
+        await rest(streamed(stack.workers, offered, work(offered, 20)))
     worker.send_signal(signal.SIGTERM)
     assert worker.stdout is not None
     written = (await worker.stdout.read()).decode()

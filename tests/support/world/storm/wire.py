@@ -19,9 +19,10 @@ from dispatcher.model.fleet_secrets import (
     verify,
 )
 from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
-from dispatcher.ports import Clock, Connection, Transport
+from dispatcher.ports import AttemptEvents, Clock, Connection, RunningAttempt, Transport
 from dispatcher.workers.wire import encode_event, encode_order, parse_event, parse_order
 from gpu_worker.service.executions.executions import Executions, Refusal
+from tests.support.attempts import GeneratedAttempt
 
 SECRETS = FleetSecrets("sixteen characters and more")
 CONNECT_S = 2.0
@@ -38,7 +39,10 @@ class StormWorkerClient:
         self.duplicates = duplicates
         self._copies: set[asyncio.Task[None]] = set()
 
-    async def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
+    def execute(self, offer: Offer, order: WorkOrder, events: AttemptEvents) -> RunningAttempt:
+        return GeneratedAttempt(self._generate(offer, order), events)
+
+    async def _generate(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         body = encode_order(order)
         token = ExecutionToken(
             offer.worker, order.invocation, order.attempt, self._clock.now() + EXECUTION_TOKEN_TTL_S, digest(body)
