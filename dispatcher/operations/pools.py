@@ -163,8 +163,6 @@ class PoolSettings:
     """The pool's name, which its shard, its log and its stored rows of usage have too."""
     deadline_s: float = 300.0
     """The longest time from a request's arrival to its last token. A submission may have a shorter deadline."""
-    expected_tokens: int = 256
-    """The output tokens that the gate expects of a request without max_tokens (calls/call.py)."""
     models: frozenset[str] = frozenset()
     """The models that the pool serves, also while it has no worker."""
     slo_classes: SloClasses | None = None

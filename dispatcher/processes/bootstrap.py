@@ -280,9 +280,10 @@ def make_context(
         launcher=launcher,
         clock=clock,
         ids=RealIds(),
-        settings=config.gate_settings(),
+        settings=config,
         limit_settings=config.limits,
         files=make_files(config, clock),
+        batch_queue=config.batch_queue,
         cors_origins=config.cors_origins,
         tracing=make_tracing(role),
     )

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, Json, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.operations.context import GateSettings
-from dispatcher.operations.limits import DEADLINE_MAX_S, FrozenFront, LimitSettings
+from dispatcher.operations.limits import DEADLINE_MAX_S, GateSettings, LimitSettings
 from dispatcher.operations.pools import PoolSettings
 from dispatcher.operations.worker_count import ScaleSettings
 from dispatcher.policies.orders.slack_index import Slack
@@ -43,10 +42,8 @@ PoolField = Literal[
 """The fields of Config that a pool of HEADGATE_POOLS may have for itself."""
 
 
-class Config(BaseModel):
-    """Each field is the environment variable HEADGATE_<NAME>. Times are in seconds."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
+class Config(BaseModel, GateSettings, frozen=True, extra="ignore"):
+    """Each field is the environment variable HEADGATE_<NAME>, also those of GateSettings. Times are in seconds."""
 
     store: str = "dynamodb"
     """Where the gate's state is stored: "dynamodb", or "sqlite:PATH" for a file on this machine."""
@@ -75,34 +72,11 @@ class Config(BaseModel):
     page, unless `operator_token_arn` is set."""
     operator_token_arn: str = ""
     """The name of that token in Secrets Manager, instead of the token itself."""
-    front: Literal["server", "lambda"] = "server"
-    """Where the HTTP front runs. "lambda": Lambda freezes it after each answer and reports no disconnect
-    (operations/limits.py)."""
-    lambda_tokens_max: int = Field(default=FrozenFront().tokens_max, ge=1, le=1_000_000)
-    """The most output tokens of one request to a front in Lambda, since it never learns that its caller left."""
-    lambda_whole_s: float = Field(default=FrozenFront().whole_s, gt=0, le=295)
-    """A front in Lambda ends an answer that is not streamed after this time."""
     deadline_s: float = Field(default=300.0, gt=0, le=900)
     """The longest time from a request's arrival to its last token."""
-    expected_tokens: int = Field(default=256, ge=1, le=1_000_000)
-    """The output tokens that the gate expects of a request without max_tokens: the estimate of its cost counts them. A
-    chat may become longer; a completion without max_tokens ends after them."""
-    unknown_fields: Literal["refuse", "drop"] = "refuse"
-    """What the pool does with a field of an HTTP request that its table of fields does not have (docs/fields.md):
-    refuse the request, or drop the field and name it in the response header `x-headgate-dropped-fields`."""
-    responses_kept_s: float = Field(default=24 * 3600.0, ge=0, le=30 * 24 * 3600)
-    """A response of POST /v1/responses is kept for this time. 0: no response is kept."""
-    responses_bytes_max: int = Field(default=500_000_000, ge=0)
-    """The most bytes of kept responses of one tenant, compressed and with their inputs."""
     files: str = ""
     """Where the files of the batch API are stored: "folder:PATH", or "s3:BUCKET" or "s3:BUCKET/PREFIX/". Empty: the
     service has no batch API."""
-    files_kept_s: float = Field(default=30 * 24 * 3600.0, ge=3600, le=365 * 24 * 3600)
-    """A file of the batch API is kept for this time, and a batch for this time after its window."""
-    file_bytes_max: int = Field(default=200_000_000, ge=0)
-    """The most bytes of one uploaded file."""
-    files_bytes_max: int = Field(default=2_000_000_000, ge=0)
-    """The most bytes of the files of one tenant."""
     lead_max: float = Field(default=50_000.0, gt=0)
     """The bound on the distance between a tenant's virtual clock and the pool's, in service units for a weight of 1
     (policies/clocks.py)."""
@@ -234,6 +208,11 @@ class Config(BaseModel):
         """The name of the pool's only shard, which its log and its snapshots have."""
         return self.pool
 
+    @property
+    def batch_queue(self) -> str:
+        """Where the table lists the open batches (operations/context.py)."""
+        return "default" if self.pools else self.pool
+
     def shard_settings(self) -> ShardSettings:
         return ShardSettings(
             order=self.order,
@@ -253,22 +232,8 @@ class Config(BaseModel):
         return PoolSettings(
             self.shard,
             min(self.deadline_s, DEADLINE_MAX_S) if self.front == "lambda" else self.deadline_s,
-            self.expected_tokens,
             models=frozenset(self.models),
             slo_classes=self.slo_classes.classes() if self.slo_classes else None,
-        )
-
-    def gate_settings(self) -> GateSettings:
-        is_frozen = self.front == "lambda"
-        return GateSettings(
-            drops_unknown_fields=self.unknown_fields == "drop",
-            responses_kept_s=self.responses_kept_s,
-            responses_bytes_max=self.responses_bytes_max,
-            files_kept_s=self.files_kept_s,
-            file_bytes_max=self.file_bytes_max,
-            files_bytes_max=self.files_bytes_max,
-            batch_queue="default" if self.pools else self.pool,
-            frozen=FrozenFront(self.lambda_tokens_max, self.lambda_whole_s) if is_frozen else None,
         )
 
 

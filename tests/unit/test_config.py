@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.operations.limits import DEADLINE_MAX_S, FrozenFront
+from dispatcher.operations.limits import DEADLINE_MAX_S
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.settings.config import Config, load_config
 
@@ -38,15 +38,7 @@ def test_the_log_names_a_mistyped_variable(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.messages == ["HEADGATE_DEADLINE is not read (did you mean HEADGATE_DEADLINE_S?)"]
 
 
-def test_unknown_fields() -> None:
-    assert not load_config({}).gate_settings().drops_unknown_fields
-    assert load_config({"HEADGATE_UNKNOWN_FIELDS": "drop"}).gate_settings().drops_unknown_fields
-
-
-def test_only_a_front_in_lambda_has_its_bounds() -> None:
-    bounds = {"HEADGATE_LAMBDA_TOKENS_MAX": "100", "HEADGATE_LAMBDA_WHOLE_S": "60"}
-    assert load_config(bounds).gate_settings().frozen is None
-    assert load_config({**bounds, "HEADGATE_FRONT": "lambda"}).gate_settings().frozen == FrozenFront(100, 60.0)
+def test_only_a_front_in_lambda_has_a_shorter_deadline() -> None:
     late = {"HEADGATE_DEADLINE_S": "900"}
     assert load_config(late).pool_settings().deadline_s == 900
     assert load_config({**late, "HEADGATE_FRONT": "lambda"}).pool_settings().deadline_s == DEADLINE_MAX_S
@@ -104,6 +96,11 @@ def test_what_is_wrong_is_named(name: str, value: str) -> None:
         load_config({name: value})
 
 
+def test_what_is_no_mapping_gets_the_names_of_its_fields() -> None:
+    with pytest.raises(ConfigurationError, match="HEADGATE_LIMITS: should be a mapping of process_requests_max, "):
+        load_config({"HEADGATE_LIMITS": "[]"})
+
+
 TWO: dict[str, Any] = {"chat": {"models": ["m"]}, "code": {"models": ["n"]}}
 
 
@@ -159,9 +156,9 @@ def test_an_only_pool_needs_no_model_because_its_workers_name_them() -> None:
 
 def test_the_open_batches_of_a_stack_are_found_whatever_its_pools_are() -> None:
     several: list[dict[str, Any]] = [TWO, {"default": {}}, {"chat": {"models": ["m"]}}]
-    queues = {config(pools).gate_settings().batch_queue for pools in several}
-    assert queues == {load_config({}).gate_settings().batch_queue}
-    assert load_config({"HEADGATE_POOL": "own"}).gate_settings().batch_queue == "own"
+    queues = {config(pools).batch_queue for pools in several}
+    assert queues == {load_config({}).batch_queue}
+    assert load_config({"HEADGATE_POOL": "own"}).batch_queue == "own"
 
 
 def test_a_process_of_one_pool_must_say_which() -> None:

@@ -269,7 +269,8 @@ async def _line_request(context: Context, tenant: Tenant, line: Line, endpoint: 
         turn = await read_turn(context, tenant.identity, fields)
         request = turn.chat.request
     else:
-        request = parse(fields, BATCH_ENDPOINTS[endpoint], drop_unknown=context.settings.drops_unknown_fields).request
+        drops = context.settings.unknown_fields == "drop"
+        request = parse(fields, BATCH_ENDPOINTS[endpoint], drop_unknown=drops).request
     if request.stream:
         raise InvalidRequest("A line of a batch cannot be streamed: leave out `stream`.", "stream")
     slo_class = deferred_class(await context.pools.serving(request.model), tenant).name

@@ -93,7 +93,7 @@ async def _await_end(following: Following) -> bool:
 async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
     request = request_from_json(item.body or "{}")
     pool = await context.pools.holding(item)
-    limit = output_limit(request, tenant, pool.settings.expected_tokens)
+    limit = output_limit(request, tenant, context.settings.expected_tokens)
     bytes_per_token, unread = 1.0, frozenset[str]()
     with suppress(NoWorker, UnknownModel):
         bytes_per_token = (await pool.fleet.worker_for(tenant, item.model)).bytes_per_token

@@ -19,9 +19,9 @@ from dispatcher.model.facts import Ended
 from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
-from dispatcher.operations.context import Context, GateSettings
+from dispatcher.operations.context import Context
 from dispatcher.operations.directory import new_key
-from dispatcher.operations.limits import Limits, LimitSettings
+from dispatcher.operations.limits import GateSettings, Limits, LimitSettings
 from dispatcher.operations.pools import Pool, Pools, PoolSettings
 from dispatcher.policies.clocks import Share
 from dispatcher.shard.settings import ShardSettings
