@@ -253,7 +253,8 @@ def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:
 
 def _pool(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Pool:
     link = make_link(config, store, clock, launcher)
-    return Pool(link, clock, config.pool_settings(), _make_waking(config, clock))
+    classes = config.slo_classes.classes() if config.slo_classes else None
+    return Pool(link, clock, config.pool, config.longest_s, config.models, classes, _make_waking(config, clock))
 
 
 def make_context(

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.operations.limits import DEADLINE_MAX_S, GateSettings, LimitSettings
-from dispatcher.operations.pools import PoolSettings
+from dispatcher.operations.pools import DEADLINE_S
 from dispatcher.operations.worker_count import ScaleSettings
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.service import CACHED_FRACTION
@@ -72,7 +72,7 @@ class Config(BaseModel, GateSettings, frozen=True, extra="ignore"):
     page, unless `operator_token_arn` is set."""
     operator_token_arn: str = ""
     """The name of that token in Secrets Manager, instead of the token itself."""
-    deadline_s: float = Field(default=300.0, gt=0, le=900)
+    deadline_s: float = Field(default=DEADLINE_S, gt=0, le=900)
     """The longest time from a request's arrival to its last token."""
     files: str = ""
     """Where the files of the batch API are stored: "folder:PATH", or "s3:BUCKET" or "s3:BUCKET/PREFIX/". Empty: the
@@ -209,6 +209,11 @@ class Config(BaseModel, GateSettings, frozen=True, extra="ignore"):
         return self.pool
 
     @property
+    def longest_s(self) -> float:
+        """The longest deadline of a request: in Lambda `deadline_s` up to DEADLINE_MAX_S."""
+        return min(self.deadline_s, DEADLINE_MAX_S) if self.front == "lambda" else self.deadline_s
+
+    @property
     def batch_queue(self) -> str:
         """Where the table lists the open batches (operations/context.py)."""
         return "default" if self.pools else self.pool
@@ -226,14 +231,6 @@ class Config(BaseModel, GateSettings, frozen=True, extra="ignore"):
     def scale_settings(self) -> ScaleSettings:
         return ScaleSettings(
             self.workers_min, self.workers_max, scale_to_zero=self.scale_to_zero, start_s=self.worker_start_s
-        )
-
-    def pool_settings(self) -> PoolSettings:
-        return PoolSettings(
-            self.shard,
-            min(self.deadline_s, DEADLINE_MAX_S) if self.front == "lambda" else self.deadline_s,
-            models=frozenset(self.models),
-            slo_classes=self.slo_classes.classes() if self.slo_classes else None,
         )
 
 

@@ -40,17 +40,17 @@ def test_the_log_names_a_mistyped_variable(caplog: pytest.LogCaptureFixture) -> 
 
 def test_only_a_front_in_lambda_has_a_shorter_deadline() -> None:
     late = {"HEADGATE_DEADLINE_S": "900"}
-    assert load_config(late).pool_settings().deadline_s == 900
-    assert load_config({**late, "HEADGATE_FRONT": "lambda"}).pool_settings().deadline_s == DEADLINE_MAX_S
+    assert load_config(late).longest_s == 900
+    assert load_config({**late, "HEADGATE_FRONT": "lambda"}).longest_s == DEADLINE_MAX_S
 
 
 def test_slo_classes() -> None:
-    assert load_config({}).pool_settings().slo_classes is None
+    assert load_config({}).slo_classes is None
     assert load_config({}).shard_settings().slack is None
     variables = {"HEADGATE_SLO_CLASSES": '{"chat": {"first_token_s": 20}}', "HEADGATE_SLO_WINDOW": "0"}
     config = load_config(variables)
     assert config.shard_settings().slack == Slack(0.0)
-    assert config.pool_settings().slo_classes is not None
+    assert config.slo_classes is not None
 
 
 def test_scaling() -> None:
@@ -122,14 +122,14 @@ def test_a_pool_has_its_own_values_and_the_rest_from_the_process() -> None:
     own = {"models": ["n"], "deadline_s": 60, "slo_classes": classes, "tiers": {}, "throttling": {"user": 1, "app": 2}}
     found = config({"chat": {"models": ["m"]}, "code": own}, DEADLINE_S="100", LIMITS='{"body_s": 3}', SLO_WINDOW="7")
     chat, code = found.each_pool()
-    assert (chat.pool_settings().deadline_s, code.pool_settings().deadline_s) == (100.0, 60.0)
-    assert (chat.pool_settings().slo_classes, chat.shard_settings().tiers) == (None, None)
-    assert code.pool_settings().slo_classes is not None
+    assert (chat.longest_s, code.longest_s) == (100.0, 60.0)
+    assert (chat.slo_classes, chat.shard_settings().tiers) == (None, None)
+    assert code.slo_classes is not None
     assert code.shard_settings().throttling is not None
     assert code.shard_settings().slack is not None
     assert {each.limits.body_s for each in (found, chat, code)} == {3}
     assert (found.slo_class_names, code.shard) == (("night",), "code")
-    assert code.pool_settings().models == {"n"}
+    assert code.models == ("n",)
 
 
 def test_each_pool_scales_by_itself() -> None:

@@ -242,7 +242,7 @@ class LineCall:
 
     def _begins_within_s(self, call: Call) -> float:
         """Return how long the call may wait for its worker: less after a deadline in the middle of the answer."""
-        return self._context.pools.named(call.pool).settings.deadline_s / (2 << self._ran_into_deadline)
+        return self._context.pools.named(call.pool).deadline_s / (2 << self._ran_into_deadline)
 
     async def _any_of(self, *events: asyncio.Future[Any], within_s: float | None = None) -> None:
         """Wait for one of the events, for the stop of the batch, or for so many seconds."""

@@ -115,7 +115,7 @@ def deferred_class(pool: Pool, tenant: Tenant) -> SloClass:
 
 
 def _find_deferred_class(pool: Pool, tenant: Tenant) -> SloClass | None:
-    classes = pool.settings.slo_classes
+    classes = pool.slo_classes
     if classes is None:
         return None
     own = tenant.slo_class if tenant.slo_class in classes else classes.usual.name

@@ -100,7 +100,7 @@ async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
         unread = unread_fields(request, pool.fleet.capabilities(item.model))
     # The gate already has the call's cost, unless the first process died before the gate accepted the call.
     input_tokens = round(request.prompt_bytes() / bytes_per_token)
-    slo_class = stored_class(pool.settings.slo_classes, request)
+    slo_class = stored_class(pool.slo_classes, request)
     terms = new_terms(
         tenant,
         request,

@@ -259,7 +259,7 @@ async def _build_call(
 ) -> Call:
     """Check the request and return its call, still without an id. Raises UnknownModel, NoWorker, InvalidRequest."""
     tenant = within_budget(context.settings, own)
-    slo_class = slo_class_of(pool.settings.slo_classes, tenant, request)
+    slo_class = slo_class_of(pool.slo_classes, tenant, request)
     if slo_class is not None:
         request = replace(request, slo_class=slo_class.name)
     worker = await pool.fleet.worker_for(tenant, request.model)
@@ -280,7 +280,7 @@ async def _build_call(
         request,
         cost=context.service(input_tokens, limit.likely_tokens * request.choices),
         input_tokens=input_tokens,
-        times=(now, now + min(deadline_s, pool.settings.deadline_s)),
+        times=(now, now + min(deadline_s, pool.deadline_s)),
         durable=bool(key),
         slo_class=slo_class,
         due=due_at,

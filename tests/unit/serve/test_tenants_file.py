@@ -65,8 +65,8 @@ def test_slo_classes_and_the_classes_of_tenants(tmp_path: Path) -> None:
     assert [tenant.slo_class for tenant in tenants.wanted()] == ["night", ""]
     config = load_config(tenants.environment())
     assert config.shard_settings().slack is not None
-    found = config.pool_settings().slo_classes
-    assert found is not None
+    assert config.slo_classes is not None
+    found = config.slo_classes.classes()
     assert [(each.name, each.first_token_s, each.is_deferred) for each in found.ordered] == [
         ("chat", 20.0, False),
         ("night", 3600.0, True),
