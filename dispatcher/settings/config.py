@@ -32,7 +32,6 @@ _logger = logging.getLogger(__name__)
 _SQLITE = "sqlite:"
 _SQLITE_FILE = re.compile(r"sqlite:.*[^/\s]")
 _FILES = re.compile(r"folder:.*\S|s3:[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?")
-_WORKERS_MOST = 1_000
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 PoolField = Literal[
@@ -42,8 +41,11 @@ PoolField = Literal[
 """The fields of Config that a pool of HEADGATE_POOLS may have for itself."""
 
 
-class Config(BaseModel, GateSettings, frozen=True, extra="ignore"):
-    """Each field is the environment variable HEADGATE_<NAME>, also those of GateSettings. Times are in seconds."""
+class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"):
+    """Each field, also of the bases, is the environment variable HEADGATE_<NAME>. Times are in seconds.
+
+    It is given as it is where settings of a base are needed.
+    """
 
     store: str = "dynamodb"
     """Where the gate's state is stored: "dynamodb", or "sqlite:PATH" for a file on this machine."""
@@ -104,14 +106,6 @@ class Config(BaseModel, GateSettings, frozen=True, extra="ignore"):
     models: Json[tuple[str, ...]] = ()
     """JSON: the names of the models that the pool serves, for example ["llama-3-8b"]. They are known also while the
     pool has no worker, and with an ECS service a request for one of them starts the first worker."""
-    workers_min: int = Field(default=0, ge=0, le=_WORKERS_MOST)
-    """The smallest number of workers. 0: one worker, unless the pool may scale to zero."""
-    workers_max: int = Field(default=_WORKERS_MOST, ge=1, le=_WORKERS_MOST)
-    """The largest number of workers. With HEADGATE_ECS_SERVICE it must be set, because each worker costs money."""
-    scale_to_zero: bool = False
-    """Whether an idle pool may have no worker. It needs HEADGATE_WORKERS_MIN 0."""
-    worker_start_s: float = Field(default=300.0, gt=0, le=3600)
-    """The expected time from a worker's launch until it serves. The sweep replaces it by what it measures."""
 
     @field_validator("store")
     @classmethod
@@ -226,11 +220,6 @@ class Config(BaseModel, GateSettings, frozen=True, extra="ignore"):
             tiers=self.tiers,
             throttling=self.throttling,
             slack=Slack(self.slo_window) if self.slo_classes else None,
-        )
-
-    def scale_settings(self) -> ScaleSettings:
-        return ScaleSettings(
-            self.workers_min, self.workers_max, scale_to_zero=self.scale_to_zero, start_s=self.worker_start_s
         )
 
 

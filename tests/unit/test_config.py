@@ -54,11 +54,11 @@ def test_slo_classes() -> None:
 
 
 def test_scaling() -> None:
-    assert load_config({}).scale_settings().floor == 1
+    assert load_config({}).floor == 1
     variables = {"HEADGATE_WORKERS_MAX": "7", "HEADGATE_SCALE_TO_ZERO": "true", "HEADGATE_WORKER_START_S": "90"}
     variables["HEADGATE_MODELS"] = '["m"]'
-    settings = load_config({"HEADGATE_ECS_SERVICE": "cluster/service", **variables}).scale_settings()
-    assert (settings.floor, settings.workers_max, settings.start_s) == (0, 7, 90.0)
+    settings = load_config({"HEADGATE_ECS_SERVICE": "cluster/service", **variables})
+    assert (settings.floor, settings.workers_max, settings.worker_start_s) == (0, 7, 90.0)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,8 @@ def test_workers_that_contradict_each_other_are_refused(variables: dict[str, str
         ("HEADGATE_FRONT", "fargate"),
         ("HEADGATE_LAMBDA_WHOLE_S", "300"),
         ("HEADGATE_DEADLINE_S", "soon"),
+        ("HEADGATE_WORKERS_MAX", "0"),
+        ("HEADGATE_WORKER_START_S", "0"),
         ("HEADGATE_ORDER", "random"),
         ("HEADGATE_UNKNOWN_FIELDS", "keep"),
     ],
@@ -137,9 +139,9 @@ def test_each_pool_scales_by_itself() -> None:
     chat, code = config(
         {"chat": {"models": ["m"]}, "code": {"models": ["n"], **scaled, "worker_start_s": 90}}
     ).each_pool()
-    assert (chat.scale_settings().floor, chat.ecs_service) == (1, "")
-    settings = code.scale_settings()
-    assert (settings.floor, settings.workers_max, settings.start_s) == (0, 3, 90.0)
+    assert (chat.floor, chat.ecs_service) == (1, "")
+    settings = code
+    assert (settings.floor, settings.workers_max, settings.worker_start_s) == (0, 3, 90.0)
     assert code.ecs_service == "cluster/code"
 
 
