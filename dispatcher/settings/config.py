@@ -18,6 +18,7 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.operations.limits import DEADLINE_MAX_S, GateSettings, LimitSettings
 from dispatcher.operations.pools import DEADLINE_S
 from dispatcher.operations.worker_count import ScaleSettings
+from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.service import CACHED_FRACTION
 from dispatcher.policies.throttling import ThrottleLimits
@@ -79,7 +80,7 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     files: str = ""
     """Where the files of the batch API are stored: "folder:PATH", or "s3:BUCKET" or "s3:BUCKET/PREFIX/". Empty: the
     service has no batch API."""
-    lead_max: float = Field(default=50_000.0, gt=0)
+    lead_max: float = Field(default=LEAD_MAX, gt=0)
     """The bound on the distance between a tenant's virtual clock and the pool's, in service units for a weight of 1
     (policies/clocks.py)."""
     cached_fraction: float = Field(default=CACHED_FRACTION, ge=0, le=1)
@@ -90,7 +91,7 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     """JSON: {"user": requests, "app": requests, "apps": {…}, "window_s": seconds}. Unset: no throttling."""
     slo_classes: Json[SloClassesSection] | None = None
     """JSON: {name: {"first_token_s": seconds, "deferred": true or false}}. Unset: requests have no SLO classes."""
-    slo_window: float = Field(default=5_000.0, ge=0)
+    slo_window: float = Field(default=Slack().window, ge=0)
     """The service units, for a weight of 1, by which a request that is due soon may pass others of the surplus
     (policies/orders/slack_index.py)."""
     limits: Json[LimitSettings] = Field(default=LimitSettings())
