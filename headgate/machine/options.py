@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.fleet import BATCH_MAX, SLOTS_MAX
 from dispatcher.policies.clocks import Share
 from dispatcher.settings.strict import Loc, explain
 
@@ -18,8 +19,8 @@ START_TIMEOUT_S = 90.0
 """A worker on a slow machine imports torch and builds its model in this time."""
 _DEMO_TENANTS = ("quiet", "flood")
 PORT_MAX = 65535
-WORKERS_MAX, WORKER_SLOTS_MAX, WORKER_BATCH_MAX = 8, 1024, 4096
-"""The most workers on one machine, and the most slots and sequences of each."""
+WORKERS_MAX = 8
+"""The most workers on one machine."""
 LOG_BYTES_MAX = 16 * 1024 * 1024
 """A longer log of a process is moved to `<name>.log.1`, in place of the one before."""
 
@@ -75,10 +76,10 @@ class FleetOptions(BaseModel):
     """JSON for HEADGATE_SLO_CLASSES; empty: as the file of tenants says, or none."""
     fronts: int = Field(default=1, ge=1, le=16, description="Number of HTTP fronts, on --port and the ports after it.")
     workers: int = Field(default=1, ge=1, le=WORKERS_MAX, description="Number of worker processes.")
-    slots: int = Field(default=8, ge=1, le=WORKER_SLOTS_MAX, description="Requests that a worker takes at a time.")
+    slots: int = Field(default=8, ge=1, le=SLOTS_MAX, description="Requests that a worker takes at a time.")
     """Slots of a worker. More than its batch, so that the engine's queue has requests to order."""
     batch: int | None = Field(
-        default=None, ge=1, le=WORKER_BATCH_MAX, description="Sequences in the engine's batch; fewer than --slots."
+        default=None, ge=1, le=BATCH_MAX, description="Sequences in the engine's batch; fewer than --slots."
     )
     """None: the worker's default."""
     swap_gib: float = Field(default=0.0, ge=0, le=99_999, description="GiB of host memory for swapped KV.")
