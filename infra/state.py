@@ -25,7 +25,7 @@ from infra.checks import acknowledge
 _PARTITION, _SORT, _EXPIRY = "pk", "sk", "ttl"
 _SECRET_CHARS = 48
 _FILES_KEPT = Duration.days(31)
-"""A day longer than the gate keeps a file (`files_kept_s` in dispatcher/settings/config.py)."""
+"""A day longer than the gate keeps a file (`files_kept_s` in dispatcher/operations/limits.py)."""
 _KEPT = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
 """RetainExceptOnCreate: deletion of the stack keeps the resource. If the stack's creation fails, its rollback removes
 the resource, which is still empty."""

@@ -37,6 +37,8 @@ class Capability(StrEnum):
 
 TEXT: frozenset[str] = frozenset({Capability.CHAT, Capability.COMPLETION})
 """What every engine that generates text supports."""
+SLOTS_MAX, BATCH_MAX = 1024, 4096
+"""The most slots of a worker, and the largest batch of its engine."""
 
 
 def common_capabilities(registered: Iterable[Iterable[str]]) -> frozenset[str]:

@@ -13,7 +13,7 @@ from dispatcher.model.batches import FileStore
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.calls.followed import FollowedCall
 from dispatcher.operations.directory import Directory
-from dispatcher.operations.limits import FrozenFront, Limits, LimitSettings
+from dispatcher.operations.limits import GateSettings, Limits, LimitSettings
 from dispatcher.operations.pools import Pools
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.ports import Clock, GateLink, Ids, Launcher, Store, WorkerClient
@@ -22,28 +22,6 @@ logger = logging.getLogger("headgate.gate")
 
 LASTING_S = 0.1
 """`finish` waits so long for the tasks of `spawn_lasting`."""
-
-
-@dataclass(frozen=True, slots=True)
-class GateSettings:
-    """Settings of a front that hold for all its pools (those of one pool: pools.py). Times are in seconds."""
-
-    drops_unknown_fields: bool = False
-    """Drop unknown fields of HTTP requests, and name them in a header, instead of refusing the request."""
-    responses_kept_s: float = 24 * 3600.0
-    """For this time a response of POST /v1/responses is kept. 0: no response is kept."""
-    responses_bytes_max: int = 500_000_000
-    """The most bytes of kept responses of one tenant, compressed and with their inputs."""
-    files_kept_s: float = 30 * 24 * 3600.0
-    """For this time a file of the batch API is kept, and a batch after its end."""
-    file_bytes_max: int = 200_000_000
-    """The most bytes of one uploaded file."""
-    files_bytes_max: int = 2_000_000_000
-    """The most bytes of a tenant's files. An upload that would exceed it is refused; a batch's output is not."""
-    batch_queue: str = "default"
-    """Where the table lists the open batches. All processes of a stack have the same one, whatever its pools are."""
-    frozen: FrozenFront | None = None
-    """The bounds of a front in Lambda. None: the front runs on between its requests."""
 
 
 @dataclass(slots=True)
@@ -60,6 +38,8 @@ class Context:
     limit_settings: LimitSettings = field(default_factory=LimitSettings)
     files: FileStore | None = None
     """The bytes of the batch API's files; None: the service has no batch API."""
+    batch_queue: str = "default"
+    """Where the table lists the open batches. All processes of a stack have the same one, whatever its pools are."""
     cors_origins: tuple[str, ...] = ()
     """The origins of the web pages that may call the HTTP face from a browser; "*": all."""
     service: ServiceFunction = WEIGHTED_TOKENS

@@ -1,4 +1,4 @@
-"""Limits of one process, which are checked before the gate decides.
+"""Limits of one process, which are checked before the gate decides, and the settings of a front.
 
 How much each tenant may hold: a process has a limited number of connections, limited memory for waiting requests, and a
 limited rate of key lookups. Each of these is bounded for the process and for each tenant. After a tenant takes
@@ -27,11 +27,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from math import ceil
+from typing import Annotated, Literal
 
 from dispatcher.model.commands import Outcome, Waiting
 from dispatcher.model.errors import DeadlineExceeded, Refused
 from dispatcher.model.tenants import Tenant
-from dispatcher.policies.bounds import BoundedSettings
+from dispatcher.policies.bounds import BoundedSettings, Bounds
 from dispatcher.ports import Clock
 
 RETRY_AFTER_S = 1.0
@@ -272,26 +273,49 @@ DEADLINE_MAX_S = 870.0
 """The longest deadline in a front in Lambda: Lambda ends an execution after 900 s, before it could settle its call."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenFront:
-    """The bounds. The budget of a caller that may have left: `tokens_max`, and every request's deadline."""
+@dataclass(frozen=True)
+class GateSettings:
+    """Settings of a front that hold for all its pools, each a variable of its process (settings/config.py).
 
-    tokens_max: int = 4096
-    """The most output tokens of one request, over all its choices."""
-    whole_s: float = 285.0
-    """An answer that is not streamed ends after this time. API Gateway ends a silent connection after 300 s."""
+    Times are in seconds.
+    """
+
+    front: Literal["server", "lambda"] = "server"
+    """Where the HTTP front runs. "lambda": Lambda freezes it after each answer and reports no disconnect."""
+    lambda_tokens_max: Annotated[int, Bounds(1, 1_000_000)] = 4096
+    """The most output tokens of one request to a front in Lambda, over all its choices, since the front never learns
+    that its caller left."""
+    lambda_whole_s: Annotated[float, Bounds(above=0, high=295)] = 285.0
+    """A front in Lambda ends an answer that is not streamed after this time. API Gateway ends a silent connection after
+    300 s."""
+    expected_tokens: Annotated[int, Bounds(1, 1_000_000)] = 256
+    """The output tokens that the gate expects of a request without max_tokens: the estimate of its cost counts them. A
+    chat may become longer; a completion without max_tokens ends after them (calls/call.py)."""
+    unknown_fields: Literal["refuse", "drop"] = "refuse"
+    """What the pool does with a field of an HTTP request that its table of fields does not have (docs/fields.md):
+    refuse the request, or drop the field and name it in the response header `x-headgate-dropped-fields`."""
+    responses_kept_s: Annotated[float, Bounds(0, 30 * 24 * 3600)] = 24 * 3600.0
+    """A response of POST /v1/responses is kept for this time. 0: no response is kept."""
+    responses_bytes_max: Annotated[int, Bounds(0)] = 500_000_000
+    """The most bytes of kept responses of one tenant, compressed and with their inputs."""
+    files_kept_s: Annotated[float, Bounds(3600, 365 * 24 * 3600)] = 30 * 24 * 3600.0
+    """A file of the batch API is kept for this time, and a batch for this time after its window."""
+    file_bytes_max: Annotated[int, Bounds(0)] = 200_000_000
+    """The most bytes of one uploaded file."""
+    files_bytes_max: Annotated[int, Bounds(0)] = 2_000_000_000
+    """The most bytes of the files of one tenant. An upload that would exceed it is refused; a batch's output is not."""
 
 
-def within_budget(front: FrozenFront | None, tenant: Tenant) -> Tenant:
-    """Return the tenant with at most the budget's tokens for one request."""
-    if front is None or tenant.max_tokens_max <= front.tokens_max:
+def within_budget(settings: GateSettings, tenant: Tenant) -> Tenant:
+    """Return the tenant with at most the tokens for one request that a front in Lambda allows."""
+    if settings.front == "server" or tenant.max_tokens_max <= settings.lambda_tokens_max:
         return tenant
-    return replace(tenant, max_tokens_max=front.tokens_max)
+    return replace(tenant, max_tokens_max=settings.lambda_tokens_max)
 
 
-def check_place(front: FrozenFront | None, outcome: Outcome, waiting_max: int) -> None:
+def check_place(settings: GateSettings, outcome: Outcome, waiting_max: int) -> None:
     """Raise Refused if a front in Lambda would wait behind more than `waiting_max` requests of the tenant."""
-    if front is None or not isinstance(outcome, Waiting) or outcome.position <= waiting_max:
+    if settings.front == "server" or not isinstance(outcome, Waiting) or outcome.position <= waiting_max:
         return
     wait_s = RETRY_AFTER_S if outcome.wait_s is None else float(ceil(max(RETRY_AFTER_S, outcome.wait_s)))
     message = (
@@ -301,7 +325,7 @@ def check_place(front: FrozenFront | None, outcome: Outcome, waiting_max: int) -
     raise Refused(message, "waiting_executions", wait_s)
 
 
-def too_late(front: FrozenFront, *, durable: bool) -> DeadlineExceeded:
+def too_late(whole_s: float, *, durable: bool) -> DeadlineExceeded:
     """Return the error of an answer that is not whole after `whole_s`."""
     advice = (
         "The request goes on: repeat it with the same Idempotency-Key for its answer."
@@ -310,6 +334,6 @@ def too_late(front: FrozenFront, *, durable: bool) -> DeadlineExceeded:
         "lambda.invoke with InvocationType Event."
     )
     return DeadlineExceeded(
-        f"The answer was not complete after {front.whole_s:g} s, as long as a front in Lambda may "
+        f"The answer was not complete after {whole_s:g} s, as long as a front in Lambda may "
         f"wait without streaming. {advice}"
     )

@@ -24,6 +24,8 @@ from dispatcher.operations.scaling import Waking
 from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.ports import Clock, GateLink
 
+DEADLINE_S = 300.0
+"""The longest time from a request's arrival to its last token, unless the configuration has another."""
 FRESH_S = 2.0
 PATIENCE_S = 0.25
 """A request waits so long for a read of the workers, then it uses the last view. The read goes on. (If the leader dies,
@@ -155,39 +157,25 @@ def _of_model(workers: Sequence[WorkerSet], model: str) -> WorkerSet | None:
     return next((each for each in with_each_model(workers) if each.model == model), None)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSettings:
-    """Settings of one pool that its fronts use. Times are in seconds."""
-
-    name: str = "default"
-    """The pool's name, which its shard, its log and its stored rows of usage have too."""
-    deadline_s: float = 300.0
-    """The longest time from a request's arrival to its last token. A submission may have a shorter deadline."""
-    expected_tokens: int = 256
-    """The output tokens that the gate expects of a request without max_tokens (calls/call.py)."""
-    models: frozenset[str] = frozenset()
-    """The models that the pool serves, also while it has no worker."""
-    slo_classes: SloClasses | None = None
-    """None: requests have no SLO classes."""
-
-
 @dataclass(slots=True)
 class Pool:
-    """One pool: the link to its shard, the view of its workers, its settings, and what starts its first worker."""
+    """One pool: the link to its shard, the view of its workers, its settings (settings/config.py), and what starts its
+    first worker."""
 
     link: GateLink
     clock: Clock
-    settings: PoolSettings = field(default_factory=PoolSettings)
+    name: str = "default"
+    """Its shard, its log and its stored rows of usage have this name too."""
+    deadline_s: float = DEADLINE_S
+    models: Collection[str] = ()
+    slo_classes: SloClasses | None = None
+    """None: requests have no SLO classes."""
     waking: Waking | None = None
     """None: nothing starts the first worker of the empty pool."""
     fleet: FleetView = field(init=False)
 
     def __post_init__(self) -> None:
-        self.fleet = FleetView(self.link, self.clock, self.settings.models)
-
-    @property
-    def name(self) -> str:
-        return self.settings.name
+        self.fleet = FleetView(self.link, self.clock, self.models)
 
 
 class Pools:
@@ -195,7 +183,7 @@ class Pools:
 
     def __init__(self, *pools: Pool) -> None:
         self._pools = {pool.name: pool for pool in pools}
-        self._of_model = {model: pool for pool in pools for model in pool.settings.models}
+        self._of_model = {model: pool for pool in pools for model in pool.models}
         self.first = pools[0]
 
     def __iter__(self) -> Iterator[Pool]:

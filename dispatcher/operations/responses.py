@@ -71,7 +71,7 @@ class Turn:
 
 async def read_turn(context: Context, tenant: str, body: Mapping[str, Any]) -> Turn:
     """Return the turn of a body of POST /v1/responses. Raises InvalidRequest and what `conversation` raises."""
-    drops = context.settings.drops_unknown_fields
+    drops = context.settings.unknown_fields == "drop"
     asked = parse_asked(body, drop_unknown=drops)
     earlier, items = await conversation(context, tenant, asked)
     places = Places()

@@ -5,7 +5,7 @@ that waits and A the service that arrives in a second. A worker that is ordered 
 the R workers that serve do R c S, and each worker that is starting does c (S - its remaining start-up). So
 
     left    = max(0, B + A S - what they do until now + S)          service units
-    needed  = ceil((A + left / clear_s) / (load_max c))             workers
+    needed  = ceil((A + left / _CLEAR_S) / (_LOAD_MAX c))           workers
 
 Work that the present fleet and the starting workers do in time therefore asks for none. Rules around it:
 
@@ -30,13 +30,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, inf
+from typing import Annotated, ClassVar
 
 from dispatcher.model.fleet import FleetLoad
+from dispatcher.policies.bounds import Bounds
 
+_WORKERS_MOST = 1_000
+_CLEAR_S = 300.0
+"""A backlog is worked off within this time after a start-up."""
+_LOAD_MAX = 0.8
+"""The part of a worker's capacity that arrivals may use."""
 _IDLE_LOAD = 0.01
 """Arrivals that load a worker less than this count as none."""
 _SPARE = 0.9
-"""A worker leaves only if the others would use at most this part of `load_max`: otherwise noise brings it back."""
+"""A worker leaves only if the others would use at most this part of _LOAD_MAX: otherwise noise brings it back."""
 _START_MIN_S = 30.0
 _START_MAX_S = 900.0
 """A measured start-up counts within these bounds. A longer one is a launch that failed and was repeated."""
@@ -45,30 +52,21 @@ _START_FALL = 0.3
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScaleSettings:
-    """Raises ValueError for an impossible number."""
+    """Settings of a pool's number of workers, each a variable of its process (settings/config.py). Times are in
+    seconds."""
 
-    workers_min: int = 0
-    workers_max: int = 1
+    workers_min: Annotated[int, Bounds(0, _WORKERS_MOST)] = 0
+    """The smallest number of workers. 0: one worker, unless the pool may scale to zero."""
+    workers_max: Annotated[int, Bounds(1, _WORKERS_MOST)] = _WORKERS_MOST
+    """The largest number of workers. With HEADGATE_ECS_SERVICE it must be set, because each worker costs money."""
     scale_to_zero: bool = False
-    """False: one worker stays, also if `workers_min` is 0."""
-    hold_s: float = 600.0
+    """Whether an idle pool may have no worker. It needs HEADGATE_WORKERS_MIN 0."""
+    worker_start_s: Annotated[float, Bounds(above=0, high=3600)] = 300.0
+    """The expected time from a worker's launch until it serves. The sweep replaces it by what it measures."""
+    hold_s: ClassVar[float] = 600.0
     """Fewer workers must suffice for this long before one leaves."""
-    start_s: float = 300.0
-    """The expected start-up of a worker until one is measured."""
-    clear_s: float = 300.0
-    """A backlog is worked off within this time after a start-up."""
-    load_max: float = 0.8
-    """The part of a worker's capacity that arrivals may use."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.workers_min <= self.workers_max or self.workers_max < 1:
-            raise ValueError(f"{self.workers_min} to {self.workers_max} workers are impossible; use 0 <= min <= max")
-        if not (0 <= self.hold_s < inf and 0 < self.start_s < inf and 0 < self.clear_s < inf):
-            raise ValueError("hold_s, start_s and clear_s must be finite, and above 0 except hold_s")
-        if not 0 < self.load_max <= 1:
-            raise ValueError(f"load_max must be above 0 and at most 1, not {self.load_max!r}")
 
     @property
     def floor(self) -> int:
@@ -112,8 +110,8 @@ def scale(
     """
     is_woken = desired > 0 == state.decided and state.since < inf
     state = _reconcile(settings, state, load, desired, now)
-    needed = _needed_workers(settings, state, load, desired, now)
-    spared = _needed_workers(replace(settings, load_max=_SPARE * settings.load_max), state, load, desired, now)
+    needed = _needed_workers(state, load, desired, now, _LOAD_MAX)
+    spared = _needed_workers(state, load, desired, now, _SPARE * _LOAD_MAX)
     state = replace(state, needs=_within_hold(state.needs, now - settings.hold_s, spared, now))
     if is_woken:
         state = replace(state, needs=_within_hold(state.needs, now - settings.hold_s, desired, now + state.start_s))
@@ -138,7 +136,7 @@ def _reconcile(settings: ScaleSettings, state: ScaleState, load: FleetLoad, desi
     """Return the state with the starting workers that there are now, and with what was measured since the last one."""
     missing = max(0, desired - load.ready)
     begun = len(state.starts) - missing
-    start_s = state.start_s or settings.start_s
+    start_s = state.start_s or settings.worker_start_s
     for ordered_at in state.starts[: max(0, begun)]:
         start_s = _update_start_s(start_s, now - ordered_at)
     starts = state.starts[max(0, begun) :] + (now,) * max(0, -begun)
@@ -152,7 +150,7 @@ def _update_start_s(start_s: float, measured_s: float) -> float:
     return max(measured_s, start_s + _START_FALL * (measured_s - start_s))
 
 
-def _needed_workers(settings: ScaleSettings, state: ScaleState, load: FleetLoad, desired: int, now: float) -> int:
+def _needed_workers(state: ScaleState, load: FleetLoad, desired: int, now: float, load_max: float) -> int:
     capacity_per_s, start_s = state.service_per_s, state.start_s
     if _is_idle(load, capacity_per_s):
         return 0
@@ -160,9 +158,9 @@ def _needed_workers(settings: ScaleSettings, state: ScaleState, load: FleetLoad,
         return 1
     until_then = load.ready * start_s + sum(start_s - rest_s for rest_s in remaining_start_s(state, now))
     left = max(0.0, load.waiting_service + load.arriving_per_s * start_s - until_then * capacity_per_s)
-    full_per_s = settings.load_max * capacity_per_s
+    full_per_s = load_max * capacity_per_s
     for_arrivals = max(1, _whole(load.arriving_per_s / full_per_s))
-    needed = max(for_arrivals, _whole((load.arriving_per_s + left / settings.clear_s) / full_per_s))
+    needed = max(for_arrivals, _whole((load.arriving_per_s + left / _CLEAR_S) / full_per_s))
     has_failed = any(now - begun > 2 * start_s for begun in state.starts)
     return max(for_arrivals, min(needed, desired)) if has_failed else needed
 

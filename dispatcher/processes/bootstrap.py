@@ -253,7 +253,8 @@ def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:
 
 def _pool(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Pool:
     link = make_link(config, store, clock, launcher)
-    return Pool(link, clock, config.pool_settings(), _make_waking(config, clock))
+    classes = config.slo_classes.classes() if config.slo_classes else None
+    return Pool(link, clock, config.pool, config.longest_s, config.models, classes, _make_waking(config, clock))
 
 
 def make_context(
@@ -280,9 +281,10 @@ def make_context(
         launcher=launcher,
         clock=clock,
         ids=RealIds(),
-        settings=config.gate_settings(),
+        settings=config,
         limit_settings=config.limits,
         files=make_files(config, clock),
+        batch_queue=config.batch_queue,
         cors_origins=config.cors_origins,
         tracing=make_tracing(role),
     )

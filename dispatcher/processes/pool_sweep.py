@@ -27,7 +27,7 @@ class PoolSweep:
         self.name = pool.name
         self._pool, self._launcher = pool, context.launcher
         self._watch = LoadWatch(context.store.log(config.shard), config.shard_settings(), context.clock)
-        self._scaling = Scaling(make_scaler(config), pool.link, config.scale_settings(), context.clock)
+        self._scaling = Scaling(make_scaler(config), pool.link, config, context.clock)
         self._keeper = make_log_keeper(config, context.store, context.clock, context.ids)
         self._directory = context.directory
         self._starts = self._looked = 0

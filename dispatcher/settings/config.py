@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, Json, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.operations.context import GateSettings
-from dispatcher.operations.limits import DEADLINE_MAX_S, FrozenFront, LimitSettings
-from dispatcher.operations.pools import PoolSettings
+from dispatcher.operations.limits import DEADLINE_MAX_S, GateSettings, LimitSettings
+from dispatcher.operations.pools import DEADLINE_S
 from dispatcher.operations.worker_count import ScaleSettings
+from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.service import CACHED_FRACTION
 from dispatcher.policies.throttling import ThrottleLimits
@@ -33,7 +33,6 @@ _logger = logging.getLogger(__name__)
 _SQLITE = "sqlite:"
 _SQLITE_FILE = re.compile(r"sqlite:.*[^/\s]")
 _FILES = re.compile(r"folder:.*\S|s3:[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?")
-_WORKERS_MOST = 1_000
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 PoolField = Literal[
@@ -43,10 +42,11 @@ PoolField = Literal[
 """The fields of Config that a pool of HEADGATE_POOLS may have for itself."""
 
 
-class Config(BaseModel):
-    """Each field is the environment variable HEADGATE_<NAME>. Times are in seconds."""
+class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"):
+    """Each field, also of the bases, is the environment variable HEADGATE_<NAME>. Times are in seconds.
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    It is given as it is where settings of a base are needed.
+    """
 
     store: str = "dynamodb"
     """Where the gate's state is stored: "dynamodb", or "sqlite:PATH" for a file on this machine."""
@@ -75,35 +75,12 @@ class Config(BaseModel):
     page, unless `operator_token_arn` is set."""
     operator_token_arn: str = ""
     """The name of that token in Secrets Manager, instead of the token itself."""
-    front: Literal["server", "lambda"] = "server"
-    """Where the HTTP front runs. "lambda": Lambda freezes it after each answer and reports no disconnect
-    (operations/limits.py)."""
-    lambda_tokens_max: int = Field(default=FrozenFront().tokens_max, ge=1, le=1_000_000)
-    """The most output tokens of one request to a front in Lambda, since it never learns that its caller left."""
-    lambda_whole_s: float = Field(default=FrozenFront().whole_s, gt=0, le=295)
-    """A front in Lambda ends an answer that is not streamed after this time."""
-    deadline_s: float = Field(default=300.0, gt=0, le=900)
+    deadline_s: float = Field(default=DEADLINE_S, gt=0, le=900)
     """The longest time from a request's arrival to its last token."""
-    expected_tokens: int = Field(default=256, ge=1, le=1_000_000)
-    """The output tokens that the gate expects of a request without max_tokens: the estimate of its cost counts them. A
-    chat may become longer; a completion without max_tokens ends after them."""
-    unknown_fields: Literal["refuse", "drop"] = "refuse"
-    """What the pool does with a field of an HTTP request that its table of fields does not have (docs/fields.md):
-    refuse the request, or drop the field and name it in the response header `x-headgate-dropped-fields`."""
-    responses_kept_s: float = Field(default=24 * 3600.0, ge=0, le=30 * 24 * 3600)
-    """A response of POST /v1/responses is kept for this time. 0: no response is kept."""
-    responses_bytes_max: int = Field(default=500_000_000, ge=0)
-    """The most bytes of kept responses of one tenant, compressed and with their inputs."""
     files: str = ""
     """Where the files of the batch API are stored: "folder:PATH", or "s3:BUCKET" or "s3:BUCKET/PREFIX/". Empty: the
     service has no batch API."""
-    files_kept_s: float = Field(default=30 * 24 * 3600.0, ge=3600, le=365 * 24 * 3600)
-    """A file of the batch API is kept for this time, and a batch for this time after its window."""
-    file_bytes_max: int = Field(default=200_000_000, ge=0)
-    """The most bytes of one uploaded file."""
-    files_bytes_max: int = Field(default=2_000_000_000, ge=0)
-    """The most bytes of the files of one tenant."""
-    lead_max: float = Field(default=50_000.0, gt=0)
+    lead_max: float = Field(default=LEAD_MAX, gt=0)
     """The bound on the distance between a tenant's virtual clock and the pool's, in service units for a weight of 1
     (policies/clocks.py)."""
     cached_fraction: float = Field(default=CACHED_FRACTION, ge=0, le=1)
@@ -114,7 +91,7 @@ class Config(BaseModel):
     """JSON: {"user": requests, "app": requests, "apps": {…}, "window_s": seconds}. Unset: no throttling."""
     slo_classes: Json[SloClassesSection] | None = None
     """JSON: {name: {"first_token_s": seconds, "deferred": true or false}}. Unset: requests have no SLO classes."""
-    slo_window: float = Field(default=5_000.0, ge=0)
+    slo_window: float = Field(default=Slack().window, ge=0)
     """The service units, for a weight of 1, by which a request that is due soon may pass others of the surplus
     (policies/orders/slack_index.py)."""
     limits: Json[LimitSettings] = Field(default=LimitSettings())
@@ -130,14 +107,6 @@ class Config(BaseModel):
     models: Json[tuple[str, ...]] = ()
     """JSON: the names of the models that the pool serves, for example ["llama-3-8b"]. They are known also while the
     pool has no worker, and with an ECS service a request for one of them starts the first worker."""
-    workers_min: int = Field(default=0, ge=0, le=_WORKERS_MOST)
-    """The smallest number of workers. 0: one worker, unless the pool may scale to zero."""
-    workers_max: int = Field(default=_WORKERS_MOST, ge=1, le=_WORKERS_MOST)
-    """The largest number of workers. With HEADGATE_ECS_SERVICE it must be set, because each worker costs money."""
-    scale_to_zero: bool = False
-    """Whether an idle pool may have no worker. It needs HEADGATE_WORKERS_MIN 0."""
-    worker_start_s: float = Field(default=300.0, gt=0, le=3600)
-    """The expected time from a worker's launch until it serves. The sweep replaces it by what it measures."""
 
     @field_validator("store")
     @classmethod
@@ -234,6 +203,16 @@ class Config(BaseModel):
         """The name of the pool's only shard, which its log and its snapshots have."""
         return self.pool
 
+    @property
+    def longest_s(self) -> float:
+        """The longest deadline of a request: in Lambda `deadline_s` up to DEADLINE_MAX_S."""
+        return min(self.deadline_s, DEADLINE_MAX_S) if self.front == "lambda" else self.deadline_s
+
+    @property
+    def batch_queue(self) -> str:
+        """Where the table lists the open batches (operations/context.py)."""
+        return "default" if self.pools else self.pool
+
     def shard_settings(self) -> ShardSettings:
         return ShardSettings(
             order=self.order,
@@ -242,33 +221,6 @@ class Config(BaseModel):
             tiers=self.tiers,
             throttling=self.throttling,
             slack=Slack(self.slo_window) if self.slo_classes else None,
-        )
-
-    def scale_settings(self) -> ScaleSettings:
-        return ScaleSettings(
-            self.workers_min, self.workers_max, scale_to_zero=self.scale_to_zero, start_s=self.worker_start_s
-        )
-
-    def pool_settings(self) -> PoolSettings:
-        return PoolSettings(
-            self.shard,
-            min(self.deadline_s, DEADLINE_MAX_S) if self.front == "lambda" else self.deadline_s,
-            self.expected_tokens,
-            models=frozenset(self.models),
-            slo_classes=self.slo_classes.classes() if self.slo_classes else None,
-        )
-
-    def gate_settings(self) -> GateSettings:
-        is_frozen = self.front == "lambda"
-        return GateSettings(
-            drops_unknown_fields=self.unknown_fields == "drop",
-            responses_kept_s=self.responses_kept_s,
-            responses_bytes_max=self.responses_bytes_max,
-            files_kept_s=self.files_kept_s,
-            file_bytes_max=self.file_bytes_max,
-            files_bytes_max=self.files_bytes_max,
-            batch_queue="default" if self.pools else self.pool,
-            frozen=FrozenFront(self.lambda_tokens_max, self.lambda_whole_s) if is_frozen else None,
         )
 
 

@@ -185,10 +185,10 @@ def _shapes(annotation: Any) -> Iterator[Any]:
 
 def _types_of(shape: Any) -> dict[str, Any]:
     """Return the types of the fields of a model or dataclass; none of a collection."""
-    if is_dataclass(shape) and isinstance(shape, type):
-        hints = get_type_hints(shape, include_extras=True)
-        return {field.name: hints[field.name] for field in fields(shape)}
-    if not (isinstance(shape, type) and issubclass(shape, BaseModel)):
+    if isinstance(shape, type) and issubclass(shape, BaseModel):
+        own = sorted(shape.model_fields, key=lambda name: name not in shape.__annotations__)
+        return {name: shape.model_fields[name].annotation for name in own}
+    if not (is_dataclass(shape) and isinstance(shape, type)):
         return {}
-    own = sorted(shape.model_fields, key=lambda name: name not in shape.__annotations__)
-    return {name: shape.model_fields[name].annotation for name in own}
+    hints = get_type_hints(shape, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(shape)}

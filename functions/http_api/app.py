@@ -61,7 +61,7 @@ async def embeddings(request: Request) -> Response:
 async def _complete(request: Request, endpoint: Endpoint) -> Response:
     tenant = await tenant_of(request)
     key, body = await read_request(request, tenant)
-    drops = context_of(request).settings.drops_unknown_fields
+    drops = context_of(request).settings.unknown_fields == "drop"
     parsed = parse(parse_object(body), endpoint, drop_unknown=drops)
     return await complete(request, tenant, parsed, key, lambda head: ChatForm(head, parsed.request))
 

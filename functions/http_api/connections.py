@@ -310,7 +310,7 @@ class ConfiguredCors:
 
 
 class FinishedBeforeLastByte:
-    """ASGI middleware. It does nothing in a front that is not in Lambda (`GateSettings.frozen`).
+    """ASGI middleware. It does nothing in a front that is not in Lambda (`GateSettings.front`).
 
     The last message of the body waits until no task runs beside the request and no command is on its way. It does so
     too before an answer that breaks off. Lambda sends one request at a time to a process, so that no other request's
@@ -321,7 +321,7 @@ class FinishedBeforeLastByte:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["app"].state.context.settings.frozen is None:
+        if scope["type"] != "http" or scope["app"].state.context.settings.front == "server":
             return await self._app(scope, receive, send)
         context: Context = scope["app"].state.context
 

@@ -300,7 +300,7 @@ code { background: #8882; padding: 0 .2rem; }
 
 
 async def _document(request: Request) -> Response:
-    drops_unknown = context_of(request).settings.drops_unknown_fields
+    drops_unknown = context_of(request).settings.unknown_fields == "drop"
     return JSONResponse(document(drops_unknown=drops_unknown), headers=_KEPT)
 
 

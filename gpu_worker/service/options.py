@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.model.fleet import Capability
+from dispatcher.model.fleet import BATCH_MAX, SLOTS_MAX, Capability
 from gpu_worker.engines.registry import DTYPES, ENGINES
 from gpu_worker.service.agent import AgentSettings
 from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
 
-SLOTS_MAX = 1024
-BATCH_MAX = 4096
 _MEMORY_MAX = 99_999
 _CONTEXT_MAX = _KV_TOKENS_MAX = 100_000_000
 _KV_TOKENS_MIN = 64

@@ -27,15 +27,7 @@ from headgate.cli.terminal.serving import either, fleet_values, interrupted, pri
 from headgate.local import background
 from headgate.local.seed import CREDENTIALS
 from headgate.local.stack import Stack
-from headgate.machine.options import (
-    WORKER_BATCH_MAX,
-    WORKER_SLOTS_MAX,
-    WORKERS_MAX,
-    Addresses,
-    StackOptions,
-    WorkerGroup,
-    stack_options,
-)
+from headgate.machine.options import WORKERS_MAX, Addresses, StackOptions, WorkerGroup, stack_options
 from headgate.machine.places import home_folder
 
 if TYPE_CHECKING:
@@ -254,8 +246,8 @@ def _modelled_workers(pool: Pool, workers_max: int) -> dict[str, Any]:
         "engine": _ENGINE,
         "model": pool.model_name or None,
         "workers": min(workers_max, max(1, pool.count.min)),
-        "slots": min(WORKER_SLOTS_MAX, pool.slots),
-        "batch": min(WORKER_BATCH_MAX, pool.batch),
+        "slots": pool.slots,
+        "batch": pool.batch,
     }
 
 
@@ -267,6 +259,6 @@ def _forwarding(server: ForeignServer) -> dict[str, Any]:
         "model": server.model,
         "context_tokens": server.context_tokens,
         "workers": 1,
-        "slots": min(WORKER_SLOTS_MAX, server.slots),
-        "batch": min(WORKER_BATCH_MAX, server.batch),
+        "slots": server.slots,
+        "batch": server.batch,
     }

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, LiteralString
 from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError, to_json
 
+from dispatcher.model.fleet import BATCH_MAX, SLOTS_MAX
 from dispatcher.policies.bounds import Pattern
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.settings.sections import SloClassesSection
@@ -82,8 +83,6 @@ _STORED_KEY = r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-
 _SecretName = Annotated[str, Pattern(f"^{_STORED_KEY}$", "arn:aws:secretsmanager:us-east-1:123456789012:secret:NAME")]
 LAMBDA_S = 900
 """The longest time of a Lambda function, and so of an invocation."""
-SLOTS_MAX, BATCH_MAX = 1_024, 4_096
-"""The most slots, and the largest batch, of a worker (gpu_worker/service/options.py)."""
 _SET_BY_THE_STACK = ("--tensor-parallel-size", "-tp", "--model", "--served-model-name")
 """Arguments of vLLM's server that other fields say."""
 _IN_BLOCKS = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.")

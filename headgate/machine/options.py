@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.fleet import BATCH_MAX, SLOTS_MAX
 from dispatcher.policies.clocks import Share
 from dispatcher.settings.strict import Loc, explain
 
@@ -18,8 +19,8 @@ START_TIMEOUT_S = 90.0
 """A worker on a slow machine imports torch and builds its model in this time."""
 _DEMO_TENANTS = ("quiet", "flood")
 PORT_MAX = 65535
-WORKERS_MAX, WORKER_SLOTS_MAX, WORKER_BATCH_MAX = 8, 1024, 4096
-"""The most workers on one machine, and the most slots and sequences of each."""
+WORKERS_MAX = 8
+"""The most workers on one machine."""
 LOG_BYTES_MAX = 16 * 1024 * 1024
 """A longer log of a process is moved to `<name>.log.1`, in place of the one before."""
 
@@ -51,7 +52,6 @@ class FleetOptions(BaseModel):
         description="Engine of the workers: vllm, openai, transformers, or modelled (needs no torch).",
     )
     url: Visible | None = Field(default=None, description="With --engine openai: URL of the server, ending in /v1.")
-    """URL of the OpenAI-compatible server to which the openai engine forwards."""
     context_tokens: int | None = Field(
         default=None, ge=1, description="With --engine openai: the context length of its model."
     )
@@ -61,8 +61,8 @@ class FleetOptions(BaseModel):
     model: Visible | None = Field(
         default=None, description="Folder of a Hugging Face model; default: a small one, built here."
     )
-    """Folder of a Hugging Face model; None: a small model with random weights, built on this machine (SMALL_MODEL). For
-    the openai engine: the model's name at its server; None: the server's only model."""
+    """None: a small model with random weights, built on this machine (SMALL_MODEL). For the openai engine: the model's
+    name at its server; None: the server's only model."""
     fleet: Path | None = Field(
         default=None,
         description="YAML file of a fleet that swaps models, as for `headgate simulate --fleet`: workers and "
@@ -75,43 +75,41 @@ class FleetOptions(BaseModel):
     """JSON for HEADGATE_SLO_CLASSES; empty: as the file of tenants says, or none."""
     fronts: int = Field(default=1, ge=1, le=16, description="Number of HTTP fronts, on --port and the ports after it.")
     workers: int = Field(default=1, ge=1, le=WORKERS_MAX, description="Number of worker processes.")
-    slots: int = Field(default=8, ge=1, le=WORKER_SLOTS_MAX, description="Requests that a worker takes at a time.")
+    slots: int = Field(default=8, ge=1, le=SLOTS_MAX, description="Requests that a worker takes at a time.")
     """Slots of a worker. More than its batch, so that the engine's queue has requests to order."""
     batch: int | None = Field(
-        default=None, ge=1, le=WORKER_BATCH_MAX, description="Sequences in the engine's batch; fewer than --slots."
+        default=None, ge=1, le=BATCH_MAX, description="Sequences in the engine's batch; fewer than --slots."
     )
     """None: the worker's default."""
     swap_gib: float = Field(default=0.0, ge=0, le=99_999, description="GiB of host memory for swapped KV.")
-    """GiB of host memory for swapped KV; 0: an evicted request is computed again."""
+    """0: an evicted request is computed again."""
     kv_tokens: int | None = Field(
         default=None,
         ge=64,
         le=100_000_000,
         description="With --engine transformers: tokens of KV; default: what the device can hold.",
     )
-    """Tokens of the transformers engine's KV cache; None: what the device can hold."""
     step_tokens: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
         description="With --engine transformers: tokens of a step; longer prompts come in pieces.",
     )
-    """Tokens of a step of the transformers engine at most; None: by the device."""
+    """None: by the device."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = Field(
         default=None, description="With --engine transformers: auto, float32, bfloat16 or float16."
     )
-    """Type of the transformers engine's weights and cache; None: auto."""
+    """The type of weights and cache; None: auto."""
     sleep_memory_gb: float = Field(
         default=0.0,
         ge=0,
         le=99_999,
         description="GB of host memory for each worker's sleeping models; 0: they are stopped instead.",
     )
-    """GB of host memory for a worker's sleeping models; 0: none sleeps."""
     sleep_level: Literal[1, 2] = Field(
         default=1, description="Of vLLM's sleep: 1 keeps weights in host memory, 2 reads them again."
     )
-    """Level of vLLM's sleep (gpu_worker/engines/vllm/process.py)."""
+    """See gpu_worker/engines/vllm/process.py."""
     worker_tiers: Path | None = Field(
         default=None, description="YAML file: tiers, targets and shedding in the workers."
     )
@@ -121,7 +119,7 @@ class FleetOptions(BaseModel):
     policy: Literal["vtc", "fcfs", "tiered:vtc"] = Field(
         default="tiered:vtc", description="Order of the engine's queue: vtc, fcfs or tiered:vtc."
     )
-    """The policy of the engine's queue. With tiered:vtc a request's tier comes before its tenant's counter."""
+    """With tiered:vtc a request's tier comes before its tenant's counter."""
     host: str = Field(
         default="127.0.0.1", description="Address on which the front listens; 0.0.0.0 for all of this machine."
     )
@@ -131,7 +129,7 @@ class FleetOptions(BaseModel):
         le=PORT_MAX,
         description="Port of the HTTP front, which speaks OpenAI's API; 0 takes a free port.",
     )
-    """Port of the first front; the others take the following ports. 0: every front takes a free port."""
+    """The other fronts take the following ports. 0: every front takes a free port."""
     start_timeout_s: float = Field(
         default=START_TIMEOUT_S, gt=0, description="Seconds that each process may take to start."
     )
@@ -152,7 +150,6 @@ class StackOptions(FleetOptions):
     """Options of the stand-in for AWS."""
 
     aws_port: int = Field(default=0, ge=0, le=PORT_MAX, description="Port of the AWS endpoint; 0 takes a free port.")
-    """Port of the AWS endpoint; 0 takes a free port."""
     tenants: dict[str, Share] = Field(default_factory=lambda: {name: Share() for name in _DEMO_TENANTS})
     queue_items_max: int = Field(default=1000, ge=0)
     file: Path | None = None
@@ -166,7 +163,7 @@ class StackOptions(FleetOptions):
     store: Literal["moto", "dynamodb-local"] = Field(
         default="moto", description="The local DynamoDB: moto or dynamodb-local."
     )
-    """The local DynamoDB: moto, or Amazon's DynamoDB Local, which needs Java and its npm package."""
+    """dynamodb-local: Amazon's DynamoDB Local, which needs Java and its npm package."""
 
 
 Options = TypeVar("Options", bound=FleetOptions)

@@ -36,8 +36,11 @@ pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
 MODEL = "headgate-modelled"
 WORKERS, SLOTS = 3, 2
-SETTINGS = ScaleSettings(workers_min=1, workers_max=WORKERS, hold_s=0.0)
 LONG, SHORT = 1500, 300
+
+
+class AtOnce(ScaleSettings):
+    hold_s = 0.0
 
 
 @dataclass
@@ -123,7 +126,7 @@ async def running(home: Path) -> AsyncIterator[Stack]:
 
 def scaling(stack: Stack) -> Scaling:
     """A sweep without memory, as after the end of its sandbox."""
-    return Scaling(stack.service, stack.link, SETTINGS, RealClock())
+    return Scaling(stack.service, stack.link, AtOnce(workers_min=1, workers_max=WORKERS), RealClock())
 
 
 async def test_a_worker_retires_before_it_is_stopped(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.operations.limits import DEADLINE_MAX_S, FrozenFront
+from dispatcher.operations.limits import DEADLINE_MAX_S
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.settings.config import Config, load_config
 
@@ -38,35 +38,27 @@ def test_the_log_names_a_mistyped_variable(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.messages == ["HEADGATE_DEADLINE is not read (did you mean HEADGATE_DEADLINE_S?)"]
 
 
-def test_unknown_fields() -> None:
-    assert not load_config({}).gate_settings().drops_unknown_fields
-    assert load_config({"HEADGATE_UNKNOWN_FIELDS": "drop"}).gate_settings().drops_unknown_fields
-
-
-def test_only_a_front_in_lambda_has_its_bounds() -> None:
-    bounds = {"HEADGATE_LAMBDA_TOKENS_MAX": "100", "HEADGATE_LAMBDA_WHOLE_S": "60"}
-    assert load_config(bounds).gate_settings().frozen is None
-    assert load_config({**bounds, "HEADGATE_FRONT": "lambda"}).gate_settings().frozen == FrozenFront(100, 60.0)
+def test_only_a_front_in_lambda_has_a_shorter_deadline() -> None:
     late = {"HEADGATE_DEADLINE_S": "900"}
-    assert load_config(late).pool_settings().deadline_s == 900
-    assert load_config({**late, "HEADGATE_FRONT": "lambda"}).pool_settings().deadline_s == DEADLINE_MAX_S
+    assert load_config(late).longest_s == 900
+    assert load_config({**late, "HEADGATE_FRONT": "lambda"}).longest_s == DEADLINE_MAX_S
 
 
 def test_slo_classes() -> None:
-    assert load_config({}).pool_settings().slo_classes is None
+    assert load_config({}).slo_classes is None
     assert load_config({}).shard_settings().slack is None
     variables = {"HEADGATE_SLO_CLASSES": '{"chat": {"first_token_s": 20}}', "HEADGATE_SLO_WINDOW": "0"}
     config = load_config(variables)
     assert config.shard_settings().slack == Slack(0.0)
-    assert config.pool_settings().slo_classes is not None
+    assert config.slo_classes is not None
 
 
 def test_scaling() -> None:
-    assert load_config({}).scale_settings().floor == 1
+    assert load_config({}).floor == 1
     variables = {"HEADGATE_WORKERS_MAX": "7", "HEADGATE_SCALE_TO_ZERO": "true", "HEADGATE_WORKER_START_S": "90"}
     variables["HEADGATE_MODELS"] = '["m"]'
-    settings = load_config({"HEADGATE_ECS_SERVICE": "cluster/service", **variables}).scale_settings()
-    assert (settings.floor, settings.workers_max, settings.start_s) == (0, 7, 90.0)
+    settings = load_config({"HEADGATE_ECS_SERVICE": "cluster/service", **variables})
+    assert (settings.floor, settings.workers_max, settings.worker_start_s) == (0, 7, 90.0)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +87,8 @@ def test_workers_that_contradict_each_other_are_refused(variables: dict[str, str
         ("HEADGATE_FRONT", "fargate"),
         ("HEADGATE_LAMBDA_WHOLE_S", "300"),
         ("HEADGATE_DEADLINE_S", "soon"),
+        ("HEADGATE_WORKERS_MAX", "0"),
+        ("HEADGATE_WORKER_START_S", "0"),
         ("HEADGATE_ORDER", "random"),
         ("HEADGATE_UNKNOWN_FIELDS", "keep"),
     ],
@@ -102,6 +96,11 @@ def test_workers_that_contradict_each_other_are_refused(variables: dict[str, str
 def test_what_is_wrong_is_named(name: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=name):
         load_config({name: value})
+
+
+def test_what_is_no_mapping_gets_the_names_of_its_fields() -> None:
+    with pytest.raises(ConfigurationError, match="HEADGATE_LIMITS: should be a mapping of process_requests_max, "):
+        load_config({"HEADGATE_LIMITS": "[]"})
 
 
 TWO: dict[str, Any] = {"chat": {"models": ["m"]}, "code": {"models": ["n"]}}
@@ -125,14 +124,14 @@ def test_a_pool_has_its_own_values_and_the_rest_from_the_process() -> None:
     own = {"models": ["n"], "deadline_s": 60, "slo_classes": classes, "tiers": {}, "throttling": {"user": 1, "app": 2}}
     found = config({"chat": {"models": ["m"]}, "code": own}, DEADLINE_S="100", LIMITS='{"body_s": 3}', SLO_WINDOW="7")
     chat, code = found.each_pool()
-    assert (chat.pool_settings().deadline_s, code.pool_settings().deadline_s) == (100.0, 60.0)
-    assert (chat.pool_settings().slo_classes, chat.shard_settings().tiers) == (None, None)
-    assert code.pool_settings().slo_classes is not None
+    assert (chat.longest_s, code.longest_s) == (100.0, 60.0)
+    assert (chat.slo_classes, chat.shard_settings().tiers) == (None, None)
+    assert code.slo_classes is not None
     assert code.shard_settings().throttling is not None
     assert code.shard_settings().slack is not None
     assert {each.limits.body_s for each in (found, chat, code)} == {3}
     assert (found.slo_class_names, code.shard) == (("night",), "code")
-    assert code.pool_settings().models == {"n"}
+    assert code.models == ("n",)
 
 
 def test_each_pool_scales_by_itself() -> None:
@@ -140,9 +139,9 @@ def test_each_pool_scales_by_itself() -> None:
     chat, code = config(
         {"chat": {"models": ["m"]}, "code": {"models": ["n"], **scaled, "worker_start_s": 90}}
     ).each_pool()
-    assert (chat.scale_settings().floor, chat.ecs_service) == (1, "")
-    settings = code.scale_settings()
-    assert (settings.floor, settings.workers_max, settings.start_s) == (0, 3, 90.0)
+    assert (chat.floor, chat.ecs_service) == (1, "")
+    settings = code
+    assert (settings.floor, settings.workers_max, settings.worker_start_s) == (0, 3, 90.0)
     assert code.ecs_service == "cluster/code"
 
 
@@ -159,9 +158,9 @@ def test_an_only_pool_needs_no_model_because_its_workers_name_them() -> None:
 
 def test_the_open_batches_of_a_stack_are_found_whatever_its_pools_are() -> None:
     several: list[dict[str, Any]] = [TWO, {"default": {}}, {"chat": {"models": ["m"]}}]
-    queues = {config(pools).gate_settings().batch_queue for pools in several}
-    assert queues == {load_config({}).gate_settings().batch_queue}
-    assert load_config({"HEADGATE_POOL": "own"}).gate_settings().batch_queue == "own"
+    queues = {config(pools).batch_queue for pools in several}
+    assert queues == {load_config({}).batch_queue}
+    assert load_config({"HEADGATE_POOL": "own"}).batch_queue == "own"
 
 
 def test_a_process_of_one_pool_must_say_which() -> None:

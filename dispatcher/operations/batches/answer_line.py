@@ -236,7 +236,7 @@ class LineCall:
 
     def _begins_within_s(self, call: Call) -> float:
         """Return how long the call may wait for its worker: less after a deadline in the middle of the answer."""
-        return self._context.pools.named(call.pool).settings.deadline_s / (2 << self._ran_into_deadline)
+        return self._context.pools.named(call.pool).deadline_s / (2 << self._ran_into_deadline)
 
     async def _any_of(self, *events: asyncio.Future[Any], within_s: float | None = None) -> None:
         """Wait for one of the events, for the stop of the batch, or for so many seconds."""
@@ -263,7 +263,8 @@ async def _line_request(context: Context, tenant: Tenant, line: Line, endpoint: 
         turn = await read_turn(context, tenant.identity, fields)
         request = turn.chat.request
     else:
-        request = parse(fields, BATCH_ENDPOINTS[endpoint], drop_unknown=context.settings.drops_unknown_fields).request
+        drops = context.settings.unknown_fields == "drop"
+        request = parse(fields, BATCH_ENDPOINTS[endpoint], drop_unknown=drops).request
     if request.stream:
         raise InvalidRequest("A line of a batch cannot be streamed: leave out `stream`.", "stream")
     slo_class = deferred_class(await context.pools.serving(request.model), tenant).name

@@ -36,7 +36,7 @@ async def create(context: Context, tenant: Tenant, body: Mapping[str, Any]) -> B
     A front in Lambda refuses it, because no process beside it would run the batch.
     """
     file_store(context)
-    if context.settings.frozen is not None:
+    if context.settings.front == "lambda":
         raise InvalidRequest(_IN_LAMBDA, None, "batches_unavailable")
     fields = read_fields(body, BATCH_TABLE, "", Reading())
     check_deferred(context, tenant)
@@ -48,7 +48,7 @@ async def create(context: Context, tenant: Tenant, body: Mapping[str, Any]) -> B
     batch = Batch(
         id=new_id(context, "batch_"),
         tenant=tenant.identity,
-        pool=context.settings.batch_queue,
+        pool=context.batch_queue,
         endpoint=fields["endpoint"],
         input_file_id=fields["input_file_id"],
         window=fields["completion_window"],
@@ -115,7 +115,7 @@ def deferred_class(pool: Pool, tenant: Tenant) -> SloClass:
 
 
 def _find_deferred_class(pool: Pool, tenant: Tenant) -> SloClass | None:
-    classes = pool.settings.slo_classes
+    classes = pool.slo_classes
     if classes is None:
         return None
     own = tenant.slo_class if tenant.slo_class in classes else classes.usual.name

@@ -299,7 +299,7 @@ class _Runner:
     async def _look(self) -> None:
         """Begin the oldest open batch of each tenant that has none running here."""
         seen = set(self._running)
-        for tenant, batch_id in await self._context.store.open_batches(self._context.settings.batch_queue):
+        for tenant, batch_id in await self._context.store.open_batches(self._context.batch_queue):
             if tenant in seen or len(self._running) >= _RUNNING_MAX:
                 continue
             batch = await self._context.store.batch(tenant, batch_id)

@@ -93,14 +93,14 @@ async def _await_end(following: Following) -> bool:
 async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
     request = request_from_json(item.body or "{}")
     pool = await context.pools.holding(item)
-    limit = output_limit(request, tenant, pool.settings.expected_tokens)
+    limit = output_limit(request, tenant, context.settings.expected_tokens)
     bytes_per_token, unread = 1.0, frozenset[str]()
     with suppress(NoWorker, UnknownModel):
         bytes_per_token = (await pool.fleet.worker_for(tenant, item.model)).bytes_per_token
         unread = unread_fields(request, pool.fleet.capabilities(item.model))
     # The gate already has the call's cost, unless the first process died before the gate accepted the call.
     input_tokens = round(request.prompt_bytes() / bytes_per_token)
-    slo_class = stored_class(pool.settings.slo_classes, request)
+    slo_class = stored_class(pool.slo_classes, request)
     terms = new_terms(
         tenant,
         request,

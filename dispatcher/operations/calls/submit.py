@@ -258,14 +258,14 @@ async def _build_call(
     context: Context, pool: Pool, own: Tenant, request: Request, key: str, deadline_s: float, due_at: float
 ) -> Call:
     """Check the request and return its call, still without an id. Raises UnknownModel, NoWorker, InvalidRequest."""
-    tenant = within_budget(context.settings.frozen, own)
-    slo_class = slo_class_of(pool.settings.slo_classes, tenant, request)
+    tenant = within_budget(context.settings, own)
+    slo_class = slo_class_of(pool.slo_classes, tenant, request)
     if slo_class is not None:
         request = replace(request, slo_class=slo_class.name)
     worker = await pool.fleet.worker_for(tenant, request.model)
     capabilities = pool.fleet.capabilities(request.model)
     check_capabilities(request, capabilities)
-    limit = output_limit(request, tenant, pool.settings.expected_tokens)
+    limit = output_limit(request, tenant, context.settings.expected_tokens)
     is_generated = request.endpoint is not Endpoint.EMBEDDINGS
     if not is_generated <= limit.max_tokens * request.choices <= tenant.max_tokens_max:
         product = " times n" if request.choices > 1 else ""
@@ -280,7 +280,7 @@ async def _build_call(
         request,
         cost=context.service(input_tokens, limit.likely_tokens * request.choices),
         input_tokens=input_tokens,
-        times=(now, now + min(deadline_s, pool.settings.deadline_s)),
+        times=(now, now + min(deadline_s, pool.deadline_s)),
         durable=bool(key),
         slo_class=slo_class,
         due=due_at,

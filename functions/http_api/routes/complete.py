@@ -52,7 +52,7 @@ async def _answer(request: Request, tenant: Tenant, asked: TenantRequest, key: s
     try:
         following = submitted.following
         if following is not None:
-            check_place(context.settings.frozen, await following.first(), context.limit_settings.waiting_executions_max)
+            check_place(context.settings, await following.first(), context.limit_settings.waiting_executions_max)
     except BaseException:
         submitted.leave()
         raise

@@ -267,14 +267,14 @@ async def _replay(form: AnswerForm, answer: StoredAnswer) -> AsyncIterator[bytes
 
 async def _in_time(context: Context, work: Coroutine[Any, Any, T], *, durable: bool) -> T:
     """Return the work's result. In Lambda, raise DeadlineExceeded if it takes longer than a whole answer may."""
-    front = context.settings.frozen
-    if front is None:
+    if context.settings.front == "server":
         return await work
+    whole_s = context.settings.lambda_whole_s
     try:
-        async with asyncio.timeout(front.whole_s):
+        async with asyncio.timeout(whole_s):
             return await work
     except TimeoutError:
-        raise too_late(front, durable=durable) from None
+        raise too_late(whole_s, durable=durable) from None
 
 
 def _whole(body: Mapping[str, Any], headers: Mapping[str, str]) -> Response:

@@ -24,7 +24,7 @@ from typing import Annotated
 from pydantic import Field
 
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.pools import PoolSettings
+from dispatcher.operations.pools import DEADLINE_S
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
 from dispatcher.policies.service import ServiceFunction
@@ -34,7 +34,6 @@ from dispatcher.settings.sections import TenantSection
 from dispatcher.shard.settings import ShardSettings, TierFloors
 from headgate.tenants_file import TenantsFile, read_tenants_file
 
-_DEADLINE_S = PoolSettings().deadline_s
 QUEUE_MAX = Tenant("").queue_items_max
 _SLOTS_MAX = 100_000
 REPORT_S = 1.0
@@ -61,7 +60,7 @@ class GateSpec:
     slots: int
     order: str = DEFAULT_ORDER
     tenants: Mapping[str, GateTenant] = field(default_factory=dict)
-    deadline_s: float = _DEADLINE_S
+    deadline_s: float = DEADLINE_S
     tiers: TierFloors | None = None
     throttling: ThrottleLimits | None = None
 
@@ -97,7 +96,7 @@ _SECONDS_MAX = 1e9
 
 class GateFile(TenantsFile):
     slots: Annotated[int, Field(ge=1, le=_SLOTS_MAX)]
-    deadline_s: Annotated[float, Field(gt=0, le=_SECONDS_MAX)] = _DEADLINE_S
+    deadline_s: Annotated[float, Field(gt=0, le=_SECONDS_MAX)] = DEADLINE_S
 
 
 def read_gate(path: Path, *, order: str) -> GateSpec:

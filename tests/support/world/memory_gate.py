@@ -19,10 +19,10 @@ from dispatcher.model.facts import Ended
 from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import WorkOrder
-from dispatcher.operations.context import Context, GateSettings
+from dispatcher.operations.context import Context
 from dispatcher.operations.directory import new_key
-from dispatcher.operations.limits import Limits, LimitSettings
-from dispatcher.operations.pools import Pool, Pools, PoolSettings
+from dispatcher.operations.limits import GateSettings, Limits, LimitSettings
+from dispatcher.operations.pools import Pool, Pools
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import AttemptEvents, RunningAttempt
 from dispatcher.shard.settings import ShardSettings
@@ -65,7 +65,7 @@ class MemoryFiles:
 
 POOL = "default"
 MODEL = "m"
-POOL_FIELDS = {each.name for each in fields(PoolSettings)}
+POOL_FIELDS = {each.name for each in fields(Pool)}
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
 
@@ -114,7 +114,7 @@ class Gate:
         link = self.shard.link(f"p{len(self.contexts)}")
         own = {name: settings.pop(name) for name in POOL_FIELDS & set(settings)}
         context = Context(
-            Pools(Pool(link, self.clock, PoolSettings(**own))),
+            Pools(Pool(link, self.clock, **own)),
             store=self.store,
             workers=self.workers,
             launcher=self.launcher,
@@ -254,7 +254,9 @@ class TwoPools:
             Pool(
                 shard.link(f"{name}{number}"),
                 gate.clock,
-                PoolSettings(name, models=frozenset(filter(None, [models.get(name)])), **settings.get(name, {})),
+                name,
+                models=frozenset(filter(None, [models.get(name)])),
+                **settings.get(name, {}),
             )
             for name, shard in shards.items()
         ]

@@ -16,18 +16,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from dispatcher.model.errors import ConfigurationError
-from gpu_worker.service import options
 from headgate.deployment.instances import INSTANCE_TYPES
 from headgate.deployment.model import Deployment, load
-from headgate.deployment.pool import (
-    BATCH_MAX,
-    SLOTS_MAX,
-    CapacityBlock,
-    ForeignServer,
-    Pool,
-    Range,
-    WorkerSettings,
-)
+from headgate.deployment.pool import CapacityBlock, ForeignServer, Pool, Range, WorkerSettings
 
 ROOT = Path(__file__).parents[3]
 BLOCK = "capacity: capacity_block, capacity_block: {id: cr-0123456789abcdef0, zone: us-east-2a}"
@@ -210,10 +201,6 @@ def test_the_instances_that_are_never_spot(most: int, base: int, spot_percent: i
     assert min(base, most + 1) <= pool.on_demand_max <= most + 1
     if spot_percent == 0:
         assert pool.on_demand_max == most + 1
-
-
-def test_the_limits_are_those_of_a_worker() -> None:
-    assert (SLOTS_MAX, BATCH_MAX) == (options.SLOTS_MAX, options.BATCH_MAX)
 
 
 def test_the_model_loads_without_the_cdk_and_without_aws() -> None:

@@ -11,7 +11,7 @@ import pytest
 from dispatcher.model.batches import FileRecord
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.operations.files import upload
-from dispatcher.operations.limits import FrozenFront, Limits, LimitSettings
+from dispatcher.operations.limits import Limits, LimitSettings
 from functions.http_api.routes import batches
 from functions.http_api.routes.batches import page
 from tests.support.asgi import Reply
@@ -180,7 +180,7 @@ def test_an_empty_page_has_no_ids() -> None:
 
 async def test_a_front_in_lambda_refuses_a_batch_that_nobody_would_run(gate: Gate) -> None:
     context = gate.context
-    context.settings = replace(context.settings, frozen=FrozenFront())
+    context.settings = replace(context.settings, front="lambda")
     reply = await gate.caller().post("/v1/batches", {"input_file_id": "file-x"})
     assert (reply.status, reply.error["code"]) == (400, "batches_unavailable")
     assert "front: fargate" in reply.error["message"]

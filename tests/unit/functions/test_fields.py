@@ -69,7 +69,7 @@ class TestCapabilities:
 class TestUnknownFields:
     @pytest.mark.parametrize("more", [{}, {"stream": True}])
     async def test_a_pool_may_drop_and_name_them(self, gate: Gate, more: dict[str, Any]) -> None:
-        caller = gate.caller(context=gate.process(drops_unknown_fields=True))
+        caller = gate.caller(context=gate.process(unknown_fields="drop"))
         given = body(surprise=1, messages=[{**USER, "x": 2}], **more)
         for _ in ("new", "replayed"):
             reply = await caller.post(CHAT, given, idempotency_key="k")
@@ -78,20 +78,20 @@ class TestUnknownFields:
         assert HEADER not in (await caller.post(CHAT, body())).headers
 
     async def test_a_name_cannot_add_a_header(self, gate: Gate) -> None:
-        caller = gate.caller(context=gate.process(drops_unknown_fields=True))
+        caller = gate.caller(context=gate.process(unknown_fields="drop"))
         reply = await caller.post(CHAT, body(**{"a\r\nset-cookie: x=1": 1, "é, b": 2}))
         assert reply.headers[HEADER] == "a%0D%0Aset-cookie%3A%20x%3D1, %C3%A9%2C%20b"
         assert "set-cookie" not in reply.headers
 
     async def test_the_header_is_bounded(self, gate: Gate) -> None:
-        caller = gate.caller(context=gate.process(drops_unknown_fields=True))
+        caller = gate.caller(context=gate.process(unknown_fields="drop"))
         reply = await caller.post(CHAT, body(**{"\U0001f600" * 90 + str(number): 1 for number in range(32)}))
         assert reply.status == 200
         assert len(reply.headers[HEADER]) <= HEADER_CHARS_MAX + 5
         assert reply.headers[HEADER].endswith(", ...")
 
     async def test_lambda_always_refuses_them(self, gate: Gate) -> None:
-        context = gate.process(drops_unknown_fields=True)
+        context = gate.process(unknown_fields="drop")
         payload = await invoke(context, {**body(surprise=1), "api_key": gate.keys["a"]}, "r-1", 60.0)
         assert (payload["status"], payload["error"]["code"]) == (400, "unknown_parameter")
 

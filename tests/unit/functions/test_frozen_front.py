@@ -12,7 +12,7 @@ import pytest
 from dispatcher.model.facts import Ended
 from dispatcher.model.tracing import NO_TRACING
 from dispatcher.operations.context import Context
-from dispatcher.operations.limits import FrozenFront, LimitSettings
+from dispatcher.operations.limits import LimitSettings
 from tests.support.asgi import Call
 from tests.support.world.memory_gate import CHAT, Gate
 from tests.support.world.story import take_slots
@@ -24,7 +24,7 @@ ASKED: dict[str, Any] = {"model": "m", "input": "hello", "max_output_tokens": 20
 
 
 def in_lambda(gate: Gate, *, waiting_max: int = 2, **bounds: Any) -> Context:
-    context = gate.process(LimitSettings(waiting_executions_max=waiting_max), frozen=FrozenFront(**bounds))
+    context = gate.process(LimitSettings(waiting_executions_max=waiting_max), front="lambda", **bounds)
     gate.contexts.insert(0, gate.contexts.pop())
     return context
 
@@ -82,7 +82,7 @@ async def test_a_failed_answer_is_settled_before_its_last_byte(gate: Gate, strea
 
 
 async def test_a_whole_answer_ends_before_the_gateway_and_is_settled(gate: Gate) -> None:
-    in_lambda(gate, whole_s=5.0)
+    in_lambda(gate, lambda_whole_s=5.0)
     gate.workers.acts.append(Act(token_s=1.0))
     started = gate.clock.now()
     call = freezing(gate, CHAT, {**BODY, "max_tokens": 100})
@@ -99,7 +99,7 @@ async def test_a_whole_answer_ends_before_the_gateway_and_is_settled(gate: Gate)
 
 
 async def test_a_whole_answer_with_a_key_goes_on(gate: Gate) -> None:
-    in_lambda(gate, whole_s=5.0)
+    in_lambda(gate, lambda_whole_s=5.0)
     gate.workers.acts.append(Act(token_s=1.0))
     body = {**BODY, "max_tokens": 20}
     reply = await freezing(gate, CHAT, body, idempotency_key="k").finished()
@@ -113,7 +113,7 @@ async def test_a_whole_answer_with_a_key_goes_on(gate: Gate) -> None:
 
 async def test_a_caller_that_has_gone_costs_at_most_the_budget(gate: Gate) -> None:
     """Nobody reads, and nobody says so: the stream goes on to the budget's last token, which is charged."""
-    in_lambda(gate, tokens_max=40)
+    in_lambda(gate, lambda_tokens_max=40)
     body = {name: value for name, value in BODY.items() if name != "max_tokens"}
     call = freezing(gate, CHAT, {**body, "stream": True})
     assert (await call.finished()).status == 200

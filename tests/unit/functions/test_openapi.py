@@ -80,7 +80,7 @@ def test_each_shape_of_the_table_has_a_schema() -> None:
 
 
 async def test_the_document_of_a_pool_that_drops_unknown_fields_allows_them(gate: Gate) -> None:
-    reply = await gate.caller(None, context=gate.process(drops_unknown_fields=True)).get("/openapi.json")
+    reply = await gate.caller(None, context=gate.process(unknown_fields="drop")).get("/openapi.json")
     described = reply.json()
     validate(described)
     schema = described["components"]["schemas"]["ChatCompletionsRequest"]

@@ -21,7 +21,13 @@ from tests.support.world.memory_gate import COMPLETION, Gate
 SWEEP_S = 60.0
 START_S = 120.0
 DRAIN_S = 20.0
-SETTINGS = ScaleSettings(workers_min=0, workers_max=3, scale_to_zero=True, hold_s=300.0, start_s=START_S)
+
+
+class Settings(ScaleSettings):
+    hold_s = 300.0
+
+
+SETTINGS = Settings(workers_min=0, workers_max=3, scale_to_zero=True, worker_start_s=START_S)
 
 
 class EcsStandIn:

@@ -292,7 +292,7 @@ async def test_a_batch_without_its_tenant_ends_with_all_that_is_kept_for_it(gate
         await gate.clock.sleep(5.0)
     assert await gate.store.batch("b", orphan.id) is None
     assert await gate.store.files("b") == []
-    assert list(await gate.store.open_batches(gate.context.settings.batch_queue)) == []
+    assert list(await gate.store.open_batches(gate.context.batch_queue)) == []
     assert not [name for name in gate.context.files.blobs if name.startswith("b/")]  # type: ignore[union-attr]
     assert not accepts(gate)
 

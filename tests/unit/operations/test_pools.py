@@ -153,7 +153,7 @@ async def test_only_the_empty_pool_of_the_model_starts_a_worker(pools: TwoPools)
     services = {}
     for pool in pools.context.pools:
         services[pool.name] = CountedService()
-        pool.waking = Waking(services[pool.name], pool.settings.models, 120.0, pools.gate.clock)
+        pool.waking = Waking(services[pool.name], pool.models, 120.0, pools.gate.clock)
     pools.chat.decide(Leave("w"))
     pools.code.decide(Leave("coder"))
     await asyncio.sleep(FRESH_S)

@@ -82,7 +82,12 @@ async def test_a_service_that_cannot_be_used_is_reported() -> None:
 
 # ── Retirement ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-AT_ONCE = ScaleSettings(workers_min=0, workers_max=4, scale_to_zero=True, hold_s=0.0)
+
+class AtOnce(ScaleSettings):
+    hold_s = 0.0
+
+
+AT_ONCE = AtOnce(workers_min=0, workers_max=4, scale_to_zero=True)
 
 
 async def test_the_worker_with_the_fewest_calls_retires_and_is_stopped_when_they_have_ended() -> None:

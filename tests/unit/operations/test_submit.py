@@ -142,7 +142,7 @@ async def test_a_deadline_is_the_callers_but_never_later_than_the_gates(gate: Ga
     short = await dispatched(gate, "a", deadline_s=5.0)
     long = await dispatched(gate, "a", deadline_s=9999.0)
     assert short.call.terms.deadline_at == gate.clock.now() + 5
-    assert long.call.terms.deadline_at == gate.clock.now() + gate.pool.settings.deadline_s
+    assert long.call.terms.deadline_at == gate.clock.now() + gate.pool.deadline_s
     assert [command.terms for command in accepts(gate)] == [short.call.terms, long.call.terms]
     over(gate, short, long)
 

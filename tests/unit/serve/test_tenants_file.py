@@ -48,13 +48,13 @@ def test_settings_of_the_gate_become_its_configuration(tmp_path: Path) -> None:
 def test_the_file_says_what_happens_to_unknown_fields(tmp_path: Path, word: str) -> None:
     path = tmp_path / "tenants.yaml"
     path.write_text(f"tenants: {{a: }}\nunknown_fields: {word}\n")
-    assert load_config(read_tenants(path).environment()).gate_settings().drops_unknown_fields is (word == "drop")
+    assert load_config(read_tenants(path).environment()).unknown_fields == word
 
 
 def test_the_file_says_how_many_tokens_are_expected(tmp_path: Path) -> None:
     path = tmp_path / "tenants.yaml"
     path.write_text("tenants: {a: }\nexpected_tokens: 500\n")
-    assert load_config(read_tenants(path).environment()).pool_settings().expected_tokens == 500
+    assert load_config(read_tenants(path).environment()).expected_tokens == 500
 
 
 def test_slo_classes_and_the_classes_of_tenants(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_slo_classes_and_the_classes_of_tenants(tmp_path: Path) -> None:
     assert [tenant.slo_class for tenant in tenants.wanted()] == ["night", ""]
     config = load_config(tenants.environment())
     assert config.shard_settings().slack is not None
-    found = config.pool_settings().slo_classes
-    assert found is not None
+    assert config.slo_classes is not None
+    found = config.slo_classes.classes()
     assert [(each.name, each.first_token_s, each.is_deferred) for each in found.ordered] == [
         ("chat", 20.0, False),
         ("night", 3600.0, True),

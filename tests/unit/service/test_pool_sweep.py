@@ -8,7 +8,7 @@ from typing import Any, cast
 from dispatcher.model.commands import Return
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
-from dispatcher.operations.pools import Pool, Pools, PoolSettings
+from dispatcher.operations.pools import Pool, Pools
 from dispatcher.processes.pool_sweep import PoolSweep
 from dispatcher.service.gate.courier import AGAIN_S
 from dispatcher.service.gate.presence import GONE_SILENT_S
@@ -65,7 +65,7 @@ async def test_the_calls_go_on_when_an_executor_comes(world: World) -> None:
 
 
 def pool_sweep(world: World) -> PoolSweep:
-    pool = Pool(world.link("sweep"), world.clock, PoolSettings(SHARD))
+    pool = Pool(world.link("sweep"), world.clock, SHARD)
     no_workers = cast("Any", None)  # a sweep executes nothing
     context = Context(Pools(pool), world.store("sweep"), no_workers, world.launches, world.clock, world.ids)
     return PoolSweep(context, pool, load_config({"HEADGATE_POOL": SHARD}))

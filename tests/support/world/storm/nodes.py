@@ -15,7 +15,7 @@ from dispatcher.model.commands import Accept, Command, Outcome, Refused, Report
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.operations.calls.detached import serve_launched
 from dispatcher.operations.context import Context
-from dispatcher.operations.pools import Pool, Pools, PoolSettings
+from dispatcher.operations.pools import Pool, Pools
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.ports import Connection, Log
@@ -137,7 +137,7 @@ class FrontNode(Node):
         self.link = self.new_link(self.tag)
         workers = StormWorkerClient(self.transport, self.clock, self.random, world.weather.duplicates)
         classes = SloClasses(CLASSES) if world.weather.due_times else None
-        pools = Pools(Pool(self.link, self.clock, PoolSettings(SHARD, DEADLINE_S, slo_classes=classes)))
+        pools = Pools(Pool(self.link, self.clock, SHARD, DEADLINE_S, slo_classes=classes))
         self.context = Context(pools, self.store, workers, world.launcher, self.clock, self.ids)
         if world.weather.executors:
             self.spawn(serve_launched(self.context, pools.first))
