@@ -24,6 +24,7 @@ from dispatcher.monitor.console import OperatorAccess, make_operator
 from dispatcher.operations.context import Context
 from dispatcher.processes.bootstrap import make_context
 from dispatcher.strict_json import parse_object
+from functions.ended_calls import EndedCalls
 from functions.http_api.callers import context_of, owner_of, tenant_of
 from functions.http_api.connections import (
     BoundedConnections,
@@ -122,6 +123,7 @@ def make_app(
         app.state.operator = operator(app.state.context)
         yield
         await app.state.context.finish()
+        app.state.ended_calls.flush()
         await app.state.context.workers.close()
         await app.state.context.tracing.flush()
 
@@ -150,7 +152,7 @@ def make_app(
     middleware = [Middleware(kind) for kind in kinds]  # the first is the outermost
     made = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
     made.router.redirect_slashes = False
-    made.state.operator = None
+    made.state.operator, made.state.ended_calls = None, EndedCalls()
     return made
 
 

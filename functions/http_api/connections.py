@@ -26,6 +26,7 @@ from dispatcher.model.errors import EncodedRequest, InvalidRequest, Refused, Req
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import RETRY_AFTER_S
 from dispatcher.strict_json import BODY_BYTES_MAX
+from functions.ended_calls import EndedCalls
 from functions.http_api.operator.page import PATH as OPERATOR_PATH
 from functions.http_api.refusals import ID_HEADER, error_response, request_id
 from functions.observability import logger
@@ -323,21 +324,24 @@ class FinishedBeforeLastByte:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["app"].state.context.settings.front == "server":
             return await self._app(scope, receive, send)
-        context: Context = scope["app"].state.context
+        state = scope["app"].state
+        context: Context = state.context
+        ended_calls: EndedCalls = state.ended_calls
 
         async def send_finished(message: Message) -> None:
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                await _finish(context)
+                await _finish(context, ended_calls)
             await send(message)
 
         try:
             await self._app(scope, receive, send_finished)
         finally:
-            await _finish(context)
+            await _finish(context, ended_calls)
         return None
 
 
-async def _finish(context: Context) -> None:
-    """Finish the work of the request and export its spans."""
+async def _finish(context: Context, ended_calls: EndedCalls) -> None:
+    """Finish the work of the request, write its line and its metrics, and export its spans."""
     await context.finish()
+    ended_calls.flush()
     await context.tracing.flush()

@@ -7,10 +7,10 @@ bounded in functions/http_api/connections.py.
 A load balancer keeps idle connections open, and sends its next request on one of them. If the front closed it at that
 moment, the caller would get a 502. So behind a load balancer `--idle-s` must be above the load balancer's idle timeout.
 
-Every request writes lines to standard output, and a log line never waits for its reader. A pipe that is not read is
+Every request leaves lines on standard output, and a log line never waits for its reader. A pipe that is not read is
 full after some seconds, and the next line would stop the event loop, and with it all requests. So a thread writes the
-lines, from a queue with a bound. What does not fit, or cannot be written, is dropped and counted. One line says so when
-the queue is empty again; while lines wait, one each _REPORT_S.
+lines, from a queue with a bound. What does not fit, or cannot be written, is dropped and counted. If many lines come
+together, those that fit are kept. One line says so when the queue is empty again; while lines wait, one each _REPORT_S.
 
 A front in Lambda writes directly: Lambda freezes it after its last byte, and the thread with it.
 """
@@ -23,6 +23,7 @@ import io
 import json
 import os
 import resource
+import select
 import signal
 import sys
 import threading
@@ -43,6 +44,8 @@ _QUEUE_BYTES_MAX = 8_000_000
 _REPORT_S = 60.0
 _CLOSING_S = 2.0
 """How long the end of the process waits for its last lines."""
+_WRITE_BYTES_MAX = select.PIPE_BUF
+"""Lines are written together up to this size: a pipe takes so many bytes whole, also while other processes write."""
 
 
 class LogLines(io.TextIOBase):
@@ -56,6 +59,8 @@ class LogLines(io.TextIOBase):
         self._changed = threading.Condition()
         self._queue: deque[bytes] = deque()
         self._bytes, self._partial, self._ends = 0, "", False
+        self._is_torn = False
+        """Whether the last write failed within a line, so that a line's end comes before the next one."""
         self._reported, self._reported_s = 0, time.monotonic()
         """The dropped lines that were reported, and when the last report was written."""
         self._thread = threading.Thread(target=self._write_lines, name=f"headgate-log-{descriptor}", daemon=True)
@@ -66,7 +71,7 @@ class LogLines(io.TextIOBase):
         with self._changed:
             *lines, self._partial = (self._partial + text).split("\n")
             for line in lines:
-                self._put(f"{line}\n".encode("utf-8", "backslashreplace"))
+                self._put(line)
             self._changed.notify()
         return len(text)
 
@@ -77,13 +82,14 @@ class LogLines(io.TextIOBase):
         """Wait until all lines are written, at most so long. Further lines are dropped."""
         with self._changed:
             if self._partial:
-                self._put(self._partial.encode("utf-8", "backslashreplace"))
+                self._put(self._partial)
                 self._partial = ""
             self._ends = True
             self._changed.notify()
         self._thread.join(within_s)
 
-    def _put(self, line: bytes) -> None:
+    def _put(self, text: str) -> None:
+        line = f"{text}\n".encode("utf-8", "backslashreplace")
         if self._ends or self._bytes + len(line) > self._bytes_max:
             self.dropped += 1
             return
@@ -91,29 +97,38 @@ class LogLines(io.TextIOBase):
         self._bytes += len(line)
 
     def _write_lines(self) -> None:
-        while (line := self._next()) is not None:
-            is_written = self._write(line)
+        while lines := self._next():
+            unwritten = len(lines) - self._write(b"".join(lines))
             with self._changed:
-                self._bytes -= len(line)
-                self.dropped += not is_written
+                self._bytes -= sum(len(line) for line in lines)
+                self.dropped += unwritten
                 is_time = not self._queue or time.monotonic() - self._reported_s > _REPORT_S
-                lost = self.dropped - self._reported if is_written and is_time else 0
+                lost = self.dropped - self._reported if is_time and not unwritten else 0
             if lost and self._write(_drop_line(lost)):
                 self._reported, self._reported_s = self._reported + lost, time.monotonic()
 
-    def _next(self) -> bytes | None:
-        """Wait for a line. None at the end."""
+    def _next(self) -> list[bytes]:
+        """Wait for lines, and take those of one write. Return no line at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._ends)
-            return self._queue.popleft() if self._queue else None
+            lines: list[bytes] = []
+            size = 0
+            while self._queue and (not lines or size + len(self._queue[0]) <= _WRITE_BYTES_MAX):
+                lines.append(self._queue.popleft())
+                size += len(lines[-1])
+            return lines
 
-    def _write(self, line: bytes) -> bool:
+    def _write(self, lines: bytes) -> int:
+        """Return how many lines are written whole."""
+        rest = b"\n" + lines if self._is_torn else lines
         try:
-            while line:
-                line = line[os.write(self._descriptor, line) :]
+            while rest:
+                count = os.write(self._descriptor, rest)
+                self._is_torn = rest[count - 1 : count] != b"\n"
+                rest = rest[count:]
         except OSError:
-            return False
-        return True
+            return lines.count(b"\n") - rest.count(b"\n") if len(rest) <= len(lines) else 0
+        return lines.count(b"\n")
 
 
 def _drop_line(lost: int) -> bytes:

@@ -24,8 +24,9 @@ from dispatcher.operations.calls.answer import body_of, rendered, result_of
 from dispatcher.operations.calls.followed import FollowedCall
 from dispatcher.operations.calls.submit import Known, NewCall, submit
 from dispatcher.operations.context import Context
+from functions.ended_calls import EndedCall, write_lines
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
-from functions.observability import count, log_ended, logger, metrics
+from functions.observability import count, logger, metrics
 from functions.runtime import runtime
 
 _STARTING_CHECK_S = 5.0
@@ -79,9 +80,8 @@ async def _answer(context: Context, submitted: NewCall | Known, key: str, until:
             return _pending_body(key, submitted.following) | _wait_of(submitted.outcome)
     finally:
         submitted.leave()
-    elapsed_ms = (context.clock.now() - submitted.call.created_at) * 1000
-    tokens = collected.output_tokens
-    log_ended("invoke", submitted.following, "done", output_tokens=tokens, ttft_ms=None, duration_ms=elapsed_ms)
+    tokens, now = collected.output_tokens, context.clock.now()
+    write_lines([EndedCall.of("invoke", submitted.following, "done", output_tokens=tokens, ended_at=now)])
     count("output_tokens", tokens)
     return rendered(submitted.call, collected)
 

@@ -3,7 +3,7 @@
 A form writes one answer, whole or as a stream: as a chat or a completion here, and as a response in responses.py. It
 gets the events of the answer, and what it returns is sent.
 
-Each invocation leaves a log line and its metrics, in CloudWatch's embedded format.
+Each invocation leaves a log line and its metrics (functions/ended_calls.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -32,9 +31,8 @@ from dispatcher.operations.calls.submit import Known, NewCall
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import too_late
 from dispatcher.ports import Clock
-from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace
+from functions.ended_calls import EndedCall, EndedCalls
 from functions.http_api.connections import WhileConnected
-from functions.observability import log_ended
 
 
 class AnswerForm(Protocol):
@@ -96,7 +94,8 @@ class ChatForm:
 class Observed:
     """Times one invocation from its arrival. The first call of `end` or `fail` counts, later ones do nothing."""
 
-    def __init__(self, clock: Clock, accepted: NewCall) -> None:
+    def __init__(self, ended_calls: EndedCalls, clock: Clock, accepted: NewCall) -> None:
+        self._ended_calls = ended_calls
         self._clock = clock
         self._following = accepted.following
         self._queued = isinstance(accepted.outcome, Waiting)
@@ -112,29 +111,19 @@ class Observed:
         if self._ended:
             return
         self._ended = True
-        first_at, tokens = self._following.first_token_at, self._following.answer.output_tokens
-        ttft_ms = None if first_at is None else (first_at - self._following.call.created_at) * 1000
-        log_ended(
-            "http",
-            self._following,
-            outcome,
-            output_tokens=tokens,
-            ttft_ms=ttft_ms,
-            duration_ms=self._elapsed_ms(),
+        following, first_at = self._following, self._following.first_token_at
+        self._ended_calls.add(
+            EndedCall.of(
+                "http",
+                following,
+                outcome,
+                output_tokens=following.answer.output_tokens,
+                ended_at=self._clock.now(),
+                ttft_ms=None if first_at is None else (first_at - following.call.created_at) * 1000,
+                is_queued=self._queued,
+                is_failed=failed,
+            )
         )
-        metrics = EphemeralMetrics(namespace=metrics_namespace(), service=SERVICE)
-        metrics.add_dimension(name="pool", value=self._following.call.pool)
-        metrics.add_dimension(name="tier", value=self._following.call.tenant.tier.value)
-        metrics.add_metric(name=f"outcome_{outcome}", unit=MetricUnit.Count, value=1)
-        metrics.add_metric(name="failed", unit=MetricUnit.Count, value=float(failed))
-        metrics.add_metric(name="queued", unit=MetricUnit.Count, value=float(self._queued))
-        metrics.add_metric(name="output_tokens", unit=MetricUnit.Count, value=tokens)
-        if ttft_ms is not None:
-            metrics.add_metric(name="ttft_ms", unit=MetricUnit.Milliseconds, value=ttft_ms)
-        metrics.flush_metrics()
-
-    def _elapsed_ms(self) -> float:
-        return (self._clock.now() - self._following.call.created_at) * 1000
 
 
 HEADERS_AFTER_S = 10.0
@@ -146,7 +135,7 @@ T = TypeVar("T")
 
 async def respond(context: Context, accepted: NewCall, form: FormMaker, request: Request) -> Response:
     """Return the whole answer. Raises ClientDisconnect if the caller disconnects before it is complete."""
-    observed = Observed(context.clock, accepted)
+    observed = Observed(request.app.state.ended_calls, context.clock, accepted)
     try:
         with WhileConnected(request):
             answer = await _in_time(context, accepted.following.whole(), durable=accepted.call.is_durable)
@@ -165,7 +154,7 @@ async def respond(context: Context, accepted: NewCall, form: FormMaker, request:
 
 async def respond_streaming(context: Context, accepted: NewCall, form: FormMaker, request: Request) -> Response:
     """Return the answer as server-sent events. Raises the error that ends the call before its first token."""
-    observed = Observed(context.clock, accepted)
+    observed = Observed(request.app.state.ended_calls, context.clock, accepted)
     try:
         with WhileConnected(request):
             first = await _beginning(accepted)
