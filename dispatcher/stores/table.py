@@ -1,4 +1,4 @@
-"""The port to one table of items. DynamoDB, SQLite and memory implement it, and each record is written once above it.
+"""The port to one table of items. DynamoDB and SQLite implement it, and each record is written once above it.
 
 An item is a dictionary with a key of two texts, PARTITION and SORT. Its other attributes are text, bytes, numbers,
 booleans, lists and dictionaries of these; an attribute that is None is left out. A number may come back as
@@ -72,7 +72,7 @@ class ConditionFailed(Exception):
 
 class ItemTable(Protocol):
     """`synced`: the write is on the disk when it is acknowledged, with all writes before it. Otherwise SQLite may lose
-    the last tenth of a second if the machine dies. DynamoDB loses nothing, and memory all of it."""
+    the last tenth of a second if the machine dies. DynamoDB loses nothing."""
 
     @property
     def clock(self) -> Clock: ...
