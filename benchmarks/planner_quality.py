@@ -20,9 +20,10 @@ from collections.abc import Callable
 
 from dispatcher.policies.planning.problem import Problem, Queue, late_requests, plan_cost, queue_cost
 from dispatcher.policies.planning.search import anneal, insert_by_due_time
-from headgate.evidence.qlm.problems import feasible, mixed, small
+from headgate.evidence.qlm.problems import mixed
 from tests.support.planning.baselines import edf_in_turn, list_edf
 from tests.support.planning.exact import cheapest_cost
+from tests.support.planning.problems import feasible, small
 
 Planner = Callable[[Problem], list[Queue]]
 NO_LATENESS = 1.0

@@ -15,7 +15,6 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.policies.bounds import Bounds
 from dispatcher.policies.tiers import Tier
 
-_SEED_MAX = 2**63 - 1
 ATTEMPT_MAX = 1_000_000
 """Far above ATTEMPTS_MAX, because an offer that is not begun uses up a number too."""
 _RETRY_AFTER_MAX_S = 86_400.0

@@ -11,7 +11,7 @@ that changing one does not change the others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush, merge
 from operator import attrgetter
@@ -171,9 +171,6 @@ class PlannedWorkload:
     def __post_init__(self) -> None:
         if not self._extent[0]:
             raise WorkloadError(f"{self.name}: makes no request within {self.duration_s:g} s (seed {self.seed})")
-
-    def with_seed(self, seed: int) -> PlannedWorkload:
-        return replace(self, seed=seed)
 
     @property
     def requests(self) -> int:
