@@ -30,7 +30,7 @@ def _visible(text: str) -> str:
     return text
 
 
-Visible = Annotated[str, AfterValidator(_visible)]
+_Visible = Annotated[str, AfterValidator(_visible)]
 
 
 class SwappingWorker(NamedTuple):
@@ -50,7 +50,7 @@ class FleetOptions(BaseModel):
         default="transformers",
         description="Engine of the workers: vllm, openai, transformers, or modelled (needs no torch).",
     )
-    url: Visible | None = Field(default=None, description="With --engine openai: URL of the server, ending in /v1.")
+    url: _Visible | None = Field(default=None, description="With --engine openai: URL of the server, ending in /v1.")
     """URL of the OpenAI-compatible server to which the openai engine forwards."""
     context_tokens: int | None = Field(
         default=None, ge=1, description="With --engine openai: the context length of its model."
@@ -58,7 +58,7 @@ class FleetOptions(BaseModel):
     """None: the server reports it."""
     engine_arguments: tuple[str, ...] = ()
     """Arguments of vLLM's own server, for the vllm engine."""
-    model: Visible | None = Field(
+    model: _Visible | None = Field(
         default=None, description="Folder of a Hugging Face model; default: a small one, built here."
     )
     """Folder of a Hugging Face model; None: a small model with random weights, built on this machine (SMALL_MODEL). For
