@@ -30,7 +30,7 @@ from dispatcher.model.facts import Dispatched, Entry
 from dispatcher.service.gate.replica import Replica
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.stores.memory import MemoryStore
+from tests.support.world.memory_store import MemoryStore
 from tests.support.world.virtual_time import LoopClock, run
 
 PROCESSES = (1, 4, 20)

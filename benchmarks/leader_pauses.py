@@ -41,7 +41,7 @@ from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump
-from dispatcher.stores.memory import MemoryStore
+from tests.support.world.memory_store import MemoryStore
 
 STEP_S = 0.01
 EACH_STEP = 5

@@ -22,7 +22,6 @@ from dispatcher.service.gate.process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.tcp import TcpTransport
 from dispatcher.settings.config import Config, load_config
-from dispatcher.stores.memory import MemoryStore
 from functions.http_api.app import make_app
 from gpu_worker.__main__ import bound
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
@@ -32,6 +31,7 @@ from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.server import make_app as make_worker_app
 from headgate.local.seed import make_tenants
+from tests.support.world.memory_store import MemoryStore
 
 HOST = "127.0.0.1"
 

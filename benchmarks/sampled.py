@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 from typing import Literal
@@ -53,9 +53,6 @@ class SampledWorkload:
         """Sample the lengths of `arrivals`: input and output of a request stay together."""
         pairs = tuple((arrival.input_tokens, arrival.output_tokens) for arrival in arrivals)
         return cls(pairs, requests, tenants, rate_per_s, seed, spacing, name)
-
-    def with_seed(self, seed: int) -> SampledWorkload:
-        return replace(self, seed=seed)
 
     @cached_property
     def tenants(self) -> tuple[str, ...]:

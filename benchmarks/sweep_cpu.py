@@ -28,7 +28,7 @@ from dispatcher.service.load_watch import LoadWatch
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
-from dispatcher.stores.memory import MemoryStore
+from tests.support.world.memory_store import MemoryStore
 
 RATES = (100, 500, 2_000)
 """Invocations a second."""

@@ -86,11 +86,11 @@ def _without_nulls(value: Any) -> Any:
     return {**value, "tenants": tenants}
 
 
-TenantName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+_TenantName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
 
 class ServedTenants(TenantsFile):
-    tenants: Annotated[dict[TenantName, TenantSection], Field(min_length=1)]
+    tenants: Annotated[dict[_TenantName, TenantSection], Field(min_length=1)]
     slots: Any = None
     deadline_s: Any = None
     """`slots` and `deadline_s` are for the simulator's gate. A server ignores them: its workers have their own

@@ -19,7 +19,7 @@ from infra.checks import UnexplainedWarningError, synthesise
 from infra.stack import HeadgateStack
 
 _ROOT = Path(__file__).parents[1]
-FILE = "headgate.yaml"
+_FILE = "headgate.yaml"
 
 
 def make_app(deployment: Deployment, bundle: Bundle, app: App, root: Path = _ROOT) -> App:
@@ -32,7 +32,7 @@ def make_app(deployment: Deployment, bundle: Bundle, app: App, root: Path = _ROO
 def main() -> None:
     app = App()
     try:
-        file = _ROOT / str(app.node.try_get_context("file") or FILE)
+        file = _ROOT / str(app.node.try_get_context("file") or _FILE)
         deployment = load(file, app.node.try_get_context("name"), os.environ.get("CDK_DEFAULT_REGION"))
     except ConfigurationError as error:
         sys.exit(f"headgate: {error}")

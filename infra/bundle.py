@@ -33,7 +33,7 @@ IMAGE = Path("infra/front.Dockerfile")
 _CONSTRAINTS = Path("constraints/headgate.txt")
 _BUILD = Path("build/lambda")
 
-Pip = Callable[[Sequence[str]], None]
+_Pip = Callable[[Sequence[str]], None]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def _run_pip(arguments: Sequence[str]) -> None:
     subprocess.run([sys.executable, "-m", "pip", *arguments], check=True)  # noqa: S603
 
 
-def build(root: Path, pip: Pip = _run_pip) -> Bundle:
+def build(root: Path, pip: _Pip = _run_pip) -> Bundle:
     """Build the asset in `root`/build/lambda. Raises CalledProcessError if pip cannot install a dependency."""
     target, stamp = root / _BUILD, root / _BUILD.with_suffix(".lock-digest")
     wanted = _digest([root / LOCK], root)
@@ -60,10 +60,10 @@ def build(root: Path, pip: Pip = _run_pip) -> Bundle:
         shutil.copytree(root / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(root / FRONT, target / "run.sh")
     shutil.copy(root / IMAGE, target / "Dockerfile")
-    return Bundle(target, _digest(sources(root), root))
+    return Bundle(target, _digest(_sources(root), root))
 
 
-def sources(root: Path) -> list[Path]:
+def _sources(root: Path) -> list[Path]:
     """List the files that the bundle is made of, sorted."""
     files = [path for package in PACKAGES for path in (root / package).rglob("*") if path.is_file()]
     return sorted(
@@ -77,7 +77,7 @@ def requirements(root: Path) -> list[str]:
     return [each for each in project["dependencies"] if not each.startswith(_NOT_IN_FUNCTIONS)]
 
 
-def lock(root: Path, pip: Pip = _run_pip) -> None:
+def lock(root: Path, pip: _Pip = _run_pip) -> None:
     """Resolve the requirements within constraints/headgate.txt and write infra/functions.lock."""
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.json"
@@ -93,7 +93,7 @@ def _pin(metadata: dict[str, str], sha256: str) -> str:
     return f"{metadata['name']}=={metadata['version']} --hash=sha256:{sha256}\n"
 
 
-def _install(root: Path, target: Path, pip: Pip) -> None:
+def _install(root: Path, target: Path, pip: _Pip) -> None:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     pip(["install", *_target_options(target), "--no-deps", "--require-hashes", "--requirement", str(root / LOCK)])

@@ -19,7 +19,7 @@ from constructs import Construct
 from headgate.deployment.model import Deployment
 from infra.watched import FIVE_MINUTES, MINUTE, TIERS, OwnMetrics, Watched, WatchedPool, table_metric, total
 
-TENANTS = [
+_TENANTS = [
     'filter message = "invocation ended"',
     "stats count(*) as requests, pct(ttft_ms, 99) as p99_first_token_ms, sum(output_tokens) as tokens by tenant",
     "sort tokens desc",
@@ -69,7 +69,7 @@ class Observability(Construct):
         )
         board.add_widgets(
             cloudwatch.LogQueryWidget(
-                title="Tenants", log_group_names=[watched.log.log_group_name], query_lines=TENANTS, width=24
+                title="Tenants", log_group_names=[watched.log.log_group_name], query_lines=_TENANTS, width=24
             )
         )
         board.add_widgets(

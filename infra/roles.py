@@ -23,7 +23,7 @@ from infra import partitions
 from infra.checks import acknowledge
 from infra.state import StateTable
 
-Conditions = dict[str, dict[str, list[str] | str]]
+_Conditions = dict[str, dict[str, list[str] | str]]
 
 _NETWORK_INTERFACES = [
     *(
@@ -167,5 +167,5 @@ def _allow_partitions(role: iam.Role, state: StateTable, *granted: partitions.Pa
         role.add_to_policy(statement)
 
 
-def _allow(role: iam.Role, actions: list[str], resources: list[str], conditions: Conditions | None = None) -> None:
+def _allow(role: iam.Role, actions: list[str], resources: list[str], conditions: _Conditions | None = None) -> None:
     role.add_to_policy(iam.PolicyStatement(actions=actions, resources=resources, conditions=conditions))

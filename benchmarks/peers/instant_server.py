@@ -22,9 +22,9 @@ from dispatcher.model.worker_protocol import Finished, Started, Token
 from dispatcher.ports import GateLink
 from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link
 from dispatcher.settings.config import load_config
-from dispatcher.stores.memory import MemoryStore
 from dispatcher.workers.wire import encode_event
 from gpu_worker.__main__ import bound
+from tests.support.world.memory_store import MemoryStore
 
 MODEL, WORKER_ID, SLOTS = "instant", "w-instant", 64
 PACE_S = 0.002

@@ -20,11 +20,11 @@ from dispatcher.service.gate.process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.tcp import TcpTransport
 from dispatcher.settings.config import load_config
-from dispatcher.stores.memory import MemoryStore
 from functions.http_api.app import make_app
 from functions.http_api.server import BoundedHeads
 from gpu_worker.__main__ import bound
 from headgate.local.seed import make_tenants
+from tests.support.world.memory_store import MemoryStore
 
 HOST = "127.0.0.1"
 WAIT_S = 0.01

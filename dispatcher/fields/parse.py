@@ -25,7 +25,7 @@ from dispatcher.model.requests import Endpoint, Request
 _BODIES = {endpoint: table.names(Kind.PASSED, Kind.BOUNDED) for endpoint, table in TABLES.items()}
 _INPUTS = {endpoint.prompt_field: endpoint for endpoint in Endpoint}
 _FORMS = ("json", "regex", "choice", "grammar", "json_object")
-PREFIX = "headgate_"
+_PREFIX = "headgate_"
 _NAMES = ("headgate_application", "headgate_stage", "headgate_interaction", "headgate_slo_class")
 _STAGE_MAX = 1000
 _LABEL = Text(64, 1, r"[A-Za-z0-9._:-]+", "letters, digits or any of . _ : -")
@@ -165,7 +165,7 @@ def _part_of(metadata: Any, reading: Reading) -> RequestPart:
         raise invalid("metadata", "an object of strings is required")
     for name, value in metadata.items():
         at = f"metadata.{name}"
-        if not name.startswith(PREFIX):
+        if not name.startswith(_PREFIX):
             continue
         if name not in _NAMES:
             Reading().unknown(at)

@@ -243,7 +243,7 @@ CUSTOM_ID_CHARS_MAX = 512
 
 _KEPT = "The service keeps all files for the same time, and each file object says until when."
 
-BATCH: Mapping[str, Field] = {
+_BATCH: Mapping[str, Field] = {
     "input_file_id": Field(Kind.READ, Text(128, 1), required=True),
     "endpoint": Field(Kind.READ, Word(tuple(BATCH_ENDPOINTS)), "The path of all lines.", required=True),
     "completion_window": Field(
@@ -277,7 +277,7 @@ CHAT_TABLE = FieldTable("POST /v1/chat/completions", _CHAT, _elsewhere(_CHAT, _C
 COMPLETION_TABLE = FieldTable("POST /v1/completions", _COMPLETION, _elsewhere(_COMPLETION, _CHAT))
 EMBEDDINGS_TABLE = FieldTable("POST /v1/embeddings", _EMBEDDINGS)
 RESPONSES_TABLE = FieldTable("POST /v1/responses", _RESPONSES)
-BATCH_TABLE = FieldTable("POST /v1/batches", BATCH)
+BATCH_TABLE = FieldTable("POST /v1/batches", _BATCH)
 LINE_TABLE = FieldTable("A line of a batch's input file", _LINE)
 
 TABLES: Mapping[Endpoint, FieldTable] = {

@@ -21,7 +21,7 @@ from dispatcher.model.errors import TenantError
 
 VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING = "validating", "in_progress", "finalizing", "cancelling"
 COMPLETED, EXPIRED, CANCELLED, FAILED = "completed", "expired", "cancelled", "failed"
-OPEN = frozenset({VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING})
+_OPEN = frozenset({VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING})
 _TIMES = (IN_PROGRESS, FINALIZING, COMPLETED, FAILED, EXPIRED, CANCELLING, CANCELLED)
 
 
@@ -71,7 +71,7 @@ class Batch:
 
     @property
     def is_open(self) -> bool:
-        return self.status in OPEN
+        return self.status in _OPEN
 
     def body(self) -> dict[str, Any]:
         """Return OpenAI's batch object."""

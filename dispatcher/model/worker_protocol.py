@@ -15,12 +15,11 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.policies.bounds import Bounds
 from dispatcher.policies.tiers import Tier
 
-_SEED_MAX = 2**63 - 1
 ATTEMPT_MAX = 1_000_000
 """Far above ATTEMPTS_MAX, because an offer that is not begun uses up a number too."""
 _RETRY_AFTER_MAX_S = 86_400.0
 
-Choice = Annotated[int, Bounds(0, 10_000)]
+_Choice = Annotated[int, Bounds(0, 10_000)]
 
 
 def execution_name(call_id: str, attempt: int) -> str:
@@ -109,7 +108,7 @@ class Token:
 
     text: str
     output_tokens: int
-    choice: Choice = 0
+    choice: _Choice = 0
     delta: Mapping[str, Any] | None = None
     logprobs: Mapping[str, Any] | None = None
     event: Literal["token"] = field(default="token", kw_only=True)

@@ -37,7 +37,7 @@ _TOKEN_CHARS_MIN = 32
 TENANTS_MAX = 50
 """A page shows so many tenants: the busiest ones."""
 
-TenantNamed = Callable[[str], Awaitable[Tenant | None]]
+_TenantNamed = Callable[[str], Awaitable[Tenant | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class ConsolePicture:
 class Console:
     """`tenant_named`: reads a tenant's configuration, for tenants that the log has forgotten."""
 
-    def __init__(self, follower: LogFollower, usage: UsageStore, tenant_named: TenantNamed, clock: Clock) -> None:
+    def __init__(self, follower: LogFollower, usage: UsageStore, tenant_named: _TenantNamed, clock: Clock) -> None:
         self._follower, self._store = follower, usage
         self._tenant_named, self._clock = tenant_named, clock
         self._read_at = self._usage_at = -inf

@@ -94,11 +94,11 @@ async def conversation(context: Context, tenant: str, asked: Asked) -> tuple[lis
 
 async def keep_if_wanted(context: Context, tenant: str, response: dict[str, Any], items: list[Item]) -> None:
     """Keep a whole response if its request wants it (`store`). If that fails, the response says so."""
-    if response["store"] and (why_not := await keep(context, tenant, ResponseRecord(response, items))):
+    if response["store"] and (why_not := await _keep(context, tenant, ResponseRecord(response, items))):
         response |= {"store": False, "not_stored_because": why_not}
 
 
-async def keep(context: Context, tenant: str, record: ResponseRecord) -> str:
+async def _keep(context: Context, tenant: str, record: ResponseRecord) -> str:
     """Keep the response. Return why it could not be kept, or the empty text.
 
     The answer is complete and charged when this is called, so a store that fails does not take it from the caller.

@@ -72,12 +72,12 @@ def cache_discount(h: ServiceFunction, cached_tokens: int, cached_fraction: floa
 
 
 WEIGHTED_TOKENS = WeightedTokens()
-TOKENS = WeightedTokens(1.0, 1.0)
+_TOKENS = WeightedTokens(1.0, 1.0)
 """h(p, q) = p + q (VTC section 3.1, "number of tokens")."""
 
 SERVICE_FUNCTIONS: dict[str, ServiceFunction] = {
     "weighted": WEIGHTED_TOKENS,
-    "tokens": TOKENS,
+    "tokens": _TOKENS,
     "flops": Flops(),
     "profiled": Profiled(),
 }

@@ -5,19 +5,21 @@ with charges that change nothing is served for ever before all others. A quotien
 infinite clock cannot be written to the log. The bounds rule out both for a year of requests.
 
 **Weight.** A dispatch adds cost / weight to vft. V follows the lowest vft, so within a year of a pool that serves
-POOL_SERVICE_PER_S without a pause, to tenants of the least weight only,
+100,000 units a second without a pause (about sixty busy GPUs, by LEAD_MAX in clocks.py), to tenants of the least weight
+only,
 
-    V <= YEAR_S x POOL_SERVICE_PER_S / WEIGHT_MIN = 3.2e14,   ulp(V) = 1/16
+    V <= 366 x 86,400 s x 100,000 / WEIGHT_MIN = 3.2e14,   ulp(V) = 1/16
 
-The least charge of a heaviest tenant is COST_LEAST / WEIGHT_MAX = 0.1 > ulp(V), so it still moves the clock. A request
-of 100 units is charged to 3 %. WEIGHT_MAX / WEIGHT_MIN is 10,000, as for Linux's cpu.weight: a larger ratio would
-shorten the year in proportion. The largest charge, COST_MAX / WEIGHT_MIN = 1e14, is finite, and smaller than V after a
-year. In the engine (gpu_worker/policies) the counters of VTC are such clocks too; they begin at 0 with each process.
+The smallest chat costs 10 units: a template alone has ten tokens. The least charge of a heaviest tenant is
+10 / WEIGHT_MAX = 0.1 > ulp(V), so it still moves the clock. A request of 100 units is charged to 3 %. WEIGHT_MAX /
+WEIGHT_MIN is 10,000, as for Linux's cpu.weight: a larger ratio would shorten the year in proportion. The largest
+charge, COST_MAX / WEIGHT_MIN = 1e14, is finite, and smaller than V after a year. In the engine (gpu_worker/policies)
+the counters of VTC are such clocks too; they begin at 0 with each process.
 
 **Rate.** tat counts Unix seconds: below 2^32 (the year 2106) ulp(tat) is at most 4.8e-7 s. The least charge at the
-highest rate, COST_LEAST / RATE_MAX = 1e-6 s, still moves it. The largest quotient is finite: COST_MAX / (RATE_MIN x
-SCALE_MIN) = 1e21 s. A bucket of BURST_MAX at RATE_MIN is 1e15 s deep: ulp is 1/8 s, and a charge of COST_LEAST is 1e4
-s. Rate 0 is no guarantee; burst 0 is no bucket.
+highest rate, 10 / RATE_MAX = 1e-6 s, still moves it. The largest quotient is finite: COST_MAX / (RATE_MIN x
+SCALE_MIN) = 1e21 s. A bucket of BURST_MAX at RATE_MIN is 1e15 s deep: ulp is 1/8 s, and a charge of 10 units is 1e4 s.
+Rate 0 is no guarantee; burst 0 is no bucket.
 
 Units: cost and burst in service units (service.py), rate in service units a second, weight without dimension.
 """
@@ -26,11 +28,6 @@ from __future__ import annotations
 
 from math import isfinite
 
-YEAR_S = 366 * 86_400.0
-POOL_SERVICE_PER_S = 100_000.0
-"""About sixty busy GPUs, by LEAD_MAX (clocks.py)."""
-COST_LEAST = 10.0
-"""The cost of the smallest chat: a template alone has ten tokens."""
 COST_MAX = 1e12
 
 WEIGHT_MIN, WEIGHT_MAX = 0.01, 100.0

@@ -63,7 +63,7 @@ class Throttled:
     retry_after_s: float
 
 
-Kept = tuple[str, str, tuple[float, ...] | None, tuple[float, ...] | None]
+_Kept = tuple[str, str, tuple[float, ...] | None, tuple[float, ...] | None]
 """A user, an application, and the earlier admission times of each; None if it was not known."""
 
 
@@ -92,7 +92,7 @@ class Throttle:
         full = [each for each in (of_user, of_app) if each is not None]
         return max(full, key=lambda each: each.retry_after_s, default=None)
 
-    def note(self, user: str, app: str, now_s: float) -> Kept:
+    def note(self, user: str, app: str, now_s: float) -> _Kept:
         """Count an admission. Return the values that `restore` needs to undo it."""
         kept = (user, app, _copy(self._users.get(user)), _copy(self._apps.get(app)))
         _note_admission(self._users, user, self._limits.user, now_s)
@@ -106,7 +106,7 @@ class Throttle:
                 for name in nsmallest(len(kept) - KEPT_MAX, kept, key=partial(_last_admission, kept)):
                     del kept[name]
 
-    def restore(self, kept: Kept) -> None:
+    def restore(self, kept: _Kept) -> None:
         """Undo the last `note`."""
         user, app, of_user, of_app = kept
         _restore(self._users, user, of_user)

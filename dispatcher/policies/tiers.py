@@ -50,7 +50,7 @@ SHARES: Mapping[Tier, float] = MappingProxyType({Tier.PREMIUM: 0.5, Tier.STANDAR
 """The default shares of the tiers (docs/preemption-design.md, section 4.2)."""
 
 
-Behind = dict[str, float]
+_Behind = dict[str, float]
 
 
 def owed_first(behind: Mapping[str, float], slack: float) -> list[str]:
@@ -66,7 +66,7 @@ def after_dispatch(
     cost: float,
     shares: Mapping[str, float],
     slack: float,
-) -> Behind:
+) -> _Behind:
     """Return how far each waiting tier is behind after a dispatch of `tier`. All numbers are in service units."""
     moved = {each: behind.get(each, 0.0) + shares.get(each, 0.0) * cost for each in waiting}
     if tier in moved:

@@ -47,12 +47,12 @@ from dispatcher.shard.waits.estimate import expected_wait
 from dispatcher.shard.workers import report, rested, retire, silent_worker
 
 _ARRIVALS_LAST = frozenset({Accept, Status})
-DONE = Done()
+_DONE = Done()
 
 
 def decide(decision: Decision, commands: Sequence[Command]) -> list[Outcome]:
     """Decide the commands at `state.at`, and return an outcome for each."""
-    outcomes: list[Outcome] = [DONE] * len(commands)
+    outcomes: list[Outcome] = [_DONE] * len(commands)
     arrivals: list[int] = []
     for number, command in enumerate(commands):
         if type(command) in _ARRIVALS_LAST:
@@ -129,7 +129,7 @@ def _decide(decision: Decision, command: Command) -> Outcome:
             return _use_format(decision, wanted)
         case Gone(name, is_worker):
             lost_worker(decision, name) if is_worker else _lost_process(decision, name)
-    return DONE
+    return _DONE
 
 
 def _accept(decision: Decision, command: Accept) -> Outcome:
@@ -189,7 +189,7 @@ def _use_format(decision: Decision, wanted: int) -> Outcome:
     state = decision.state
     if not state.log_order or state.format != wanted:
         decision.add(OrderSet(state.order.name, wanted))
-    return DONE
+    return _DONE
 
 
 def _tick(decision: Decision) -> None:

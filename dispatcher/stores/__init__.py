@@ -1,1 +1,1 @@
-"""The stores behind dispatcher/ports.py: memory (simulations), SQLite (one machine), DynamoDB."""
+"""The stores behind dispatcher/ports.py: SQLite (one machine), DynamoDB."""

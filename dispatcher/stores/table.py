@@ -1,4 +1,4 @@
-"""The port to one table of items. DynamoDB, SQLite and memory implement it, and each record is written once above it.
+"""The port to one table of items. DynamoDB and SQLite implement it, and each record is written once above it.
 
 An item is a dictionary with a key of two texts, PARTITION and SORT. Its other attributes are text, bytes, numbers,
 booleans, lists and dictionaries of these; an attribute that is None is left out. A number may come back as
@@ -72,7 +72,7 @@ class ConditionFailed(Exception):
 
 class ItemTable(Protocol):
     """`synced`: the write is on the disk when it is acknowledged, with all writes before it. Otherwise SQLite may lose
-    the last tenth of a second if the machine dies. DynamoDB loses nothing, and memory all of it."""
+    the last tenth of a second if the machine dies. DynamoDB loses nothing."""
 
     @property
     def clock(self) -> Clock: ...
@@ -131,7 +131,7 @@ def is_live(item: Item | None, now: float) -> bool:
     return item is not None and (EXPIRY not in item or now < float(item[EXPIRY]))
 
 
-def allows(condition: Condition, old: Item | None, new: Mapping[str, Any]) -> bool:
+def _allows(condition: Condition, old: Item | None, new: Mapping[str, Any]) -> bool:
     """Return whether the condition allows a write. `old`: the stored item, None if there is none or it has expired."""
     match condition:
         case IfAbsent():
@@ -147,7 +147,7 @@ def allows(condition: Condition, old: Item | None, new: Mapping[str, Any]) -> bo
 def check_conditions(writes: Sequence[PutItem | DeleteItem], old: Sequence[Item | None]) -> None:
     """Raise ConditionFailed unless all conditions allow the writes. `old`: the stored item of each, as in `allows`."""
     pairs = list(zip(writes, old, strict=True))
-    refused = [isinstance(write, PutItem) and not allows(write.condition, was, write.item) for write, was in pairs]
+    refused = [isinstance(write, PutItem) and not _allows(write.condition, was, write.item) for write, was in pairs]
     if any(refused):
         raise ConditionFailed(tuple(was if is_refused else None for was, is_refused in zip(old, refused, strict=True)))
 

@@ -60,14 +60,14 @@ class Audit(Strict):
 
 AnyCommand = Create | TenantChange | Delete | RotateKey | RevokeKey | Show | ListAll | Audit
 
-Text = Annotated[str, Field(max_length=8192)]
+_Text = Annotated[str, Field(max_length=8192)]
 
 
 class Identity(Strict):
     """A signed request (dispatcher/processes/caller_identity.py)."""
 
-    url: Text
-    headers: Annotated[dict[str, Text], Field(max_length=16)]
+    url: _Text
+    headers: Annotated[dict[str, _Text], Field(max_length=16)]
 
 
 class Envelope(Strict):

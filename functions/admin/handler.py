@@ -26,25 +26,25 @@ from functions.observability import logger
 
 
 @cache
-def runner() -> asyncio.Runner:
+def _runner() -> asyncio.Runner:
     """The event loop of this sandbox."""
     return asyncio.Runner()
 
 
 @cache
-def config() -> Config:
+def _config() -> Config:
     return load_config()
 
 
 @cache
-def store() -> Store:
-    return make_store(config())
+def _store() -> Store:
+    return make_store(_config())
 
 
 @logger.inject_lambda_context
 def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     try:
-        return {"result": runner().run(_answer(event, context.function_name))}
+        return {"result": _runner().run(_answer(event, context.function_name))}
     except ConfigurationError as error:
         return {"error": str(error)}
     except StoreUnavailable:
@@ -56,19 +56,19 @@ async def _answer(event: Any, function: str) -> dict[str, Any]:
     actor = await caller_of(identity.url, identity.headers, function, RealClock().now())
     _check_class(command)
     logger.info("administers", extra={"actor": actor, "do": command.do, "tenant": getattr(command, "tenant", "")})
-    return await administer(StoreAdmin(store(), RealIds(), RealClock(), lambda: actor), command)
+    return await _administer(StoreAdmin(_store(), RealIds(), RealClock(), lambda: actor), command)
 
 
 def _check_class(command: commands.AnyCommand) -> None:
     """Raises ConfigurationError for an SLO class that the stack does not have."""
     named = command.settings.slo_class if isinstance(command, commands.Create | commands.TenantChange) else None
     named = command.slo_class if isinstance(command, commands.RotateKey) else named
-    known = config().slo_class_names
+    known = _config().slo_class_names
     if named and named not in known:
         raise ConfigurationError(f"there is no SLO class {named!r}; there are: {', '.join(known) or 'none'}")
 
 
-async def administer(admin: StoreAdmin, command: commands.AnyCommand) -> dict[str, Any]:
+async def _administer(admin: StoreAdmin, command: commands.AnyCommand) -> dict[str, Any]:
     """Carry out one command. Raises ConfigurationError, StoreUnavailable."""
     match command:
         case commands.Create():

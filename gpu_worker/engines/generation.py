@@ -141,7 +141,7 @@ class Detokenizer:
         return self._decode(self._tokens)[len(self._decode(self._tokens[: self._sent])) :]
 
 
-OPEN = "<tool_call>"
+_OPEN = "<tool_call>"
 _CLOSE = "</tool_call>"
 
 
@@ -168,7 +168,7 @@ class ToolCallParser:
         texts: list[str] = []
         calls: list[dict[str, Any]] = []
         while True:
-            mark = _CLOSE if self._inside else OPEN
+            mark = _CLOSE if self._inside else _OPEN
             before, found, after = self._held.partition(mark)
             if not found:
                 break
@@ -178,7 +178,7 @@ class ToolCallParser:
             elif (call := self._call(before)) is not None:
                 calls.append(call)
             else:
-                texts.append(OPEN + before + _CLOSE)
+                texts.append(_OPEN + before + _CLOSE)
             self._inside = not self._inside
         if not self._inside:
             keep = _possible_mark(self._held)
@@ -188,7 +188,7 @@ class ToolCallParser:
 
     def flush(self) -> ParsedText:
         """Return what is held back; call it when no text follows."""
-        held, self._held = (OPEN if self._inside else "") + self._held, ""
+        held, self._held = (_OPEN if self._inside else "") + self._held, ""
         self._inside = False
         return ParsedText(self._visible(held))
 
@@ -211,20 +211,20 @@ class ToolCallParser:
 
 def _possible_mark(text: str) -> int:
     """Return the length of the longest suffix of the text that begins a mark."""
-    return next((size for size in range(len(OPEN) - 1, 0, -1) if text.endswith(OPEN[:size])), 0)
+    return next((size for size in range(len(_OPEN) - 1, 0, -1) if text.endswith(_OPEN[:size])), 0)
 
 
-Ranked = Sequence[tuple[str, float]]
+_Ranked = Sequence[tuple[str, float]]
 """Texts of tokens and their natural log probabilities, the most likely first."""
 
 
-def chat_form(text: str, logprob: float, top: Ranked) -> dict[str, Any]:
+def chat_form(text: str, logprob: float, top: _Ranked) -> dict[str, Any]:
     """Return the `logprobs` of a chat's choice."""
     alternatives = [_entry(each, value) for each, value in top]
     return {"content": [{**_entry(text, logprob), "top_logprobs": alternatives}], "refusal": None}
 
 
-def completion_form(text: str, logprob: float, top: Ranked, offset: int) -> dict[str, Any]:
+def completion_form(text: str, logprob: float, top: _Ranked, offset: int) -> dict[str, Any]:
     """Return the `logprobs` of a completion's choice. `offset`: characters of the answer before this token."""
     alternatives = {**dict(reversed(top)), text: logprob}
     return {"tokens": [text], "token_logprobs": [logprob], "top_logprobs": [alternatives], "text_offset": [offset]}
@@ -252,7 +252,7 @@ class Tokenizing:
     def has_tools(self) -> bool:
         """Whether the chat template shows tools to the model, and asks for calls as ToolCallParser reads them."""
         template = self.tokenizer.chat_template
-        return isinstance(template, str) and "tools" in template and OPEN in template
+        return isinstance(template, str) and "tools" in template and _OPEN in template
 
     def prompt(self, generation: Generation, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Return the text that the model reads. Raises EngineError for messages that the model's template refuses."""

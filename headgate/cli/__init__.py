@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from headgate.machine.proxies import bypass_proxies
 
-COMMANDS = {
+_COMMANDS = {
     "serve": ("headgate.cli.serve", "Serve OpenAI's API from this machine with fair shares, without AWS."),
     "demo": ("headgate.cli.demo", "Show the effect: play one workload without headgate's policies and with them."),
     "simulate": ("headgate.cli.simulate", "Simulate a policy on a workload, in virtual time."),
@@ -34,7 +34,7 @@ COMMANDS = {
     "usage": ("headgate.cli.usage", "Print tokens and service per tenant, application and hour."),
 }
 
-TAKE_ENGINE_ARGUMENTS = frozenset({"serve", "local"})
+_TAKE_ENGINE_ARGUMENTS = frozenset({"serve", "local"})
 """Commands with arguments for the engine's own server after `--`. They get them as the context's `obj`."""
 
 
@@ -44,21 +44,21 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words before `--`. (Click takes the word after `--` for the name of a subcommand.)"""
         ctx.obj = ()
-        if "--" in args and TAKE_ENGINE_ARGUMENTS.intersection(args[:1]):
+        if "--" in args and _TAKE_ENGINE_ARGUMENTS.intersection(args[:1]):
             place = args.index("--")
             args, ctx.obj = args[:place], tuple(args[place + 1 :])
         parsed: list[str] = super().parse_args(ctx, args)
         return parsed
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _load(cmd_name) if cmd_name in COMMANDS else None
+        return _load(cmd_name) if cmd_name in _COMMANDS else None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         table = Table(show_header=False, box=None, padding=(0, 2))
-        for name, (_, summary) in COMMANDS.items():
+        for name, (_, summary) in _COMMANDS.items():
             table.add_row(name, summary)
         console = Console()
         console.print("Usage: headgate [--version] [--help] COMMAND [OPTIONS]\n", markup=False)
@@ -68,7 +68,7 @@ class _Commands(TyperGroup):
 
 def _load(name: str) -> Any:
     """Load a command: the module's `app` if it has subcommands, otherwise the function with the command's name."""
-    module = import_module(COMMANDS[name][0])
+    module = import_module(_COMMANDS[name][0])
     own = getattr(module, "app", None)
     if own is None:
         own = typer.Typer(add_completion=False)

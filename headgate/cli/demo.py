@@ -40,7 +40,7 @@ class Size:
     fit: Fit
 
 
-REAL = Size(15.0, slots=8, calibration_requests=16, fit=SMALL_ENGINE)
+_REAL = Size(15.0, slots=8, calibration_requests=16, fit=SMALL_ENGINE)
 _QUICK = Size(1.5, slots=12, calibration_requests=16, fit=MODELLED_ENGINE)
 """The size for the modelled engine. More slots than its batch of 8 keep it full."""
 
@@ -87,7 +87,7 @@ def demo(
 ) -> None:
     """Play the same requests twice, without headgate's policies and with them, and compare the two runs."""
     is_modelled = engine == _MODELLED
-    size = _QUICK if is_modelled else REAL
+    size = _QUICK if is_modelled else _REAL
     console = Console(stderr=json)
     with home_folder(home) as folder:
         values = {

@@ -40,7 +40,7 @@ app = typer.Typer(add_completion=False, help="Run the whole stack on this machin
 _VARIABLES = ("AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _DEFAULT_ORDER, _DEFAULT_POOL = "bwfq", "default"
 
-StopHome = Annotated[Path | None, typer.Option(help="The --home that the stack was started with.")]
+_StopHome = Annotated[Path | None, typer.Option(help="The --home that the stack was started with.")]
 
 
 OPTIONS = (
@@ -84,7 +84,7 @@ def local(
 
 
 @app.command()
-def stop(home: StopHome = None) -> None:
+def stop(home: _StopHome = None) -> None:
     """End the stack that `headgate local --detach` started."""
     ended = background.stop(home or background.default_folder())
     sys.stdout.write(f"stopped the stack at {ended.addresses.openai_base_url} (process {ended.pid})\n")

@@ -26,7 +26,7 @@ from headgate.simulator.run import RunSpec
 from headgate.workloads.sources import Workload, open_workload
 
 _TRACE = "FILE.csv, TENANT=FILE.csv (one of Azure's files for each tenant) or FILE.yaml."
-POLICY = (
+_POLICY = (
     "The engine's queue policy: fcfs, rpm:N, lcf, vtc, vtc-predict, vtc-noisy:0.5, vtc-oracle, vtc-cap:TOKENS, wsc, "
     "drr:QUANTUM, tiered:POLICY. Separate several with commas."
 )
@@ -39,7 +39,7 @@ _JITTER = "Relative standard deviation of a step's time, for example 0.05."
 _HORIZON = "T of the service difference, in seconds. Default: the last arrival (600 for the VTC traces)."
 _GATE = "on or off: put the gate before the engine. Needs --tenants."
 _ORDER = "The gate's order: bwfq, ratio, ratio+wake, virtual-clock, virtual-clock+cap, sfq or fcfs. Default: bwfq."
-TENANTS = "YAML file of the gate: slots, {weight, rate_per_s, burst, tier} of each tenant, tiers, throttling."
+_TENANTS = "YAML file of the gate: slots, {weight, rate_per_s, burst, tier} of each tenant, tiers, throttling."
 _PREEMPTION = (
     "on or off: use the paged engine, which allocates KV blocks as tokens come. With on, tiered:POLICY evicts running "
     "requests for more urgent ones. Default: an engine that admits a request only if it can serve it to its end."
@@ -62,7 +62,7 @@ _TIMING = "Also print how long the runs take on this machine."
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
     trace: Annotated[list[str], Argument(help=_TRACE)]
-    policy: Annotated[str, Option(help=POLICY)] = "vtc"
+    policy: Annotated[str, Option(help=_POLICY)] = "vtc"
     engine: Annotated[str, Option(help=_ENGINE)] = DEFAULT_ENGINE
     weights: Annotated[str, Option(help=_WEIGHTS)] = ""
     service: Annotated[str, Option(help=_SERVICE)] = "weighted"
@@ -73,7 +73,7 @@ class SimulateOptions:
     horizon: Annotated[float | None, Option(help=_HORIZON)] = None
     gate: Annotated[str, Option(help=_GATE)] = "off"
     order: Annotated[str | None, Option(help=_ORDER)] = None
-    tenants: Annotated[Path | None, Option(help=TENANTS)] = None
+    tenants: Annotated[Path | None, Option(help=_TENANTS)] = None
     preemption: Annotated[str | None, Option(help=_PREEMPTION)] = None
     premium_reserve: Annotated[float | None, Option(help=_PREMIUM_RESERVE)] = None
     lead_max: Annotated[float | None, Option(help=_LEAD_MAX)] = None
@@ -195,9 +195,9 @@ def notes_of(options: SimulateOptions, spec: RunSpec) -> list[str]:
 def _gate_notes(gate: GateSpec, workload: Workload, file: Path | None) -> list[str]:
     notes = []
     if unnamed := [name for name in workload.tenants if name not in gate.tenants]:
-        notes.append(f"Not in {file}, so with weight 1 and without a guarantee: {some(unnamed)}.")
+        notes.append(f"Not in {file}, so with weight 1 and without a guarantee: {_some(unnamed)}.")
     if absent := [name for name in gate.tenants if name not in workload.tenants]:
-        notes.append(f"In {file} but not in the workload: {some(absent)}.")
+        notes.append(f"In {file} but not in the workload: {_some(absent)}.")
     if gate.order == "ratio" and not any(tenant.share.rate_per_s for tenant in gate.tenants.values()):
         notes.append(
             "The order ratio, as published, dispatches no tenant without credit, even to an idle fleet: give tenants a "
@@ -256,7 +256,7 @@ def _tenant_weights(text: str, workload: Workload) -> dict[str, float]:
             raise ConfigurationError(f"--weights: expected TENANT=NUMBER, not {entry[:80]!r}")
         if name not in known:
             raise ConfigurationError(
-                f"--weights: the workload has no tenant {name[:80]!r}; it has {some(workload.tenants)}"
+                f"--weights: the workload has no tenant {name[:80]!r}; it has {_some(workload.tenants)}"
             )
         weights[name] = _number(value, "--weights", positive=True)
     return weights
@@ -272,7 +272,7 @@ def _number(text: str, option: str, *, positive: bool = False) -> float:
     raise ConfigurationError(f"{option}: expected {'a positive number' if positive else 'a number'}, not {text[:40]!r}")
 
 
-def some(names: Sequence[str]) -> str:
+def _some(names: Sequence[str]) -> str:
     """List the first names, and say how many more there are."""
     more = len(names) - _NAMED_MAX
     return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

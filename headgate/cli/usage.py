@@ -23,7 +23,7 @@ from dispatcher.settings.config import Config
 from dispatcher.stores.layout import USAGE_KEEP_S
 from headgate.cli.terminal.gate_store import Data, with_store
 
-COLUMNS = (
+_COLUMNS = (
     "hour",
     "tenant",
     "application",
@@ -68,7 +68,7 @@ def usage(
     if as_csv:
         _csv(rows)
     elif json:
-        cells = [dict(zip(COLUMNS, _values(row), strict=True)) for row in rows]
+        cells = [dict(zip(_COLUMNS, _values(row), strict=True)) for row in rows]
         sys.stdout.write(json_module.dumps({"usage": cells}) + "\n")
     else:
         _table(rows)
@@ -105,7 +105,7 @@ def _values(row: UsageRow) -> tuple[str, str, str, int, int, int, float, int, st
 
 def _csv(rows: Sequence[UsageRow]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(_COLUMNS)
     writer.writerows(_values(row) for row in rows)
 
 

@@ -33,7 +33,7 @@ __all__ = [
     "Outcome",
     "Patience",
 ]
-MODULES = {"AsyncHeadgate": "over_http", "AsyncLambdaHeadgate": "over_lambda", "Headgate": "over_http",
+_MODULES = {"AsyncHeadgate": "over_http", "AsyncLambdaHeadgate": "over_lambda", "Headgate": "over_http",
            "LambdaHeadgate": "over_lambda", "Patience": "over_http"}  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{MODULES.get(name, 'answers')}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'answers')}"), name)
     except ModuleNotFoundError as error:
         if error.name != "openai":
             raise

@@ -136,13 +136,13 @@ def _tenant(samples: Sequence[Sample], name: str, within: dict[str, float], serv
     )
 
 
-Spans = list[tuple[float, float]]
+_Spans = list[tuple[float, float]]
 
 
-def _backlog(samples: Iterable[Sample]) -> Spans:
+def _backlog(samples: Iterable[Sample]) -> _Spans:
     """Return the sorted, disjoint spans in which at least one request had arrived and had no token yet."""
     waits = sorted((s.arrival_s, s.first_token_s or s.end_s or s.arrival_s) for s in samples)
-    spans: Spans = []
+    spans: _Spans = []
     for start, end in waits:
         if spans and start <= spans[-1][1]:
             spans[-1] = (spans[-1][0], max(spans[-1][1], end))
@@ -151,7 +151,7 @@ def _backlog(samples: Iterable[Sample]) -> Spans:
     return spans
 
 
-def _overlap(many: Sequence[Spans]) -> Spans:
+def _overlap(many: Sequence[_Spans]) -> _Spans:
     if len(many) < 2:
         return []
     common = many[0]
@@ -161,7 +161,7 @@ def _overlap(many: Sequence[Spans]) -> Spans:
     return common
 
 
-def _service_within(samples: Sequence[Sample], name: str, spans: Spans, service: ServiceFunction) -> float:
+def _service_within(samples: Sequence[Sample], name: str, spans: _Spans, service: ServiceFunction) -> float:
     """Return the service that a tenant received inside the spans.
 
     The prompt's service counts with the first piece. All pieces share the rest equally: a streamed piece may have
@@ -180,7 +180,7 @@ def _service_within(samples: Sequence[Sample], name: str, spans: Spans, service:
     return total
 
 
-def _membership(spans: Spans) -> Callable[[float], bool]:
+def _membership(spans: _Spans) -> Callable[[float], bool]:
     starts = [start for start, _ in spans]
     return lambda time_s: (i := bisect_right(starts, time_s)) > 0 and time_s <= spans[i - 1][1]
 

@@ -26,7 +26,7 @@ CALIBRATION = "calibration"
 """The tenant of the requests that measure the engine."""
 _QUEUE_ITEMS_MAX = 1000
 
-Step = Callable[[str], None]
+_Step = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Service:
 
 
 @asynccontextmanager
-async def running(options: FleetOptions, on_step: Step) -> AsyncIterator[Service]:
+async def running(options: FleetOptions, on_step: _Step) -> AsyncIterator[Service]:
     """Run the service that fits the options; stop it in any case."""
     if isinstance(options, StackOptions):
         async with _aws_form(options, on_step) as service:
@@ -56,7 +56,7 @@ async def running(options: FleetOptions, on_step: Step) -> AsyncIterator[Service
 
 
 @asynccontextmanager
-async def _aws_form(options: StackOptions, on_step: Step) -> AsyncIterator[Service]:
+async def _aws_form(options: StackOptions, on_step: _Step) -> AsyncIterator[Service]:
     from headgate.local.stack import Stack  # the form on one machine runs without the extra `local`
 
     stack = Stack(options.model_copy(update={"tenants": {CALIBRATION: Share()}}))
@@ -76,7 +76,7 @@ async def _aws_form(options: StackOptions, on_step: Step) -> AsyncIterator[Servi
 
 
 @asynccontextmanager
-async def _one_machine(options: ServeOptions, on_step: Step) -> AsyncIterator[Service]:
+async def _one_machine(options: ServeOptions, on_step: _Step) -> AsyncIterator[Service]:
     server = Server(options, report=on_step)
     try:
         addresses = await server.start(on_step)

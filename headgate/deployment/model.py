@@ -22,7 +22,9 @@ from headgate.deployment import instances
 from headgate.deployment.images import ecr_image, partition_of
 from headgate.deployment.pool import LAMBDA_S, GateSections, Pool, Range, ZoneName, is_own_machine
 
-PoolName = Annotated[str, Pattern(r"^[a-z][a-z0-9-]{0,15}$", "chat, with at most 16 small letters, digits and hyphens")]
+_PoolName = Annotated[
+    str, Pattern(r"^[a-z][a-z0-9-]{0,15}$", "chat, with at most 16 small letters, digits and hyphens")
+]
 NAME = r"[a-z][a-z0-9-]{0,31}"
 _CERTIFICATE = r"arn:aws[a-z-]*:acm:[a-z0-9-]+:[0-9]{12}:certificate/[A-Za-z0-9-]+"
 _PRINCIPAL = r"arn:aws[a-z-]*:(iam|sts)::[0-9]{12}:[A-Za-z0-9_+=,.@/-]+"
@@ -39,9 +41,9 @@ _VARIABLES_BYTES_MAX = 2_700
 the others have names of resources."""
 _SERVICE_CHARS = 150
 """The length of the name of a cluster and its service, at most."""
-ZoneNames = Annotated[tuple[ZoneName, ...], Field(min_length=2, max_length=6, strict=False)]
-Zones = Annotated[
-    Annotated[int, Field(ge=2, le=6), Tag("count")] | Annotated[ZoneNames, Tag("names")],
+_ZoneNames = Annotated[tuple[ZoneName, ...], Field(min_length=2, max_length=6, strict=False)]
+_Zones = Annotated[
+    Annotated[int, Field(ge=2, le=6), Tag("count")] | Annotated[_ZoneNames, Tag("names")],
     Discriminator(lambda value: "names" if isinstance(value, tuple | list) else "count"),
 ]
 
@@ -53,7 +55,7 @@ class Deployment(GateSections):
     """The stack's name, with which all physical names begin."""
     region: Annotated[str, Pattern(r"^[a-z]{2}(-[a-z]+)+-[0-9]$", "us-east-1")] | None = None
     """None: the region of AWS's own variables and files."""
-    zones: Zones = 2
+    zones: _Zones = 2
     """How many, or which."""
     check_zones: bool = True
     """Whether instance types and zones are compared with the table of AWS's offers (deployment/instances.py)."""
@@ -76,7 +78,7 @@ class Deployment(GateSections):
     """Where spans go. X-Ray takes them only in an account with Transaction Search."""
     traces_ratio: Annotated[float, Field(gt=0, le=1)] = 0.05
     """The part of the requests that is recorded, if `traces` is not none."""
-    pools: dict[PoolName, Pool] = Field(
+    pools: dict[_PoolName, Pool] = Field(
         default_factory=lambda: {_DEFAULT_POOL: Pool()}, min_length=1, max_length=_POOLS_MAX
     )
 

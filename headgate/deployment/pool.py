@@ -77,7 +77,7 @@ def is_own_machine(address: str) -> bool:
 
 
 _ZONE = r"[a-z]{2}(-[a-z]+)+-[0-9][a-z]"
-MODEL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+/?"
+_MODEL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+/?"
 ZoneName = Annotated[str, Pattern(f"^{_ZONE}$", "us-east-1a")]
 _STORED_KEY = r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9_/+=.@-]+"
 _SecretName = Annotated[str, Pattern(f"^{_STORED_KEY}$", "arn:aws:secretsmanager:us-east-1:123456789012:secret:NAME")]
@@ -169,7 +169,7 @@ class Pool(GateSections):
     """Workers that serve one model, and the GPU instances on which they run. A pool's tenants wait in queues of its
     own, and its log decides their order."""
 
-    model: Annotated[str, Pattern(f"^{MODEL}$", "s3://my-models/llama-3-8b/")] | None = None
+    model: Annotated[str, Pattern(f"^{_MODEL}$", "s3://my-models/llama-3-8b/")] | None = None
     """Where the model's files are. None: the stack starts no worker."""
     image: Annotated[str, AfterValidator(check_image)] | None = None
     """The worker's image, with its digest. None: it is built from gpu_worker/Dockerfile."""

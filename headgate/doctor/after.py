@@ -34,7 +34,7 @@ from headgate.doctor.finding import Finding, failed, ok, skipped, warning
 from headgate.workloads.arrivals import Arrival
 
 _REQUEST_S = 120.0
-TOKENS = 8
+_TOKENS = 8
 _SHARES_SHOWN = 10
 
 
@@ -135,7 +135,7 @@ def _stream_answer(client: openai.OpenAI, model: str, began: float) -> tuple[flo
     """Return the seconds to the first piece, the number of pieces and the usage."""
     first_s, pieces, usage = 0.0, 0, None
     stream = client.chat.completions.create(
-        model=model, messages=[{"role": "user", "content": "Say hello."}], max_tokens=TOKENS, stream=True,
+        model=model, messages=[{"role": "user", "content": "Say hello."}], max_tokens=_TOKENS, stream=True,
         stream_options={"include_usage": True},
     )  # fmt: skip
     for chunk in stream:

@@ -80,18 +80,20 @@ class Setting:
         return self.traces
 
 
-Experiment = Callable[[Setting], Section]
-EXPERIMENTS: dict[str, Experiment] = {}
+_Experiment = Callable[[Setting], Section]
+EXPERIMENTS: dict[str, _Experiment] = {}
 """The experiments by name, in the order of docs/evidence.md. Importing registry.py enters them."""
 
 
-def experiment(name: str, title: str, source: str, *, needs_traces: bool = False) -> Callable[[Experiment], Experiment]:
+def experiment(
+    name: str, title: str, source: str, *, needs_traces: bool = False
+) -> Callable[[_Experiment], _Experiment]:
     """Enter an experiment under `name`. Raises ValueError if the name is taken.
 
     `needs_traces`: without the traces of the VTC artifact the experiment is skipped.
     """
 
-    def enter(run: Experiment) -> Experiment:
+    def enter(run: _Experiment) -> _Experiment:
         def titled(setting: Setting) -> Section:
             if needs_traces and setting.traces is None:
                 return Section(title, source, skipped="the traces of the VTC artifact are missing (--traces FOLDER)")
@@ -140,7 +142,7 @@ def _contents(sections: Mapping[str, Section]) -> str:
 
 def _contents_row(name: str, found: Section) -> str:
     """Return the section's line in the list of experiments."""
-    return _line([cell(value) for value in _contents_cells(name, found)])
+    return _line([_cell(value) for value in _contents_cells(name, found)])
 
 
 def _contents_cells(name: str, found: Section) -> tuple[Cell, ...]:
@@ -178,7 +180,7 @@ def _checks(checks: Sequence[Check]) -> str:
 
 def render_table(of: Table) -> str:
     """Return a table with its columns of numbers aligned right. Raises ValueError for a row of the wrong width."""
-    rows = [[cell(value) for value in row] for row in of.rows]
+    rows = [[_cell(value) for value in row] for row in of.rows]
     for row in rows:
         if len(row) != len(of.columns):
             raise ValueError(f"table {of.title!r}: a row of {len(row)} cells under {len(of.columns)} columns")
@@ -195,7 +197,7 @@ def _is_numeric(column: Sequence[Cell]) -> bool:
     return any(isinstance(value, int | float) for value in column)
 
 
-def cell(value: Cell) -> str:
+def _cell(value: Cell) -> str:
     """Return a cell's Markdown: floats with four significant digits, None as a dash, text escaped."""
     if value is None:
         return "–"

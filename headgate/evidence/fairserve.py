@@ -48,7 +48,7 @@ APPS = (
 _LIGHT = "app-12"
 CALLS = ((1, 1, 73.2), (2, 10, 26.1), (11, 20, 0.5), (21, 30, 0.1))
 """Calls per interaction (from, to), and the percentage of requests that belong to such interactions."""
-SECONDS = 60.0
+_SECONDS = 60.0
 _USERS = 12
 _ABUSE_SHARE, _ABUSE_WITHIN = 0.7, 0.1
 _SYSTEM_SHARE = 1 / 3
@@ -70,7 +70,7 @@ def _arrivals_of(random: Random, app: App) -> Iterator[Arrival]:
         left -= calls
         is_abuse = app.abused and random.random() < _ABUSE_SHARE
         user = 0 if is_abuse else random.randrange(1 if app.abused else 0, _USERS)
-        at_s = random.uniform(0, SECONDS * (_ABUSE_WITHIN if is_abuse else 1.0))
+        at_s = random.uniform(0, _SECONDS * (_ABUSE_WITHIN if is_abuse else 1.0))
         for stage in range(calls):
             yield _call(random, app, f"{app.name}-user-{user}", f"{app.name}-{number}", at_s, stage)
         number += 1
@@ -182,8 +182,8 @@ def fairserve(setting: Setting) -> Section:
         text=(
             "The trace is not public. The workload is made from the published statistics "
             "(headgate/evidence/fairserve.py says which choices are ours) and runs on "
-            f"`{_ENGINE}`, a profile that is derived and **not fitted**. Requests arrive for {SECONDS:.0f} s; requests "
-            f"that end after {_TIMEOUT_S:.0f} s were not served. RPM allows {RPM} "
+            f"`{_ENGINE}`, a profile that is derived and **not fitted**. Requests arrive for {_SECONDS:.0f} s; "
+            f"requests that end after {_TIMEOUT_S:.0f} s were not served. RPM allows {RPM} "
             f"requests per minute and user. The throttling allows {_LIMITS.user} per user and {_LIMITS.app} per "
             "application; it applies only while at least 90 % of the KV pool is in use, and never within an "
             f"interaction. Means over {setting.seeds} seeds.",
@@ -194,14 +194,14 @@ def fairserve(setting: Setting) -> Section:
     )
 
 
-Runs = dict[str, list[CaseCounts]]
+_Runs = dict[str, list[CaseCounts]]
 
 
 def _of_app(runs: Sequence[CaseCounts], app: str) -> float:
     return fmean(run.served.get(app, 0) for run in runs)
 
 
-def _requests_table(runs: Runs) -> Table:
+def _requests_table(runs: _Runs) -> Table:
     of_app = ("paper", "ours", "prompt tokens/s")
     columns = ("scheduler", *(f"{app.name}: {what}" for app in APPS for what in of_app))
     rows = []
@@ -215,7 +215,7 @@ def _requests_table(runs: Runs) -> Table:
     return Table(f"Requests served, of {sent}", columns, rows)
 
 
-def _interactions(runs: Runs) -> Table:
+def _interactions(runs: _Runs) -> Table:
     counts = {
         "interactions finished": "finished",
         "interactions begun": "begun",
@@ -231,7 +231,7 @@ def _interactions(runs: Runs) -> Table:
     return Table("Interactions", ("scheduler", *counts), rows)
 
 
-def _checks(runs: Runs) -> list[Check]:
+def _checks(runs: _Runs) -> list[Check]:
     rpm, throttled = runs[f"rpm:{RPM}"], runs[OIT]
     light = {name: _of_app(of_name, _LIGHT) for name, of_name in runs.items()}
     return [

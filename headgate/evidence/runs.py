@@ -85,10 +85,6 @@ def avg_difference(run: Run) -> float:
     return _difference(run).avg
 
 
-def var_difference(run: Run) -> float:
-    return _difference(run).var
-
-
 def throughput(run: Run) -> float:
     return run.throughput_tokens_per_s
 

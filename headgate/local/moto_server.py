@@ -36,7 +36,7 @@ from werkzeug.serving import ThreadedWSGIServer
 _installed = threading.Event()
 
 
-def install() -> None:
+def _install() -> None:
     """Patch moto in this process. Call it before the first request; further calls do nothing."""
     if _installed.is_set():
         return
@@ -222,7 +222,7 @@ class MotoServer(ThreadedWSGIServer):
 
 def make_server(host: str, port: int) -> MotoServer:
     """Bind a server that does not serve yet; `server.port` is its port. Raises SystemExit if the port is in use."""
-    install()
+    _install()
     app = DomainDispatcherApplication(create_backend_app)
     return MotoServer(host, port, app, handler=KeepAliveRequestHandler)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TABLE = "headgate"
 _QUEUE = "headgate-execute"
-BUCKET = "headgate-files"
+_BUCKET = "headgate-files"
 REGION = "us-east-1"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "local",
@@ -73,8 +73,8 @@ async def make_queue(endpoint_url: str) -> str:
 async def make_bucket(endpoint_url: str) -> str:
     """Create the bucket for the batch API's files and return the value of HEADGATE_FILES for it."""
     client = session().client("s3", endpoint_url=endpoint_url)
-    await asyncio.to_thread(partial(client.create_bucket, Bucket=BUCKET))
-    return f"s3:{BUCKET}"
+    await asyncio.to_thread(partial(client.create_bucket, Bucket=_BUCKET))
+    return f"s3:{_BUCKET}"
 
 
 async def make_tenants(store: TenantStore, tenants: Mapping[str, Share], queue_items_max: int) -> dict[str, str]:

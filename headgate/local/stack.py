@@ -41,7 +41,7 @@ from headgate.machine.proxies import bypass_proxies
 _STOP_GRACE_S = 3.0
 _REGISTERED_EVERY_S = 0.1
 
-Step = Callable[[str], None]
+_Step = Callable[[str], None]
 
 
 class Fleets:
@@ -101,7 +101,7 @@ class Fleets:
 class Stack:
     """One stack. Call `start` once, and `stop` in any case. `on_loss`: called with a line when a process is lost."""
 
-    def __init__(self, options: StackOptions, on_loss: Step = lambda _: None) -> None:
+    def __init__(self, options: StackOptions, on_loss: _Step = lambda _: None) -> None:
         self.options = options
         self._children = Children(
             RealIds().new(), options.home / "logs", on_death=self._died, temporary=options.temporary
@@ -129,7 +129,7 @@ class Stack:
     def bytes_per_token(self) -> float:
         return self._ready_worker().bytes_per_token
 
-    async def start(self, on_step: Step = lambda _: None) -> Addresses:
+    async def start(self, on_step: _Step = lambda _: None) -> Addresses:
         """Start all processes and return once they answer. Raises ConfigurationError, one line, if they do not."""
         ports = front_ports(self.options.host, self.options.port, self.options.fronts)
         aws_port = usable(self.options.host, self.options.aws_port)
@@ -174,7 +174,7 @@ class Stack:
             raise RuntimeError("the stack has not started")
         return await make_tenants(self._store, shares, self.options.queue_items_max)
 
-    async def _start(self, ports: list[int], aws_port: int, on_step: Step) -> Addresses:
+    async def _start(self, ports: list[int], aws_port: int, on_step: _Step) -> Addresses:
         options = self.options
         on_step("DynamoDB, S3, SQS and CloudWatch (moto)")
         moto_url = await self._service("moto", ["-m", "headgate.local.moto_server"])
@@ -225,7 +225,7 @@ class Stack:
             processes=[*fleets.addresses, *self._services],
         )
 
-    async def _dynamodb_url(self, moto_url: str, on_step: Step) -> str:
+    async def _dynamodb_url(self, moto_url: str, on_step: _Step) -> str:
         if self.options.store == "moto":
             return moto_url
         from headgate.local import dynamodb_local
@@ -242,7 +242,7 @@ class Stack:
         self._services.append(ProcessAddress(role=name, pid=child.pid, url=url))
         return url
 
-    async def _await_workers(self, on_step: Step) -> None:
+    async def _await_workers(self, on_step: _Step) -> None:
         """Wait until the logs name every worker."""
         on_step("waiting for the workers to register")
         try:

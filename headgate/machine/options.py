@@ -31,7 +31,7 @@ def _visible(text: str) -> str:
     return text
 
 
-Visible = Annotated[str, AfterValidator(_visible)]
+_Visible = Annotated[str, AfterValidator(_visible)]
 
 
 class SwappingWorker(NamedTuple):
@@ -51,14 +51,14 @@ class FleetOptions(BaseModel):
         default="transformers",
         description="Engine of the workers: vllm, openai, transformers, or modelled (needs no torch).",
     )
-    url: Visible | None = Field(default=None, description="With --engine openai: URL of the server, ending in /v1.")
+    url: _Visible | None = Field(default=None, description="With --engine openai: URL of the server, ending in /v1.")
     context_tokens: int | None = Field(
         default=None, ge=1, description="With --engine openai: the context length of its model."
     )
     """None: the server reports it."""
     engine_arguments: tuple[str, ...] = ()
     """Arguments of vLLM's own server, for the vllm engine."""
-    model: Visible | None = Field(
+    model: _Visible | None = Field(
         default=None, description="Folder of a Hugging Face model; default: a small one, built here."
     )
     """None: a small model with random weights, built on this machine (SMALL_MODEL). For the openai engine: the model's

@@ -15,7 +15,7 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.processes.bootstrap import real_random
 from headgate.machine.options import PORT_MAX
 
-PREFIX = "headgate-"
+_PREFIX = "headgate-"
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def home_folder(home: Path | None) -> Iterator[Path]:
     if home is not None:
         yield home
         return
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as made:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
         try:
             yield Path(made)
         except ConfigurationError as error:

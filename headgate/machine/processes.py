@@ -164,7 +164,7 @@ class Child:
 
     def _read_announcement(self, lines: Sequence[bytes]) -> None:
         for line in lines:
-            announcement = json_object(line)
+            announcement = _json_object(line)
             if announcement is not None:
                 self._announced.set_result(announcement)
                 return
@@ -289,7 +289,7 @@ def last_sentence(output: str) -> str:
     Of a line of a log in JSON, it is the message, if it is a warning or worse. The frames of a traceback are indented.
     """
     for line in reversed(output.splitlines()):
-        logged = json_object(line.encode())
+        logged = _json_object(line.encode())
         if logged is not None:
             line = str(logged.get("message", "")) if logged.get("level") in _SERIOUS else ""
         elif line[:1].isspace():
@@ -299,7 +299,7 @@ def last_sentence(output: str) -> str:
     return ""
 
 
-def json_object(line: bytes) -> dict[str, Any] | None:
+def _json_object(line: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

@@ -83,7 +83,7 @@ of its three attempts. With growing delays, other workers get these calls. A pro
 crashes is useful, so it is started again soon. The time in which it loads its model does not count.
 """
 
-Report = Callable[[str], None]
+_Report = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class DiskWatch:
 class Server:
     """The processes of one server. Call `start` once, and always call `stop`. `report` gets a line for each death."""
 
-    def __init__(self, options: ServeOptions, report: Report) -> None:
+    def __init__(self, options: ServeOptions, report: _Report) -> None:
         self.options = options
         self._folder = DataFolder(options.home)
         self._report = report
@@ -153,7 +153,7 @@ class Server:
         self._lock: int | None = None
         self._disk: asyncio.Task[None] | None = None
 
-    async def start(self, on_step: Report = lambda _: None) -> ServeAddresses:
+    async def start(self, on_step: _Report = lambda _: None) -> ServeAddresses:
         """Start all processes, and return when they answer. If they do not, raise ConfigurationError with one line."""
         file = read_tenants(self.options.tenants) if self.options.tenants is not None else None
         ports = front_ports(self.options.host, self.options.port, self.options.fronts)
@@ -192,7 +192,7 @@ class Server:
             os.close(self._lock)
         self._store = self._lock = None
 
-    async def _start(self, ports: list[int], file: ServedTenants | None, on_step: Report) -> ServeAddresses:
+    async def _start(self, ports: list[int], file: ServedTenants | None, on_step: _Report) -> ServeAddresses:
         options = self.options
         classes = {"HEADGATE_SLO_CLASSES": options.slo_classes} if options.slo_classes else {}
         settings = {"HEADGATE_ORDER": options.order, **classes, **(file.environment() if file is not None else {})}
@@ -223,7 +223,7 @@ class Server:
             processes=self._fleet.addresses,
         )
 
-    async def _await_workers(self, follower: LogFollower, on_step: Report) -> str:
+    async def _await_workers(self, follower: LogFollower, on_step: _Report) -> str:
         """Wait until the log contains every worker of this start, and return their model."""
         assert self._fleet is not None  # noqa: S101 - set by the caller
         on_step("waiting for the workers to register")

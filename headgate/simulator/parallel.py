@@ -32,7 +32,7 @@ from dispatcher.model.errors import ConfigurationError
 J = TypeVar("J")
 R = TypeVar("R")
 
-OnDone = Callable[[int, int], None]
+_OnDone = Callable[[int, int], None]
 """Called with the number of jobs of the current map that are done, and the number of all of them."""
 _ENDING_S = 2.0
 
@@ -41,7 +41,7 @@ class ProcessDied(ConfigurationError):
     """A process was ended from outside before its job was done."""
 
 
-def cores() -> int:
+def _cores() -> int:
     """Return how many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -83,8 +83,8 @@ class _Worker:
 class Processes:
     """A context manager. `count` None: one process for each core. One job, or one process, runs in this process."""
 
-    def __init__(self, count: int | None = None, *, on_done: OnDone | None = None) -> None:
-        self.count = cores() if count is None else count
+    def __init__(self, count: int | None = None, *, on_done: _OnDone | None = None) -> None:
+        self.count = _cores() if count is None else count
         if self.count < 1:
             raise ValueError(f"at least one process is needed, not {count!r}")
         self.on_done = on_done

@@ -11,7 +11,7 @@ that changing one does not change the others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush, merge
 from operator import attrgetter
@@ -35,7 +35,7 @@ from headgate.workloads.traces import SORTED_ROWS_MAX, TENANT_CHARS_MAX, scan_tr
 REQUESTS_MAX = 20_000_000
 """The most requests of a workload, which counts them once before it runs."""
 
-Call = tuple[float, int, int]
+_Call = tuple[float, int, int]
 """Time in seconds, number of the interaction, stage."""
 
 
@@ -121,14 +121,14 @@ class TenantPlan:
                 self.slo_class,
             )
 
-    def calls(self, seed: int) -> Iterator[Call]:
+    def calls(self, seed: int) -> Iterator[_Call]:
         """Yield calls in order of time; calls of the same time in the order in which their interactions began."""
         starts = enumerate(self._starts(seed))
         if self.interactions is None:
             singles = ((at_s, number, 0) for number, at_s in starts)
             yield from singles if self.requests_max is None else _first(singles, self.requests_max)
             return
-        random, made, later = self._random(seed, "interactions"), 0, list[Call]()
+        random, made, later = self._random(seed, "interactions"), 0, list[_Call]()
         for number, at_s in starts:
             while later and later[0][0] <= at_s:
                 yield heappop(later)
@@ -150,7 +150,7 @@ class TenantPlan:
         return Random(f"{seed} {what} of {self.name}")
 
 
-def _first(calls: Iterator[Call], most: int) -> Iterator[Call]:
+def _first(calls: Iterator[_Call], most: int) -> Iterator[_Call]:
     for _, call in zip(range(most), calls, strict=False):
         yield call
 
@@ -171,9 +171,6 @@ class PlannedWorkload:
     def __post_init__(self) -> None:
         if not self._extent[0]:
             raise WorkloadError(f"{self.name}: makes no request within {self.duration_s:g} s (seed {self.seed})")
-
-    def with_seed(self, seed: int) -> PlannedWorkload:
-        return replace(self, seed=seed)
 
     @property
     def requests(self) -> int:

@@ -49,19 +49,19 @@ def _range(value: Any) -> Any:
     raise PydanticCustomError("no_range", "should be a whole number, or [lowest, highest]")
 
 
-Seconds = Annotated[float, Field(ge=0, le=_DURATION_S_MAX)]
-PositiveSeconds = Annotated[float, Field(gt=0, le=_DURATION_S_MAX)]
-Tokens = Annotated[int, Field(ge=1, le=TOKENS_MAX)]
-Weight = Annotated[float, Field(gt=0, le=1e9)]
+_Seconds = Annotated[float, Field(ge=0, le=_DURATION_S_MAX)]
+_PositiveSeconds = Annotated[float, Field(gt=0, le=_DURATION_S_MAX)]
+_Tokens = Annotated[int, Field(ge=1, le=TOKENS_MAX)]
+_Weight = Annotated[float, Field(gt=0, le=1e9)]
 _BurstSize = Annotated[int, Field(ge=1, le=_BURST_MAX)]
 _Calls = Annotated[int, Field(ge=1, le=_CALLS_MAX)]
-BurstRange = Annotated[tuple[_BurstSize, _BurstSize], BeforeValidator(_range)]
-CallsRange = Annotated[tuple[_Calls, _Calls], BeforeValidator(_range)]
+_BurstRange = Annotated[tuple[_BurstSize, _BurstSize], BeforeValidator(_range)]
+_CallsRange = Annotated[tuple[_Calls, _Calls], BeforeValidator(_range)]
 
 
 class FixedLength(Strict):
     kind: Literal["fixed"]
-    tokens: Tokens
+    tokens: _Tokens
 
     def length(self) -> Length:
         return Fixed(self.tokens)
@@ -71,8 +71,8 @@ class UniformLength(Strict):
     """Whole numbers from `low` to `high`, both included."""
 
     kind: Literal["uniform"]
-    low: Tokens
-    high: Tokens
+    low: _Tokens
+    high: _Tokens
 
     @model_validator(mode="after")
     def _in_order(self) -> UniformLength:
@@ -90,8 +90,8 @@ class LognormalLength(Strict):
     kind: Literal["lognormal"]
     median: Annotated[float, Field(gt=0, le=TOKENS_MAX)]
     sigma: Annotated[float, Field(ge=0, le=_SIGMA_MAX)]
-    min: Tokens = 1
-    max: Tokens = TOKENS_MAX
+    min: _Tokens = 1
+    max: _Tokens = TOKENS_MAX
 
     @model_validator(mode="after")
     def _in_order(self) -> LognormalLength:
@@ -120,14 +120,14 @@ LengthDistribution = Annotated[
 ]
 
 
-PositiveRate = Annotated[float, Field(gt=0, le=_RATE_PER_S_MAX)]
-RampRate = Annotated[float, Field(ge=0, le=_RATE_PER_S_MAX)]
-Cv = Annotated[float, Field(gt=0, le=_CV_MAX)]
+_PositiveRate = Annotated[float, Field(gt=0, le=_RATE_PER_S_MAX)]
+_RampRate = Annotated[float, Field(ge=0, le=_RATE_PER_S_MAX)]
+_Cv = Annotated[float, Field(gt=0, le=_CV_MAX)]
 
 
 class _Process(Strict):
-    start_s: Seconds = 0.0
-    end_s: PositiveSeconds | None = None
+    start_s: _Seconds = 0.0
+    end_s: _PositiveSeconds | None = None
     """Arrivals are before it. At most duration_s, which is the default."""
 
     def spacing_of(self) -> Spacing:
@@ -144,8 +144,8 @@ class _Process(Strict):
 class _Rated(_Process):
     """Exactly one of the two rates is given."""
 
-    rate_per_s: PositiveRate | None = None
-    rate_per_min: PositiveRate | None = None
+    rate_per_s: _PositiveRate | None = None
+    rate_per_min: _PositiveRate | None = None
 
     @model_validator(mode="after")
     def _one_rate(self) -> _Rated:
@@ -165,7 +165,7 @@ class _Spaced(_Process):
     """How the arrivals of a changing rate are spaced."""
 
     spacing: Literal["uniform", "poisson", "gamma"] = "uniform"
-    cv: Cv | None = None
+    cv: _Cv | None = None
 
     @model_validator(mode="after")
     def _cv_with_gamma(self) -> _Spaced:
@@ -197,7 +197,7 @@ class GammaArrivals(_Rated):
     """Gaps of mean 1 / rate and coefficient of variation `cv`."""
 
     kind: Literal["gamma"]
-    cv: Cv
+    cv: _Cv
 
     def spacing_of(self) -> Spacing:
         return Gamma(self.cv)
@@ -207,8 +207,8 @@ class OnOffArrivals(_Rated, _Spaced):
     """The rate for `on_s`, then nothing for `off_s`, again and again."""
 
     kind: Literal["on_off"]
-    on_s: PositiveSeconds
-    off_s: PositiveSeconds
+    on_s: _PositiveSeconds
+    off_s: _PositiveSeconds
 
     def rate(self, over_s: float) -> Rate:
         return OnOff(self.per_s, self.on_s, self.off_s)
@@ -218,10 +218,10 @@ class RampArrivals(_Spaced):
     """The rate changes linearly from start_s to end_s. Exactly one pair of rates is given."""
 
     kind: Literal["ramp"]
-    from_per_s: RampRate | None = None
-    to_per_s: RampRate | None = None
-    from_per_min: RampRate | None = None
-    to_per_min: RampRate | None = None
+    from_per_s: _RampRate | None = None
+    to_per_s: _RampRate | None = None
+    from_per_min: _RampRate | None = None
+    to_per_min: _RampRate | None = None
 
     @model_validator(mode="after")
     def _one_pair(self) -> RampArrivals:
@@ -246,7 +246,7 @@ class BurstShape(Strict):
     """With `probability`, an arrival is `size` requests at once: a number, or [lowest, highest]."""
 
     probability: Annotated[float, Field(ge=0, le=1)]
-    size: BurstRange
+    size: _BurstRange
 
 
 class BurstArrivals(_Rated, _Spaced):
@@ -267,7 +267,7 @@ ArrivalProcess = Annotated[
 ]
 
 
-Label = Annotated[str, Field(min_length=1, max_length=200)]
+_Label = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 def _tier(value: Any) -> Any:
@@ -289,8 +289,8 @@ def _calls_shares(value: Any) -> Any:
 
 
 class CallsShareFields(Strict):
-    calls: CallsRange
-    weight: Weight
+    calls: _CallsRange
+    weight: _Weight
 
 
 class InteractionFields(Strict):
@@ -300,7 +300,7 @@ class InteractionFields(Strict):
     """
 
     calls: Annotated[tuple[CallsShareFields, ...], BeforeValidator(_calls_shares)]
-    think_s: Seconds = 0.0
+    think_s: _Seconds = 0.0
 
 
 class TenantFields(Strict):
@@ -308,7 +308,7 @@ class TenantFields(Strict):
     """One process or several. Their start_s and end_s decide whether they overlap."""
     input: LengthDistribution
     output: LengthDistribution
-    weight: Weight = 1.0
+    weight: _Weight = 1.0
     tier: Annotated[str, BeforeValidator(_tier)] | None = None
     slo_ttft_ms: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Target of the time from arrival to first token."""
@@ -316,10 +316,10 @@ class TenantFields(Strict):
     """The most requests. The last interaction is always complete."""
     system_tokens: Annotated[int, Field(ge=0, le=TOKENS_MAX)] = 0
     """Part of the input; the whole input if that is shorter."""
-    app: Label | None = None
-    model: Label | None = None
+    app: _Label | None = None
+    model: _Label | None = None
     """One of the fleet's (`--fleet`). Default: the first."""
-    slo_class: Label | None = None
+    slo_class: _Label | None = None
     """When the first token is due: a class of the fleet file. Default: normal."""
     interactions: InteractionFields | None = None
 
@@ -335,6 +335,6 @@ class TenantFields(Strict):
 class WorkloadFields(Strict):
     """No process begins at or after `duration_s`."""
 
-    duration_s: PositiveSeconds
+    duration_s: _PositiveSeconds
     seed: Annotated[int, Field(ge=0, le=_INTEGER_MAX)] = 0
     tenants: Annotated[dict[str, TenantFields], Field(min_length=1)]

@@ -27,8 +27,7 @@ from typing import BinaryIO
 from dispatcher.policies.tiers import TENANT_TIERS
 from headgate.workloads.arrivals import Arrival, TraceError
 
-OWN_COLUMNS = ("arrival_s", "tenant", "input_tokens", "output_tokens")
-OPTIONAL_COLUMNS = ("interaction", "stage", "app", "model", "tier", "slo_ttft_ms", "system_tokens", "slo_class")
+_OWN_COLUMNS = ("arrival_s", "tenant", "input_tokens", "output_tokens")
 _AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 TOKENS_MAX = 10_000_000
 TENANT_CHARS_MAX = 200
@@ -92,7 +91,7 @@ def _header(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     for name in header:
         if name and header.count(name) > 1:
             raise TraceError(f"{path}, line 1: column {name!r} appears twice")
-    missing = [name for name in (_AZURE_COLUMNS if _is_azure(header) else OWN_COLUMNS) if name not in header]
+    missing = [name for name in (_AZURE_COLUMNS if _is_azure(header) else _OWN_COLUMNS) if name not in header]
     if missing:
         raise TraceError(f"{path}, line 1: column {missing[0]!r} is missing (found: {', '.join(header) or 'nothing'})")
     return header
@@ -134,7 +133,7 @@ class CheckedRow:
         """Return the arrival of a row in headgate's format; `tenant` replaces the row's tenant."""
         arrival_s, named = self.number("arrival_s"), tenant or self.tenant()
         input_tokens, output_tokens = self.tokens("input_tokens"), self.tokens("output_tokens")
-        if self._columns == len(OWN_COLUMNS):
+        if self._columns == len(_OWN_COLUMNS):
             return Arrival(arrival_s, named, input_tokens, output_tokens)
         return Arrival(
             arrival_s=arrival_s,

@@ -24,7 +24,7 @@ from infra.watched import FIVE_MINUTES, total
 CPU, _MEMORY_MB = 512, 1024
 _DOCKERFILE = "gpu_worker/proxy.Dockerfile"
 """Everything but an engine of its own."""
-HOME = "/var/lib/headgate"
+_HOME = "/var/lib/headgate"
 _STOP_S, _DRAIN_S = 120, 110
 """Fargate waits for at most 120 s until it ends a task."""
 _METRICS_S = 60
@@ -107,7 +107,7 @@ class ServerWorkers(Construct):
         return task
 
     def _arguments(self, server: ForeignServer) -> list[str]:
-        own = ["gpu_worker", "--engine", "openai", "--url", server.url, "--model", server.model, "--home", HOME]
+        own = ["gpu_worker", "--engine", "openai", "--url", server.url, "--model", server.model, "--home", _HOME]
         own += ["--host", "0.0.0.0", "--port", str(WORKER_PORT), "--drain-s", str(self._drain_s)]  # noqa: S104
         own += ["--slots", str(server.slots), "--batch", str(server.batch), "--emf-s", str(_METRICS_S)]
         return own if server.context_tokens is None else [*own, "--context-tokens", str(server.context_tokens)]
@@ -131,7 +131,7 @@ class ServerWorkers(Construct):
             name,
             image=self._image,
             command=["python", "-m", *module],
-            environment={**self._environment, "HOME": HOME},
+            environment={**self._environment, "HOME": _HOME},
             secrets=dict(secrets or {}),
             logging=ecs.LogDrivers.aws_logs(stream_prefix=name, log_group=self._log),
             readonly_root_filesystem=True,
@@ -140,5 +140,5 @@ class ServerWorkers(Construct):
         )
         container.add_mount_points(
             ecs.MountPoint(container_path="/tmp", source_volume="tmp", read_only=False),  # noqa: S108
-            ecs.MountPoint(container_path=HOME, source_volume="home", read_only=False),
+            ecs.MountPoint(container_path=_HOME, source_volume="home", read_only=False),
         )

@@ -24,13 +24,13 @@ from botocore.config import Config
 
 from dispatcher.ports import Clock, Store
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
-from dispatcher.stores.memory import MemoryStore
 from dispatcher.stores.sqlite.store import SqliteStore
 from headgate.local import dynamodb_local
 from headgate.local.moto_server import make_server
 from tests.conformance.store_damage import Damage, MemoryDamage, SqliteDamage, TableDamage
 from tests.support.hang_guard import HANG_S
 from tests.support.server_time import IgnoredServerTime
+from tests.support.world.memory_store import MemoryStore
 
 
 class Place(Protocol):

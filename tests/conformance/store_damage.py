@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dispatcher.stores.layout import MANIFEST_PREFIX, PART_PREFIX, entry_key, position_text, snapshot_partition
-from dispatcher.stores.memory import MemoryStore
 from dispatcher.stores.table import PARTITION, SORT
+from tests.support.world.memory_store import MemoryStore
 
 
 class Damage(Protocol):

@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from dispatcher.model.errors import LogGap
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
-from dispatcher.stores.memory import MemoryStore
 from dispatcher.stores.sqlite.store import SqliteStore
 from tests.conformance.store_world import START, FakeClock, answer, invocation, kept_response, tenant_row, usage_row
 from tests.support.duration import at_depth
+from tests.support.world.memory_store import MemoryStore
 
 shards = st.sampled_from(["s", "t"])
 positions = st.integers(0, 6)

@@ -55,7 +55,7 @@ class ClaimLost(HeadgateError):
     """Another process runs the batch, or it has ended."""
 
 
-async def claimed(context: Context, batch: Batch) -> Claim | None:
+async def _claimed(context: Context, batch: Batch) -> Claim | None:
     """Claim an open batch. Return None if another process has it, or takes it first."""
     now = context.clock.now()
     if not batch.is_open or (batch.runner and now < batch.claimed_until):
@@ -309,7 +309,7 @@ class _Runner:
                 await self._context.store.retire_batch(batch)
                 continue
             seen.add(tenant)
-            claim = await claimed(self._context, batch)
+            claim = await _claimed(self._context, batch)
             if claim is not None:
                 self._running[tenant] = asyncio.create_task(self._run(tenant, claim))
 

@@ -16,13 +16,13 @@ from dispatcher.policies.orders.queues import Call, Clocks, SortedEntries, Tenan
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.share_bounds import RATE_MIN
 
-Key = Callable[[Call], float]
+_Key = Callable[[Call], float]
 
 
 class KeyedIndex:
     """Lowest key first, then the earliest arrival of a queue's head. `key` computes the key from the head."""
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: _Key) -> None:
         self._key = key
         self._entries = SortedEntries()
 

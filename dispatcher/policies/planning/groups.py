@@ -41,7 +41,7 @@ DELTA = 4
 """δ of QLM (Figure 19): a planned group has at most this many batches."""
 
 
-Key = tuple[str, str, int]
+_Key = tuple[str, str, int]
 """Equal to the GroupKey of the same fields. A plain tuple is made in a fraction of its time, at every arrival."""
 
 
@@ -159,7 +159,7 @@ class TenantGroups:
         self._classes = classes
         self._history = history
         self._service = service
-        self._by_model: dict[str, dict[Key, RequestGroup]] = {}
+        self._by_model: dict[str, dict[_Key, RequestGroup]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -218,7 +218,7 @@ class TenantGroups:
         group = of_model[key] = RequestGroup(key)
         return group
 
-    def _laxest(self, of_model: dict[Key, RequestGroup], slo_class: str) -> RequestGroup:
+    def _laxest(self, of_model: dict[_Key, RequestGroup], slo_class: str) -> RequestGroup:
         """Return the group that a further key of a model joins: of its own class if possible, then the laxest."""
         rank = self._classes.rank
         return of_model[max(of_model, key=lambda key: (key[1] == slo_class, rank(key[1]), key[2]))]

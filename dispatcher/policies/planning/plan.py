@@ -157,7 +157,7 @@ class _Planning:
         self.waited_for = {piece.key.model for piece in claimed.pieces}
         self.floors = _model_floors(claimed.entitled_service, workers, rates)
         entitled = {piece.key.model for piece in self.live if piece.is_entitled}
-        self.pinned = pinned(self.floors, entitled, workers, rates)
+        self.pinned = _pinned(self.floors, entitled, workers, rates)
         self.problem = Problem(
             [self._group(number, piece) for number, piece in enumerate(self.live)],
             [self._worker(worker) for worker in workers],
@@ -280,7 +280,7 @@ def _model_floors(
     return {model: count for model, count in narrow.items() if count}
 
 
-def pinned(
+def _pinned(
     floors: Mapping[str, int], entitled: Collection[str], workers: Sequence[FleetWorker], rates: ServiceRates
 ) -> set[str]:
     """Return the names of the workers that keep their model: of each model the fastest, as many as its floor.

@@ -78,11 +78,11 @@ class GroupedDict(dict[K, V]):
 INTERACTIONS_MOST = 10_000
 """The most interactions of a tenant that are remembered. The calls of further ones are throttled like first calls."""
 
-Key = tuple[str, str]
+_Key = tuple[str, str]
 """A tenant and an interaction."""
 
 
-class Interactions(GroupedDict[Key, float]):
+class Interactions(GroupedDict[_Key, float]):
     """When the last call of each interaction under way was accepted, in Unix seconds. It counts those of each tenant.
 
     Only throttling needs them, and clients choose their names.
@@ -92,22 +92,22 @@ class Interactions(GroupedDict[Key, float]):
         super().__init__()
         self._counts: Counter[str] = Counter()
 
-    def __setitem__(self, key: Key, at: float) -> None:
+    def __setitem__(self, key: _Key, at: float) -> None:
         if key not in self:
             self._counts[key[0]] += 1
         super().__setitem__(key, at)
 
-    def __delitem__(self, key: Key) -> None:
+    def __delitem__(self, key: _Key) -> None:
         super().__delitem__(key)
         self._counts[key[0]] -= 1
         if not self._counts[key[0]]:
             del self._counts[key[0]]
 
-    def has_room(self, key: Key) -> bool:
+    def has_room(self, key: _Key) -> bool:
         """Return whether the interaction is remembered, or may be."""
         return key in self or self._counts[key[0]] < INTERACTIONS_MOST
 
-    def restore(self, key: Key, at: float | None) -> None:
+    def restore(self, key: _Key, at: float | None) -> None:
         """Set the time of an interaction; None: forget it."""
         if at is None:
             del self[key]

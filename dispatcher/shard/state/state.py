@@ -29,14 +29,14 @@ from dispatcher.shard.state.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.state.remembered import Ends, GroupedDict, Interactions
 from dispatcher.shard.waits.record import WaitRecord
 
-Undo = tuple[Callable[..., Any], tuple[Any, ...]]
+_Undo = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class UndoJournal:
     """Notes the inverse of each primitive change, so that facts that were not written can be undone."""
 
     def __init__(self) -> None:
-        self.undo: list[Undo] | None = None
+        self.undo: list[_Undo] | None = None
 
     def assign(self, name: str, value: object) -> None:
         """Assign one attribute of this state."""

@@ -242,7 +242,7 @@ def _condition(partition: str, condition: str, values: Mapping[str, Any]) -> dic
     }
 
 
-Encoded = dict[str, dict[str, Any]]
+_Encoded = dict[str, dict[str, Any]]
 """Attribute name -> AttributeValue."""
 
 
@@ -263,24 +263,24 @@ def encode(value: Any) -> dict[str, Any]:
     raise TypeError(f"cannot store a {type(value).__name__}")
 
 
-def encode_item(item: Mapping[str, Any]) -> Encoded:
+def encode_item(item: Mapping[str, Any]) -> _Encoded:
     """Return the encoded item, without the attributes that are None."""
     return {name: encode(value) for name, value in item.items() if value is not None}
 
 
-def decode(value: Mapping[str, Any]) -> Any:
+def _decode(value: Mapping[str, Any]) -> Any:
     ((kind, content),) = value.items()
     if kind == "N":
         return Decimal(content)
     if kind == "M":
         return decode_item(content)
     if kind == "L":
-        return [decode(element) for element in content]
+        return [_decode(element) for element in content]
     return content
 
 
 def decode_item(item: Mapping[str, Mapping[str, Any]]) -> Item:
-    return {name: decode(value) for name, value in item.items()}
+    return {name: _decode(value) for name, value in item.items()}
 
 
 def _number(value: int | float | Decimal) -> str:

@@ -44,7 +44,7 @@ PENDING_MAX = 1024
 """The most requests that wait for a thread. More are refused at once, so that a slow store causes no long queue."""
 
 T = TypeVar("T")
-Apply = Callable[[sqlite3.Connection], T]
+_Apply = Callable[[sqlite3.Connection], T]
 
 
 class Database:
@@ -53,7 +53,7 @@ class Database:
         self._path = Path(path)
         try:
             self._writer, self._reader = self._connect(), self._connect()
-            _transact(self._writer, prepare)
+            _transact(self._writer, _prepare)
             self._inode = self._path.stat().st_ino
         except (sqlite3.Error, OSError) as error:
             raise ConfigurationError(f"the store's file {self._path} cannot be opened: {error}") from None
@@ -61,14 +61,14 @@ class Database:
         self._sync = LateSync(Path(f"{self._path}-wal"))
         self._pending = 0
 
-    async def write(self, apply: Apply[T], *, synced: bool) -> T:
+    async def write(self, apply: _Apply[T], *, synced: bool) -> T:
         """Run `apply` in one transaction and return its result. Raises StoreUnavailable.
 
         `synced`: return when this write and all writes before it are on the disk.
         """
         return await self._run(self._writes, lambda: self._write(apply, synced))
 
-    async def read(self, apply: Apply[T]) -> T:
+    async def read(self, apply: _Apply[T]) -> T:
         """Run `apply`, which only reads, on one state of the file. Raises StoreUnavailable."""
         return await self._run(self._reads, lambda: self._read(apply))
 
@@ -93,7 +93,7 @@ class Database:
         if not future.cancelled():
             future.exception()  # its caller may be gone
 
-    def _write(self, apply: Apply[T], synced: bool) -> T:
+    def _write(self, apply: _Apply[T], synced: bool) -> T:
         try:
             self._check_file()
             self._writer.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
@@ -104,7 +104,7 @@ class Database:
         except (sqlite3.Error, OSError) as error:
             raise _unavailable(error) from error
 
-    def _read(self, apply: Apply[T]) -> T:
+    def _read(self, apply: _Apply[T]) -> T:
         try:
             self._check_file()
             return apply(self._reader)
@@ -149,7 +149,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def _transact(connection: sqlite3.Connection, apply: Apply[T]) -> T:
+def _transact(connection: sqlite3.Connection, apply: _Apply[T]) -> T:
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = apply(connection)
@@ -229,7 +229,7 @@ CREATE TABLE snapshots (
 """
 
 
-def prepare(connection: sqlite3.Connection) -> None:
+def _prepare(connection: sqlite3.Connection) -> None:
     """Create the tables of a new file, within the caller's transaction. Raises ConfigurationError for a newer file."""
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
     if layout > LAYOUT:

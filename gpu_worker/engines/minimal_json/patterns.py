@@ -18,13 +18,13 @@ _LIKED = "a0A- _"
 """Characters to prefer in an example, in this order."""
 
 _Places = frozenset[int]
-Spend = Callable[[int], None]
+_Spend = Callable[[int], None]
 """Counts work; raises if there is too much."""
 _Ranges = tuple[tuple[int, int], ...]
 
 
 class Node(Protocol):
-    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
+    def ends(self, text: str, starts: _Places, spend: _Spend) -> _Places:
         """Return the places where a match ends that begins at one of `starts`."""
         ...
 
@@ -39,7 +39,7 @@ class Chars:
 
     ranges: _Ranges
 
-    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
+    def ends(self, text: str, starts: _Places, spend: _Spend) -> _Places:
         spend(len(starts))
         return frozenset(at + 1 for at in starts if at < len(text) and self.has(ord(text[at])))
 
@@ -54,7 +54,7 @@ class Chars:
 class Anchor:
     end: bool
 
-    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
+    def ends(self, text: str, starts: _Places, spend: _Spend) -> _Places:
         return starts & {len(text) if self.end else 0}
 
     def example(self, extra: int) -> str:
@@ -65,7 +65,7 @@ class Anchor:
 class Concatenation:
     parts: tuple[Node, ...]
 
-    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
+    def ends(self, text: str, starts: _Places, spend: _Spend) -> _Places:
         for part in self.parts:
             starts = part.ends(text, starts, spend)
             if not starts:
@@ -84,7 +84,7 @@ class Concatenation:
 class Alternatives:
     options: tuple[Node, ...]
 
-    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
+    def ends(self, text: str, starts: _Places, spend: _Spend) -> _Places:
         return frozenset().union(*(option.ends(text, starts, spend) for option in self.options))
 
     def example(self, extra: int) -> str:
@@ -99,7 +99,7 @@ class Repeat:
     least: int
     most: int | None
 
-    def ends(self, text: str, starts: _Places, spend: Spend) -> _Places:
+    def ends(self, text: str, starts: _Places, spend: _Spend) -> _Places:
         spend(1)
         for _ in range(self.least):
             starts = self.body.ends(text, starts, spend)
@@ -123,7 +123,7 @@ class Repeat:
 class PatternPart:
     node: Node
 
-    def matches(self, text: str, spend: Spend) -> bool:
+    def matches(self, text: str, spend: _Spend) -> bool:
         return bool(self.node.ends(text, frozenset(range(len(text) + 1)), spend))
 
     def example(self, length_min: int) -> str:
@@ -166,7 +166,7 @@ _CLASSES = {"d": _DIGITS, "w": _WORD, "s": _SPACE} | {
     name: _complement(ranges) for name, ranges in (("D", _DIGITS), ("W", _WORD), ("S", _SPACE))
 }
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
-ANY = _complement(((10, 10), (13, 13)))
+_ANY = _complement(((10, 10), (13, 13)))
 
 
 def parse_pattern(text: str) -> PatternPart:
@@ -214,7 +214,7 @@ class _Parser:
         if char in "*+?":
             raise ValueError(f"a {char!r} with nothing to repeat")
         if char == ".":
-            return Chars(ANY)
+            return Chars(_ANY)
         return Chars(self._escape() if char == "\\" else _one(char))
 
     def _group(self, depth: int) -> Node:

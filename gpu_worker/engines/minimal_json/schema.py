@@ -150,7 +150,7 @@ def fraction_of(number: float) -> Fraction:
     return Fraction(str(number))
 
 
-def canonical(value: Any) -> str:
+def _canonical(value: Any) -> str:
     """Return one text for equal JSON values: 1 and 1.0 are equal, 1 and true are not."""
     return json.dumps(_plain(value), sort_keys=True)
 
@@ -209,12 +209,12 @@ def is_valid(document: SchemaDocument, schema: Any, value: Any) -> bool:
 
 
 def _is_one_of(document: SchemaDocument, schema: Mapping[str, Any], value: Any) -> bool:
-    if "const" in schema and canonical(schema["const"]) != canonical(value):
+    if "const" in schema and _canonical(schema["const"]) != _canonical(value):
         return False
     if "enum" not in schema:
         return True
     document.work.spend(len(list_of(schema, "enum")))
-    return canonical(value) in {canonical(each) for each in schema["enum"]}
+    return _canonical(value) in {_canonical(each) for each in schema["enum"]}
 
 
 def _is_valid_string(document: SchemaDocument, schema: Mapping[str, Any], value: str) -> bool:
@@ -244,7 +244,7 @@ def _is_valid_array(document: SchemaDocument, schema: Mapping[str, Any], value: 
     low, high = number_of(schema, "minItems") or 0, number_of(schema, "maxItems")
     if len(value) < low or (high is not None and len(value) > high):
         return False
-    if schema.get("uniqueItems") is True and len({canonical(each) for each in value}) < len(value):
+    if schema.get("uniqueItems") is True and len({_canonical(each) for each in value}) < len(value):
         return False
     prefix, rest = prefix_and_rest(schema)
     if not all(is_valid(document, each, item) for each, item in zip(prefix, value, strict=False)):

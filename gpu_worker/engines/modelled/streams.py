@@ -83,8 +83,8 @@ class ModelledStream:
         if wanted is None or wanted is False:
             return None
         if self.request.endpoint is Endpoint.CHAT:
-            return chat_form(text, logprob(), _ranked(text, int(self.request.body.get("top_logprobs") or 0)))
-        return completion_form(text, logprob(), _ranked(text, int(wanted)), offset)
+            return chat_form(text, _logprob(), _ranked(text, int(self.request.body.get("top_logprobs") or 0)))
+        return completion_form(text, _logprob(), _ranked(text, int(wanted)), offset)
 
 
 def input_tokens_of(text: bytes) -> int:
@@ -107,8 +107,8 @@ def prompt_of(generation: Generation) -> str:
 def _ranked(text: str, count: int) -> list[tuple[str, float]]:
     """Return `count` tokens with their log probabilities, the generated one first."""
     others = (f" {word}" for word in WORDS)
-    return [(each, logprob(rank)) for rank, each in enumerate(list(dict.fromkeys((text, *others)))[:count])]
+    return [(each, _logprob(rank)) for rank, each in enumerate(list(dict.fromkeys((text, *others)))[:count])]
 
 
-def logprob(rank: int = 0) -> float:
+def _logprob(rank: int = 0) -> float:
     return -(rank + 1) * math.log(2)

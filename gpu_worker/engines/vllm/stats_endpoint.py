@@ -20,7 +20,7 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from gpu_worker.engines.vllm.reports import STATS_KEY
 
-PATH = "/headgate/stats"
+_PATH = "/headgate/stats"
 _NO_STATS = "null"
 
 
@@ -57,7 +57,7 @@ class StatsEndpoint:
         if scope["type"] == "lifespan":
             loggers = scope["app"].state.engine_client.logger_manager.stat_loggers
             loggers.insert(0, self._logger)  # before vLLM's own: it takes our stats out
-        if scope["type"] == "http" and scope["path"] == PATH:
+        if scope["type"] == "http" and scope["path"] == _PATH:
             await self._answer(send)
         else:
             await self._app(scope, receive, send)

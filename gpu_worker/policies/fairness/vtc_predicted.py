@@ -38,7 +38,7 @@ from gpu_worker.policies.fairness.interface import QueueRequest, RequestRecord
 from gpu_worker.policies.fairness.registry import register
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 
-SLACK = 64
+_SLACK = 64
 """Entries that the heap may hold beyond twice the number of timers."""
 
 
@@ -63,7 +63,7 @@ class StepTimers:
         """Set or move the timer of a name."""
         self._steps[name] = step
         heappush(self._heap, (step, name))
-        if len(self._heap) > 2 * len(self._steps) + SLACK:
+        if len(self._heap) > 2 * len(self._steps) + _SLACK:
             self._heap = [(due, other) for other, due in self._steps.items()]
             heapify(self._heap)
 

@@ -115,7 +115,7 @@ _INTERACTIONS_KEPT_MAX = 10_000
 """Interactions with an admission count. Beyond it, the interaction admitted the longest ago is forgotten, which ends
 its progress."""
 
-Interaction = tuple[str, str]
+_Interaction = tuple[str, str]
 """A tenant and its name for the interaction, so that no tenant can affect the interactions of another."""
 
 
@@ -130,9 +130,9 @@ class InteractionsInProgress:
 
     def __init__(self, counter: Callable[[str], float], stages_max: int) -> None:
         self._stages_max = stages_max
-        self._admissions: OrderedDict[Interaction, int] = OrderedDict()
-        self._waiting: dict[Interaction, dict[int, RequestRecord]] = {}
-        self._in_progress: set[Interaction] = set()
+        self._admissions: OrderedDict[_Interaction, int] = OrderedDict()
+        self._waiting: dict[_Interaction, dict[int, RequestRecord]] = {}
+        self._in_progress: set[_Interaction] = set()
         self._queues: dict[str, ArrivalQueue[RequestRecord]] = {}
         """The waiting requests of interactions in progress, by tenant."""
         self._tenants = LazyMinHeap(counter)
@@ -178,7 +178,7 @@ class InteractionsInProgress:
     def counter_decreased(self, tenant: str) -> None:
         self._tenants.key_decreased(tenant)
 
-    def _update_progress(self, interaction: Interaction) -> None:
+    def _update_progress(self, interaction: _Interaction) -> None:
         """Decide whether the interaction is in progress; if that changed, move its waiting requests in or out of
         `_queues`."""
         in_progress = 0 < self._admissions.get(interaction, 0) < self._stages_max
@@ -203,7 +203,7 @@ class InteractionsInProgress:
             self._tenants.remove(tenant)
 
 
-def _interaction(record: RequestRecord) -> Interaction:
+def _interaction(record: RequestRecord) -> _Interaction:
     return record.request.tenant, record.request.interaction
 
 
@@ -213,10 +213,10 @@ _STAGES_FIRST_MAX = 30
 LEAD_MAX = 10.0
 """Requests of usual size over weight. Of the paper's requests 99.4 % belong to interactions of at most 10 calls."""
 
-TokenWeights = tuple[float, float, float]
+_TokenWeights = tuple[float, float, float]
 """a, b, c: the weights of an input, a system and an output token."""
 
-_PAPER_WEIGHTS: TokenWeights = (1.0, 2.0, 1.0)
+_PAPER_WEIGHTS: _TokenWeights = (1.0, 2.0, 1.0)
 
 
 class WeightedServiceCounter(VirtualTokenCounter):
@@ -224,7 +224,7 @@ class WeightedServiceCounter(VirtualTokenCounter):
 
     def __init__(
         self,
-        weights: TokenWeights = _PAPER_WEIGHTS,
+        weights: _TokenWeights = _PAPER_WEIGHTS,
         service: ServiceFunction = WEIGHTED_TOKENS,
         *,
         stages_first_max: int = _STAGES_FIRST_MAX,

@@ -19,8 +19,8 @@ from headgate.cli.terminal.output import Json, shown_as
 from headgate.tenants_file import read_tenants
 
 File = Annotated[Path, typer.Argument(help="YAML file of tenants, as `headgate serve --tenants` reads it.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before the changes are made.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the difference and change nothing.")]
+_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before the changes are made.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the difference and change nothing.")]
 
 
 @dataclass
@@ -49,7 +49,7 @@ class TenantDifference:
         return found
 
 
-def apply(file: File, yes: Yes = False, dry_run: DryRun = False, data: Data = None, json: Json = False) -> None:
+def apply(file: File, yes: _Yes = False, dry_run: _DryRun = False, data: Data = None, json: Json = False) -> None:
     """Create and change tenants until they are as in the file, and print the keys of new ones.
 
     The difference is printed first, and you are asked. A setting that the file leaves out gets its default. Tenants

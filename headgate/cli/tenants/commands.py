@@ -35,9 +35,9 @@ from headgate.cli.terminal.output import Json, shown_as
 from headgate.monitor import tenant_json
 
 Name = Annotated[str, typer.Argument(help="The tenant's name or identity.")]
-SloClassName = Annotated[str | None, typer.Option(help='SLO class of the requests; "" is the usual class.')]
-ExpiresIn = Annotated[str | None, typer.Option(help="Refuse the key after this time, for example 12h or 90d.")]
-Prefix = Annotated[str, typer.Argument(help="The first characters of the key, as `headgate tenants keys` lists them.")]
+_SloClassName = Annotated[str | None, typer.Option(help='SLO class of the requests; "" is the usual class.')]
+_ExpiresIn = Annotated[str | None, typer.Option(help="Refuse the key after this time, for example 12h or 90d.")]
+_Prefix = Annotated[str, typer.Argument(help="The first characters of the key, as `headgate tenants keys` lists them.")]
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _LIVES_MAX_S = 10 * 366 * _UNITS_S["d"]
@@ -59,7 +59,7 @@ def keys(name: Name, data: Data = None, json: Json = False) -> None:
 
 
 def _rotate_key(
-    name: Name, slo_class: SloClassName = None, expires_in: ExpiresIn = None, data: Data = None, json: Json = False
+    name: Name, slo_class: _SloClassName = None, expires_in: _ExpiresIn = None, data: Data = None, json: Json = False
 ) -> None:
     """Create and print a new key. The newest old key stays valid; older keys are deleted.
 
@@ -71,7 +71,7 @@ def _rotate_key(
     shown_as({"tenant": name, "api_key": key}, json, f"{name}: {key}")
 
 
-def _revoke_key(name: Name, prefix: Prefix, data: Data = None, json: Json = False) -> None:
+def _revoke_key(name: Name, prefix: _Prefix, data: Data = None, json: Json = False) -> None:
     """Delete one key. It is refused everywhere within a minute."""
     with_admin(data, lambda admin: admin.revoke_key(name, prefix))
     shown_as({"tenant": name, "revoked": prefix}, json, f"{name}: {prefix}… is revoked")
@@ -131,8 +131,8 @@ _LIVE = ("waiting", "running", "reserved", "spent", "credit", "clocks", "share",
 HOUR_S, _DAY_S = 3600.0, 86_400.0
 _EXPIRES = f"responses expire after HEADGATE_RESPONSES_KEPT_S (24 h), answers after {INVOCATION_KEEP_S / HOUR_S:.0f} h"
 
-OnlyName = Annotated[str | None, typer.Argument(help="Only changes of tenants with this name, or of this identity.")]
-Month = Annotated[str | None, typer.Option(help="The month in UTC, such as 2026-11; default: this one.")]
+_OnlyName = Annotated[str | None, typer.Argument(help="Only changes of tenants with this name, or of this identity.")]
+_Month = Annotated[str | None, typer.Option(help="The month in UTC, such as 2026-11; default: this one.")]
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Settings:
     model: Annotated[
         list[str] | None, typer.Option(help="Model that the tenant may use; repeat for several; default: all.")
     ] = None
-    slo_class: SloClassName = None
+    slo_class: _SloClassName = None
     data: Data = None
     json: Json = False
 
@@ -178,7 +178,7 @@ class Settings:
 
 
 @app.command()
-def audit(name: OnlyName = None, month: Month = None, data: Data = None, json: Json = False) -> None:
+def audit(name: _OnlyName = None, month: _Month = None, data: Data = None, json: Json = False) -> None:
     """List the changes of tenants and keys in a month: the time, the identity, and what was before and after."""
     chosen = _parse_month(month) if month else datetime.fromtimestamp(RealClock().now(), UTC).strftime("%Y-%m")
     records = with_admin(data, lambda admin: admin.audit(chosen))

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from dispatcher.model.errors import AnsweredError, ConfigurationError
 
-STANDARD = (0, 1, 2)
+_STANDARD = (0, 1, 2)
 """Descriptors of standard input, output and error."""
 
 
@@ -74,7 +74,7 @@ def _drop_output() -> None:
 
 def _text(raw: io.RawIOBase, stream: TextIO | None, closed: bool) -> TextIO:
     is_unbuffered = os.environ.get("PYTHONUNBUFFERED", "") != ""
-    lines = stream is not None and not closed and (raw.fileno() == STANDARD[2] or raw.isatty())
+    lines = stream is not None and not closed and (raw.fileno() == _STANDARD[2] or raw.isatty())
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding="utf-8" if stream is None else stream.encoding,
@@ -89,7 +89,7 @@ def _occupy_closed() -> set[int]:
     """Open the standard descriptors that are closed, for reading only, and return them. Otherwise the next file or
     connection that is opened would get such a number, and everything that is printed."""
     closed = set[int]()
-    while (descriptor := os.open(os.devnull, os.O_RDONLY)) in STANDARD:
+    while (descriptor := os.open(os.devnull, os.O_RDONLY)) in _STANDARD:
         os.set_inheritable(descriptor, True)
         closed.add(descriptor)
     os.close(descriptor)
@@ -111,7 +111,7 @@ _BAD_INPUT = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 """The reader of standard output, such as `head`, has closed it."""
-EXTRAS = {
+_EXTRAS = {
     "openai": "client",
     "moto": "local",
     "awslambdaric": "local",
@@ -154,9 +154,9 @@ def _exit_code(run: Callable[[], object]) -> int:
     except ImportError as error:
         if "socksio" in str(error):  # raised by httpx, whatever the client is for
             return _bad_input("a proxy of the environment (ALL_PROXY) is a SOCKS proxy: pip install 'httpx[socks]'")
-        if error.name not in EXTRAS:
+        if error.name not in _EXTRAS:
             raise
-        return _bad_input(f"this needs the package {error.name}: pip install 'headgate[{EXTRAS[error.name]}]'")
+        return _bad_input(f"this needs the package {error.name}: pip install 'headgate[{_EXTRAS[error.name]}]'")
     except OSError as error:
         if error.filename is None:  # not about a file that the user named
             raise

@@ -124,7 +124,7 @@ RESULT_S = 120.0
 _TOO_FEW = "the model has fewer than two workers: name another one with --model, or raise count.min"
 _LIVE = "live"
 _EVENTS = 5
-TOKENS = 16
+_TOKENS = 16
 
 
 def stream_survives_a_deployment(deployed: Deployed, title: str, traffic: Traffic) -> Finding:
@@ -253,7 +253,7 @@ def _version_before(client: Any, function: str, current: str) -> str | None:
 def _send(client: Any, function: str, traffic: Traffic, names: Iterable[str]) -> None:
     """Send an Event invocation with each of these ids."""
     for name in names:
-        request = {"model": traffic.model, "prompt": "hello", "max_tokens": TOKENS}
+        request = {"model": traffic.model, "prompt": "hello", "max_tokens": _TOKENS}
         body = json.dumps({"api_key": traffic.key, "idempotency_key": name, **request})
         client.invoke(FunctionName=function, Qualifier=_LIVE, InvocationType="Event", Payload=body.encode())
 

@@ -43,11 +43,11 @@ from headgate.doctor.deployed.service_checks import administrator_is_named, gate
 from headgate.doctor.deployed.stack import WORKERS, Deployed, Traffic
 from headgate.doctor.finding import Finding, skipped, warning
 
-Run = Callable[[Deployed, str], Finding]
-Change = Callable[[Deployed, str, Traffic], Finding]
+_Run = Callable[[Deployed, str], Finding]
+_Change = Callable[[Deployed, str, Traffic], Finding]
 
 
-def _of_workers(run: Run) -> Run:
+def _of_workers(run: _Run) -> _Run:
     """Return a check that is skipped without a pool with a model."""
 
     def checked(deployed: Deployed, title: str) -> Finding:
@@ -56,7 +56,7 @@ def _of_workers(run: Run) -> Run:
     return checked
 
 
-def _disturbing(run: Change, what: str) -> Run:
+def _disturbing(run: _Change, what: str) -> _Run:
     """Return a check that runs only if the operator allows changes. `what`: how to try it by hand."""
 
     def checked(deployed: Deployed, title: str) -> Finding:
@@ -67,11 +67,11 @@ def _disturbing(run: Change, what: str) -> Run:
     return checked
 
 
-def _by_hand(what: str) -> Run:
+def _by_hand(what: str) -> _Run:
     return lambda _, title: skipped(title, f"try it: {what}")
 
 
-CHECKS: Mapping[str, Run] = {
+CHECKS: Mapping[str, _Run] = {
     "the stack is created": stack_is_created,
     "a failed creation leaves nothing": _by_hand(
         "create a second stack, -c name=try, with an image that does not exist"
@@ -121,7 +121,7 @@ def run_checks(deployed: Deployed) -> list[Finding]:
     return [_run(title, run, deployed) for title, run in CHECKS.items()]
 
 
-def _run(title: str, run: Run, deployed: Deployed) -> Finding:
+def _run(title: str, run: _Run, deployed: Deployed) -> Finding:
     try:
         return run(deployed, title)
     except (BotoCoreError, ClientError) as error:

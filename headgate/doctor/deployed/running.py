@@ -26,7 +26,7 @@ OUTPUTS = {
     *("OpenAiBaseUrl", "TableName", "OperatorShell", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId"),
     *("InvokerPolicy", "AdministratorPolicy", "OperatorPolicy"),
 }
-ISSUED = "ISSUED"
+_ISSUED = "ISSUED"
 _HTTPS_S = 5.0
 
 
@@ -91,7 +91,7 @@ def https_answers(deployed: Deployed, title: str) -> Finding:
     if domain is None or certificate is None:
         return skipped(title, "headgate.yaml has no domain: only the VPC reaches the front, with HTTP")
     found = deployed.client("acm").describe_certificate(CertificateArn=certificate)["Certificate"]
-    if found["Status"] != ISSUED:
+    if found["Status"] != _ISSUED:
         return failed(title, f"the certificate is {found['Status']}", "finish its validation in ACM")
     address = f"https://{domain}/health"
     if problem := _problem_at(address):

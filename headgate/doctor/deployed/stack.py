@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from headgate.deployment.model import Deployment
 
-Client = Callable[[str], Any]
+_Client = Callable[[str], Any]
 """Makes an SDK client of the stack's region, by the name of the service."""
 
 
@@ -55,14 +55,14 @@ class Traffic:
 class Deployed:
     """What a check looks at. `now`: Unix seconds. `traffic`: None unless the operator allowed changes."""
 
-    client: Client
+    client: _Client
     stack: DeployedStack
     deployment: Deployment
     now: float
     traffic: Traffic | None = None
 
 
-def read_stack(client: Client, name: str) -> DeployedStack | None:
+def read_stack(client: _Client, name: str) -> DeployedStack | None:
     """Return the stack; None if there is none. Raises BotoCoreError, ClientError."""
     cloudformation = client("cloudformation")
     try:
@@ -82,7 +82,7 @@ def read_stack(client: Client, name: str) -> DeployedStack | None:
 
 FRONT, WORKERS, BEFORE_SERVERS = "-front", "-workers", r"-server-\d+"
 """The ends of the services' names: fronts, workers of a pool, and a worker before a server that runs already."""
-DONE = "COMPLETED"
+_DONE = "COMPLETED"
 
 
 def place_of(service_arn: str) -> tuple[str, str]:
@@ -108,4 +108,4 @@ def tasks_of(ecs: Any, service_arn: str) -> Sequence[dict[str, Any]]:
 
 def rollouts_under_way(service: Mapping[str, Any]) -> list[str]:
     """Return the states of the service's deployments that are not complete."""
-    return [each["rolloutState"] for each in service["deployments"] if each.get("rolloutState", DONE) != DONE]
+    return [each["rolloutState"] for each in service["deployments"] if each.get("rolloutState", _DONE) != _DONE]

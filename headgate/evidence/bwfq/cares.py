@@ -22,11 +22,11 @@ _FLOOD_PER_S = 20.0
 _LEAD_MAX = 60.0
 HOUR_S = 3600.0
 
-Measured = tuple[float, ...]
+_Measured = tuple[float, ...]
 """Service per second of tenants a and b; or one wait in seconds; or one fraction of all requests."""
 
 
-def arrivals(
+def _arrivals(
     random: Random, tenant: str, per_s: float, end_s: float, *, start_s: float = 0.0, cost_s: float = 1.0
 ) -> Iterator[ClusterRequest]:
     at_s = start_s + random.expovariate(per_s)
@@ -35,7 +35,7 @@ def arrivals(
         at_s += random.expovariate(per_s)
 
 
-def play(
+def _play(
     order: str,
     sources: Iterable[Iterable[ClusterRequest]],
     until_s: float,
@@ -46,12 +46,12 @@ def play(
     return run_cluster(gate, requests, share=share, capacity_per_s=float(_SLOTS), until_s=until_s)
 
 
-def _two_shares(run: ClusterRun, from_s: float, to_s: float) -> Measured:
+def _two_shares(run: ClusterRun, from_s: float, to_s: float) -> _Measured:
     shares = run.shares(from_s, to_s)
     return shares.get("a", 0.0), shares.get("b", 0.0)
 
 
-def wait_s(run: ClusterRun, tenant: str, fraction: float, from_s: float) -> Measured:
+def _wait_s(run: ClusterRun, tenant: str, fraction: float, from_s: float) -> _Measured:
     """Return a percentile by nearest rank. A request that has not started counts with its wait until the end."""
     waits = [
         min(start, run.until_s) - request.arrival_s
@@ -64,108 +64,110 @@ def wait_s(run: ClusterRun, tenant: str, fraction: float, from_s: float) -> Meas
 # ── What decided the order ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def weights(order: str, random: Random) -> Measured:
+def weights(order: str, random: Random) -> _Measured:
     """Weights 1 : 3, costs 1 and 0.2 s, the same small guarantee for both."""
     sources = (
-        arrivals(random, "a", _FLOOD_PER_S, 200.0),
-        arrivals(random, "b", 5 * _FLOOD_PER_S, 200.0, cost_s=0.2),
+        _arrivals(random, "a", _FLOOD_PER_S, 200.0),
+        _arrivals(random, "b", 5 * _FLOOD_PER_S, 200.0, cost_s=0.2),
     )
-    return _two_shares(play(order, sources, 200.0, a=Share(1.0, 1.0, 10.0), b=Share(3.0, 1.0, 10.0)), 40.0, 200.0)
+    return _two_shares(_play(order, sources, 200.0, a=Share(1.0, 1.0, 10.0), b=Share(3.0, 1.0, 10.0)), 40.0, 200.0)
 
 
-def idle_hours(order: str, random: Random) -> Measured:
+def idle_hours(order: str, random: Random) -> _Measured:
     """a uses idle slots for an hour, then b joins: the first minute of both."""
     sources = (
-        arrivals(random, "a", 0.99 * _SLOTS, HOUR_S),
-        arrivals(random, "a", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
-        arrivals(random, "b", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        _arrivals(random, "a", 0.99 * _SLOTS, HOUR_S),
+        _arrivals(random, "a", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        _arrivals(random, "b", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
     )
-    run = play(order, sources, HOUR_S + 60.0, a=Share(1.0, 1.0, 10.0), b=Share(1.0, 1.0, 10.0))
+    run = _play(order, sources, HOUR_S + 60.0, a=Share(1.0, 1.0, 10.0), b=Share(1.0, 1.0, 10.0))
     return _two_shares(run, HOUR_S, HOUR_S + 60.0)
 
 
-def owed_more(order: str, random: Random) -> Measured:
+def owed_more(order: str, random: Random) -> _Measured:
     """a has a guarantee of 6 of 10 and needs 5: its median wait."""
-    sources = arrivals(random, "a", 5.0, 600.0), arrivals(random, "b", _FLOOD_PER_S, 600.0)
-    return wait_s(play(order, sources, 600.0, a=Share(1.0, 6.0, 12.0), b=Share(1.0, 3.0, 12.0)), "a", 0.50, 60.0)
+    sources = _arrivals(random, "a", 5.0, 600.0), _arrivals(random, "b", _FLOOD_PER_S, 600.0)
+    return _wait_s(_play(order, sources, 600.0, a=Share(1.0, 6.0, 12.0), b=Share(1.0, 3.0, 12.0)), "a", 0.50, 60.0)
 
 
-def within_bucket(order: str, random: Random) -> Measured:
+def within_bucket(order: str, random: Random) -> _Measured:
     """a sends bursts of 20, with time between them to fill its bucket of 20: P99 wait."""
     bursts = [
         ClusterRequest(at_s, "a", 1.0)
         for at_s in (60.0 + number * 20.0 + random.uniform(0, 10) for number in range(40))
         for _ in range(20)
     ]
-    sources = (bursts, arrivals(random, "b", _FLOOD_PER_S, 900.0))
-    return wait_s(play(order, sources, 900.0, a=Share(1.0, 3.0, 20.0), b=Share(1.0, 3.0, 12.0)), "a", 0.99, 60.0)
+    sources = (bursts, _arrivals(random, "b", _FLOOD_PER_S, 900.0))
+    return _wait_s(_play(order, sources, 900.0, a=Share(1.0, 3.0, 20.0), b=Share(1.0, 3.0, 12.0)), "a", 0.99, 60.0)
 
 
-def overbooked(order: str, random: Random) -> Measured:
+def overbooked(order: str, random: Random) -> _Measured:
     """Both have a guarantee of all ten slots, with bursts of 10 s and 1 s."""
-    sources = arrivals(random, "a", _FLOOD_PER_S, 150.0), arrivals(random, "b", _FLOOD_PER_S, 150.0)
-    return _two_shares(play(order, sources, 150.0, a=Share(1.0, 10.0, 100.0), b=Share(1.0, 10.0, 10.0)), 30.0, 150.0)
+    sources = _arrivals(random, "a", _FLOOD_PER_S, 150.0), _arrivals(random, "b", _FLOOD_PER_S, 150.0)
+    return _two_shares(_play(order, sources, 150.0, a=Share(1.0, 10.0, 100.0), b=Share(1.0, 10.0, 10.0)), 30.0, 150.0)
 
 
 # ── The five weaknesses of the published order, where the runs above do not show them ────────────────────────────────
 
 
-def slept(order: str, random: Random) -> Measured:
+def slept(order: str, random: Random) -> _Measured:
     """1: b sends one request, earns credit for an hour, then floods beside a: the first minute. Equal guarantees."""
     sources = (
         [ClusterRequest(1.0, "b", 1.0)],
-        arrivals(random, "a", 5.0, HOUR_S),
-        arrivals(random, "a", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
-        arrivals(random, "b", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        _arrivals(random, "a", 5.0, HOUR_S),
+        _arrivals(random, "a", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        _arrivals(random, "b", _FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
     )
-    run = play(order, sources, HOUR_S + 60.0, a=Share(1.0, 4.0, 10.0), b=Share(1.0, 4.0, 10.0))
+    run = _play(order, sources, HOUR_S + 60.0, a=Share(1.0, 4.0, 10.0), b=Share(1.0, 4.0, 10.0))
     return _two_shares(run, HOUR_S, HOUR_S + 60.0)
 
 
-def history(order: str, random: Random) -> Measured:
+def history(order: str, random: Random) -> _Measured:
     """2: for an hour a uses what b leaves, then both flood: the tenth minute of that."""
     end_s = HOUR_S + 600.0
     sources = (
-        arrivals(random, "a", 8.5, HOUR_S),
-        arrivals(random, "a", _FLOOD_PER_S, end_s, start_s=HOUR_S),
-        arrivals(random, "b", 1.0, HOUR_S),
-        arrivals(random, "b", _FLOOD_PER_S, end_s, start_s=HOUR_S),
+        _arrivals(random, "a", 8.5, HOUR_S),
+        _arrivals(random, "a", _FLOOD_PER_S, end_s, start_s=HOUR_S),
+        _arrivals(random, "b", 1.0, HOUR_S),
+        _arrivals(random, "b", _FLOOD_PER_S, end_s, start_s=HOUR_S),
     )
-    run = play(order, sources, end_s, a=Share(1.0, 4.0, 10.0), b=Share(1.0, 4.0, 10.0))
+    run = _play(order, sources, end_s, a=Share(1.0, 4.0, 10.0), b=Share(1.0, 4.0, 10.0))
     return _two_shares(run, end_s - 60.0, end_s)
 
 
-def stale(order: str, random: Random) -> Measured:
+def stale(order: str, random: Random) -> _Measured:
     """3: a sends one request, later 400 at once; b sends steadily at half of its guarantee: P99 wait of b."""
     flood = [ClusterRequest(0.0, "a", 1.0), *(ClusterRequest(60.0, "a", 1.0) for _ in range(400))]
-    steady = list(arrivals(random, "b", 2.0, 160.0))
-    return wait_s(play(order, (flood, steady), 160.0, a=Share(1.0, 4.0, 4.0), b=Share(1.0, 4.0, 4.0)), "b", 0.99, 60.0)
+    steady = list(_arrivals(random, "b", 2.0, 160.0))
+    return _wait_s(
+        _play(order, (flood, steady), 160.0, a=Share(1.0, 4.0, 4.0), b=Share(1.0, 4.0, 4.0)), "b", 0.99, 60.0
+    )
 
 
-def stranded(order: str, random: Random) -> Measured:
+def stranded(order: str, random: Random) -> _Measured:
     """4: a is alone, needs half of the slots and has a tenth of that guaranteed: the fraction that starts."""
-    requests = list(arrivals(random, "a", 5.0, 300.0))
-    run = play(order, (requests,), 310.0, a=Share(1.0, 0.5, 1.0))
+    requests = list(_arrivals(random, "a", 5.0, 300.0))
+    run = _play(order, (requests,), 310.0, a=Share(1.0, 0.5, 1.0))
     return (run.dispatched / len(requests),)
 
 
-def costs(order: str, random: Random) -> Measured:
+def costs(order: str, random: Random) -> _Measured:
     """5: equal weights and rates, but a request of a costs a hundred times a request of b."""
     sources = (
-        arrivals(random, "a", _FLOOD_PER_S, 40.0),
-        arrivals(random, "b", 60 * _FLOOD_PER_S, 40.0, cost_s=0.01),
+        _arrivals(random, "a", _FLOOD_PER_S, 40.0),
+        _arrivals(random, "b", 60 * _FLOOD_PER_S, 40.0, cost_s=0.01),
     )
-    return _two_shares(play(order, sources, 40.0, a=Share(1.0, 1.0, 1.0), b=Share(1.0, 1.0, 1.0)), 10.0, 40.0)
+    return _two_shares(_play(order, sources, 40.0, a=Share(1.0, 1.0, 1.0), b=Share(1.0, 1.0, 1.0)), 10.0, 40.0)
 
 
-Run = Callable[[str, Random], Measured]
-RUNS: dict[str, Run] = {
+_Run = Callable[[str, Random], _Measured]
+RUNS: dict[str, _Run] = {
     run.__name__: run
     for run in (weights, idle_hours, owed_more, within_bucket, overbooked, slept, history, stale, stranded, costs)
 }
 
 
-def measure(job: tuple[str, str, int]) -> Measured:
+def measure(job: tuple[str, str, int]) -> _Measured:
     """Play one run. A job for Setting.map: name of the run, order, seed."""
     name, order, seed = job
     return RUNS[name](order, Random(f"{seed} {name}"))
@@ -210,7 +212,7 @@ _MARGIN = 0.5
 """The allowed distance from a target, in units of service per second; the slots serve ten. In the first minute after
 an hour, a burst of ten or the requests that still run are a sixth of a unit per second."""
 
-Found = dict[tuple[str, str], Measured]
+_Found = dict[tuple[str, str], _Measured]
 
 
 @experiment(
@@ -236,7 +238,7 @@ def cares(setting: Setting) -> Section:
     )
 
 
-def _measure_all(setting: Setting, names: Sequence[str]) -> Found:
+def _measure_all(setting: Setting, names: Sequence[str]) -> _Found:
     jobs = [(name, order, seed) for name in names for order in GATE_ORDERS for seed in range(1, _SEEDS + 1)]
     results = iter(setting.map(measure, jobs))
     found = {}
@@ -247,25 +249,25 @@ def _measure_all(setting: Setting, names: Sequence[str]) -> Found:
     return found
 
 
-def _table(title: str, names: Sequence[str], found: Found) -> Table:
+def _table(title: str, names: Sequence[str], found: _Found) -> Table:
     rows: list[tuple[Cell, ...]] = [("target", *(_TARGETS[name] for name in names))]
     rows += [(order, *(_cell(name, found[name, order]) for name in names)) for order in GATE_ORDERS]
     return Table(title, ("order", *(_WHAT[name] for name in names)), rows)
 
 
-def _cell(name: str, measured: Measured) -> str:
+def _cell(name: str, measured: _Measured) -> str:
     if len(measured) == 2:
         return f"{measured[0]:.2f} : {measured[1]:.2f}"
     return f"{measured[0]:.0%}" if name == "stranded" else f"{measured[0]:.2f} s"
 
 
-def _share_check(name: str, found: Found) -> Check:
+def _share_check(name: str, found: _Found) -> Check:
     measured = found[name, "bwfq"]
     near = all(abs(got - due) <= _MARGIN for got, due in zip(measured, _SHARES[name], strict=True))
     return Check(f"bwfq: {_WHAT[name]}: {_TARGETS[name]}", near, _cell(name, measured))
 
 
-def _waits(found: Found) -> list[Check]:
+def _waits(found: _Found) -> list[Check]:
     started = found["stranded", "bwfq"]
     below_s = {"owed_more": 1, "within_bucket": 4, "stale": 2}
     return [
@@ -274,7 +276,7 @@ def _waits(found: Found) -> list[Check]:
     ]
 
 
-def _failures(found: Found) -> list[Check]:
+def _failures(found: _Found) -> list[Check]:
     """Check that each weakness is real: an order that has it fails the run for it."""
     owed, stale = found["owed_more", "sfq"][0], found["stale", "ratio+wake"][0]
     return [
@@ -297,6 +299,6 @@ def _failures(found: Found) -> list[Check]:
     ]
 
 
-def _below(found: Found, claim: str, name: str, below: float, order: str = "ratio+wake") -> Check:
+def _below(found: _Found, claim: str, name: str, below: float, order: str = "ratio+wake") -> Check:
     measured = found[name, order]
     return Check(claim, measured[0] < below, _cell(name, measured))

@@ -48,7 +48,7 @@ _CHOICES = (
     "can be read, one batch tenant alone would offer three times the 80 workers."
 )
 
-ByOrder = Mapping[str, Sequence[Figures]]
+_ByOrder = Mapping[str, Sequence[Figures]]
 
 
 def _interval(runs: Sequence[Figures], figure: Callable[[Figures], float]) -> str:
@@ -76,7 +76,7 @@ def _gap(reading: str) -> Callable[[Figures], float]:
 def latency(setting: Setting) -> Section:
     jobs = [(Scenario(load=load), seed, _ORDERS) for load in _LOADS for seed in range(1, _SEEDS + 1)]
     played = setting.map(play_paper, jobs)
-    by_load: dict[float, ByOrder] = {
+    by_load: dict[float, _ByOrder] = {
         load: {order: [run[order] for run in played[at * _SEEDS : (at + 1) * _SEEDS]] for order in _ORDERS}
         for at, load in enumerate(_LOADS)
     }
@@ -101,7 +101,7 @@ def latency(setting: Setting) -> Section:
     )
 
 
-def _table_1(runs: ByOrder) -> Table:
+def _table_1(runs: _ByOrder) -> Table:
     fcfs = _work(runs["fcfs"])
     rows: list[tuple[Cell, ...]] = [
         ("paper: FCFS", "0.10", "8.60", None, None, "100 %"),
@@ -123,13 +123,13 @@ def _table_1(runs: ByOrder) -> Table:
     return Table("Table 1, load 60 %; work: worker-seconds delivered within the 300 s", columns, rows)
 
 
-def _readings(runs: ByOrder) -> Table:
+def _readings(runs: _ByOrder) -> Table:
     columns = ("gap of the P99s, read as", *_ORDERS)
     rows = [(reading, *(_interval(runs[order], _gap(reading)) for order in _ORDERS)) for reading in _READINGS]
     return Table("The gap between batch and interactive, load 60 % (paper: FCFS 8.5 s, BWFQ 2.1 s)", columns, rows)
 
 
-def _table_2(by_load: Mapping[float, ByOrder]) -> Table:
+def _table_2(by_load: Mapping[float, _ByOrder]) -> Table:
     columns = (
         *("load", "paper: FCFS", "paper: BWFQ", "paper: throughput"),
         *("P99 slowdown gap: fcfs", "gap: ratio+wake", "gap: bwfq", "fcfs over bwfq", "work: held", "work: bwfq"),
@@ -149,7 +149,7 @@ def _table_2(by_load: Mapping[float, ByOrder]) -> Table:
     return Table("Table 2, with the gap read as slowdown; work relative to FCFS", columns, rows)
 
 
-def _impossible(by_load: Mapping[float, ByOrder]) -> list[Check]:
+def _impossible(by_load: Mapping[float, _ByOrder]) -> list[Check]:
     """Check what contradicts the printed figures."""
     interactive, batch = (mean(by_load[0.6]["fcfs"], figure) for figure in _READINGS[_WAIT])
     shortest = min(mean(runs[order], lambda f: f.batch_response_s) for runs in by_load.values() for order in _ORDERS)
@@ -167,7 +167,7 @@ def _impossible(by_load: Mapping[float, ByOrder]) -> list[Check]:
     ]
 
 
-def _improvements(by_load: Mapping[float, ByOrder]) -> list[Check]:
+def _improvements(by_load: Mapping[float, _ByOrder]) -> list[Check]:
     waits = {
         load: [mean(runs[order], lambda f: f.interactive_wait_s) for order in ("fcfs", "bwfq")]
         for load, runs in by_load.items()
@@ -190,7 +190,7 @@ def _improvements(by_load: Mapping[float, ByOrder]) -> list[Check]:
     ]
 
 
-def _readings_hold(by_load: Mapping[float, ByOrder]) -> list[Check]:
+def _readings_hold(by_load: Mapping[float, _ByOrder]) -> list[Check]:
     at_60 = by_load[0.6]
     work = _work(at_60[HELD]) / _work(at_60["fcfs"])
     fcfs_s, held_s = (mean(at_60[order], lambda f: f.batch_released_s) for order in ("fcfs", HELD))
@@ -209,7 +209,7 @@ def _readings_hold(by_load: Mapping[float, ByOrder]) -> list[Check]:
     ]
 
 
-def _costs(by_load: Mapping[float, ByOrder]) -> list[Check]:
+def _costs(by_load: Mapping[float, _ByOrder]) -> list[Check]:
     loaded = {load: runs for load, runs in by_load.items() if load >= 0.4}
     least_work = min(_work(runs["bwfq"]) / _work(runs["fcfs"]) for runs in by_load.values())
     return [
@@ -292,7 +292,7 @@ _SIZES = (
 )
 _SCALE_ORDERS = ("fcfs", "ratio+wake", "bwfq")
 
-Row = tuple[int, int, float, float, float, float, float, str, str]
+_Row = tuple[int, int, float, float, float, float, float, str, str]
 
 
 @experiment("bwfq-scale", "More workers, more tenants", "BWFQ, section 4.3, Figure 5")
@@ -333,10 +333,10 @@ def scale(setting: Setting) -> Section:
     )
 
 
-def _rows(setting: Setting) -> list[Row]:
+def _rows(setting: Setting) -> list[_Row]:
     jobs = [(scenario, seed, _SCALE_ORDERS) for scenario in _SIZES for seed in range(1, _SCALE_SEEDS + 1)]
     played = iter(setting.map(play_paper, jobs))
-    rows: list[Row] = []
+    rows: list[_Row] = []
     for scenario in _SIZES:
         runs = [next(played) for _ in range(_SCALE_SEEDS)]
         waits = [fmean(run[order].interactive_wait_s for run in runs) for order in _SCALE_ORDERS]

@@ -203,7 +203,7 @@ def play_paper(job: tuple[Scenario, int, tuple[str, ...]]) -> dict[str, Figures]
     """Play one workload under several orders. A job for Setting.map: scenario, seed, orders."""
     scenario, seed, orders = job
     workload = paper_workload(scenario, seed)
-    return {order: figures(play(order, workload)) for order in orders}
+    return {order: _figures(play(order, workload)) for order in orders}
 
 
 def play(order: str, workload: PaperWorkload) -> Played:
@@ -241,7 +241,7 @@ def p99(values: Sequence[float]) -> float:
     return percentile(values, 0.99) or 0.0
 
 
-def figures(played: Played) -> Figures:
+def _figures(played: Played) -> Figures:
     end_s = played.workload.scenario.duration_s
     rows = list(zip(played.workload.requests, played.starts_s, played.released_s, strict=True))
     by_kind = [[row for row in rows if chosen(row[0])] for chosen in (is_interactive, is_batch)]

@@ -168,7 +168,7 @@ _COLD_PLANNERS = ("fcfs", "edf", "static", "plan")
 _BURST = 100.0
 _QUEUED = 600
 
-Runs = dict[tuple[float, str], Run]
+_Runs = dict[tuple[float, str], Run]
 
 
 @experiment("qlm-figure-5", "Figure 5: a queue of five models on one worker drains", "QLM, section 2.4, Figure 5")
@@ -221,7 +221,7 @@ def figures_12_and_13(setting: Setting) -> Section:
     )
 
 
-def _in_time(warm: Runs, cold: Runs) -> list[Check]:
+def _in_time(warm: _Runs, cold: _Runs) -> list[Check]:
     return [
         at_least(f"plan: at least 98 % in time at every load, {where}", 0.98, _plan(runs))
         for where, runs in (("from host memory", warm), ("from storage", cold))
@@ -234,7 +234,7 @@ def _in_time(warm: Runs, cold: Runs) -> list[Check]:
     ]
 
 
-def _throughput(warm: Runs, cold: Runs) -> list[Check]:
+def _throughput(warm: _Runs, cold: _Runs) -> list[Check]:
     known = "The partition knows the demand, which does not change, and swaps almost nothing; the plan learns it."
     heads = "With one global queue whose head finds the model, few requests cause a swap."
     return [
@@ -249,11 +249,11 @@ def _throughput(warm: Runs, cold: Runs) -> list[Check]:
     ]
 
 
-def _plan(runs: Runs) -> list[float]:
+def _plan(runs: _Runs) -> list[float]:
     return [run.all.in_time for (_, name), run in runs.items() if name == "plan"]
 
 
-def _table(title: str, runs: Runs, figure: Callable[[Run], Cell]) -> Table:
+def _table(title: str, runs: _Runs, figure: Callable[[Run], Cell]) -> Table:
     names = list(dict.fromkeys(name for _, name in runs))
     return Table(
         title,

@@ -24,7 +24,7 @@ _GROUPS = (100, 300, 1000)
 _MOVES = (0, 200_000)
 _LATE_MAX = {0: 0.015, 200_000: 0.01}
 _SEEDS = (1, 2, 3)
-BATCH = 254
+_BATCH = 254
 """The number of requests in a batch of the profile a100-llama3-8b-chunked."""
 
 
@@ -75,7 +75,7 @@ def figure_20(setting: Setting) -> Section:
         (groups, moves): fmean(late[groups, moves, seed] for seed in _SEEDS) for groups in _GROUPS for moves in _MOVES
     }
     rows: list[tuple[Cell, ...]] = [
-        (groups, groups // 10, DELTA * BATCH * groups, *(f"{100 * means[groups, moves]:.2f} %" for moves in _MOVES))
+        (groups, groups // 10, DELTA * _BATCH * groups, *(f"{100 * means[groups, moves]:.2f} %" for moves in _MOVES))
         for groups in _GROUPS
     ]
     return Section(
@@ -83,7 +83,7 @@ def figure_20(setting: Setting) -> Section:
             "Groups of ten models for fast and slow workers, ten groups for each worker. A plan without lateness "
             f"exists, with 8 % of slack. Late requests, the mean of {len(_SEEDS)} problems, after insertion alone and "
             f"after annealing. 200,000 moves take one to two seconds. Requests: with δ = {DELTA} and a batch of "
-            f"{BATCH}. The paper plans 400,000 requests in 5 s.",
+            f"{_BATCH}. The paper plans 400,000 requests in 5 s.",
         ),
         tables=[
             Table(

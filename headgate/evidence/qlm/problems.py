@@ -1,8 +1,8 @@
-"""Planning problems for Figure 20, tests and benchmarks, the same for the same seed.
+"""Planning problems for Figure 20, the same for the same seed.
 
 Groups of hundreds of workers are made from a known plan: due times are its ends, times 1 + `slack`. So a plan without
 lateness exists. How hard it is to find depends on the known plan's swaps: their time is a reserve for every plan that
-needs fewer. `feasible` has many swaps and is easy. `mixed` has few, and two kinds of worker.
+needs fewer. `mixed` has few, and two kinds of worker.
 """
 
 from __future__ import annotations
@@ -12,41 +12,6 @@ from dataclasses import replace
 from random import Random
 
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup, ends_s
-
-KIND = "gpu"
-
-
-def small(seed: int) -> Problem:
-    """Return 8 to 10 groups of 2 to 4 models for 2 or 3 workers, about as much work as can be done in time."""
-    random = Random(seed)
-    models = [f"m{at}" for at in range(random.randint(2, 4))]
-    swap_s = {model: random.uniform(2.0, 15.0) for model in models}
-    workers = [
-        PlannedWorker(f"w{at}", KIND, random.choice(models), swap_s, random.uniform(0.0, 10.0))
-        for at in range(random.randint(2, 3))
-    ]
-    count = random.randint(8, 10)
-    horizon_s = 25.0 * count / len(workers)
-    groups = [
-        WaitingGroup(
-            f"g{at}",
-            random.choice(models),
-            random.randint(1, 64),
-            random.uniform(0.1, 1.4) * horizon_s,
-            {KIND: random.uniform(5.0, 40.0)},
-        )
-        for at in range(count)
-    ]
-    return Problem(groups, workers)
-
-
-def feasible(seed: int, groups: int = 1000, workers: int = 100, models: int = 10, slack: float = 0.08) -> Problem:
-    """Return a problem of one kind of worker. The known plan changes the model at three of ten groups."""
-    random = Random(seed)
-    names = [f"m{at}" for at in range(models)]
-    swap_s = {name: random.uniform(3.0, 10.0) for name in names}
-    planned = [PlannedWorker(f"w{at}", KIND, random.choice(names), swap_s) for at in range(workers)]
-    return _from_known_plan(random, planned, {name: {KIND: 1.0} for name in names}, groups, 0.3, slack)
 
 
 def mixed(seed: int, groups: int = 1000, workers: int = 100, models: int = 10, slack: float = 0.08) -> Problem:
@@ -64,10 +29,10 @@ def mixed(seed: int, groups: int = 1000, workers: int = 100, models: int = 10, s
         kind, fits, factor = ("slow", small, 2.0) if random.random() < 0.4 else ("fast", names, 1.0)
         swap_s = {name: factor * swaps_s[name] for name in fits}
         planned.append(PlannedWorker(f"w{at}", kind, random.choice(fits), swap_s))
-    return _from_known_plan(random, planned, factors, groups, 0.03, slack)
+    return from_known_plan(random, planned, factors, groups, 0.03, slack)
 
 
-def _from_known_plan(
+def from_known_plan(
     random: Random,
     workers: list[PlannedWorker],
     factors: Mapping[str, Mapping[str, float]],

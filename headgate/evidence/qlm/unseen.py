@@ -32,7 +32,7 @@ _PHASE_S, _CHAT_PER_S, _NIGHT = 120.0, 24.0, 3000
 _THREE = {f"model-{number}": (MISTRAL[0], _SWAP_S) for number in range(1, 4)}
 
 
-def rotation() -> tuple[Workload, FleetSpec]:
+def _rotation() -> tuple[Workload, FleetSpec]:
     """A chat of 24 interactive requests/s that moves from model to model every two minutes; beside it 3,000 deferred
     requests that wait from the start for the third model. Three workers serve 60 requests/s."""
     chat = [
@@ -48,7 +48,7 @@ _NEIGHBOURS_S, _HEAVY_PER_S, _LIGHT_PER_S = 180.0, 99.0, 5.0
 _LIGHT = ("light-1", "light-2", "light-3")
 
 
-def neighbours() -> tuple[Workload, FleetSpec]:
+def _neighbours() -> tuple[Workload, FleetSpec]:
     """A tenant that sends 99 requests/s for three models, beside three tenants that each send 5 a second for a model of
     their own. All are of the class normal and have weight 1. Four workers serve 80 requests/s."""
     names = list(_SIX)
@@ -81,8 +81,8 @@ def _two_kinds() -> tuple[Workload, FleetSpec]:
 
 
 _SCENES: dict[str, Callable[[], tuple[Workload, FleetSpec]]] = {
-    "rotation": rotation,
-    "neighbours": neighbours,
+    "rotation": _rotation,
+    "neighbours": _neighbours,
     "two kinds": _two_kinds,
 }
 

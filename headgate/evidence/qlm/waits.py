@@ -71,7 +71,7 @@ def requests(count: int, seed: str) -> list[SimRequest]:
 def profiled(profile: str, seed: str) -> ProfiledRun:
     """Run _HISTORY_GROUPS groups and measure Θ and B until the last admission."""
     played = requests(_HISTORY_GROUPS * _GROUP_BATCHES * _BATCHES[profile], seed)
-    play(profile, played)
+    _play(profile, played)
     until_s = max(request.admitted_s for request in played)
     history = LengthHistory()
     for request in played:
@@ -84,7 +84,7 @@ def profiled(profile: str, seed: str) -> ProfiledRun:
     )
 
 
-def play(profile: str, played: list[SimRequest]) -> None:
+def _play(profile: str, played: list[SimRequest]) -> None:
     engine = make_engine(load_profile(profile), make_policy("fcfs"))
     for request in played:
         engine.submit(request, 0.0)
@@ -96,7 +96,7 @@ def fits(profile: str, groups: int, seed: int) -> tuple[float, float]:
     """Return R² of equation 2 alone, and of the corrected form, over the requests of so many groups."""
     known = profiled(profile, f"history {seed}")
     played = requests(groups * _GROUP_BATCHES * _BATCHES[profile], f"run {seed}")
-    play(profile, played)
+    _play(profile, played)
     actual = [request.first_token_s for request in played]
     weight = WEIGHTED_TOKENS.output_weight
     kept = weight * known.running * _residual(known.lengths)

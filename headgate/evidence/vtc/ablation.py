@@ -37,7 +37,7 @@ from headgate.workloads.sources import ListWorkload, Workload
 _POOLS = (35_000, 65_000)
 _LENGTHS = (256, 512, 768)
 _CASES = ((_POOLS[0], 512), (_POOLS[1], 512), (_POOLS[0], 256), (_POOLS[0], 768))
-SECONDS = 600
+_SECONDS = 600
 _CAPACITY_TOKENS_PER_S = {256: 2300.0, 512: 1760.0, 768: 1000.0}
 """The capacity of the profile by the length of input and output in tokens, the highest of all cases. The rates of
 arrivals are 2.5 to 3.5 times as high."""
@@ -52,7 +52,7 @@ def _both_backlogged(length: int, seed: int) -> Workload:
     arrivals = [
         Arrival(number / (share * rate_per_s), client, length, length)
         for client, share in (("client-1", first), ("client-2", 1 - first))
-        for number in range(int(SECONDS * share * rate_per_s))
+        for number in range(int(_SECONDS * share * rate_per_s))
     ]
     return ListWorkload(f"{length}/{length}", arrivals)
 
@@ -61,7 +61,7 @@ def _both_backlogged(length: int, seed: int) -> Workload:
 def figure_15(setting: Setting) -> Section:
     """Requests arrive until after the last sample, so that both clients are always backlogged."""
     runs = _of_pools(setting)
-    apart = {case: mean(of_case, lambda run: apart_max(run, SECONDS)) for case, of_case in runs.items()}
+    apart = {case: mean(of_case, lambda run: apart_max(run, _SECONDS)) for case, of_case in runs.items()}
     small, large = (apart[pool, 512] for pool in _POOLS)
     lengths = {length: apart[_POOLS[0], length] for length in _LENGTHS}
     offered = min(_offered_load(case, of_case) for case, of_case in runs.items())
@@ -94,7 +94,7 @@ def figure_15(setting: Setting) -> Section:
             apart_plot(
                 "15",
                 {f"pool {pool:,}, {length}/{length}": of_case[0] for (pool, length), of_case in runs.items()},
-                SECONDS,
+                _SECONDS,
             )
         ],
     )
@@ -109,7 +109,7 @@ def _of_pools(setting: Setting) -> dict[tuple[int, int], list[Run]]:
             profile.model_copy(update={"pool_tokens": pool, "minibatch_tokens_max": pool // 6}),
             seed=seed,
             jitter=setting.jitter,
-            horizon_s=SECONDS,
+            horizon_s=_SECONDS,
             timeline=True,
         )
         for pool, length in _CASES
@@ -121,7 +121,7 @@ def _of_pools(setting: Setting) -> dict[tuple[int, int], list[Run]]:
 
 def _offered_load(case: tuple[int, int], runs: Sequence[Run]) -> float:
     """Return requested tokens over processed tokens, per second: the least of the runs."""
-    return min(run.requests * 2 * case[1] / SECONDS / throughput(run) for run in runs)
+    return min(run.requests * 2 * case[1] / _SECONDS / throughput(run) for run in runs)
 
 
 def _table(runs: dict[tuple[int, int], list[Run]]) -> Table:
@@ -130,7 +130,7 @@ def _table(runs: dict[tuple[int, int], list[Run]]) -> Table:
 
 
 def _row(pool: int, length: int, runs: Sequence[Run]) -> tuple[int, str, str, int, str]:
-    apart = spread(runs, lambda run: apart_max(run, SECONDS))
+    apart = spread(runs, lambda run: apart_max(run, _SECONDS))
     return pool, f"{length}/{length}", apart, 4 * pool, f"{mean(runs, throughput):.0f}"
 
 
@@ -168,7 +168,7 @@ def _near(claim: str, shares: Sequence[float], targets: Sequence[float]) -> Chec
     return Check(claim, near, " : ".join(f"{share:.4f}" for share in shares))
 
 
-SCALE = 10.0
+_SCALE = 10.0
 """The paper's figures are in units of ten h, which it does not name: the log of fcfs has an average difference of 3,157
 in units of h, and Table 4 prints 317."""
 
@@ -217,16 +217,16 @@ def vtc_profiled(setting: Setting) -> Section:
 def _unit(setting: Setting) -> str:
     log = measured_run(setting.traces_folder, "overload", "fcfs", service_function("profiled"))
     if log is None:
-        return f"The figures below are h / {SCALE:.0f}, as the paper's are."
+        return f"The figures below are h / {_SCALE:.0f}, as the paper's are."
     return (
         "In the authors' log of the overloaded workload under fcfs, the average difference is "
         f"{avg_difference(log):,.1f} in units of this h. Table 4 prints {TABLE_4['fcfs'].avg}, so the paper prints "
-        f"h / {SCALE:.0f}, and so does this page."
+        f"h / {_SCALE:.0f}, and so does this page."
     )
 
 
 def _averages(runs: Mapping[str, list[Run]]) -> dict[str, float]:
-    return {policy: mean(of_policy, avg_difference) / SCALE for policy, of_policy in runs.items()}
+    return {policy: mean(of_policy, avg_difference) / _SCALE for policy, of_policy in runs.items()}
 
 
 def _runs(setting: Setting, workload: str, policies: tuple[str, ...]) -> dict[str, list[Run]]:
@@ -241,7 +241,7 @@ def _cost_table(title: str, printed: Mapping[str, Printed], runs: Mapping[str, l
     )
     rows = []
     for policy, row in printed.items():
-        highest, avg = (mean(runs[policy], figure) / SCALE for figure in (max_difference, avg_difference))
+        highest, avg = (mean(runs[policy], figure) / _SCALE for figure in (max_difference, avg_difference))
         speed = mean(runs[policy], throughput)
         avgs = row.avg, avg, ratio(avg, row.avg, 3)
         rows.append((policy, row.max, highest, *avgs, row.throughput, speed, ratio(speed, row.throughput, 3)))

@@ -30,7 +30,7 @@ _COUNTERS_APART_MAX = 20_000.0
 _SERVICE_APART_MAX = 40_000.0
 """Bounds of `overload` in service units: U = w_q M = 2 x 10,000, and 2 U."""
 
-COLUMNS = (
+_COLUMNS = (
     "scheduler",
     *("max: paper", "max: measured", "max: ours", "ratio"),
     *("avg: paper", "avg: measured", "avg: ours", "ratio"),
@@ -44,8 +44,8 @@ _METHOD = (
     "log. For fcfs in Tables 5 and 6, which the paper does not print, tokens/s is that of the log."
 )
 
-Printings = Mapping[str, Printed]
-Runs = Mapping[str, list[Run]]
+_Printings = Mapping[str, Printed]
+_Runs = Mapping[str, list[Run]]
 
 
 def specs_of(setting: Setting, workload: str, policies: Sequence[str]) -> dict[str, RunSpec]:
@@ -56,14 +56,14 @@ def specs_of(setting: Setting, workload: str, policies: Sequence[str]) -> dict[s
     }
 
 
-def compared(setting: Setting, workload: str, policies: Sequence[str]) -> tuple[Runs, dict[str, Run]]:
+def _compared(setting: Setting, workload: str, policies: Sequence[str]) -> tuple[_Runs, dict[str, Run]]:
     """Return our runs over the seeds, and the authors' runs that have a log."""
     return over_seeds(setting, specs_of(setting, workload, policies)), measured_runs(setting, workload, policies)
 
 
-def comparison(title: str, printed: Printings, runs: Runs, measured: Mapping[str, Run]) -> Table:
+def comparison(title: str, printed: _Printings, runs: _Runs, measured: Mapping[str, Run]) -> Table:
     rows = [_row(policy, of_policy, printed.get(policy), measured.get(policy)) for policy, of_policy in runs.items()]
-    return Table(title, COLUMNS, rows)
+    return Table(title, _COLUMNS, rows)
 
 
 def _row(policy: str, runs: Sequence[Run], printed: Printed | None, measured: Run | None) -> tuple[Cell, ...]:
@@ -81,7 +81,7 @@ def _row(policy: str, runs: Sequence[Run], printed: Printed | None, measured: Ru
     )
 
 
-def _speed_checks(printed: Printings, runs: Runs, measured: Mapping[str, Run]) -> list[Check]:
+def _speed_checks(printed: _Printings, runs: _Runs, measured: Mapping[str, Run]) -> list[Check]:
     checks = []
     for policy, of_policy in runs.items():
         log = measured.get(policy)
@@ -93,7 +93,7 @@ def _speed_checks(printed: Printings, runs: Runs, measured: Mapping[str, Run]) -
     return checks
 
 
-def _difference_checks(printed: Printings, runs: Runs) -> list[Check]:
+def _difference_checks(printed: _Printings, runs: _Runs) -> list[Check]:
     checks = []
     for policy, row in printed.items():
         avg, highest = mean(runs[policy], avg_difference), mean(runs[policy], max_difference)
@@ -102,7 +102,7 @@ def _difference_checks(printed: Printings, runs: Runs) -> list[Check]:
     return checks
 
 
-def _averages(runs: Runs) -> dict[str, float]:
+def _averages(runs: _Runs) -> dict[str, float]:
     return {policy: mean(of_policy, avg_difference) for policy, of_policy in runs.items()}
 
 
@@ -110,7 +110,7 @@ def _averages(runs: Runs) -> dict[str, float]:
     "vtc-real", "27 clients of a chat arena", "VTC, section 5.3, Table 2 and Figures 13 and 14", needs_traces=True
 )
 def vtc_real(setting: Setting) -> Section:
-    runs, measured = compared(setting, "real", tuple(TABLE_2))
+    runs, measured = _compared(setting, "real", tuple(TABLE_2))
     avg = _averages(runs)
     speed = {policy: mean(of_policy, throughput) for policy, of_policy in runs.items()}
     rankings = [above("avg", ("fcfs", avg["fcfs"]), ("lcf", avg["lcf"]))]
@@ -149,7 +149,7 @@ def _trade_off(avg: Mapping[str, float], speed: Mapping[str, float]) -> Plot:
     "vtc-overload", "Two clients, both over their share", "VTC, Table 5 and Figures 3 and 19", needs_traces=True
 )
 def vtc_overload(setting: Setting) -> Section:
-    runs, measured = compared(setting, "overload", (*TABLE_5, "fcfs"))
+    runs, measured = _compared(setting, "overload", (*TABLE_5, "fcfs"))
     avg = _averages(runs)
     return Section(
         text=(
@@ -185,7 +185,7 @@ def _bounds(runs: Sequence[Run]) -> list[Check]:
     "vtc-overload-multi", "Eight clients, all over their share", "VTC, Table 6 and Figure 19", needs_traces=True
 )
 def vtc_overload_multi(setting: Setting) -> Section:
-    runs, measured = compared(setting, "overload-multi", (*TABLE_6, "fcfs"))
+    runs, measured = _compared(setting, "overload-multi", (*TABLE_6, "fcfs"))
     avg = _averages(runs)
     return Section(
         text=("24 or 36 requests per minute each, of 256/256 tokens. " + _METHOD,),

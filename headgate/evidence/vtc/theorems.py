@@ -28,7 +28,7 @@ _WEIGHTS = (1.0, 1.0, 2.0, 5.0)
 _BATCHES = (9, 101, 303)
 """Numbers of requests that fill the pool at once. They divide its 9,999 usable tokens, so that no space is left."""
 
-Runs = Mapping[str, Sequence[Run]]
+_Runs = Mapping[str, Sequence[Run]]
 
 
 def _random_workload(seed: int) -> Workload:
@@ -95,7 +95,7 @@ def _of_traces(setting: Setting) -> dict[str, RunSpec]:
     }
 
 
-def _table(runs: Runs) -> Table:
+def _table(runs: _Runs) -> Table:
     rows = [(name, len(of_name), *(_worst(theorem, of_name) for theorem in THEOREMS)) for name, of_name in runs.items()]
     return Table("Worst case as a fraction of the bound", ("scheduler, workload", "runs", *THEOREMS), rows)
 
@@ -105,7 +105,7 @@ def _worst(theorem: str, runs: Sequence[Run]) -> float | None:
     return max((fraction for fraction in fractions if fraction is not None), default=None)
 
 
-def _holds(theorem: str, runs: Runs) -> Check:
+def _holds(theorem: str, runs: _Runs) -> Check:
     bounds = [run.bounds[theorem] for of_name in runs.values() for run in of_name]
     comparisons = sum(bound["checked"] for bound in bounds)
     worst = max(bound["fraction"] or 0.0 for bound in bounds)
@@ -122,7 +122,7 @@ def _with_the_pool(runs: Sequence[Run]) -> Check:
     return Check("with the size of the pool for M, 4.3 would not hold", None, f"in {beyond} of {len(runs)} random runs")
 
 
-def _broken(theorem: str, runs: Runs) -> Check:
+def _broken(theorem: str, runs: _Runs) -> Check:
     broken = sum(not run.bounds[theorem]["held"] for of_name in runs.values() for run in of_name)
     total = sum(len(of_name) for of_name in runs.values())
     return Check(f"fcfs breaks {theorem}", broken > 0, f"in {broken} of {total} runs")

@@ -23,7 +23,7 @@ from headgate.local.embedded_server import body_within
 
 _SYNCHRONOUS_BYTES_MAX = 6 * 1024 * 1024
 _EVENT_BYTES_MAX = 1024 * 1024
-NAME = re.compile(
+_NAME = re.compile(
     r"(?:arn:aws[\w-]*:lambda:[\w-]+:)?(?:\d{12}:)?(?:function:)?([A-Za-z0-9_-]{1,64})(?::([A-Za-z0-9$_-]{1,128}))?"
 )
 _LIVE = "live"
@@ -45,7 +45,7 @@ def _no_such_function(name: str) -> LambdaError:
     return LambdaError(404, "ResourceNotFoundException", f"Function not found: {name}")
 
 
-def too_large(bytes_max: int) -> LambdaError:
+def _too_large(bytes_max: int) -> LambdaError:
     message = f"Request must be smaller than {bytes_max} bytes for the InvokeFunction operation"
     return LambdaError(413, "RequestTooLargeException", message)
 
@@ -108,7 +108,7 @@ class InvokeApi:
 
     def _find(self, name: str) -> tuple[LambdaFunction, str | None]:
         """Find a function by name, partial or whole ARN, each with or without a qualifier. Raises LambdaError."""
-        parts = NAME.fullmatch(name)
+        parts = _NAME.fullmatch(name)
         function = self._functions.get(parts[1]) if parts else None
         if parts is None or function is None:
             raise _no_such_function(name)
@@ -156,7 +156,7 @@ async def _payload(request: Request, bytes_max: int) -> bytes:
     """Read the event. An empty body is an empty object, as in Lambda. Raises LambdaError."""
     body = await body_within(request, bytes_max)
     if body is None:
-        raise too_large(bytes_max)
+        raise _too_large(bytes_max)
     _check_json(body or b"{}")
     return body or b"{}"
 

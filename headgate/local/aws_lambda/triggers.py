@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 _LONG_POLL_S = 20
 _PAUSE_AFTER_TROUBLE_S = 1.0
 
-Invoke = Callable[[bytes], Awaitable[LambdaAnswer]]
-Message = Mapping[str, Any]
+_Invoke = Callable[[bytes], Awaitable[LambdaAnswer]]
+_Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class QueueMapping:
     report_batch_item_failures: bool = True
 
 
-def sqs_event(messages: Sequence[Message], queue_url: str) -> bytes:
+def sqs_event(messages: Sequence[_Message], queue_url: str) -> bytes:
     """Make the event that a function gets for these messages of SQS's ReceiveMessage."""
     arn = f"arn:aws:sqs:{REGION}:{ACCOUNT_ID}:{queue_url.rsplit('/', 1)[-1]}"
     records = [
@@ -64,7 +64,7 @@ def sqs_event(messages: Sequence[Message], queue_url: str) -> bytes:
     return json.dumps({"Records": records}).encode()
 
 
-def handled(messages: Sequence[Message], answer: LambdaAnswer, report_failures: bool) -> list[Message]:
+def handled(messages: Sequence[_Message], answer: LambdaAnswer, report_failures: bool) -> list[_Message]:
     """Return the messages to delete: none if the answer reports a message that is not in the batch, as in Lambda."""
     if answer.function_error is not None:
         return []
@@ -92,12 +92,12 @@ class SqsQueue:
         self._endpoint_url = endpoint_url
         self._http = http
 
-    async def receive(self, count_max: int, wait_s: int) -> list[Message]:
+    async def receive(self, count_max: int, wait_s: int) -> list[_Message]:
         parameters = {"MaxNumberOfMessages": count_max, "WaitTimeSeconds": wait_s, "AttributeNames": ["All"]}
         answer = await self._call("ReceiveMessage", {**parameters, "MessageAttributeNames": ["All"]})
         return list(answer.get("Messages") or [])
 
-    async def delete(self, messages: Sequence[Message]) -> None:
+    async def delete(self, messages: Sequence[_Message]) -> None:
         entries = [{"Id": str(i), "ReceiptHandle": m["ReceiptHandle"]} for i, m in enumerate(messages)]
         if entries:
             await self._call("DeleteMessageBatch", {"Entries": entries})
@@ -115,14 +115,14 @@ class SqsQueue:
         return result
 
 
-async def poll(mapping: QueueMapping, queue: SqsQueue, invoke: Invoke) -> None:
+async def poll(mapping: QueueMapping, queue: SqsQueue, invoke: _Invoke) -> None:
     """Run `concurrency` pollers until cancelled, each with one batch at a time."""
     async with asyncio.TaskGroup() as group:
         for _ in range(mapping.concurrency):
             group.create_task(_poll_one_by_one(mapping, queue, invoke))
 
 
-async def _poll_one_by_one(mapping: QueueMapping, queue: SqsQueue, invoke: Invoke) -> None:
+async def _poll_one_by_one(mapping: QueueMapping, queue: SqsQueue, invoke: _Invoke) -> None:
     while True:
         try:
             await carry_batch(mapping, queue, invoke)
@@ -131,7 +131,7 @@ async def _poll_one_by_one(mapping: QueueMapping, queue: SqsQueue, invoke: Invok
             await asyncio.sleep(_PAUSE_AFTER_TROUBLE_S)
 
 
-async def carry_batch(mapping: QueueMapping, queue: SqsQueue, invoke: Invoke, wait_s: int = _LONG_POLL_S) -> int:
+async def carry_batch(mapping: QueueMapping, queue: SqsQueue, invoke: _Invoke, wait_s: int = _LONG_POLL_S) -> int:
     """Send one batch to the function, delete its messages and return their number.
 
     Raises httpx.HTTPError and TooManyRequests; the batch is still in the queue then.

@@ -23,8 +23,8 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.settings.strict import Strict
 from dispatcher.settings.yaml_file import read_document
 
-Seconds = Annotated[float, Field(ge=0, le=3600)]
-Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
+_Seconds = Annotated[float, Field(ge=0, le=3600)]
+_Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
 DEFAULT_ENGINE = "a10g-llama2-7b"
 
 
@@ -35,26 +35,26 @@ class EngineProfile(Strict):
     fitted: bool
     source: str
     """Where the numbers come from."""
-    pool_tokens: Tokens
+    pool_tokens: _Tokens
     """Size of the KV cache. A request fits if the peak of all future use stays below it."""
-    prefill_base_s: Seconds
-    prefill_per_token_s: Seconds
-    decode_base_s: Seconds
-    decode_per_request_s: Seconds
-    decode_per_kv_token_s: Seconds
-    overhead_s: Seconds = 0.0
+    prefill_base_s: _Seconds
+    prefill_per_token_s: _Seconds
+    decode_base_s: _Seconds
+    decode_per_request_s: _Seconds
+    decode_per_kv_token_s: _Seconds
+    overhead_s: _Seconds = 0.0
     """Added to each step."""
     steps_between_admissions: Annotated[int, Field(ge=1)] = 1
     """Decode steps between two attempts to admit while requests run."""
-    minibatch_tokens_max: Tokens = 1_000_000_000
+    minibatch_tokens_max: _Tokens = 1_000_000_000
     """Most prompt tokens admitted in one attempt. A longer prompt is prefilled alone."""
     prompt_extra_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens that the server adds to each prompt. They are computed and held, but charged to no tenant."""
-    batch_max: Tokens | None = None
+    batch_max: _Tokens | None = None
     """Most requests that run at once; None: as many as fit the pool."""
-    chunk_tokens: Tokens | None = None
+    chunk_tokens: _Tokens | None = None
     """Tokens in one step, decodes and parts of prompts together; None: prefill and decode are separate steps."""
-    block_tokens: Tokens = 16
+    block_tokens: _Tokens = 16
     """Tokens in one KV block; only for the paged engine (paged.py)."""
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """Share of the blocks that an admission leaves free for running requests to grow; only for the paged engine."""
@@ -64,7 +64,7 @@ class EngineProfile(Strict):
     copy_out_bytes_per_s: Annotated[float, Field(ge=0)] = 0.0
     """Speed of copying KV to host memory, all GPUs together; 0: the engine does not swap."""
     copy_in_bytes_per_s: Annotated[float, Field(ge=0)] = 0.0
-    copy_base_s: Seconds = 0.0
+    copy_base_s: _Seconds = 0.0
     """Fixed time of each copy."""
     swap_bytes: Annotated[float, Field(ge=0)] = 0.0
     """Size of the host memory for swapped KV."""

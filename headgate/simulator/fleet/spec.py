@@ -101,23 +101,23 @@ _SWAP_S_MAX = 600.0
 """A gate orders no longer swap (dispatcher/shard/swapping.py)."""
 _WORKERS_MAX = 1000
 
-Label = Annotated[str, Field(min_length=1, max_length=200)]
-SwapSeconds = Annotated[float, Field(ge=0, le=_SWAP_S_MAX)]
+_Label = Annotated[str, Field(min_length=1, max_length=200)]
+_SwapSeconds = Annotated[float, Field(ge=0, le=_SWAP_S_MAX)]
 
 
 class LoadableFields(Strict):
-    engine: Label
-    swap_s: SwapSeconds
+    engine: _Label
+    swap_s: _SwapSeconds
     slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
 class WorkerFields(Strict):
     """`models`: a part of its kind's; by default all. `count`: so many workers, with a number after the name."""
 
-    name: Label
-    kind: Label
-    models: tuple[Label, ...] | None = None
-    loaded: Label | None = None
+    name: _Label
+    kind: _Label
+    models: tuple[_Label, ...] | None = None
+    loaded: _Label | None = None
     count: Annotated[int, Field(ge=1, le=_WORKERS_MAX)] = 1
 
     @property
@@ -131,10 +131,10 @@ class ClassFields(Strict):
 
 
 class FleetFields(Strict):
-    kinds: Annotated[dict[Label, Annotated[dict[Label, LoadableFields], Field(min_length=1)]], Field(min_length=1)]
+    kinds: Annotated[dict[_Label, Annotated[dict[_Label, LoadableFields], Field(min_length=1)]], Field(min_length=1)]
     workers: tuple[WorkerFields, ...]
-    classes: Annotated[dict[Label, ClassFields], Field(min_length=1)] | None = None
-    default_class: Label | None = None
+    classes: Annotated[dict[_Label, ClassFields], Field(min_length=1)] | None = None
+    default_class: _Label | None = None
     drain_s: Annotated[float, Field(ge=_DRAIN_S_MIN, le=3600.0)] = DRAIN_S
 
     @model_validator(mode="after")

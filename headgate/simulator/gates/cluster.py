@@ -10,7 +10,7 @@ requests arrive. A request that has not started by `until_s` still waits, or wil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
@@ -58,11 +58,6 @@ class ClusterRun:
     @property
     def dispatched(self) -> int:
         return sum(start < inf for start in self.starts_s)
-
-    def waits_s(self, chosen: Callable[[ClusterRequest], bool]) -> list[float]:
-        """Return the waits of the chosen requests, sorted; infinite for a request that never started."""
-        pairs = zip(self.requests, self.starts_s, strict=True)
-        return sorted(start - request.arrival_s for request, start in pairs if chosen(request))
 
     def completed(self, by_s: float) -> int:
         pairs = zip(self.requests, self.starts_s, strict=True)

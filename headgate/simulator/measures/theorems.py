@@ -43,7 +43,7 @@ TENANTS_MAX = 128
 _ROUNDING = 1e-9
 """Sums of the same charges in another order differ by less than this, relative to the bound."""
 
-Row = list[float]
+_Row = list[float]
 
 
 @dataclass(slots=True)
@@ -128,9 +128,9 @@ class PairBounds:
         """Worst W_g - W_f while f is backlogged (4.9)."""
         self.checked = 0
         self._backlogged: list[bool] = []
-        self._lows: list[Row] = []
+        self._lows: list[_Row] = []
         """[f][g]: the lowest W_g - W_f since f's backlog began."""
-        self._joint_lows: list[Row] = []
+        self._joint_lows: list[_Row] = []
         """[f][g]: the same, since the later of the two backlogs began."""
 
     def add_tenant(self) -> None:
@@ -172,13 +172,13 @@ class PairBounds:
                     self._rises_jointly(joint_lows, g, ahead)
                     self._rises_jointly(self._joint_lows[g], f, -ahead)
 
-    def _rises(self, lows: Row, at: int, ahead: float) -> None:
+    def _rises(self, lows: _Row, at: int, ahead: float) -> None:
         if ahead < lows[at]:
             lows[at] = ahead
         elif ahead - lows[at] > self.any_worst:
             self.any_worst = ahead - lows[at]
 
-    def _rises_jointly(self, lows: Row, at: int, ahead: float) -> None:
+    def _rises_jointly(self, lows: _Row, at: int, ahead: float) -> None:
         if ahead < lows[at]:
             lows[at] = ahead
         elif ahead - lows[at] > self.backlogged_worst:

@@ -14,7 +14,7 @@ _BINS = 120
 BINS_MAX = 8 * _BINS
 """Most bins. A run that lasts longer than this gets bins twice as wide."""
 
-Bins = defaultdict[int, float]
+_Bins = defaultdict[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def service_difference(timeline: Timeline) -> list[float]:
     return [max(values) - min(values) for values in zip(*sums, strict=True)] or [0.0] * len(timeline.times_s)
 
 
-def _bins() -> Bins:
+def _bins() -> _Bins:
     return defaultdict(float)
 
 
@@ -47,13 +47,13 @@ def _bins() -> Bins:
 class _TenantBins:
     """Amounts by bin. `response_s`, `responses`: sum and number of the response times of requests sent in the bin."""
 
-    service: Bins = field(default_factory=_bins)
-    demand: Bins = field(default_factory=_bins)
-    waiting_s: Bins = field(default_factory=_bins)
-    response_s: Bins = field(default_factory=_bins)
-    responses: Bins = field(default_factory=_bins)
+    service: _Bins = field(default_factory=_bins)
+    demand: _Bins = field(default_factory=_bins)
+    waiting_s: _Bins = field(default_factory=_bins)
+    response_s: _Bins = field(default_factory=_bins)
+    responses: _Bins = field(default_factory=_bins)
 
-    def all(self) -> Iterable[Bins]:
+    def all(self) -> Iterable[_Bins]:
         return self.service, self.demand, self.waiting_s, self.response_s, self.responses
 
 
@@ -112,7 +112,7 @@ class TimelineCollector:
         bins = range(self._last + 1)
         tenants = {name: self._tenants[name] for name in sorted(self._tenants)}
 
-        def rates(of: Bins) -> list[float]:
+        def rates(of: _Bins) -> list[float]:
             return [of.get(number, 0.0) / self._bin_s for number in bins]
 
         return Timeline(
@@ -126,7 +126,7 @@ class TimelineCollector:
         )
 
 
-def _halve(bins: Bins) -> None:
+def _halve(bins: _Bins) -> None:
     """Merge each two bins into one."""
     amounts = list(bins.items())
     bins.clear()

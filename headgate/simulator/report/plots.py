@@ -27,9 +27,9 @@ _SVG = re.compile(r'<svg[^>]* viewBox="([^"]+)"[^>]*>(.*)', re.DOTALL)
 _UNUSED = re.compile(r'<metadata>.*?</metadata>|<style.*?</style>| id="[\w.]+_\d+"|font-family: [^;"]*;?', re.DOTALL)
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
-Column = Sequence[float | None]
-Columns = Callable[[Timeline], Mapping[str, Column]]
-Combine = Callable[[list[Column]], Column]
+_Column = Sequence[float | None]
+_Columns = Callable[[Timeline], Mapping[str, _Column]]
+_Combine = Callable[[list[_Column]], _Column]
 
 
 def figures(runs: Sequence[Run]) -> str:
@@ -79,7 +79,7 @@ def _last_s(runs: Sequence[Run]) -> float:
 
 
 def _per_tenant(
-    title: str, what: str, unit: str, runs: Sequence[Run], shown: Sequence[str], columns: Columns, combine: Combine
+    title: str, what: str, unit: str, runs: Sequence[Run], shown: Sequence[str], columns: _Columns, combine: _Combine
 ) -> str:
     """Draw one plot per policy, side by side on one scale."""
     plots = [
@@ -91,7 +91,7 @@ def _per_tenant(
     return _section(title, what, [_figure(title, run.policy, plot) for run, plot in zip(runs, scaled, strict=True)])
 
 
-def _series(timeline: Timeline, shown: Sequence[str], columns: Columns, combine: Combine) -> list[Series]:
+def _series(timeline: Timeline, shown: Sequence[str], columns: _Columns, combine: _Combine) -> list[Series]:
     """Return a series per tenant. Every second series is dashed, so that two equal series are both visible."""
     found, times = columns(timeline), timeline.times_s
     nothing: list[float | None] = [None] * len(times)
@@ -100,18 +100,18 @@ def _series(timeline: Timeline, shown: Sequence[str], columns: Columns, combine:
     return [*series, Series(f"{len(others)} others", times, combine(others), dashed=True)] if others else series
 
 
-def _sum(columns: list[Column]) -> Column:
+def _sum(columns: list[_Column]) -> _Column:
     return [sum(value or 0.0 for value in values) for values in zip(*columns, strict=True)]
 
 
-def _mean(columns: list[Column]) -> Column:
+def _mean(columns: list[_Column]) -> _Column:
     """Average the tenants that have a value in a bin."""
     found = [[value for value in values if value is not None] for values in zip(*columns, strict=True)]
     return [sum(values) / len(values) if values else None for values in found]
 
 
 def _per_policy(
-    title: str, what: str, unit: str, runs: Sequence[Run], column: Callable[[Timeline], Column], *limits: Series
+    title: str, what: str, unit: str, runs: Sequence[Run], column: Callable[[Timeline], _Column], *limits: Series
 ) -> str:
     """Draw one plot with a series per policy."""
     series = [

@@ -26,10 +26,10 @@ from dispatcher.operations.pools import Pool, Pools
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import AttemptEvents, RunningAttempt
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.stores.memory import MemoryStore
 from functions.http_api.app import make_app
 from tests.support.asgi import Caller
 from tests.support.world.in_process import InProcessGate, InProcessLink
+from tests.support.world.memory_store import MemoryStore
 from tests.support.world.virtual_time import LoopClock, VirtualTimeLoop
 from tests.support.world.worker_client import ScriptedWorkers
 

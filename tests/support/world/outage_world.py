@@ -18,12 +18,12 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.directory import new_key
 from dispatcher.operations.pools import Pool, Pools
 from dispatcher.shard.codec import decode_entry
-from dispatcher.stores.memory import WRITES
 from functions.http_api.app import make_app
 from functions.invoke.handler import invoke
 from functions.result.handler import result
 from tests.support.asgi import Caller
 from tests.support.world.memory_gate import MemoryFiles
+from tests.support.world.memory_store import WRITES
 from tests.support.world.processes import SHARD, World, report
 from tests.support.world.worker_client import ScriptedWorkers
 

@@ -20,7 +20,7 @@ from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
 from dispatcher.shard.alone import with_fields
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.stores.memory import MemoryData, MemoryStore
+from tests.support.world.memory_store import MemoryData, MemoryStore
 from tests.support.world.network import Host, Network, install_hosts
 from tests.support.world.store_faults import Latency, StoreFaults
 from tests.support.world.virtual_time import LoopClock, run

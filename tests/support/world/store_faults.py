@@ -115,7 +115,7 @@ class Outage:
 
 
 class StormFaults:
-    """stores.memory.requests.StoreFaults of one host. `die` kills the host at a request; `freeze` pauses it."""
+    """memory_store.StoreFaults of one host. `die` kills the host at a request; `freeze` pauses it."""
 
     def __init__(
         self,

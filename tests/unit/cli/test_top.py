@@ -21,10 +21,10 @@ from dispatcher.model.usage import HOUR_S
 from dispatcher.monitor.follower import LogFollower
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.stores.memory import MemoryStore
 from headgate.cli.gate import _stream
 from headgate.cli.usage import _hours
 from headgate.serve.folder import DataFolder
+from tests.support.world.memory_store import MemoryStore
 from tests.unit.cli.command import headgate
 from tests.unit.cli.gate_log import FIRST_TOKEN_S, SLOTS, make_folder, write_history
 

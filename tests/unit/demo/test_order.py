@@ -22,7 +22,6 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.directory import new_key
 from dispatcher.operations.pools import Pool, Pools
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.stores.memory import MemoryStore
 from dispatcher.workers.client import HttpWorkerClient
 from functions.http_api.app import make_app
 from gpu_worker.engines.interface import EngineEvent, Token, WorkOrder
@@ -36,6 +35,7 @@ from tests.support.asgi import Call, Caller, Reply
 from tests.support.worker.connections import AsgiConnections
 from tests.support.world.in_process import InProcessGate
 from tests.support.world.memory_gate import CHAT, MODEL, CountingIds, FakeLauncher
+from tests.support.world.memory_store import MemoryStore
 from tests.support.world.virtual_time import LoopClock, run
 
 FLOOD, QUIET = "flood", "quiet"

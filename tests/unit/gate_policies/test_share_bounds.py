@@ -16,16 +16,13 @@ from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.policies.orders.two_clocks import TwoClocks
 from dispatcher.policies.share_bounds import (
     BURST_MAX,
-    COST_LEAST,
     COST_MAX,
-    POOL_SERVICE_PER_S,
     RATE_MAX,
     RATE_MIN,
     SCALE_MIN,
     SHARE_BOUNDS,
     WEIGHT_MAX,
     WEIGHT_MIN,
-    YEAR_S,
     clamp_burst,
     clamp_cost,
     clamp_rate,
@@ -36,7 +33,8 @@ from dispatcher.policies.share_bounds import (
 from dispatcher.shard.alone import LoneGate, report, with_fields
 from dispatcher.shard.codec import encode_entry
 
-V_MAX = YEAR_S * POOL_SERVICE_PER_S / WEIGHT_MIN
+COST_LEAST = 10.0
+V_MAX = 366 * 86_400.0 * 100_000.0 / WEIGHT_MIN
 LAST_UNIX_S = 2.0**32
 ODD = [nan, inf, -inf, 0.0, -0.0, -1.0, 5e-324, 1e-306, 1e-12, 1e306, 10**400, True, False, "2", None, [1], 1 + 0j]
 

@@ -20,9 +20,10 @@ from dispatcher.policies.planning.problem import (
     queue_cost,
 )
 from dispatcher.policies.planning.search import anneal, insert_by_due_time
-from headgate.evidence.qlm.problems import KIND, feasible, mixed, small
+from headgate.evidence.qlm.problems import mixed
 from tests.support.planning.baselines import list_edf
 from tests.support.planning.exact import cheapest_cost
+from tests.support.planning.problems import KIND, feasible, small
 
 MOVES = 12_000
 

@@ -11,7 +11,7 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.service.gate.replica import KEEP_OUTCOMES_S, Replica
 from dispatcher.stores.dynamodb.requests import PENDING_PER_THREAD_MAX
 from dispatcher.stores.dynamodb.store import THREADS
-from dispatcher.stores.memory import MemoryStore
+from tests.support.world.memory_store import MemoryStore
 from tests.support.world.processes import SHARD, World, accept, report
 
 PENDING_MAX = THREADS * PENDING_PER_THREAD_MAX

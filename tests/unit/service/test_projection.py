@@ -16,7 +16,7 @@ from dispatcher.service import snapshots
 from dispatcher.service.gate.replica import Replica
 from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.service.snapshots import UNSAVED_S, Projection, Snapshots
-from dispatcher.stores.memory import MemoryStore
+from tests.support.world.memory_store import MemoryStore
 from tests.support.world.processes import SHARD, World, accept, end, report
 
 HOUR = 500_000

@@ -7,7 +7,7 @@ from dispatcher.service.gate.follower import at_once
 from dispatcher.service.gate.replica import Replica
 from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.service.snapshots import IDLE_S, INTERVAL_S, UNSAVED_S, Snapshots
-from dispatcher.stores.memory import MemoryStore
+from tests.support.world.memory_store import MemoryStore
 from tests.support.world.processes import SHARD, World, report
 
 LIMIT_S = 10 * IDLE_S

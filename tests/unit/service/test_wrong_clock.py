@@ -10,7 +10,7 @@ import pytest
 from dispatcher.model.commands import Status, Tick, Waiting
 from dispatcher.model.errors import StoreUnavailable, WrongClock
 from dispatcher.service.gate.replica import Replica
-from dispatcher.stores.memory import MemoryLog
+from tests.support.world.memory_store import MemoryLog
 from tests.support.world.processes import SHARD, World, accept, report
 from tests.support.world.virtual_time import LoopClock
 

@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.stores.hedged_log import HEDGE_AFTER_S, HEDGED_SHARE_MAX, HEDGES_SAVED_MAX, HedgedLog
-from dispatcher.stores.memory import MemoryLog, MemoryStore
+from tests.support.world.memory_store import MemoryLog, MemoryStore
 from tests.support.world.processes import in_virtual_time
 from tests.support.world.virtual_time import LoopClock
 

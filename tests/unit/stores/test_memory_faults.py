@@ -10,7 +10,6 @@ import pytest
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
-from dispatcher.stores.memory import READS, WRITES, MemoryStore
 from tests.conformance.store_world import (
     SHARD,
     FakeClock,
@@ -22,6 +21,7 @@ from tests.conformance.store_world import (
     tenant_row,
     usage_row,
 )
+from tests.support.world.memory_store import READS, WRITES, MemoryStore
 
 CALLS: list[Callable[[Store], Awaitable[object]]] = [
     lambda s: s.log(SHARD).append(0, b"x"),

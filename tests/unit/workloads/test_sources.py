@@ -6,7 +6,7 @@ import os
 import pickle
 import tracemalloc
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -197,7 +197,7 @@ def test_a_sampled_workload(spacing: str) -> None:
     assert set(Counter(a.input_tokens / a.output_tokens for a in arrivals)) == {10.0}
     assert all(abs(count - 2_000) < 4.5 * 42.4 for count in Counter(a.tenant for a in arrivals).values())
     assert abs(workload.last_arrival_s - 400.0) < 4.5 * 400.0 / 20_000**0.5
-    assert list(workload.with_seed(1)) != arrivals
+    assert list(replace(workload, seed=1)) != arrivals
     assert len(workload.tenants) == 10
 
 

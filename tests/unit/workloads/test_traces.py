@@ -17,7 +17,7 @@ from dispatcher.policies.tiers import TENANT_TIERS
 from headgate.demo.scene import FLOOD, FLOOD_LOAD, QUIET, QUIET_LOAD, compose
 from headgate.workloads.arrivals import Arrival, TraceError
 from headgate.workloads.profiles import CHAT, CODE, SMALL_ENGINE, Profile, fitted, make_arrivals
-from headgate.workloads.traces import OPTIONAL_COLUMNS, OWN_COLUMNS, TOKENS_MAX, read_trace
+from headgate.workloads.traces import TOKENS_MAX, read_trace
 
 AZURE = Path(__file__).parents[4] / "shared" / "traces" / "azure"
 HEADER = "arrival_s,tenant,input_tokens,output_tokens\n"
@@ -95,12 +95,9 @@ def test_what_is_written_is_read(rows: list[Arrival]) -> None:
         path = Path(folder) / "trace.csv"
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(OWN_COLUMNS + OPTIONAL_COLUMNS)
+            writer.writerow(asdict(rows[0]))
             for row in rows:
-                values = asdict(row)
-                writer.writerow(
-                    "" if (value := values[name]) is None else value for name in OWN_COLUMNS + OPTIONAL_COLUMNS
-                )
+                writer.writerow("" if value is None else value for value in asdict(row).values())
         assert read_trace(path) == sorted(rows, key=lambda row: row.arrival_s)
 
 

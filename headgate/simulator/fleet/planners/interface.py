@@ -155,8 +155,8 @@ class Planner(ABC):
         return inf
 
 
-PlannerMaker = Callable[[Surroundings], Planner]
-PLANNERS: dict[str, PlannerMaker] = {}
+_PlannerMaker = Callable[[Surroundings], Planner]
+PLANNERS: dict[str, _PlannerMaker] = {}
 """The makers of planners by name. Importing registry.py enters them."""
 
 

@@ -29,12 +29,12 @@ from headgate.simulator.requests import SimRequest
 
 _PLAN_S = 2.0
 _MOVES_PER_GROUP = 100
-Key = tuple[str, str]
+_Key = tuple[str, str]
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    key: Key
+    key: _Key
     waiting: deque[SimRequest] = field(default_factory=deque)
 
     @property
@@ -47,7 +47,7 @@ class QlmPlanner(Planner):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._queues: dict[str, deque[_Group]] = {worker.name: deque() for worker in around.workers}
-        self._last: dict[Key, _Group] = {}
+        self._last: dict[_Key, _Group] = {}
         """The last planned group of each model and class, which new requests join."""
         self._unplanned: list[SimRequest] = []
         self._planned_s = -_PLAN_S
@@ -115,7 +115,7 @@ class QlmPlanner(Planner):
 
     def _groups(self) -> list[_Group]:
         """Form the groups of all waiting requests again."""
-        by_key: dict[Key, list[SimRequest]] = {}
+        by_key: dict[_Key, list[SimRequest]] = {}
         planned = (request for queue in self._queues.values() for group in queue for request in group.waiting)
         for request in (*planned, *self._unplanned):
             by_key.setdefault((request.model, request.slo_class), []).append(request)

@@ -20,7 +20,7 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
-from dispatcher.stores.memory import LogData
+from tests.support.world.memory_store import LogData
 
 
 class Execution:

@@ -23,7 +23,7 @@ from dispatcher.shard import accept, codec, snapshot, steps, workers
 from dispatcher.shard import proposals as plan_command
 from dispatcher.shard.state import forgetting, indexes, records, remembered, state
 from dispatcher.shard.waits import record as wait_record
-from dispatcher.stores import memory as memory_log
+from tests.support.world import memory_store
 from tests.support.world.storm.oracles import ends
 from tests.support.world.storm.weather import Weather
 
@@ -35,7 +35,7 @@ SCALED = [
     (gate_process, "FOLD_S", 1.0),
     (replica, "POSITION_MAX_AGE_S", 3.0),
     (follower, "POSITION_MAX_AGE_S", 3.0),
-    (memory_log, "CUT_AFTER_S", 10.0),
+    (memory_store, "CUT_AFTER_S", 10.0),
     (fleet, "RESIDENCY_S", 1.0),
     (planning, "SWEEP_S", 3.0),
     (workers, "RETIRE_S", 5.0),

@@ -15,7 +15,7 @@ from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.shard.settings import ShardSettings, TierFloors
-from dispatcher.stores.memory import MemoryData, MemoryStore
+from tests.support.world.memory_store import MemoryData, MemoryStore
 from tests.support.world.network import Host, Network
 from tests.support.world.store_faults import Outage, run_at_once
 from tests.support.world.storm.callers import TENANTS

@@ -1,4 +1,4 @@
-"""The store in memory: exact, deterministic, with injectable faults. For simulations and tests.
+"""The store in memory: exact, deterministic, with injectable faults.
 
 Its methods have the same outcomes as those of the real stores. Every request to the table or to a log is applied
 atomically, also between threads (a snapshot is one request for each part, and one for its manifest). A `StoreFaults`
