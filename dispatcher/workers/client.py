@@ -119,6 +119,7 @@ class _HttpAttempt:
     def on_end(self) -> None:
         if self._rest or self._status != 200:
             self._lines.append(bytes(self._rest))
+            self._rest.clear()
         self._failure = WorkerFailed()
         self._deliver()
 
@@ -156,14 +157,20 @@ class _HttpAttempt:
         if isinstance(event, Alive):
             return
         if isinstance(event, Finished | WorkRefused):
-            self._events = None
-            self._lines.clear()
-            self.exchange.release()
+            self._end(is_clean=not self._lines and not self._rest)
         try:
             events.take(event)
         except Exception as error:
             logger.exception("the receiver of an attempt failed: %s", type(error).__name__)
             self._fail(events, WorkerFailed())
+
+    def _end(self, *, is_clean: bool) -> None:
+        """Leave the connection for the next order unless there is more after the last event."""
+        if is_clean:
+            self._events = None
+            self.exchange.release()
+        else:
+            self.close()
 
     def _fail(self, events: AttemptEvents, failure: WorkerFailed) -> None:
         self.close()

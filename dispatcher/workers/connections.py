@@ -48,7 +48,8 @@ class HttpConnections:
         self._idle: dict[Address, list[HttpConnection]] = {}
         """The last one was used last."""
         self._connecting = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], HttpExchange] = {}
+        """Each connects for its order."""
         self._waiting: list[asyncio.Future[None]] = []
         """Orders that wait until fewer than CONNECTIONS_MAX connections are in use."""
         self._sweeping: asyncio.TimerHandle | None = None
@@ -66,9 +67,9 @@ class HttpConnections:
         if self._is_closed:
             loop.call_soon(exchange.fail, NotSent("ConnectionsClosed"))
         elif self._is_full or not self._send_on_idle(address, exchange):
-            exchange.connecting = loop.create_task(self._connect(address, exchange))
-            self._tasks.add(exchange.connecting)
-            exchange.connecting.add_done_callback(self._tasks.discard)
+            task = exchange.connecting = loop.create_task(self._connect(address, exchange))
+            self._tasks[task] = exchange
+            task.add_done_callback(self._tasks.pop)
         if self._sweeping is None:
             self._sweeping = loop.call_later(SWEEP_S, self._sweep)
         return exchange
@@ -76,10 +77,11 @@ class HttpConnections:
     async def close(self) -> None:
         """Close all connections. Orders that run are broken."""
         self._is_closed = True
-        for task in self._tasks:
-            task.cancel()
         for connection in self._all():
             connection.break_off("ConnectionsClosed")
+        for task, exchange in self._tasks.items():
+            exchange.fail(NotSent("ConnectionsClosed"))
+            task.cancel()
         if self._sweeping is not None:
             self._sweeping.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -111,9 +113,6 @@ class HttpConnections:
                     await self._waiting[-1]
                 if not self._send_on_idle(address, exchange):
                     await self._open(address, exchange)
-        except asyncio.CancelledError:
-            exchange.fail(NotSent("ConnectionsClosed"))
-            raise
         except Exception as error:
             if exchange.connection is None:
                 exchange.fail(NotSent(type(error).__name__))

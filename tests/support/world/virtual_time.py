@@ -21,6 +21,7 @@ from math import inf
 from typing import Any, TypeVar
 
 import pytest
+import uvloop
 
 from tests.support.world.network import at_home
 
@@ -118,6 +119,8 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     """Give pytest-asyncio the loop of a test."""
     if item.get_closest_marker("virtual_time"):
         return {"virtual": VirtualTimeLoop}
+    if item.get_closest_marker("both_loops"):
+        return {"real": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"real": asyncio.new_event_loop}
 
 
