@@ -65,12 +65,12 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     """The "host:port" at which other processes reach this gate process. Empty: the address at which it listens."""
     order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"
     """The gate's order. `fcfs` is the baseline without headgate's policy; the others are compared with `bwfq`."""
-    worker_secret: str = ""
+    worker_secret: str = Field(default="", repr=False)
     """The secret with which the gate signs orders and a worker checks them; at least 16 characters. While it is
     rotated: two, separated by a comma. The first signs, both are accepted."""
     worker_secret_arn: str = ""
     """The name of that secret in Secrets Manager, instead of the secret itself."""
-    operator_token: str = ""
+    operator_token: str = Field(default="", repr=False)
     """The token that opens the operator's page, `GET /operator`; at least 32 characters. Empty: a front has no such
     page, unless `operator_token_arn` is set."""
     operator_token_arn: str = ""
