@@ -32,8 +32,6 @@ from dispatcher.service.link.route import Route
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 
-_COMMAND_S = 55.0
-"""A command without an outcome fails after this time. The leader refuses commands that are older than a minute."""
 _ASK_S = 1.0
 ASKS_MAX = 3
 """A question is sent on at most so many connections: to a leader that dies, to a process that redirects, and to the
@@ -112,10 +110,7 @@ class Link:
         self._watch_log()
         self._route.send(message)
         try:
-            async with asyncio.timeout(_COMMAND_S):
-                outcome = await pending
-        except TimeoutError:
-            raise StoreUnavailable("Neither a leader nor the table answers.") from None
+            outcome = await pending
         finally:
             self._pending.drop(message.number)
         if isinstance(outcome, Offer):
@@ -157,7 +152,7 @@ class Link:
 
     async def rest(self) -> None:
         while len(self._pending) and not self._pending.watch.is_silent:
-            await asyncio.wait(self._pending.outcomes.values(), timeout=STEP_S)
+            await asyncio.wait(self._pending.outcomes, timeout=STEP_S)
             await asyncio.sleep(0)
         await self._others.finish()
 

@@ -32,6 +32,7 @@ from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, Ref
 from dispatcher.model.errors import STORE_UNAVAILABLE, NotAccepted, StoreUnavailable
 from dispatcher.ports import Clock
 from dispatcher.service.frames import Do
+from dispatcher.service.wakeup import Wakeup
 
 LOG_PATIENCE_S = 1.6
 """Longer than a leader that the log does not answer leads on (group_commit.STALLED_S) and its successor takes over."""
@@ -40,6 +41,8 @@ VACANT_S = 0.25
 READ_LATE_S = 0.25
 """A read of the log's end that takes longer counts as unanswered."""
 STEP_S = 0.1
+COMMAND_S = 55.0
+"""A command without an outcome fails after this time. The leader refuses commands that are older than a minute."""
 
 
 class LogWatch:
@@ -77,85 +80,100 @@ class LogWatch:
                 self.counted_s += min(step_s, 2 * STEP_S)
 
 
+class _Pending:
+    """A command without an outcome."""
+
+    __slots__ = ("added_at", "began_s", "copies", "message", "outcome")
+
+    def __init__(self, message: Do, outcome: asyncio.Future[Outcome], began_s: float, added_at: float) -> None:
+        self.message, self.outcome = message, outcome
+        self.copies = 0
+        """The number of times that the command was sent."""
+        self.began_s = began_s
+        """The count of the watch when the command was added."""
+        self.added_at = added_at
+        """The time by the monotonic clock."""
+
+
 class Pending:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._commands: dict[int, Do] = {}
-        self.outcomes: dict[int, asyncio.Future[Outcome]] = {}
-        """The outcome of each command, by its number."""
-        self._copies: dict[int, int] = {}
-        """The number of times that each command was sent."""
-        self._began_s: dict[int, float] = {}
-        """The count of the watch when each command was added."""
+        self._commands: dict[int, _Pending] = {}
         self.watch = LogWatch(clock)
         self._count = 0
 
     def __iter__(self) -> Iterator[Do]:
-        return iter(list(self._commands.values()))
+        return iter([each.message for each in self._commands.values()])
 
     def __len__(self) -> int:
         return len(self._commands)
 
+    @property
+    def outcomes(self) -> list[asyncio.Future[Outcome]]:
+        return [each.outcome for each in self._commands.values()]
+
     def add(self, command: Command) -> tuple[Do, asyncio.Future[Outcome]]:
         """Return the message to send, and its outcome."""
         self._count = number = self._count + 1
-        message = self._commands[number] = Do(number, self._clock.now(), command)
-        outcome = self.outcomes[number] = asyncio.get_running_loop().create_future()
-        self._began_s[number] = self.watch.counted_s
+        message = Do(number, self._clock.now(), command)
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._commands[number] = _Pending(message, outcome, self.watch.counted_s, self._clock.monotonic())
         return message, outcome
 
     @property
     def longest_s(self) -> float:
         """Return the most seconds that count against the log for one of these commands; 0 without any."""
-        return self.watch.since(next(iter(self._began_s.values()))) if self._began_s else 0.0
+        return self.watch.since(next(iter(self._commands.values())).began_s) if self._commands else 0.0
 
     def fail_overdue(self) -> bool:
-        """Fail the commands of callers for which LOG_PATIENCE_S have counted. Return whether commands are left."""
-        for number, began_s in list(self._began_s.items()):
-            if self.watch.since(began_s) < LOG_PATIENCE_S:
+        """Fail the commands of callers for which LOG_PATIENCE_S have counted, and all after COMMAND_S. Return whether
+        commands are left."""
+        oldest = self._clock.monotonic() - COMMAND_S
+        for number, each in list(self._commands.items()):
+            if each.added_at <= oldest:
+                self.resolve(number, StoreUnavailable("Neither a leader nor the table answers."))
+            elif self.watch.since(each.began_s) < LOG_PATIENCE_S:
                 break
-            if isinstance(self._commands[number].command, Accept | Status):
+            elif isinstance(each.message.command, Accept | Status):
                 message = "The gate's log does not answer. Send the request again."
-                was_sent = self._copies.get(number, 0) > 0
-                self.resolve(number, StoreUnavailable(message) if was_sent else NotAccepted(message))
+                self.resolve(number, StoreUnavailable(message) if each.copies else NotAccepted(message))
         return len(self) > 0
 
     def sent(self, number: int) -> None:
         """Count a copy of the command, which is about to be sent."""
-        self._copies[number] = self._copies.get(number, 0) + 1
+        if (found := self._commands.get(number)) is not None:
+            found.copies += 1
 
     def resolve(self, number: int, outcome: Outcome | StoreUnavailable) -> None:
         """Set the command's outcome. Ignore a second outcome, from a repetition of the command."""
-        copies, waits = self._copies.get(number, 0), self.outcomes.get(number)
-        self.drop(number)
+        found = self._commands.pop(number, None)
         if isinstance(outcome, Refused) and outcome.code == STORE_UNAVAILABLE:
             outcome = NotAccepted(outcome.message)
         elif not isinstance(outcome, Refused | StoreUnavailable):
             self.watch.answered()
-        if isinstance(outcome, Refused | NotAccepted) and copies > 1:
-            outcome = StoreUnavailable("The gate changed its leader. Send the request again.")
-        if waits is None or waits.done():
+        if found is None or found.outcome.done():
             return
+        if found.copies > 1 and isinstance(outcome, Refused | NotAccepted):
+            outcome = StoreUnavailable("The gate changed its leader. Send the request again.")
         if isinstance(outcome, StoreUnavailable):
-            waits.set_exception(outcome)
+            found.outcome.set_exception(outcome)
         else:
-            waits.set_result(outcome)
+            found.outcome.set_result(outcome)
 
     def drop(self, number: int) -> None:
         """Forget the command, because its caller does not wait any more."""
-        for each in (self._commands, self.outcomes, self._copies, self._began_s):
-            each.pop(number, None)
+        self._commands.pop(number, None)
 
 
 class _WaitingCall:
-    __slots__ = ("highest", "is_over", "news", "wakeup")
+    __slots__ = ("highest", "is_over", "news", "wakeups")
 
     def __init__(self) -> None:
         self.news: deque[Offer | Over] = deque()
         self.highest = 0
         """The highest attempt that was offered."""
         self.is_over = False
-        self.wakeup = asyncio.Event()
+        self.wakeups: list[Wakeup] = []
 
 
 class Waiters:
@@ -207,20 +225,29 @@ class Waiters:
         else:
             call.highest = news.attempt
         call.news.append(news)
-        call.wakeup.set()
+        for wakeup in call.wakeups:
+            wakeup.set()
 
     async def wait(self, name: str, timeout_s: float) -> Offer | Over | None:
         """Return the next news of the call, or None after `timeout_s` seconds. An end is returned again each time."""
         self.expect(name)
         call = self._calls[name]
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not call.news:
-                    call.wakeup.clear()
-                    await call.wakeup.wait()
-        except TimeoutError:
+        if not call.news and not await self._wait_for_news(call, timeout_s):
             return None
         return call.news[0] if isinstance(call.news[0], Over) else call.news.popleft()
+
+    @staticmethod
+    async def _wait_for_news(call: _WaitingCall, timeout_s: float) -> bool:
+        """Return whether there are news within the time. Another task may have taken those that came first."""
+        wakeup = Wakeup()
+        call.wakeups.append(wakeup)
+        try:
+            while await wakeup.wait(timeout_s):
+                if call.news:
+                    return True
+            return False
+        finally:
+            call.wakeups.remove(wakeup)
 
     def forget(self, name: str) -> None:
         self._calls.pop(name, None)
