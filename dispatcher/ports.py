@@ -175,12 +175,17 @@ class Store(TenantStore, InvocationStore, ResponseStore, FileRecords, BatchStore
 class Connection(Protocol):
     """A two-way stream of frames to another process. Frames arrive in order, each completely or not at all."""
 
-    async def send(self, frame: bytes) -> None:
-        """Send the frame. Raises ConnectionLost."""
+    def send(self, frame: bytes) -> None:
+        """Send the frame after those before it, and wait for nothing. Raises ConnectionLost."""
         ...
 
     async def receive(self) -> bytes:
         """Return the next frame. Raises ConnectionLost, also after `close`."""
+        ...
+
+    async def deliver(self, received: Callable[[bytes], None]) -> None:
+        """Call `received` with each further frame when it arrives. Raises ConnectionLost at the end of the connection,
+        and before that what `received` raises."""
         ...
 
     def close(self) -> None: ...

@@ -24,6 +24,7 @@ import ast
 import json
 import re
 import sys
+from asyncio import Protocol
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -50,8 +51,6 @@ COMMANDS = {
     "release", "remove", "return", "save", "send", "serve", "set", "show", "start", "stop", "store", "sum", "take",
     "try", "wait", "watch", "write",
 }  # fmt: skip
-ASYNCIO = {"connection_made", "data_received", "connection_lost"}
-"""The event loop calls a protocol's methods by these names."""
 PREDICATES = {"is", "has", "can", "may", "was", "were", "are", "had", "must", "on", "if", "until", "does", "needs"}
 CLAUSES = {"how", "that", "those", "what", "where", "whether", "which", "who"}
 """A docstring that begins with one of these has no main clause. It may name the value of an attribute."""
@@ -208,7 +207,7 @@ class House:
 
 def is_participle(name: str) -> bool:
     words = name.strip("_").split("_")
-    if name in ASYNCIO or name.startswith("__") or words[0] in PREDICATES:
+    if name.startswith("__") or words[0] in PREDICATES or hasattr(Protocol, name):  # asyncio gives the name
         return False
     last = words[-1]
     if last in IMPERATIVES or (len(words) > 1 and words[0] in COMMANDS):

@@ -249,7 +249,7 @@ class SimulatedConnection:
         self._outgoing, self._incoming = outgoing, incoming
         self._closed = False
 
-    async def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         if self._closed or self._outgoing.broken or None in self._incoming.arrived:
             raise ConnectionLost()
         self._outgoing.send(bytes(frame))
@@ -265,6 +265,11 @@ class SimulatedConnection:
             raise ConnectionLost()
         pipe.arrived.popleft()
         return frame
+
+    async def deliver(self, received: Callable[[bytes], None]) -> None:
+        """Hand over the frames in the task of the caller, so that a paused host gets none."""
+        while True:
+            received(await self.receive())
 
     def close(self) -> None:
         if not self._closed:

@@ -218,7 +218,7 @@ async def test_a_machine_that_vanishes_is_no_heir_and_no_client_any_more(
 async def test_a_client_that_does_not_prove_its_secret_is_disconnected(world: World) -> None:
     await start_gates(world, "g1")
     connection = await world.network.transport("other").connect("g1:1")
-    await connection.send(GREETING + b"nonce")
+    connection.send(GREETING + b"nonce")
     await asyncio.sleep(HANDSHAKE_S + 0.1)
     assert world.network.listeners["g1:1"].connections == []
 
@@ -228,7 +228,7 @@ async def test_an_older_connection_that_greets_late_and_breaks_takes_no_news_awa
     call = accept(front.new_id(), "front", world.clock.now())
     offer = await world.on("front", front.do(call))
     older = await world.on("front", connect(world.fleet("front"), world.gates["g1"].address))
-    await older.send(next(encode_frames([encode_message(Hello(NEWEST, "front", "client", ""))])))
+    older.send(next(encode_frames([encode_message(Hello(NEWEST, "front", "client", ""))])))
     await asyncio.sleep(0.1)
     older.close()
     await asyncio.sleep(0.1)

@@ -52,7 +52,7 @@ class StormWorkerClient:
         if self._random.random() < self.duplicates:
             self._copies.add(asyncio.create_task(self._deliver_again(offer.url, signed)))
         try:
-            await connection.send(signed)
+            connection.send(signed)
             while True:
                 async with asyncio.timeout(SILENCE_S):
                     event = parse_event(await connection.receive())
@@ -79,7 +79,7 @@ class StormWorkerClient:
         with suppress(ConnectionLost, TimeoutError):
             async with asyncio.timeout(SILENCE_S):
                 connection = await self._transport.connect(url)
-                await connection.send(signed)
+                connection.send(signed)
                 while True:
                     await connection.receive()
 
@@ -92,7 +92,7 @@ async def serve_orders(connection: Connection, executions: Executions, worker: s
         lines = executions.run(token, parse_order(body))
         first = await anext(lines, None)
     except (Refusal, ExecutionTokenRefused) as error:
-        return await connection.send(encode_event(WorkRefused(409, "refused", str(error))))
+        return connection.send(encode_event(WorkRefused(409, "refused", str(error))))
     sending = asyncio.create_task(_send(connection, first, lines))
     closed = asyncio.create_task(_closed(connection))
     try:
@@ -108,9 +108,9 @@ async def _send(connection: Connection, first: bytes | None, lines: AsyncGenerat
     async with aclosing(lines):
         with suppress(ConnectionLost):
             if first is not None:
-                await connection.send(first)
+                connection.send(first)
             async for line in lines:
-                await connection.send(line)
+                connection.send(line)
 
 
 async def _closed(connection: Connection) -> None:
