@@ -1,9 +1,9 @@
 """The log lines and the metrics of ended calls: collected, and written together each second.
 
-Powertools needs 40 microseconds of CPU for a line and 80 for a record of metrics. Both for each request were 11 % of a
-front's CPU. So an ended call costs one tuple. Each second, the lines are written at once, and the metrics as one record
-for each pool and tier, with a list of values for each metric (CloudWatch's embedded metric format). Powertools writes
-the records. It also renders the fields that all lines share, once a second.
+A line by Powertools' logger and a record of metrics for each request were 11 % of a front's CPU. So an ended call costs
+one tuple. Each second, the lines are written at once, and the metrics as one record for each pool and tier, with a list
+of values for each metric (CloudWatch's embedded metric format). This takes 13 microseconds for each call. Powertools
+writes the records. It also renders the fields that all lines share, once a second.
 
 A process that crashes loses the lines and the metrics of its last second.
 """
