@@ -50,6 +50,8 @@ class Call:
     """The traceparent of the call's first span; empty if this process traces nothing."""
     pool: str = "default"
     """The pool that has the call."""
+    prompt_bytes: int = 0
+    """What its prompt takes of the limits while it waits (Request.prompt_bytes); 0 for a call that takes nothing."""
 
     @property
     def is_durable(self) -> bool:
@@ -136,12 +138,12 @@ def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
 
     A deferred call is of the background tier in the engine, which may evict it: this is QLM's eviction.
     """
-    request = call.request
+    request, unread = call.request, call.unread
     return WorkOrder(
         call.terms,
         call.id,
         offer.attempt,
-        body={name: value for name, value in request.body.items() if name not in call.unread},
+        body={name: value for name, value in request.body.items() if name not in unread} if unread else request.body,
         max_tokens=call.limit.max_tokens,
         expected_tokens=call.limit.expected_tokens,
         endpoint=request.endpoint,
@@ -154,14 +156,15 @@ def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
     )
 
 
-def span_attributes(call: Call) -> dict[str, str | int]:
-    """Return what every span of the call names. `key` and `request.body` must not be among it."""
+def span_attributes(call: Call, call_id: str = "") -> dict[str, str | int]:
+    """Return what every span of the call names. `key` and `request.body` must not be among it. `call_id`: of a call
+    that has no id yet."""
     return {
         "headgate.tenant": call.tenant.identity,
         "headgate.pool": call.pool,
         "headgate.model": call.request.model,
         "headgate.tier": call.tenant.tier.value,
-        "headgate.invocation": call.id,
+        "headgate.invocation": call_id or call.id,
     }
 
 
