@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Offer, Outcome
@@ -56,11 +58,13 @@ class AnswerEvents:
         self._unread = unread
         self._is_handed = False
         """True if the reader has a token of the last attempt."""
-        self._events: asyncio.Queue[WorkEvent | Pause] = asyncio.Queue()
+        self._events: deque[WorkEvent | Pause] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+        """The reader waits for an event."""
         self._error: AnsweredError | None = None
 
     def __len__(self) -> int:
-        return self._events.qsize()
+        return len(self._events)
 
     @property
     def is_partly_delivered(self) -> bool:
@@ -71,20 +75,22 @@ class AnswerEvents:
         """Forget what the last attempt delivered, because a new one begins."""
         self.collected, self._is_handed = Collected(), False
         self.is_full = False
-        while not self._events.empty():
-            self._events.get_nowait()
+        self._events.clear()
 
     def put_now(self, event: WorkEvent) -> None:
         self.count += 1
         self.collected.note(event)
         if not self._unread:
-            self._events.put_nowait(event)
-            self.is_full = self.is_full or len(self) >= EVENTS_AHEAD_MAX
+            self._events.append(event)
+            self._wake()
+            if len(self._events) >= EVENTS_AHEAD_MAX:
+                self.is_full = True
 
     def end(self, error: AnsweredError | None) -> None:
         """Add the end. After all events the reader gets the end, or `error` is raised."""
         self._error = error
-        self._events.put_nowait(Pause.END)
+        self._events.append(Pause.END)
+        self._wake()
 
     def discard(self) -> None:
         """Drop all events, because the reader has left."""
@@ -93,15 +99,12 @@ class AnswerEvents:
 
     async def next(self, timeout_s: float | None = None) -> WorkEvent | Pause:
         """Return the next event, the end, or WAITING after `timeout_s`. Raises the error with which the call ends."""
-        if timeout_s is None or not self._events.empty():
-            event = await self._events.get()
-        else:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    event = await self._events.get()
-            except TimeoutError:
+        if not self._events:
+            await self._await_event(timeout_s)
+            if not self._events:
                 return Pause.WAITING
-        if self.is_full and len(self) <= EVENTS_AHEAD_MAX // 2:
+        event = self._events.popleft()
+        if self.is_full and len(self._events) <= EVENTS_AHEAD_MAX // 2:
             self._make_room()
         self._is_handed = self._is_handed or isinstance(event, Token)
         if event is Pause.END and self._error is not None:
@@ -112,6 +115,24 @@ class AnswerEvents:
         """Yield the events. Raises the error with which the call ends."""
         while not isinstance(event := await self.next(), Pause):
             yield event
+
+    async def _await_event(self, timeout_s: float | None) -> None:
+        """Return when there is an event, or after the time."""
+        loop = asyncio.get_running_loop()
+        due = inf if timeout_s is None else loop.time() + timeout_s
+        while not self._events and loop.time() < due:  # `begin` may have removed what has just come
+            self._waiting = loop.create_future()
+            timer = None if timeout_s is None else loop.call_at(due, self._wake)
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+                if timer is not None:
+                    timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     def _make_room(self) -> None:
         if self.is_full:
