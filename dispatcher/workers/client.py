@@ -156,13 +156,15 @@ class _HttpAttempt:
             return
         if isinstance(event, Alive):
             return
-        if isinstance(event, Finished | WorkRefused):
+        is_last = isinstance(event, Finished | WorkRefused)
+        if is_last:
             self._end(is_clean=not self._lines and not self._rest)
         try:
             events.take(event)
         except Exception as error:
             logger.exception("the receiver of an attempt failed: %s", type(error).__name__)
-            self._fail(events, WorkerFailed())
+            if is_last or self._events is not None:
+                self._fail(events, WorkerFailed())
 
     def _end(self, *, is_clean: bool) -> None:
         """Leave the connection for the next order unless there is more after the last event."""

@@ -349,8 +349,9 @@ class HttpConnection(asyncio.Protocol):
         return body
 
     def _settle(self) -> None:
-        """Become idle if the answer has ended cleanly. Close the connection if it never will."""
-        if self._is_complete and self._is_kept and not self._is_spoilt and not self._transport.is_closing():
+        """Become idle if the answer has ended cleanly, after the whole order. Close the connection if it never will."""
+        is_clean = self._is_complete and self._is_kept and not self._is_spoilt
+        if is_clean and not self._transport.is_closing() and not self._transport.get_write_buffer_size():
             self._is_idle, self._since = True, self._time()
             self._pool.keep(self)
         elif self._is_complete or self._is_spoilt:

@@ -173,8 +173,7 @@ async def test_an_answer_is_whole_and_its_connection_is_kept_only_after_a_clean_
         for _ in range(2):
             recorder = begin(client, worker.offer, Recorder())
             assert await recorder.ended() == EVENTS
-            await asyncio.sleep(0.05)
-            await until(lambda: not connections.busy)
+            await (until(lambda: not connections.busy) if is_kept else worker.abandoned())
             recorder.attempt.close()  # has no effect
         assert (worker.connections, len(worker.orders)) == (1 if is_kept else 2, 2)
 
@@ -196,6 +195,27 @@ async def test_an_error_without_a_body_is_a_refusal(client: HttpWorkerClient, st
         (event,) = await begin(client, worker.offer, Recorder()).ended()
         assert isinstance(event, WorkRefused)
         assert (event.status, event.code) == (int(status[:3]), "worker_refused")
+
+
+async def test_a_refusal_before_the_order_was_read(client: HttpWorkerClient, connections: HttpConnections) -> None:
+    """The connection still has a part of the order to send, so it carries no other."""
+
+    async def script(connection: Connection) -> None:
+        await connection.head()
+        await connection.send(b"HTTP/1.1 413 Large\r\ncontent-length: 0\r\n\r\n")
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await until(lambda: over)
+        connection.writer.transport.resume_reading()  # type: ignore[attr-defined]
+
+    over = False
+    async with raw_worker(script) as worker:
+        (event,) = [each async for each in streamed(client, worker.offer, order(body={"prompt": "x" * 30_000_000}))]
+        assert isinstance(event, WorkRefused)
+        assert event.status == 413
+        assert not connections.busy
+        assert not connections._all()
+        over = True
+        await worker.abandoned()
 
 
 async def test_a_megabyte_at_once(client: HttpWorkerClient) -> None:
@@ -233,6 +253,7 @@ WRONG: dict[str, list[Part]] = {
     "no event": [HEAD, END],
     "an empty body": [LENGTH % 0],
     "a length that cuts the last event": [LENGTH % (len(BODY) - 9), BODY],
+    "the rest in a second answer": [HEAD, chunk(LINES[0]) + END + HEAD + chunk(LINES[1] + LINES[2]) + END],
     "no last event": [HEAD, chunk(LINES[0] + LINES[1]), END],
 }
 
@@ -283,6 +304,9 @@ class _MemoryTransport(asyncio.Transport):
         self.is_aborted = True
 
     def write(self, data: Any) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def pause_reading(self) -> None: ...
 
@@ -412,6 +436,21 @@ async def test_an_error_of_a_receiver_fails_its_own_attempt(
     assert {each.name for each in caplog.records if each.levelno >= logging.ERROR} == {"headgate.gate"}
 
 
+async def test_a_receiver_that_closed_its_attempt_gets_no_failure(
+    client: HttpWorkerClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    def close_and_fail(_: WorkEvent) -> None:
+        recorder.attempt.close()
+        raise RuntimeError("a mistake")
+
+    async with raw_worker() as worker:
+        recorder = begin(client, worker.offer, Recorder(close_and_fail))
+        await until(lambda: recorder.events)
+        await worker.abandoned()
+    assert (recorder.events, recorder.failures) == (EVENTS[:1], [])
+    assert "a mistake" in caplog.text
+
+
 async def test_a_receiver_may_begin_the_next_attempt_with_the_last_event(client: HttpWorkerClient) -> None:
     async with raw_worker(answering(WHOLE)) as worker:
         second = Recorder()
@@ -463,6 +502,45 @@ async def test_a_slow_receiver_holds_up_its_own_worker_and_keeps_little(
         assert await recorder.ended() == [*tokens, EVENTS[-1]]
 
 
+async def test_the_silence_of_a_pause_does_not_count_after_it(
+    client: HttpWorkerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "SILENCE_S", 0.5)
+    resumed = asyncio.Event()
+
+    async def script(connection: Connection) -> None:
+        await connection.order()
+        await connection.send(HEAD + chunk(LINES[0]))
+        await resumed.wait()
+        await asyncio.sleep(0.1)
+        await connection.send(chunk(LINES[1] + LINES[2]) + END)
+
+    async with raw_worker(script) as worker:
+
+        def pause(event: WorkEvent) -> None:
+            if event == EVENTS[0]:
+                recorder.attempt.pause()
+
+        recorder = begin(client, worker.offer, Recorder(pause))
+        await until(lambda: recorder.events)
+        await asyncio.sleep(0.6)
+        recorder.attempt.resume()
+        resumed.set()
+        assert await recorder.ended() == EVENTS
+
+
+async def test_an_attempt_may_pause_before_it_is_connected(
+    client: HttpWorkerClient, connections: HttpConnections
+) -> None:
+    async with raw_worker() as worker:
+        recorder = begin(client, worker.offer, Recorder())
+        recorder.attempt.pause()
+        await until(lambda: any(each._is_paused for each in connections.busy))
+        assert not recorder.events
+        recorder.attempt.resume()
+        assert await recorder.ended() == EVENTS
+
+
 @pytest.mark.parametrize("cut", [None, len(HEAD) + 30])
 async def test_what_arrived_before_a_pause_is_not_lost(client: HttpWorkerClient, cut: int | None) -> None:
     """Not even if the worker has died meanwhile."""
@@ -504,6 +582,28 @@ async def test_orders_above_the_most_connections_wait_their_turn(
         await until(lambda: sum(bool(each.failures) for each in recorders) == 2)
         assert [error.began for each in recorders for error in each.failures] == [False, False]
         assert len(worker.orders) == 3
+
+
+async def test_the_time_to_connect_is_over_just_when_the_order_is_written(
+    client: HttpWorkerClient, connections: HttpConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the worker may have the order."""
+    monkeypatch.setattr(worker_connections, "CONNECT_S", 0.05)
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    async def connect_slowly(*arguments: Any, **options: Any) -> None:
+        await connect(*arguments, **options)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(loop, "create_connection", connect_slowly)
+    async with raw_worker(answering()) as worker:
+        recorder = begin(client, worker.offer, Recorder())
+        await recorder.ended()
+        assert [error.began for error in recorder.failures] == [True]
+        assert not connections.busy
+        await worker.abandoned()
+        assert worker.orders == ["i"]
 
 
 async def test_closing_the_client_fails_what_runs(client: HttpWorkerClient) -> None:
