@@ -19,7 +19,8 @@ ATTEMPT_MAX = 1_000_000
 """Far above ATTEMPTS_MAX, because an offer that is not begun uses up a number too."""
 _RETRY_AFTER_MAX_S = 86_400.0
 
-_Choice = Annotated[int, Bounds(0, 10_000)]
+CHOICE_MAX = 10_000
+_Choice = Annotated[int, Bounds(0, CHOICE_MAX)]
 
 
 def execution_name(call_id: str, attempt: int) -> str:

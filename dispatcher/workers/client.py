@@ -41,7 +41,7 @@ class HttpWorkerClient:
         sends nonsense. Its `began` is False only if no byte of the order was sent.
         """
         attempt = _HttpAttempt(events)
-        body = encode_order(replace(order, cache_salt=_salt(order.terms.tenant, self._secrets.signing)))
+        body = encode_order(order, _salt(order.terms.tenant, self._secrets.signing))
         headers = self._headers(offer, order, body)
         attempt.exchange = self._connections.post(f"{offer.url}/v1/execute", headers, body, attempt)
         return attempt

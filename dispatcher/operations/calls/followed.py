@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Offer, Outcome
@@ -64,6 +65,9 @@ class AnswerEvents:
         self._error: AnsweredError | None = None
         self._reader: asyncio.Future[None] | None = None
         """Done when there is an event for the reader."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait_until = inf
+        """When the reader stops to wait, by the loop's clock."""
 
     @property
     def is_partly_delivered(self) -> bool:
@@ -96,37 +100,57 @@ class AnswerEvents:
     def discard(self) -> None:
         """Drop all events but the end, because no reader wants them."""
         self._unread = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         while self._events and self._events[0] is not Pause.END:
             self._events.popleft()
         self._make_room()
 
-    async def next(self, timeout_s: float | None = None) -> WorkEvent | Pause:
-        """Return the next event, the end, or WAITING after `timeout_s`. Raises the error with which the call ends."""
+    async def next(self, timeout_s: float | None = None) -> list[WorkEvent | Pause]:
+        """Return all events that are there, at least one; [END] at the end, [WAITING] after `timeout_s` without any.
+
+        Raises the error with which the call ends.
+        """
         if not self._events and not await self._wait(timeout_s):
-            return Pause.WAITING
-        event = self._events.popleft()
-        if self.is_full and len(self._events) <= EVENTS_AHEAD_MAX // 2:
-            self._make_room()
-        if isinstance(event, Token):
-            self._is_handed = True
-        if event is Pause.END:
-            self._events.append(event)  # it stays the end
-            if self._error is not None:
-                raise self._error
-        return event
+            return [Pause.WAITING]
+        events = list(self._events)
+        if events[0] is Pause.END and self._error is not None:
+            raise self._error
+        self._events.clear()
+        if events[-1] is Pause.END:
+            self._events.append(Pause.END)  # it stays the end
+            events = events[:-1] or events
+        self._is_handed = self._is_handed or any(isinstance(event, Token) for event in events)
+        self._make_room()
+        return events
 
     async def _wait(self, timeout_s: float | None) -> bool:
         """Wait for an event. Return whether there is one."""
         loop = asyncio.get_running_loop()
+        self._wait_until = inf if timeout_s is None else loop.time() + timeout_s
+        if self._timer is not None and self._timer.when() > self._wait_until:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and timeout_s is not None:
+            self._timer = loop.call_at(self._wait_until, self._on_time)
         reader = self._reader = loop.create_future()
-        timer = None if timeout_s is None else loop.call_later(timeout_s, self._wake_reader)
         try:
             await reader
         finally:
             self._reader = None
-            if timer is not None:
-                timer.cancel()
         return bool(self._events)
+
+    def _on_time(self) -> None:
+        """Wake up the reader if it has waited long enough. One timer serves all its waits, which mostly end before."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        if self._reader is None:
+            return
+        if loop.time() >= self._wait_until:
+            self._wake_reader()
+        elif self._wait_until < inf:
+            self._timer = loop.call_at(self._wait_until, self._on_time)
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():
@@ -344,11 +368,9 @@ class FollowedCall:
         await self._events.next()
         return self.answer
 
-    async def next_event(self, timeout_s: float | None = None) -> WorkEvent | Pause:
-        """Return the next event for the one reader, the end, or WAITING after `timeout_s`.
-
-        Raises the error with which the call ends.
-        """
+    async def next_events(self, timeout_s: float | None = None) -> list[WorkEvent | Pause]:
+        """Return all events that are there for the one reader, at least one; [END] at the end, [WAITING] after
+        `timeout_s` without any. Raises the error with which the call ends."""
         return await self._events.next(timeout_s)
 
     def join(self) -> bool:

@@ -18,10 +18,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, Choices, event, tokens_of
+from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, Choices, event, json_text, tokens_of
 from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.kept import StoredAnswer
+from dispatcher.model.requests import Endpoint
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
 from dispatcher.operations.calls.answer import head_of, head_of_call, result_of
@@ -63,8 +64,12 @@ class ChatForm:
     head: AnswerHead
     request: TenantRequest
     _is_open: bool = field(default=False, init=False)
+    _around: dict[int, tuple[bytes, bytes]] = field(default_factory=dict, init=False)
+    """By choice: what stands before and after the text in an event with text alone."""
 
     async def write(self, item: WorkEvent) -> list[bytes]:
+        if self._is_open and isinstance(item, Token) and item.text and not (item.delta or item.logprobs):
+            return [self._write_text(item)]
         chunks = self._chunks(item)
         if chunks and not self._is_open:
             self._is_open = True
@@ -79,6 +84,15 @@ class ChatForm:
 
     async def whole(self, choices: Choices, finished: Finished) -> dict[str, Any]:
         return self.head.body(choices, finished)
+
+    def _write_text(self, token: Token) -> bytes:
+        """Return the event of a piece of text. All of a choice differ in the text alone, so the rest is made once."""
+        around = self._around.get(token.choice)
+        if around is None:
+            empty = b'"content":""' if self.request.endpoint is Endpoint.CHAT else b'"text":""'
+            before, _, after = event(self.head.chunk(Token("", 0, token.choice))).partition(empty)
+            around = self._around[token.choice] = (before + empty[:-2], after)
+        return around[0] + json_text(token.text) + around[1]
 
     def _chunks(self, item: WorkEvent) -> list[dict[str, Any]]:
         if isinstance(item, Token):
@@ -204,31 +218,34 @@ class _Streamed(Response):
         try:
             with WhileConnected(self._request):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                async for chunk in self._chunks():
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await self._send_events(send)
         except ClientDisconnect:
             pass  # nobody reads an answer to that
         finally:
             self._observed.end("disconnected")  # unless it has ended already
             self._accepted.leave()
 
-    async def _chunks(self) -> AsyncIterator[bytes]:
-        """Yield the answer's bytes, from its first events on."""
-        first, form, observed, following = self._first, self._form, self._observed, self._accepted.following
+    async def _send_events(self, send: Send) -> None:
+        """Send the answer's events, from its first ones on. What is there at once goes out at once."""
+        form, following, events = self._form, self._accepted.following, self._first
         try:
-            item = first.pop(0)
-            while item is not Pause.END:
-                if isinstance(item, Pause):
-                    yield KEEPALIVE
-                elif chunks := await form.write(item):
-                    yield b"".join(chunks)
-                item = first.pop(0) if first else await following.next_event(_KEEPALIVE_S)
-            observed.end("done")
-            yield b"".join(form.end())
+            while events[0] is not Pause.END:
+                chunks = [chunk for each in events for chunk in await _chunks_of(form, each)]
+                if chunks:
+                    await send({"type": "http.response.body", "body": b"".join(chunks), "more_body": True})
+                events = await following.next_events(_KEEPALIVE_S)
+            self._observed.end("done")
+            last = form.end()
         except AnsweredError as error:
-            observed.fail(error)
-            yield b"".join(form.failed(error))
+            self._observed.fail(error)
+            last = form.failed(error)
+        await send({"type": "http.response.body", "body": b"".join(last), "more_body": False})
+
+
+async def _chunks_of(form: AnswerForm, item: WorkEvent | Pause) -> list[bytes]:
+    if isinstance(item, Pause):
+        return [] if item is Pause.END else [KEEPALIVE]
+    return await form.write(item)
 
 
 async def _beginning(accepted: NewCall) -> list[WorkEvent | Pause]:
@@ -240,8 +257,8 @@ async def _beginning(accepted: NewCall) -> list[WorkEvent | Pause]:
     until_s = monotonic_s() + HEADERS_AFTER_S
     events: list[WorkEvent | Pause] = []
     while not events or isinstance(events[-1], Started):
-        event = await accepted.following.next_event(max(0.0, until_s - monotonic_s()))
-        events = [event] if isinstance(event, Started) else [*events, event]  # a new attempt begins with another one
+        found = await accepted.following.next_events(max(0.0, until_s - monotonic_s()))
+        events = found if isinstance(found[0], Started) else [*events, *found]  # a new attempt begins with another one
     return events
 
 

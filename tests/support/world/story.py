@@ -62,8 +62,11 @@ async def dispatched(gate: Gate, tenant: str, key: str = "", **more: Any) -> New
 
 
 async def events_of(following: FollowedCall) -> AsyncGenerator[WorkEvent, None]:
-    while not isinstance(event := await following.next_event(), Pause):
-        yield event
+    while True:
+        for event in await following.next_events():
+            if isinstance(event, Pause):
+                return
+            yield event
 
 
 async def read(found: NewCall) -> Collected:
