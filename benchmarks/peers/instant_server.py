@@ -103,7 +103,7 @@ async def serve_chat(exchange: Exchange, body: dict[str, Any]) -> None:
 class HeadgateFace:
     def __init__(self, link: GateLink, url: str) -> None:
         self._link = link
-        self._report = Report(WORKER_ID, url, MODEL, SLOTS, 100_000, 4.0, 0.0, False, 0.0, 0, ())
+        self._report = Report(WORKER_ID, url, MODEL, SLOTS, 200_000, 4.0, 0.0, False, 0.0, 0, ())
         self._live: set[str] = set()
 
     async def join(self) -> None:

@@ -30,6 +30,7 @@ import threading
 import time
 from collections import deque
 from math import ceil
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -146,6 +147,38 @@ def _take_standard_streams() -> list[LogLines]:
 IDLE_S = 10.0
 
 
+class _HeldHeads:
+    """A connection's transport that sends the head of an answer with its first bytes, in one system call.
+
+    uvicorn writes them one after the other. A head without a body yet waits for the end of the loop's turn.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 "):
+            self._head = data
+            asyncio.get_running_loop().call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            data, self._head = self._head, b""
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class BoundedHeads(HttpToolsProtocol):
     """uvicorn's protocol of one connection. `cycle` is its last request; None before the first one."""
 
@@ -154,6 +187,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.transport = cast(asyncio.Transport, _HeldHeads(transport))
         self._losses = Losses()
         self._last_request: RequestResponseCycle | None = None
         self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
