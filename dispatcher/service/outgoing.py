@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from dispatcher.model.errors import ConnectionLost
 from dispatcher.service.frames import encode_frames
 
 
 class Outgoing:
-    """The encoded messages that are not sent yet. `send` gets each frame; `lost` is called if it raises
-    ConnectionLost."""
+    """One end of a connection, as far as it sends. A subclass sends frames and closes the connection.
 
-    def __init__(self, send: Callable[[bytes], None], lost: Callable[[], None]) -> None:
-        self._send, self._lost = send, lost
+    It is a base class and not a part, because a part would call its owner: a reference cycle for each connection, which
+    a leader does not collect for long (service/garbage.py).
+    """
+
+    def __init__(self) -> None:
         self._unsent: list[bytes] = []
 
-    def __len__(self) -> int:
-        return len(self._unsent)
+    def close(self) -> None:
+        raise NotImplementedError
 
-    def add(self, message: bytes) -> None:
-        """Send the message after the callbacks that are due now, in a frame with the messages that they add."""
+    def _send(self, frame: bytes) -> None:
+        """Raises ConnectionLost."""
+        raise NotImplementedError
+
+    def _add(self, message: bytes) -> None:
+        """Send an encoded message after the callbacks that are due now, in a frame with the messages that they add."""
         if not self._unsent:
-            asyncio.get_running_loop().call_soon(self.flush)
+            asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(message)
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Send all messages now, in as few frames as fit."""
         unsent, self._unsent = self._unsent, []
         try:
             for frame in encode_frames(unsent):
                 self._send(frame)
         except ConnectionLost:
-            self._lost()
+            self.close()

@@ -64,7 +64,7 @@ class TcpConnection(asyncio.Protocol):
             self._hand_over()
             await self._end
         finally:
-            self._received = None
+            self._received = self._end = None  # an error refers to this call, and so to this object
 
     def close(self) -> None:
         self._is_closed = True

@@ -36,10 +36,11 @@ UNSENT_MAX = 100_000
 """The most messages that may wait for one client. With more, the client is disconnected."""
 
 
-class Session:
+class Session(Outgoing):
     """A client that has sent its greeting. `heard_at`: the time of its last frame, by the monotonic clock."""
 
     def __init__(self, connection: Connection, clock: Clock, hello: Hello) -> None:
+        super().__init__()
         self._connection, self._clock = connection, clock
         self.process, self.role = hello.process, hello.role
         self.reads = max(hello.reads, OLDEST)
@@ -48,16 +49,15 @@ class Session:
         self.frames = 0
         """The number of frames that were received."""
         self.closed = False
-        self._outgoing = Outgoing(connection.send, self.close)
 
     def post(self, message: Message) -> None:
         """Send the message soon, with others."""
         if self.closed:
             return
-        if len(self._outgoing) >= UNSENT_MAX:
+        if len(self._unsent) >= UNSENT_MAX:
             self.close()
             return
-        self._outgoing.add(encode_message(message))
+        self._add(encode_message(message))
 
     def heard(self) -> None:
         self.heard_at = self._clock.monotonic()
@@ -66,10 +66,13 @@ class Session:
         self.closed = True
         self._connection.close()
 
+    def _send(self, frame: bytes) -> None:
+        self._connection.send(frame)
+
     def close_soon(self) -> None:
         """Send the messages that were posted so far, and close the connection."""
         if not self.closed:
-            self._outgoing.flush()
+            self._flush()
             self.close()
 
 

@@ -72,7 +72,7 @@ async def _suspect_at_once() -> None:
     """Do nothing more while a receipt is overdue. This is the default of `suspect`."""
 
 
-class Channel:
+class Channel(Outgoing):
     """A connection to a gate process. `alive_s`: if no frame was sent for this time, an Alive asks for a receipt.
 
     `suspect` is awaited when a receipt is overdue. If the receipt arrives meanwhile, the channel goes on. `reads`: the
@@ -89,9 +89,9 @@ class Channel:
         *,
         reads: int = OLDEST,
     ) -> None:
+        super().__init__()
         self._connection, self._clock, self.alive_s = connection, clock, alive_s
         self._patience, self._suspect = patience, suspect
-        self._outgoing = Outgoing(self._send, self.close)
         self._without_receipt: deque[float] = deque()
         """The time at which each frame without a receipt was sent, by the monotonic clock."""
         self.receipts = 0
@@ -111,7 +111,7 @@ class Channel:
 
     def post(self, message: Message) -> None:
         """Queue the message to be sent. On a closed channel it is lost."""
-        self._outgoing.add(encode_message(message, self.reads))
+        self._add(encode_message(message, self.reads))
 
     def close(self) -> None:
         self.closed = True

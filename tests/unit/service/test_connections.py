@@ -1,7 +1,9 @@
 """Signed connections, and frames over TCP, with real sockets on this machine."""
 
 import asyncio
+import gc
 import socket
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +11,11 @@ import pytest
 from dispatcher.model.errors import BadFrame, ConnectionLost
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.ports import Connection, Listener
+from dispatcher.processes.bootstrap import RealClock
 from dispatcher.service import tcp
 from dispatcher.service.authentication import MAC_BYTES, sign_as_client, sign_as_server
+from dispatcher.service.frames import Hello, Receipt, decode_frame
+from dispatcher.service.gate.courier import Session
 from dispatcher.service.tcp import TcpTransport, split_address
 
 SECRETS = FleetSecrets("a secret of the whole fleet")
@@ -307,6 +312,37 @@ async def test_delivery_ends_at_a_wrong_signature_and_at_a_frame_above_the_bound
     async with asyncio.timeout(5):
         with pytest.raises(BadFrame, match="too large"):
             await other.deliver(received.append)
+    await listener.close()
+
+
+@pytest.mark.parametrize("is_bad", [True, False])
+async def test_a_connection_that_has_ended_leaves_no_reference_cycle(is_bad: bool) -> None:
+    """A leader collects cycles seldom, and functions connect often."""
+    left: list[weakref.ref[object]] = []
+
+    async def serve(unsigned: Connection) -> None:
+        connection = await sign_as_server(unsigned, SECRETS, "b")
+        session = Session(connection, RealClock(), Hello(1, "p", "client", ""))
+        left.extend(map(weakref.ref, (unsigned, connection, session)))
+        session.post(Receipt(1))
+        try:
+            await connection.deliver(lambda frame: session.post(decode_frame(frame)[0]))
+        finally:
+            session.close_soon()
+
+    listener = await TcpTransport().listen("127.0.0.1:0", serve)
+    client = await sign_as_client(await TcpTransport().connect(listener.address), SECRETS, "a")
+    gc.collect()
+    gc.disable()
+    try:
+        client.send(b"no frame" if is_bad else b'[["r",1]]')
+        await client.receive()
+        client.close()
+        async with asyncio.timeout(5):
+            while any(each() is not None for each in left):
+                await asyncio.sleep(0)
+    finally:
+        gc.enable()
     await listener.close()
 
 
