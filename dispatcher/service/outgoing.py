@@ -7,6 +7,9 @@ import asyncio
 from dispatcher.model.errors import ConnectionLost
 from dispatcher.service.frames import encode_frames
 
+WAIT_S = 0.01
+"""Far below the patience of a client that waits for a receipt (link/channel.py), and above the time of most entries."""
+
 
 class Outgoing:
     """One end of a connection, as far as it sends. A subclass sends frames and closes the connection.
@@ -17,6 +20,9 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._unsent: list[bytes] = []
+        self._is_due = False
+        """True if the messages go out in this turn of the event loop."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
         raise NotImplementedError
@@ -25,15 +31,26 @@ class Outgoing:
         """Raises ConnectionLost."""
         raise NotImplementedError
 
-    def _add(self, message: bytes) -> None:
-        """Send an encoded message after the callbacks that are due now, in a frame with the messages that they add."""
-        if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._flush)
+    def _add(self, message: bytes, *, can_wait: bool = False) -> None:
+        """Send an encoded message after the callbacks that are due now, in a frame with the messages that they add.
+
+        `can_wait`: or up to WAIT_S later, with the next message that cannot wait.
+        """
         self._unsent.append(message)
+        if self._is_due:
+            return
+        if not can_wait:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WAIT_S, self._flush)
 
     def _flush(self) -> None:
         """Send all messages now, in as few frames as fit."""
-        unsent, self._unsent = self._unsent, []
+        unsent, self._unsent, self._is_due = self._unsent, [], False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         try:
             for frame in encode_frames(unsent):
                 self._send(frame)

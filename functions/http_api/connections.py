@@ -33,6 +33,8 @@ from functions.observability import logger
 
 _UNBOUNDED = ("/health", "/ready")
 """The paths that are answered however many requests are open."""
+CONTEXT = "headgate.context"
+"""The key in the scope of the process's Context."""
 _HELD = "headgate.held"
 """The key in the scope of what the request holds of the limits, until its last byte is sent."""
 
@@ -95,7 +97,8 @@ class WhileConnected:
 
 def hold_open_request(request: Request, context: Context, tenant: str) -> None:
     """Hold one of the tenant's open requests until the answer is sent. Raises Refused."""
-    request.scope[_HELD].enter_context(context.limits.open_request(tenant))
+    context.limits.requests.take(tenant)
+    request.scope[_HELD].callback(context.limits.requests.give_back, tenant)
 
 
 def hold_key(request: Request, context: Context, tenant: str, key: str) -> None:
@@ -249,6 +252,7 @@ class Edge:
             scope["path"] = path.rstrip("/") or "/"
         state = scope["app"].state
         context: Context = state.context
+        scope[CONTEXT] = context
         finish = None if context.settings.front == "server" else partial(_finish, context, state.ended_calls)
         answer = _Answer(send, scope, finish)
         self._answers.add(answer)
@@ -299,7 +303,7 @@ class Edge:
             return await response(scope, receive, send)
         if scope["path"] in _UNBOUNDED:
             return await self._app(scope, receive, send)
-        context: Context = scope["app"].state.context
+        context: Context = scope[CONTEXT]
         if self._open >= context.limit_settings.process_requests_max:
             return await _busy()(scope, receive, send)
         self._open += 1

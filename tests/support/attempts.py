@@ -14,7 +14,8 @@ from dispatcher.ports import AttemptEvents, RunningAttempt, WorkerClient
 
 
 class GeneratedAttempt:
-    """ports.RunningAttempt: a task that gives a generator's events to their receiver. Closing cancels the task.
+    """ports.RunningAttempt: a task that gives a generator's events to their receiver. Closing cancels the task, once it
+    has begun: a real client has sent the order then.
 
     The generator may raise WorkerFailed, or end without a last event.
     """
@@ -23,7 +24,7 @@ class GeneratedAttempt:
         self._generated, self._events = generated, events
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self._is_over = False
+        self._is_over = self._is_closed = False
         self._task = asyncio.ensure_future(self._run())
 
     def pause(self) -> None:
@@ -33,8 +34,9 @@ class GeneratedAttempt:
         self._flowing.set()
 
     def close(self) -> None:
-        if not self._is_over:
-            self._task.cancel()
+        if not self._is_over and not self._is_closed:
+            self._is_closed = True
+            asyncio.get_running_loop().call_soon(self._task.cancel)
 
     async def _run(self) -> None:
         failure = WorkerFailed()
@@ -42,13 +44,15 @@ class GeneratedAttempt:
             async with aclosing(self._generated) as generated:
                 async for event in generated:
                     await self._flowing.wait()
+                    if self._is_closed:
+                        continue
                     self._is_over = isinstance(event, Finished | WorkRefused)
                     self._events.take(event)
         except WorkerFailed as error:
             failure = error
         except Exception as error:
             logging.getLogger("headgate.gate").exception("an attempt failed: %s", type(error).__name__)
-        if not self._is_over:
+        if not self._is_over and not self._is_closed:
             self._is_over = True
             self._events.fail(failure)
 

@@ -332,11 +332,18 @@ class FollowedCall:
         self._is_over = False
         self._events = AnswerEvents(clock.now, streamed=call.request.stream, unread=unread)
         self._attempts = OwnAttempts(workers, call, self._events, self.take, tracing)
-        self._first: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._first: Outcome | AnsweredError | None = None
+        """The gate's answer to the first command, or the error with which the call ended before it."""
+        self._answered = asyncio.Event()
 
     def take(self, item: Item) -> None:
         """React to the item."""
         raise NotImplementedError
+
+    def _answer_first(self, first: Outcome | AnsweredError) -> None:
+        if self._first is None:
+            self._first = first
+            self._answered.set()
 
     @property
     def attempt(self) -> int:
@@ -350,7 +357,12 @@ class FollowedCall:
 
     async def first(self) -> Outcome:
         """Return the gate's answer to the first command. Raises StoreUnavailable."""
-        return await asyncio.shield(self._first)
+        if self._first is None:
+            await self._answered.wait()
+        if isinstance(self._first, AnsweredError):
+            raise self._first
+        assert self._first is not None  # noqa: S101 - it is set with the event
+        return self._first
 
     @property
     def answer(self) -> Collected:

@@ -89,7 +89,7 @@ class Following(FollowedCall):
         if isinstance(outcome, StoreUnavailable):
             self._fail(outcome)
         else:
-            self._first.set_result(outcome)
+            self._answer_first(outcome)
             self._items.appendleft(outcome)
             self._set_timer()
         self._react_to_items()
@@ -127,7 +127,7 @@ class Following(FollowedCall):
         """End the call with the error of a reaction."""
         if isinstance(error, StoreUnavailable):
             self._end(error)
-            if not isinstance(error, NotAccepted) or self._first.done():
+            if not isinstance(error, NotAccepted) or self._first is not None:
                 self._context.spawn_lasting(take_back(self._context, self.call, self._attempts.highest))
         elif isinstance(error, AnsweredError):
             self._end(error)
@@ -293,8 +293,6 @@ class Following(FollowedCall):
                 timer.cancel()
         if self._context.durable_calls.get(self.call.id) is self:
             del self._context.durable_calls[self.call.id]
-        if not self._first.done():
-            self._first.set_exception(self.error or StoreUnavailable())
-            self._first.exception()  # a caller that has left does not read it
+        self._answer_first(self.error or StoreUnavailable())
         self._context.calls.discard(self)
         self.ended.set()

@@ -20,12 +20,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from math import inf
 from typing import Any
 
-from dispatcher.model.commands import Offer
+from dispatcher.model.commands import Offer, Over
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.formats import OLDEST
 from dispatcher.policies.orders.queues import Call
 from dispatcher.ports import Clock, Connection, Launcher, MailboxStore
-from dispatcher.service.frames import Hello, Launch, Message, News, encode_message, encode_news
+from dispatcher.service.frames import Hello, Launch, Message, News, Receipt, encode_message, encode_news
 from dispatcher.service.gate.follower import Delivery
 from dispatcher.service.gate.replica import Replica
 from dispatcher.service.outgoing import Outgoing
@@ -51,13 +51,15 @@ class Session(Outgoing):
         self.closed = False
 
     def post(self, message: Message) -> None:
-        """Send the message soon, with others."""
+        """Send the message soon, with others. Receipts, and the ends of calls, wait a moment for company: a system call
+        for each of them would cost as much as the rest of a command."""
         if self.closed:
             return
         if len(self._unsent) >= UNSENT_MAX:
             self.close()
             return
-        self._add(encode_message(message))
+        can_wait = isinstance(message, Receipt) or (isinstance(message, News) and isinstance(message.news, Over))
+        self._add(encode_message(message), can_wait=can_wait)
 
     def heard(self) -> None:
         self.heard_at = self._clock.monotonic()

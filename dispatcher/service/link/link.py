@@ -182,7 +182,7 @@ class Link:
         """Send the command, an Accept with this process's present floor. Return its number. `reply`: see `Pending`."""
         if isinstance(command, Accept):
             is_own = parse_call_id(command.id)[0] == self._process
-            command = command._replace(floor=self.floor if is_own else 0)
+            command = Accept(command.id, self.floor if is_own else 0, *command[2:])
         message = self._pending.add(command, reply)
         try:
             self._start()
