@@ -149,8 +149,8 @@ class Queues:
         """After the last entry, by tenant."""
 
     def note(self, now: float, state: State, entry: Entry) -> None:
-        """Note an entry that was folded: what waits before or after it, and those that it accepted, or returned to their
-        queues, for a moment too if it dispatches them again."""
+        """Note an entry that was folded: what waits before or after it, and the calls that it accepted, or returned to
+        their queues, even if it dispatches them again."""
         arrived: defaultdict[str, int] = defaultdict(int)
         for fact in entry.facts:
             if isinstance(fact, Accepted):
