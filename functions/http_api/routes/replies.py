@@ -65,7 +65,7 @@ class ChatForm:
     request: TenantRequest
     _is_open: bool = field(default=False, init=False)
     _around: dict[int, tuple[bytes, bytes]] = field(default_factory=dict, init=False)
-    """By choice: what stands before and after the text in an event with text alone."""
+    """What stands before and after the text in an event with text alone, by choice."""
 
     async def write(self, item: WorkEvent) -> list[bytes]:
         if self._is_open and isinstance(item, Token) and item.text and not (item.delta or item.logprobs):
