@@ -72,11 +72,15 @@ class _BoundedSend:
 
 
 class Losses:
-    """What is called when one connection is lost. uvicorn's protocol of the connection tells it (server.py)."""
+    """What is called when one connection is lost. uvicorn's protocol of the connection tells it (server.py).
 
-    def __init__(self) -> None:
+    `drop` loses it, without waiting until the caller has read what was sent.
+    """
+
+    def __init__(self, drop: Callable[[], None]) -> None:
         self.calls: dict[Callable[[], None], None] = {}
         self.is_lost = False
+        self.drop = drop
 
     def happen(self) -> None:
         self.is_lost = True
@@ -161,6 +165,8 @@ class BoundedConnections:
         finally:
             bounded.close()
             if bounded.is_slow:
+                if LOSSES in scope:
+                    scope[LOSSES].drop()
                 logger.warning("disconnected a caller that does not read", extra={"path": scope["path"][:100]})
 
 

@@ -150,6 +150,8 @@ _HEAD_BYTES_MAX = 65_536
 _HEADERS_MAX = 256
 _PIPELINED_MAX = 100
 """How many requests of a connection may wait while an earlier one is answered."""
+_STALLED_CHECKS_MAX = 3
+"""A closing connection whose caller reads nothing is dropped after so many times `idle_s`."""
 _BYTES_PER_BODY_BYTE = 16
 """How many bytes of a chunked body may surround each byte of its content, beyond _HEAD_BYTES_MAX in total."""
 
@@ -174,7 +176,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._losses = Losses()
+        self._losses = Losses(transport.abort)
         self._last_request: RequestResponseCycle | None = None
         self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
         self._overhead = 0
@@ -188,6 +190,8 @@ class BoundedHeads(HttpToolsProtocol):
         self._refusal: AnsweredError | None = None
         self._is_ended = False
         """Whether all that arrives from now on is ignored."""
+        self._unsent, self._stalled = 0, 0
+        """A closing connection had so many bytes to send at the last check, and so many checks found no change."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_timer.cancel()
@@ -337,11 +341,20 @@ class BoundedHeads(HttpToolsProtocol):
         self.transport.write_eof()
 
     def _check_head(self) -> None:
-        """Close the connection if no request is being answered and none began since the last check."""
+        """Close the connection if no request is being answered and none began since the last check.
+
+        A closing connection whose caller takes nothing of the rest is dropped: the kernel would wait for ever.
+        """
         self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
         request = self.cycle
         is_answered = request is None or request.response_complete
-        if is_answered and request is self._last_request:
+        if self.transport.is_closing():
+            unsent = self.transport.get_write_buffer_size()
+            self._stalled = self._stalled + 1 if unsent == self._unsent else 0
+            self._unsent = unsent
+            if self._stalled >= _STALLED_CHECKS_MAX:
+                self.transport.abort()
+        elif is_answered and request is self._last_request:
             self.transport.close()
         self._last_request = request
 

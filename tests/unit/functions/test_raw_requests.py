@@ -17,6 +17,7 @@ from dispatcher.operations.limits import LimitSettings
 from tests.support.asgi import Reply
 from tests.support.world.memory_gate import CHAT
 from tests.support.world.raw_front import RawFront, Seen, chat_body, parse_replies, raw_front, read_replies, wait_until
+from tests.support.world.worker_client import Act
 
 GET = b"GET /health HTTP/1.1\r\nhost: x\r\n"
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: KEY\r\n"
@@ -493,3 +494,24 @@ def is_open(caller: socket.socket) -> bool:
     except OSError:
         return False
     return True
+
+
+LARGE_CALL = {
+    "a stream": chat_body(max_tokens=4000, stream=True),
+    "a whole answer": chat_body(max_tokens=4000),
+}
+PAGES = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 100
+
+
+@pytest.mark.parametrize("case", [*LARGE_CALL, "requests that wait"])
+def test_a_caller_that_does_not_read_is_disconnected(case: str) -> None:
+    """The kernel would wait for ever until it takes the rest, and so would a graceful end of the connection."""
+    with raw_front(LimitSettings(send_s=0.3), idle_s=0.3) as front, socket.socket() as caller:
+        front.gate.workers.acts.append(Act(token_s=0.0, word="x" * 10_000))
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        caller.connect(("127.0.0.1", front.port))
+        front.client = caller.getsockname()[1]
+        body = LARGE_CALL.get(case)
+        caller.sendall(PAGES if body is None else keyed(front, POST + b"content-length: %d\r\n\r\n" % len(body) + body))
+        wait_until(lambda: bool(front.seen))
+        wait_until(lambda: not front.server.server_state.connections)
