@@ -7,14 +7,20 @@ CVE-2025-43859 (what stands after a chunk), CVE-2024-22019 (endless extensions),
 
 from __future__ import annotations
 
+import resource
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from dispatcher.operations.limits import LimitSettings
 from tests.support.asgi import Reply
+from tests.support.hang_guard import HANG_S
 from tests.support.world.memory_gate import CHAT
 from tests.support.world.raw_front import RawFront, Seen, chat_body, parse_replies, raw_front, read_replies, wait_until
 from tests.support.world.worker_client import Act
@@ -515,3 +521,40 @@ def test_a_caller_that_does_not_read_is_disconnected(case: str) -> None:
         caller.sendall(PAGES if body is None else keyed(front, POST + b"content-length: %d\r\n\r\n" % len(body) + body))
         wait_until(lambda: bool(front.seen))
         wait_until(lambda: not front.server.server_state.connections)
+
+
+IDLE_CONNECTIONS = 10_000
+BYTES_EACH_MAX = 50_000
+
+
+def test_idle_connections_cost_little_and_stop_no_request() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    count = min(IDLE_CONNECTIONS, most - 1000)
+    command = [sys.executable, "-m", "tests.support.world.raw_front"]
+    with ExitStack() as held, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        port = int(process.stdout.readline())
+
+        def answer() -> Reply:
+            with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as caller:
+                caller.sendall(LAST)
+                [reply] = read_replies(caller)
+                return reply
+
+        assert answer().status == 200
+        before = resident_bytes(process.pid)
+        for number in range(count):
+            caller = held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=HANG_S))
+            caller.sendall(GET if number % 2 else b"")  # half of them have sent a part of a head
+        assert answer().status == 200, "it comes after the others"
+        each = (resident_bytes(process.pid) - before) / count
+        assert each < BYTES_EACH_MAX, f"{count} idle connections take {each:.0f} bytes each"
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+def resident_bytes(pid: int) -> int:
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
