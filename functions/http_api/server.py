@@ -166,7 +166,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     A refusal is the last answer of a connection. It follows the answers to the requests before it. Then the connection
     is closed for writing and read to its end: with unread bytes, the kernel would reset it, and the answer would be
-    lost.
+    lost. The same holds for the app's last answer if the body of its request is not read.
 
     `cycle` is the last request; None before the first one and after a refusal.
     """
@@ -177,6 +177,7 @@ class BoundedHeads(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._losses = Losses(transport.abort)
+        self._ending = _Ending(self)
         self._last_request: RequestResponseCycle | None = None
         self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
         self._overhead = 0
@@ -197,6 +198,7 @@ class BoundedHeads(HttpToolsProtocol):
         self._head_timer.cancel()
         super().connection_lost(exc)
         self._losses.happen()
+        self._ending.close = self.transport.close  # no cycle of references stays for the garbage collector
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -262,6 +264,7 @@ class BoundedHeads(HttpToolsProtocol):
             self.expect_100_continue = False  # RFC 9110, section 10.1.1
         super().on_headers_complete()
         self.scope[LOSSES] = self._losses  # type: ignore[literal-required]
+        self.cycle.transport = self._ending  # type: ignore[assignment]
         self._overhead, self._is_in_body = 0, True
 
     def on_body(self, body: bytes) -> None:
@@ -279,7 +282,7 @@ class BoundedHeads(HttpToolsProtocol):
         super().on_response_complete()
         if not is_last or self.transport.is_closing():
             return
-        if self._is_ended:
+        if self._refusal is not None:
             self._send_refusal()
         elif self._is_in_body and self.expect_100_continue:
             self._end()  # the caller may never send the body, and its next request must not be read as the body
@@ -326,7 +329,6 @@ class BoundedHeads(HttpToolsProtocol):
     def _send_refusal(self) -> None:
         """Answer in OpenAI's shape and with an id."""
         assert self._refusal is not None  # noqa: S101 - set by _refuse
-        self.cycle = None  # type: ignore[assignment]
         status, body = self._refusal.status, json.dumps(self._refusal.body()).encode()
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
@@ -335,10 +337,22 @@ class BoundedHeads(HttpToolsProtocol):
         self.transport.write(head.encode() + body)
         self._end()
 
+    def end_answers(self) -> None:
+        """End the connection after an answer that is its last one."""
+        self.pipeline.clear()
+        self._refusal = None
+        if self._is_in_body:
+            self._end()
+        else:
+            self.transport.close()
+
     def _end(self) -> None:
-        """Send no more, and ignore what arrives until the caller closes the connection or `_check_head` does."""
+        """Send no more, and ignore what arrives until the caller closes the connection; for at most `idle_s`."""
         self._is_ended = True
         self.transport.write_eof()
+        self.cycle = self._last_request = None  # type: ignore[assignment]
+        self._head_timer.cancel()
+        self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
 
     def _check_head(self) -> None:
         """Close the connection if no request is being answered and none began since the last check.
@@ -357,6 +371,14 @@ class BoundedHeads(HttpToolsProtocol):
         elif is_answered and request is self._last_request:
             self.transport.close()
         self._last_request = request
+
+
+class _Ending:
+    """The transport as the answer to one request uses it: at its close, the caller gets the whole answer."""
+
+    def __init__(self, protocol: BoundedHeads) -> None:
+        self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
+        self.close = protocol.end_answers
 
 
 _ENCODING = b"transfer-encoding"

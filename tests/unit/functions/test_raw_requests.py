@@ -7,6 +7,7 @@ CVE-2025-43859 (what stands after a chunk), CVE-2024-22019 (endless extensions),
 
 from __future__ import annotations
 
+import gc
 import resource
 import socket
 import struct
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.operations.limits import LimitSettings
+from functions.http_api.server import BoundedHeads
 from tests.support.asgi import Reply
 from tests.support.hang_guard import HANG_S
 from tests.support.world.memory_gate import CHAT
@@ -329,10 +331,28 @@ def test_a_body_that_is_longer_than_its_length_is_the_next_request(front: RawFro
     assert read_parts(front.seen) == [("POST", CHAT, b"he")]
 
 
-@pytest.mark.parametrize("head", [b"connection: close\r\n", b"connection: keep-alive\r\nconnection: close\r\n"])
-def test_nothing_is_served_after_the_last_request(front: RawFront, head: bytes) -> None:
-    [reply] = front.exchange(GET + head + b"\r\n" + LAST)
-    assert (reply.status, read_parts(front.seen)) == (200, [HEALTH])
+ENDS = {"connection: close": 200, "connection: keep-alive\r\nconnection: close": 200, "host: refused by the app": 400}
+
+
+@pytest.mark.parametrize("head", ENDS)
+@pytest.mark.parametrize("rest", [LAST, TE + b"5\r\nhel", b"bad\r\n\r\n", TE + b"+5\r\n"])
+def test_nothing_is_served_after_the_last_request(front: RawFront, head: str, rest: bytes) -> None:
+    [reply] = front.exchange(keyed(front, GET + head.encode() + b"\r\n\r\n" + rest))
+    wait_until(lambda: not front.server.server_state.tasks)
+    assert (reply.status, read_parts(front.seen)) == (ENDS[head], [HEALTH])
+
+
+@pytest.mark.parametrize(("version", "head", "status"), [
+    (b"1.1", b"connection: close", 413), (b"1.0", b"a: b", 413), (b"1.1", b"host: y", 400),
+])  # fmt: skip
+def test_a_last_answer_is_not_lost_though_the_body_is_not_read(
+    front: RawFront, version: bytes, head: bytes, status: int
+) -> None:
+    """The caller sends all of the body before it reads. A reset would take the answer away."""
+    request = POST.replace(b"1.1", version) + head + b"\r\ncontent-length: 3000000\r\n\r\n" + b"x" * 3_000_000
+    [reply] = front.exchange(keyed(front, request + LAST))
+    assert (reply.status, reply.error["type"]) == (status, "invalid_request_error")
+    assert [each.path for each in front.seen] == [CHAT]
 
 
 def test_requests_that_wait_on_one_connection_are_bounded(front: RawFront) -> None:
@@ -448,6 +468,21 @@ def test_a_caller_that_sends_no_more_has_disconnected(front: RawFront) -> None:
         caller.shutdown(socket.SHUT_WR)
         assert caller.recv(1000) == b""
     assert front.exchange(LAST)[0].status == 200
+
+
+def test_a_lost_connection_leaves_nothing_for_the_garbage_collector() -> None:
+    """A collection stops the event loop, so nothing that comes with each connection may need one."""
+    with raw_front() as front:
+        front.exchange(LAST)
+        gc.collect()
+        gc.disable()
+        try:
+            for raw in (LAST, b"bad\r\n\r\n", GET + H2C + b"\r\n" + LAST, TE + b"+5\r\n") * 5:
+                front.exchange(keyed(front, raw))
+            front.connect().close()
+            wait_until(lambda: not any(isinstance(each, BoundedHeads) for each in gc.get_objects()))
+        finally:
+            gc.enable()
 
 
 # ── Slow callers ───────────────────────────────────────────────────────────────────────────────────────────────────
