@@ -40,11 +40,15 @@ _HELD = "headgate.held"
 
 
 class Losses:
-    """What is called when one connection is lost. uvicorn's protocol of the connection tells it (server.py)."""
+    """What is called when one connection is lost. uvicorn's protocol of the connection tells it (server.py).
 
-    def __init__(self) -> None:
+    `drop` loses it, without waiting until the caller has read what was sent.
+    """
+
+    def __init__(self, drop: Callable[[], None]) -> None:
         self.calls: dict[Callable[[], None], None] = {}
         self.is_lost = False
+        self.drop = drop
 
     def happen(self) -> None:
         self.is_lost = True
@@ -266,6 +270,8 @@ class Edge:
         except asyncio.CancelledError:
             if not answer.is_slow or answer.task.uncancel():
                 raise
+            if LOSSES in scope:
+                scope[LOSSES].drop()
             logger.warning("disconnected a caller that does not read", extra={"path": path[:100]})
         finally:
             self._answers.discard(answer)

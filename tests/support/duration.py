@@ -63,6 +63,7 @@ SLOW = (
     "tests/unit/functions/test_openapi.py",
     "tests/unit/functions/test_operator_page.py",
     "tests/unit/functions/test_outage.py",
+    "tests/unit/functions/test_raw_requests.py",
     "tests/unit/functions/test_scaling_rehearsal.py",
     "tests/unit/gate_policies/test_bwfq_benchmark.py",
     "tests/unit/gate_policies/test_bwfq_forgetting.py",
