@@ -36,7 +36,7 @@ import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from dispatcher.model.errors import AnsweredError
+from dispatcher.model.errors import AnsweredError, InvalidRequest
 from dispatcher.processes.bootstrap import RealIds
 from functions.http_api.connections import LOSSES, Losses
 from functions.http_api.refusals import ID_HEADER
