@@ -1,7 +1,7 @@
 """The client's side of a connection to a gate process. It sends messages in frames, and watches for receipts.
 
-A leader sends a receipt for each frame within 10 ms, even while the log does not answer. If a receipt is missing for longer
-than the process's patience, the leader is dead, paused or cut off (rule 7).
+A leader sends a receipt for each frame within 10 ms, even while the log does not answer. If a receipt is missing for
+longer than the process's patience, the leader is dead, paused or cut off (rule 7).
 
 The patience follows the receipts that the process got: on a host with busy processors they come late without a fault.
 With L the longest time that a receipt took in the last WINDOW_S seconds,

@@ -283,7 +283,8 @@ def test_a_tab_after_the_encoding_is_refused(front: RawFront) -> None:
 @pytest.mark.parametrize("case", SERVED)
 def test_a_request_that_is_served_ends_where_the_next_one_begins(front: RawFront, case: str, in_pieces: bool) -> None:
     raw, seen = SERVED[case]
-    replies = front.exchange(*cut(keyed(front, raw + LAST), in_pieces))
+    last = b"" if in_pieces and case in CLOSING else LAST  # what arrives after the close may reset the connection
+    replies = front.exchange(*cut(keyed(front, raw + last), in_pieces))
     if seen[2] == b"" and seen[1] == "/health":
         assert replies[0].status == 200
     assert all(reply.headers["x-request-id"] for reply in replies)
