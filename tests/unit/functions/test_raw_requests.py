@@ -283,8 +283,8 @@ def test_a_tab_after_the_encoding_is_refused(front: RawFront) -> None:
 @pytest.mark.parametrize("case", SERVED)
 def test_a_request_that_is_served_ends_where_the_next_one_begins(front: RawFront, case: str, in_pieces: bool) -> None:
     raw, seen = SERVED[case]
-    last = b"" if in_pieces and case in CLOSING else LAST  # what arrives after the close may reset the connection
-    replies = front.exchange(*cut(keyed(front, raw + last), in_pieces))
+    rest = b"" if in_pieces and case in CLOSING else LAST  # nothing may arrive after the end
+    replies = front.exchange(*cut(keyed(front, raw + rest), in_pieces))
     if seen[2] == b"" and seen[1] == "/health":
         assert replies[0].status == 200
     assert all(reply.headers["x-request-id"] for reply in replies)
@@ -516,7 +516,7 @@ def test_a_head_that_comes_byte_by_byte_does_not_keep_the_connection() -> None:
     ("head", "body"), [(TE, b"5;" + b"a" * 50_000), (POST + b"content-length: 50000\r\n\r\n", b" " * 50_000)]
 )
 def test_a_body_that_comes_byte_by_byte_is_refused(head: bytes, body: bytes) -> None:
-    with raw_front(LimitSettings(body_s=0.3), idle_s=0.3) as front, front.connect() as caller:
+    with raw_front(LimitSettings(body_s=0.3), idle_s=1.0) as front, front.connect() as caller:
         caller.sendall(keyed(front, head))
         [reply] = parse_replies(trickle(caller, body))
         assert (reply.status, reply.error["code"]) == (408, "request_timeout")
@@ -548,7 +548,7 @@ PAGES = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 100
 @pytest.mark.parametrize("case", [*LARGE_CALL, "requests that wait"])
 def test_a_caller_that_does_not_read_is_disconnected(case: str) -> None:
     """The kernel would wait for ever until it takes the rest, and so would a graceful end of the connection."""
-    with raw_front(LimitSettings(send_s=0.3), idle_s=0.3) as front, socket.socket() as caller:
+    with raw_front(LimitSettings(send_s=0.3), idle_s=1.0) as front, socket.socket() as caller:
         front.gate.workers.acts.append(Act(token_s=0.0, word="x" * 10_000))
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         caller.connect(("127.0.0.1", front.port))
