@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dispatcher.operations.limits import LimitSettings
 from functions.http_api.app import make_app
-from functions.http_api.server import BoundedHeads
+from functions.http_api.protocol import BoundedHeads
 from gpu_worker.__main__ import bound
 from tests.support.asgi import Reply
 from tests.support.hang_guard import HANG_S

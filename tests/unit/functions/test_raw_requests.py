@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.operations.limits import LimitSettings
-from functions.http_api.server import BoundedHeads
+from functions.http_api.protocol import BoundedHeads
 from tests.support.asgi import Reply
 from tests.support.hang_guard import HANG_S
 from tests.support.world.memory_gate import CHAT

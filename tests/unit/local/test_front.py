@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from uvicorn.server import ServerState
 
-from functions.http_api.server import IDLE_S, BoundedHeads
+from functions.http_api.protocol import IDLE_S, BoundedHeads
 from tests.support.world.virtual_time import run
 
 REQUEST = b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n"
