@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from asyncio.events import Handle
+from collections.abc import Callable
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -82,11 +83,14 @@ class Stops:
 class NoConnection:
     """A connection to a client that reads everything and answers nothing."""
 
-    async def send(self, frame: bytes) -> None: ...
+    def send(self, frame: bytes) -> None: ...
 
     async def receive(self) -> bytes:
         await asyncio.Event().wait()
         return b""
+
+    async def deliver(self, received: Callable[[bytes], None]) -> None:
+        await asyncio.Event().wait()
 
     def close(self) -> None: ...
 
@@ -147,7 +151,7 @@ async def measure(tenants: int, waiting: int, seconds: float) -> dict[str, Any]:
     leader = _leader(replica, clock, Courier(store.mailboxes, NoLauncher(), clock))
     session = Session(NoConnection(), clock, Hello(1, "p", "front", ""))
     leader.on_joined(session)
-    tasks = [asyncio.create_task(leader.run()), asyncio.create_task(session.write())]
+    tasks = [asyncio.create_task(leader.run())]
     stops, begun, cpu = Stops(), clock.monotonic(), time.process_time()
     stops.start()
     blocks, number, reported, saved = sys.getallocatedblocks(), 0, 0.0, False

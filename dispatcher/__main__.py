@@ -14,6 +14,8 @@ import json
 import signal
 import sys
 
+import uvloop
+
 from dispatcher.model.errors import HeadgateError, LogError
 from dispatcher.processes.bootstrap import make_gate_process, own_address
 from dispatcher.settings.config import load_config
@@ -24,7 +26,7 @@ FAILED, _NOT_STARTED = 1, 2
 def main() -> None:
     options = _options()
     try:
-        asyncio.run(_serve(options))
+        uvloop.run(_serve(options))
     except LogError as error:
         _end(FAILED, error)
     except HeadgateError as error:

@@ -6,11 +6,12 @@ answer; then a write may have been applied.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from dispatcher.model.batches import BatchStore, FileRecords
 from dispatcher.model.commands import Command, Offer, Outcome, Over
+from dispatcher.model.errors import StoreUnavailable, WorkerFailed
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import Reader
 from dispatcher.model.kept import Invocation, ResponseStore, StoredAnswer
@@ -174,12 +175,17 @@ class Store(TenantStore, InvocationStore, ResponseStore, FileRecords, BatchStore
 class Connection(Protocol):
     """A two-way stream of frames to another process. Frames arrive in order, each completely or not at all."""
 
-    async def send(self, frame: bytes) -> None:
-        """Send the frame. Raises ConnectionLost."""
+    def send(self, frame: bytes) -> None:
+        """Send the frame after those before it, and wait for nothing. Raises ConnectionLost."""
         ...
 
     async def receive(self) -> bytes:
         """Return the next frame. Raises ConnectionLost, also after `close`."""
+        ...
+
+    async def deliver(self, received: Callable[[bytes], None]) -> None:
+        """Call `received` with each further frame when it arrives. Raises ConnectionLost at the end of the connection,
+        and before that what `received` raises."""
         ...
 
     def close(self) -> None: ...
@@ -210,11 +216,6 @@ class GateLink(Protocol):
         """The name of this process. It is new at every start."""
         ...
 
-    @property
-    def floor(self) -> int:
-        """The lowest sequence number that this process may still repeat; all of its older calls are over."""
-        ...
-
     def new_id(self) -> str:
         """Return the id of this process's next call."""
         ...
@@ -224,8 +225,15 @@ class GateLink(Protocol):
         leader nor the log answers."""
         ...
 
-    async def news(self, call_id: str, timeout_s: float) -> Offer | Over | None:
-        """Return the next offer or the end of a call that this process holds, or None after `timeout_s` seconds."""
+    def send(self, command: Command, take: Callable[[Outcome | StoreUnavailable], None]) -> None:
+        """Send the command. `take` gets what `do` would return or raise, once, in a later step of the event loop."""
+        ...
+
+    def hold(self, call_id: str, take: Callable[[Offer | Over], None]) -> None:
+        """Give `take` each new offer and the end of a call of this process, in order, until `forget`.
+
+        Each is given in a later step of the event loop: an offer may still come after `forget`.
+        """
         ...
 
     def forget(self, call_id: str) -> None:
@@ -265,12 +273,39 @@ class GateLink(Protocol):
         ...
 
 
-class WorkerClient(Protocol):
-    def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        """Stream an execution. Closing the iterator aborts work that is not durable.
+class AttemptEvents(Protocol):
+    """The receiver of one attempt's events. Exactly one last event or failure comes, unless the attempt is closed.
 
-        Raises WorkerFailed if the stream breaks. Its `began` is False if the worker surely did not begin the attempt.
+    No method is called from within `execute` or a method of the attempt. If one raises, the attempt fails.
+    """
+
+    def take(self, event: WorkEvent) -> None:
+        """Take the next event. Finished and WorkRefused are last ones."""
+        ...
+
+    def fail(self, error: WorkerFailed) -> None:
+        """The events broke off. `error.began` is False if the worker surely did not begin the attempt."""
+        ...
+
+
+class RunningAttempt(Protocol):
+    def pause(self) -> None:
+        """Deliver nothing more until `resume`, and stop reading from the worker."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None:
+        """Close the connection, which aborts work that is not durable. Nothing more is delivered.
+
+        After the last event or the failure it has no effect.
         """
+        ...
+
+
+class WorkerClient(Protocol):
+    def execute(self, offer: Offer, order: WorkOrder, events: AttemptEvents) -> RunningAttempt:
+        """Send the order, or begin to connect."""
         ...
 
     async def close(self) -> None:

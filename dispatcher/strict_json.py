@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 from dispatcher.model.errors import InvalidRequest, RequestTooLarge
@@ -12,6 +13,8 @@ BODY_BYTES_MAX = 1_000_000
 DEPTH_MAX = 64
 """A JSON schema of a tool is nested four levels deep in a body, and has two levels for each level of its data."""
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape of half a character beyond U+FFFF. UTF-8 itself has none."""
 _BOM = "\ufeff"
 """Some editors and libraries write it before a text."""
 
@@ -31,10 +34,11 @@ def parse_object(raw: bytes | str, *, bytes_max: int = BODY_BYTES_MAX) -> dict[s
     if not text.strip():
         raise InvalidRequest("The request body is empty. Send a JSON object.", code="invalid_json")
     value = _loads(text)
-    _check_depth(value)
     if not isinstance(value, dict):
         raise InvalidRequest("The request body must be a JSON object.", code="invalid_json")
-    _check_text(value)
+    _check_depth(value)
+    if isinstance(raw, str) or _SURROGATE.search(text):
+        _check_text(value)
     return value
 
 
@@ -67,18 +71,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _check_depth(value: Any) -> None:
+def _check_depth(value: dict[str, Any]) -> None:
     """Refuse deep nesting, so that every later recursion is bounded. (The parser itself allows about 1,000 levels.)"""
-    level = [value]
-    for _ in range(DEPTH_MAX + 1):
-        level = [child for item in level for child in _children(item)]
+    level: list[Any] = [value]
+    for _ in range(DEPTH_MAX):
+        level = [
+            child
+            for item in level
+            for child in (item.values() if type(item) is dict else item)
+            if type(child) is dict or type(child) is list
+        ]
         if not level:
             return
     raise InvalidRequest(f"The request body is nested deeper than {DEPTH_MAX}.", code="invalid_json")
-
-
-def _children(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
 
 
 def _check_text(value: Any) -> None:

@@ -8,36 +8,10 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from dispatcher.model.fleet import FleetLoad, PoolDelays, ScaleReport
-from dispatcher.model.tracing import trace_id_of
-from dispatcher.operations.calls.followed import FollowedCall
 from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace
 
 logger = Logger(service=SERVICE, log_uncaught_exceptions=False)
 metrics = Metrics(namespace=metrics_namespace(), service=SERVICE)
-
-
-def log_ended(
-    face: str, following: FollowedCall, outcome: str, *, output_tokens: int, ttft_ms: float | None, duration_ms: float
-) -> None:
-    """Log the one line that each invocation leaves.
-
-    A tenant is named here and in the usage, and not in metrics: CloudWatch bills each combination of a metric and its
-    dimensions, so ten thousand tenants would cost thousands of dollars a month.
-    """
-    logger.info(
-        "invocation ended",
-        extra={
-            "face": face,
-            "invocation_id": following.call.id,
-            "tenant": following.call.tenant.identity,
-            "trace_id": trace_id_of(following.call.trace),
-            "attempt": following.attempt,
-            "outcome": outcome,
-            "output_tokens": output_tokens,
-            "ttft_ms": None if ttft_ms is None else round(ttft_ms, 1),
-            "duration_ms": round(duration_ms, 1),
-        },
-    )
 
 
 def count(name: str, value: float = 1.0, unit: MetricUnit = MetricUnit.Count) -> None:

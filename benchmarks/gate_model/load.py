@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from string import ascii_letters
 
@@ -186,11 +187,13 @@ class Load:
     async def _result(self, process: Process, tenant: int, call_id: str, service_s: float) -> str:
         began = self._fleet.clock.monotonic()
         await self._create(process, call_id, tenant)
+        offered: asyncio.Queue[Offer | Over] = asyncio.Queue()
+        process.link.hold(call_id, offered.put_nowait)
         outcome = await process.link.do(self._accept(call_id, process.name, tenant, self._names.model))
         self.measures.commands.append((began, self._fleet.clock.monotonic() - began))
         news = outcome if isinstance(outcome, Offer | Over) else None
         if isinstance(outcome, Waiting):
-            news = await process.link.news(call_id, NEWS_S)
+            news = await _next(offered)
         while isinstance(news, Offer):
             took_s = self._fleet.clock.monotonic() - began
             self.measures.of(process.name).waits.append((began, took_s))
@@ -199,7 +202,7 @@ class Load:
             result = await self._executed(news, service_s)
             if result:
                 return result
-            news = await process.link.news(call_id, NEWS_S)
+            news = await _next(offered)
         if isinstance(outcome, Refused):
             took_s = self._fleet.clock.monotonic() - began
             self.measures.of(process.name).refusals.append((began, took_s))
@@ -312,3 +315,10 @@ class Load:
                 waiting_max=self._waiting_max,
             ),
         )
+
+
+async def _next(offered: asyncio.Queue[Offer | Over]) -> Offer | Over | None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(NEWS_S):
+            return await offered.get()
+    return None

@@ -1,7 +1,8 @@
 """The gateways that are compared, each as processes in front of an instant worker of its own face.
 
-headgate: front and gate with the log in memory. LiteLLM's proxy and Portkey's gateway: as they are installed by
-`make bench-peers`, with one process each and their default settings. A gateway runs on the first core, everything else
+headgate: front and gate with the log in memory. floor, floor-fast: a bare pass-through (floor_proxy.py), which is what
+the ratios are to. LiteLLM's proxy and Portkey's gateway: as they are installed by `make bench-peers`, with one process
+each and their default settings. A gateway runs on the first core, everything else
 on the others.
 """
 
@@ -97,6 +98,17 @@ async def start_headgate(children: Children, _: Path, __: str) -> Gateway:
     return Gateway(f"{made['url']}/v1", made["key"], front)
 
 
+async def start_floor(children: Children, _: Path, worker_url: str, *options: str) -> Gateway:
+    with first_core():
+        command = ["-m", "benchmarks.peers.floor_proxy", worker_url, *options]
+        child = await children.spawn_python("-".join(["floor", *options]), command, environment=base_environment())
+    return Gateway(f"{(await child.announcement(START_S))['url']}/v1", "none", child)
+
+
+async def start_fast_floor(children: Children, folder: Path, worker_url: str) -> Gateway:
+    return await start_floor(children, folder, worker_url, "--fast")
+
+
 async def start_litellm(children: Children, folder: Path, worker_url: str) -> Gateway:
     """Raises NotInstalled."""
     if not LITELLM.exists():
@@ -124,6 +136,8 @@ async def start_portkey(children: Children, _: Path, worker_url: str) -> Gateway
 
 
 STARTS: dict[str, Callable[[Children, Path, str], Awaitable[Gateway]]] = {
+    "floor": start_floor,
+    "floor-fast": start_fast_floor,
     "headgate": start_headgate,
     "portkey": start_portkey,
     "litellm": start_litellm,

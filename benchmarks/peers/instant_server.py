@@ -103,7 +103,7 @@ async def serve_chat(exchange: Exchange, body: dict[str, Any]) -> None:
 class HeadgateFace:
     def __init__(self, link: GateLink, url: str) -> None:
         self._link = link
-        self._report = Report(WORKER_ID, url, MODEL, SLOTS, 100_000, 4.0, 0.0, False, 0.0, 0, ())
+        self._report = Report(WORKER_ID, url, MODEL, SLOTS, 200_000, 4.0, 0.0, False, 0.0, 0, ())
         self._live: set[str] = set()
 
     async def join(self) -> None:
@@ -119,6 +119,8 @@ class HeadgateFace:
         name, count = f"{order['invocation']}#{order['attempt']}", int(order["max_tokens"])
         self._live.add(name)
         tokens = [encode_event(Token("x", done)) for done in range(1, count + 1)]
+        if not order["streamed"]:  # bundled, as a worker does it (gpu_worker/service/executions/execution.py)
+            tokens[1:] = [encode_event(Token("x" * (count - 1), count))]
         pace_s = PACE_S if order["streamed"] else 0.0
         await exchange.stream(b"application/x-ndjson", [encode_event(Started(INPUT_TOKENS)), *tokens], pace_s)
         end = End(

@@ -22,10 +22,14 @@ from dispatcher.policies.percentiles import percentile
 
 TOKENS = 8
 AT_A_TIME = 16
+LONG_PROMPTS = 10
 STREAMS, SHORT, LONG = 8, 10, 210
 """Streams of so many tokens each: the difference of their CPU times is that of the tokens between."""
 WARMUP, ROUNDS = 30, 5
-COLUMNS = ("added_p50_ms", "cpu_ms", "busy_cpu_ms", "requests_per_s", "token_cpu_ms")
+MESSAGES = [{"role": "user", "content": "hello"}]
+LONG_MESSAGES, LONG_TEXT = 1000, "hello world. " * 30
+"""A chat of 400 KB of JSON, about 100,000 tokens."""
+COLUMNS = ("added_p50_ms", "cpu_ms", "busy_cpu_ms", "requests_per_s", "token_cpu_ms", "long_cpu_ms")
 
 
 @dataclass
@@ -37,10 +41,11 @@ class Figures:
     busy_cpu_s: list[float] = field(default_factory=list)
     requests_per_s: list[float] = field(default_factory=list)
     token_cpu_s: list[float] = field(default_factory=list)
+    long_cpu_s: list[float] = field(default_factory=list)
 
 
-def caller(gateway: Gateway, max_tokens: int, *, stream: bool = False) -> Caller:
-    messages = [{"role": "user", "content": "hello"}]
+def caller(gateway: Gateway, max_tokens: int, *, stream: bool = False, is_long: bool = False) -> Caller:
+    messages = [{"role": "user", "content": LONG_TEXT}] * LONG_MESSAGES if is_long else MESSAGES
     made = Caller.of("tenant", gateway.key, stream=stream, model=MODEL, messages=messages, max_tokens=max_tokens)
     return Caller(made.tenant, made.body, made.key, gateway.headers)
 
@@ -90,6 +95,9 @@ async def turn(gateway: Gateway, figures: Figures, requests: int) -> None:
     await repeat(gateway, request, 2 * requests, AT_A_TIME)
     figures.requests_per_s.append(2 * requests / (time.perf_counter() - began))
     figures.busy_cpu_s.append((gateway.used_s() - began_s) / (2 * requests))
+    began_s = gateway.used_s()
+    await repeat(gateway, caller(gateway, TOKENS, is_long=True), LONG_PROMPTS, 1)
+    figures.long_cpu_s.append((gateway.used_s() - began_s) / LONG_PROMPTS)
     if not gateway.streams:
         return
     short_s, long_s = [await streams_cpu_s(gateway, tokens) for tokens in (SHORT, LONG)]
@@ -128,12 +136,13 @@ def summary(figures: Figures, direct_s: float) -> dict[str, float | None]:
         "cpu_ms": 1000 * median(figures.request_cpu_s),
         "busy_cpu_ms": 1000 * median(figures.busy_cpu_s),
         "requests_per_s": median(figures.requests_per_s),
+        "long_cpu_ms": 1000 * median(figures.long_cpu_s),
         "token_cpu_ms": 1000 * median(figures.token_cpu_s) if figures.token_cpu_s else None,
     }
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print a table, with ratios to headgate."""
+    """Print a table, with ratios to the floor."""
     title = f"gateways in front of an instant worker, on a core of their own; requests of {TOKENS} tokens; milliseconds"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("gateway")
@@ -143,20 +152,21 @@ def show(result: dict[str, Any]) -> None:
         f"CPU, {AT_A_TIME}\nat a time",
         "requests\nper s",
         "CPU per\ntoken",
+        "CPU, 400 KB\nprompt",
     ):
         table.add_column(heading, justify="right")
-    ours = result["gateways"].get("headgate")
+    floor = result["gateways"].get("floor")
     for name, figures in result["gateways"].items():
         if name != "direct":
-            table.add_row(name, *(_cell(figures[each], ours and ours[each]) for each in COLUMNS))
+            table.add_row(name, *(_cell(figures[each], floor and floor[each]) for each in COLUMNS))
     Console().print(table)
     for line in result["missing"]:
         Console().print(line)
 
 
-def _cell(value: float | None, ours: float | None) -> str:
-    """Return the value, and how many times headgate's it is."""
+def _cell(value: float | None, floor: float | None) -> str:
+    """Return the value, and how many times the floor's it is."""
     if value is None:
         return "–"
-    ratio = f" ({value / ours:.2f}x)" if ours and value != ours else ""
+    ratio = f" ({value / floor:.2f}x)" if floor and value != floor else ""
     return f"{value:.2f}{ratio}" if value < 100 else f"{value:.0f}{ratio}"

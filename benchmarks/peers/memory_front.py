@@ -21,7 +21,7 @@ from dispatcher.service.link.finder import Fleet
 from dispatcher.service.tcp import TcpTransport
 from dispatcher.settings.config import load_config
 from functions.http_api.app import make_app
-from functions.http_api.server import BoundedHeads
+from functions.http_api.protocol import BoundedHeads
 from gpu_worker.__main__ import bound
 from headgate.local.seed import make_tenants
 from tests.support.world.memory_store import MemoryStore

@@ -37,6 +37,10 @@ class Kind(StrEnum):
 class Shape(Protocol):
     """The accepted values of a field."""
 
+    @property
+    def is_scalar(self) -> bool:
+        """Whether no value needs a capability of its own."""
+
     def text(self) -> str:
         """Describe the accepted values for the documentation page and for errors."""
 
@@ -66,10 +70,10 @@ class Field:
     required: bool = False
 
     def is_neutral(self, value: Any) -> bool:
-        return value is None or _is_among(value, self.neutral)
+        return value is None or (bool(self.neutral) and _is_among(value, self.neutral))
 
     def is_usual(self, value: Any) -> bool:
-        return _is_among(value, self.usual)
+        return bool(self.usual) and _is_among(value, self.usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,12 @@ class FieldTable:
     elsewhere: Mapping[str, Field] = field(default_factory=dict)
     """Fields of another endpoint. They are accepted at neutral values, because some clients send the same settings to
     every endpoint."""
+
+    required: tuple[str, ...] = field(init=False)
+    """The names of the fields that each object has."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "required", tuple(name for name, each in self.fields.items() if each.required))
 
     def names(self, *kinds: Kind) -> frozenset[str]:
         return frozenset(name for name, each in self.fields.items() if each.kind in kinds)
@@ -140,29 +150,35 @@ def unsupported(at: str, message: str) -> InvalidRequest:
     return InvalidRequest(message, at, "unsupported_parameter")
 
 
-def read_fields(given: Mapping[str, Any], table: FieldTable, prefix: str, reading: Reading) -> dict[str, Any]:
+def read_fields(
+    given: Mapping[str, Any], table: FieldTable, prefix: str, reading: Reading, tag: str | None = None
+) -> dict[str, Any]:
     """Return the fields that the gate reads or passes on, checked. `prefix` is the object's place, such as `tools.0.`.
 
-    Raises InvalidRequest.
+    `tag`: a field that is left out here. Raises InvalidRequest.
     """
     kept: dict[str, Any] = {}
     for name, value in given.items():
+        if name == tag:
+            continue
         field = table.fields.get(name)
         if field is None:
             _read_elsewhere(name, value, table, prefix, reading)
         elif _is_kept(field, value, prefix + name):
             kept[name] = field.shape.read(value, prefix + name, reading)
-    for name, field in table.fields.items():
-        if field.required and name not in kept:
+    for name in table.required:
+        if name not in kept:
             raise missing(prefix + name)
     return kept
 
 
-def needs_of(kept: Mapping[str, Any], table: FieldTable, prefix: str = "") -> Iterator[Need]:
+def needs_of(kept: Mapping[str, Any], table: FieldTable, prefix: str = "", tag: str | None = None) -> Iterator[Need]:
     """Yield what the fields need of the model's workers. `kept` is what `read_fields` has returned."""
     for name, value in kept.items():
+        if name == tag:
+            continue
         field = table.fields[name]
-        if field.is_usual(value):
+        if (field.shape.is_scalar and not field.capability) or field.is_usual(value):
             continue
         if field.capability:
             yield prefix + name, field.capability

@@ -201,11 +201,9 @@ def check_capabilities(request: Request, capabilities: Collection[str]) -> None:
 
 def unread_fields(request: Request, capabilities: Collection[str]) -> frozenset[str]:
     """Return the fields of the body at usual values whose capability the workers lack. The order leaves them out."""
-    fields = TABLES[request.endpoint].fields.items()
-    usual = {name: field for name, field in fields if name in request.body and field.is_usual(request.body[name])}
-    return frozenset(
-        name for name, field in usual.items() if not any(each in capabilities for each in field.capability)
-    )
+    fields, body = TABLES[request.endpoint].fields, request.body
+    usual = [name for name in body if fields[name].is_usual(body[name])]
+    return frozenset(name for name in usual if not any(each in capabilities for each in fields[name].capability))
 
 
 def _needs(request: Request) -> Iterator[Need]:

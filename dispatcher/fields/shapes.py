@@ -12,10 +12,18 @@ from dispatcher.fields.limits import TOKEN_ID_MAX
 from dispatcher.model.errors import InvalidRequest
 
 
+class Compound:
+    """The base of the other shapes."""
+
+    __slots__ = ()
+    is_scalar = False
+
+
 class Scalar:
     """The base of the shapes that need no capability of their own."""
 
     __slots__ = ()
+    is_scalar = True
 
     def needs(self, value: Any, at: str) -> Iterator[Need]:
         return iter(())
@@ -149,7 +157,7 @@ _NAMES = {str: "a text", list: "a list", dict: "an object", int: "a whole number
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class Items(Compound):
     """A list of `fewest` to `most` values of one shape."""
 
     of: Shape
@@ -208,7 +216,7 @@ class Entries(Scalar):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(Compound):
     """An object with the fields of a table."""
 
     table: FieldTable
@@ -238,7 +246,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
+class Tagged(Compound):
     """An object whose field `tag` names its form."""
 
     tag: str
@@ -262,18 +270,17 @@ class Tagged:
             raise unsupported(
                 f"{at}.{self.tag}", f"`{at}` with the {self.tag} `{name}` is not supported. {form.refused}"
             )
-        others = {key: each for key, each in value.items() if key != self.tag}
-        return {self.tag: name, **form.defaults, **read_fields(others, form.table, f"{at}.", reading)}
+        return {self.tag: name, **form.defaults, **read_fields(value, form.table, f"{at}.", reading, self.tag)}
 
     def needs(self, value: Any, at: str) -> Iterator[Need]:
         form = self.forms[value[self.tag]]
         if form.capability:
             yield at, form.capability
-        yield from needs_of({key: each for key, each in value.items() if key != self.tag}, form.table, f"{at}.")
+        yield from needs_of(value, form.table, f"{at}.", self.tag)
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class Either(Compound):
     """Values of different JSON types, each with a shape: a text, a list, an object, a number, a boolean."""
 
     shapes: Mapping[type, Shape]
@@ -289,11 +296,12 @@ class Either:
         return shape.read(value, at, reading)
 
     def needs(self, value: Any, at: str) -> Iterator[Need]:
-        return self.shapes[type(value)].needs(value, at)
+        shape = self.shapes[type(value)]
+        return iter(()) if shape.is_scalar else shape.needs(value, at)
 
 
 @dataclass(frozen=True, slots=True)
-class ByFirst:
+class ByFirst(Compound):
     """A list with a shape, and a capability, for the JSON type of its first value."""
 
     shapes: Mapping[type, tuple[Shape, tuple[str, ...]]]

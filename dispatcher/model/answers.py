@@ -144,6 +144,11 @@ def event(data: Mapping[str, Any]) -> bytes:
     return b"data: " + _ENCODER.encode(data).encode() + b"\n\n"
 
 
+def json_text(text: str) -> bytes:
+    """Return the text in JSON, as in an event."""
+    return _ENCODER.encode(text).encode()
+
+
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": waiting\n\n"
 """A comment line: clients ignore it, and it keeps proxies from closing an idle connection."""
@@ -175,11 +180,11 @@ class Collected:
     _pieces: dict[int, _Pieces] = field(default_factory=dict)
 
     def note(self, event: WorkEvent) -> None:
-        if isinstance(event, Started):
-            self.input_tokens = event.input_tokens
-        elif isinstance(event, Token):
+        if isinstance(event, Token):
             self.output_tokens = event.output_tokens
             self._add(event)
+        elif isinstance(event, Started):
+            self.input_tokens = event.input_tokens
         elif isinstance(event, Finished):
             self.input_tokens, self.output_tokens = event.input_tokens, event.output_tokens
             self.reason, self.reasons = event.reason, event.reasons
@@ -207,7 +212,9 @@ class Collected:
         return [self._choice(index) for index in range(count)]
 
     def _add(self, token: Token) -> None:
-        pieces = self._pieces.setdefault(token.choice, _Pieces())
+        pieces = self._pieces.get(token.choice)
+        if pieces is None:
+            pieces = self._pieces[token.choice] = _Pieces()
         if token.text:
             pieces.texts.append(token.text)
         if token.delta:

@@ -107,13 +107,14 @@ def _is_token_ids(inputs: list[Any]) -> bool:
 
 def _text_bytes(value: Any) -> int:
     """Return the UTF-8 bytes of all texts in a JSON value, with IMAGE_BYTES for an image and 4 for a token's id."""
-    if isinstance(value, str):
-        return len(value.encode())
-    if isinstance(value, Mapping):
+    kind = type(value)
+    if kind is str:
+        return len(value) if value.isascii() else len(value.encode())
+    if kind is dict:
         return IMAGE_BYTES if "image_url" in value else sum(map(_text_bytes, value.values()))
-    if isinstance(value, list | tuple):
+    if kind is list:
         return sum(map(_text_bytes, value))
-    return _TOKEN_ID_BYTES if isinstance(value, int) and not isinstance(value, bool) else 0
+    return _TOKEN_ID_BYTES if kind is int else 0
 
 
 def _json(value: Any) -> str:

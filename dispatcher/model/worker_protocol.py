@@ -19,7 +19,8 @@ ATTEMPT_MAX = 1_000_000
 """Far above ATTEMPTS_MAX, because an offer that is not begun uses up a number too."""
 _RETRY_AFTER_MAX_S = 86_400.0
 
-_Choice = Annotated[int, Bounds(0, 10_000)]
+CHOICE_MAX = 10_000
+_Choice = Annotated[int, Bounds(0, CHOICE_MAX)]
 
 
 def execution_name(call_id: str, attempt: int) -> str:
@@ -63,7 +64,8 @@ class WorkOrder:
     tier: Tier = Tier.STANDARD
     stage: int = 0
     streamed: bool = False
-    """True if the caller gets each token at once. Otherwise it gets nothing of an attempt that does not finish."""
+    """True if the caller gets each token at once. Otherwise it gets nothing of an attempt that does not finish, and the
+    worker sends the text in few pieces."""
     cache_salt: str = ""
     """Separates the tenant's prefixes from others in the worker's cache. The worker client sets it when it signs."""
     trace: str = ""

@@ -48,6 +48,8 @@ class Context:
     directory: Directory = field(init=False)
     durable_calls: dict[str, FollowedCall] = field(default_factory=dict)
     """The durable calls that this process follows, by id."""
+    calls: set[FollowedCall] = field(default_factory=set)
+    """All calls that this process follows."""
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     lasting: set[asyncio.Task[Any]] = field(default_factory=set)
     """The tasks that may last as long as an outage."""
@@ -81,9 +83,11 @@ class Context:
         return task
 
     async def finish(self) -> None:
-        """Wait until all spawned tasks have ended and all links are idle. Lambda may freeze the process after this."""
-        while self.tasks:
-            await asyncio.gather(*self.tasks, return_exceptions=True)
+        """Wait until all calls and spawned tasks have ended and all links are idle. Lambda may freeze the process after
+        this."""
+        while self.tasks or self.calls:
+            ends = [each.ended.wait() for each in self.calls]
+            await asyncio.gather(*self.tasks, *ends, return_exceptions=True)
             await asyncio.sleep(0)  # since Python 3.12 gather does not yield for ended tasks: their callbacks must run
         if self.lasting:
             await asyncio.wait(self.lasting, timeout=LASTING_S)

@@ -105,7 +105,7 @@ class Budget:
 
     def take(self, tenant: str, amount: int = 1) -> None:
         """Take `amount`. Raises Refused if the tenant would hold more than its bound, or more than is left now."""
-        after = self._held[tenant] + amount
+        after = self._held.get(tenant, 0) + amount
         if after > self._tenant_max or after > self._process_max - self._total:
             raise self._refusal(tenant)
         self._held[tenant] = after

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 
 from dispatcher.model.errors import BadFrame, ConnectionLost
@@ -35,14 +35,21 @@ class SignedConnection:
         self._send_key, self._receive_key = send_key, receive_key
         self._sent = self._received = 0
 
-    async def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         mac = _mac(self._send_key, self._sent, frame)
         self._sent += 1
-        await self._connection.send(mac + frame)
+        self._connection.send(mac + frame)
 
     async def receive(self) -> bytes:
         """Return the next frame. Raises ConnectionLost; BadFrame if its signature is wrong."""
-        signed = await self._connection.receive()
+        return self._check(await self._connection.receive())
+
+    async def deliver(self, received: Callable[[bytes], None]) -> None:
+        """Call `received` with each further frame. Raises ConnectionLost; BadFrame if a signature is wrong."""
+        await self._connection.deliver(lambda signed: received(self._check(signed)))
+
+    def _check(self, signed: bytes) -> bytes:
+        """Return the frame without its signature. Close the connection if it is wrong."""
         frame = signed[MAC_BYTES:]
         if not hmac.compare_digest(signed[:MAC_BYTES], _mac(self._receive_key, self._received, frame)):
             self._connection.close()
@@ -80,7 +87,7 @@ async def _in_time(connection: Connection, handshake: Awaitable[Connection]) -> 
 
 
 async def _client(connection: Connection, secrets: FleetSecrets, nonce: bytes) -> Connection:
-    await connection.send(GREETING + nonce)
+    connection.send(GREETING + nonce)
     server_nonce, _, proof = (await connection.receive()).partition(b" ")
     nonces = nonce + b" " + server_nonce
     secret = secrets.accepts(lambda one: hmac.compare_digest(proof, _key(one, b"server", nonces).hex().encode()))
@@ -95,7 +102,7 @@ async def _server(connection: Connection, secret: bytes, nonce: bytes) -> Connec
     if not greeting.startswith(GREETING) or not client_nonce or len(client_nonce) > _NONCE_CHARS_MAX:
         raise BadFrame("The client's first message is not a greeting of this version.")
     nonces = client_nonce + b" " + nonce
-    await connection.send(nonce + b" " + _key(secret, b"server", nonces).hex().encode())
+    connection.send(nonce + b" " + _key(secret, b"server", nonces).hex().encode())
     return SignedConnection(connection, _key(secret, b"to client", nonces), _key(secret, b"to server", nonces))
 
 

@@ -10,11 +10,13 @@ version, are left out, and fields that an earlier version lacks get their defaul
 
 from __future__ import annotations
 
-import json
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from dispatcher.model import commands, facts
 from dispatcher.model.call import made, row_defaults, row_hints
@@ -102,14 +104,16 @@ class RecordCodec:
     ) -> None:
         self._before = dict(fields_before)
         self._letters = {kind: letter for letter, kind in kinds.items()}
+        self._with_rows = frozenset(kind for kind in kinds.values() if hasattr(kind, "row"))
         self._kinds = {letter: _Kind(kind) for letter, kind in kinds.items()}
 
     def pack(self, record: Any, reads: int = NEWEST) -> list[Any]:
         """Return the record for a process that reads this format."""
         kind = type(record)
+        row = record.row() if kind in self._with_rows else record
         if reads < NEWEST and kind in self._before:
-            record = record[: self._before[kind]]
-        return [self._letters[kind], *(record.row() if hasattr(kind, "row") else record)]
+            row = row[: self._before[kind]]
+        return [self._letters[kind], *row]
 
     def unpack(self, packed: Any) -> Any:
         """Return the named tuple. Raises BadFrame."""
@@ -123,17 +127,27 @@ FRAME_MAX = 1_000_000
 FRAME_FULL = 250_000
 """A frame takes a further message only up to this many bytes. A frame of one message may be larger."""
 
-_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-"""Encodes JSON without ensure_ascii, because escapes would make the longest answer
+_encode_json = msgspec.json.Encoder().encode
+"""Does not escape characters beyond ASCII, because escapes would make the longest answer
 (gpu_worker/service/executions/execution.py) larger than a frame."""
+_decode_json = msgspec.json.Decoder().decode
+"""Refuses NaN, infinities and numbers beyond a float."""
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(name)
+def _to_json(packed: list[Any]) -> bytes:
+    """Raises ValueError for a number that is not finite."""
+    data = _encode_json(packed)
+    if b"null" in data:  # msgspec writes such a number as null
+        _refuse_infinite(packed)
+    return data
 
 
-_from_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
-"""Made once: json.loads with options would make a decoder at each call."""
+def _refuse_infinite(value: Any) -> None:
+    if isinstance(value, list | tuple):
+        for item in value:
+            _refuse_infinite(item)
+    elif isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{value!r} is no JSON")
 
 
 class Hello(NamedTuple):
@@ -266,10 +280,13 @@ _PLAIN = RecordCodec(
 )
 
 
+_NUMBERS = frozenset({int, float})
+
+
 def encode_message(message: Message, reads: int = NEWEST) -> bytes:
     """Return the message as JSON, for a process that reads this format. Raises ValueError for a number that is not
     finite."""
-    return _to_json(_pack_message(message, reads)).encode()
+    return _to_json(_pack_message(message, reads))
 
 
 def encode_frames(messages: Iterable[bytes]) -> Iterator[bytes]:
@@ -291,7 +308,7 @@ def decode_frame(frame: bytes) -> list[Message]:
     if len(frame) > FRAME_MAX:
         raise BadFrame("A frame is too large.")
     try:
-        packed = _from_json(frame.decode())
+        packed = _decode_json(frame)
     except (ValueError, RecursionError):
         raise BadFrame("A frame is not JSON.") from None
     if not isinstance(packed, list):
@@ -301,14 +318,14 @@ def decode_frame(frame: bytes) -> list[Message]:
 
 def encode_news(news: Offer | Over) -> bytes:
     """Return the news as bytes for a mailbox."""
-    return _to_json(_OUTCOMES.pack(news)).encode()
+    return _to_json(_OUTCOMES.pack(news))
 
 
 def decode_news(data: bytes) -> Offer | Over:
     """Return the news of a mailbox. Raises BadFrame."""
     try:
-        return _news(_from_json(data.decode()))
-    except ValueError:
+        return _news(_decode_json(data))
+    except (ValueError, RecursionError):
         raise BadFrame("News of a mailbox are not JSON.") from None
 
 
@@ -316,24 +333,26 @@ def _frame(batch: list[bytes]) -> bytes:
     return b"[" + b",".join(batch) + b"]"
 
 
-def _pack_message(message: Message, reads: int) -> list[Any]:
-    if isinstance(message, Do):
+def _pack_message(message: Any, reads: int) -> list[Any]:
+    kind = type(message)
+    if kind is Do:
         return ["c", message.number, message.created_at, COMMANDS.pack(message.command, reads)]
-    if isinstance(message, Result):
+    if kind is Result:
         return ["o", message.number, _OUTCOMES.pack(message.outcome)]
-    if isinstance(message, News):
+    if kind is News:
         return ["n", _OUTCOMES.pack(message.news)]
     return _PLAIN.pack(message)
 
 
 def _unpack_message(packed: Any) -> Message:
-    match packed:
-        case ["c", int(number), int() | float() as created_at, command]:
-            return Do(number, created_at, COMMANDS.unpack(command))
-        case ["o", int(number), outcome]:
-            return Result(number, _OUTCOMES.unpack(outcome))
-        case ["n", news]:
-            return News(_news(news))
+    if type(packed) is list and packed:
+        letter, length = packed[0], len(packed)
+        if letter == "c" and length == 4 and type(packed[1]) is int and type(packed[2]) in _NUMBERS:
+            return made(Do, (packed[1], packed[2], COMMANDS.unpack(packed[3])))
+        if letter == "o" and length == 3 and type(packed[1]) is int:
+            return made(Result, (packed[1], _OUTCOMES.unpack(packed[2])))
+        if letter == "n" and length == 2:
+            return made(News, (_news(packed[1]),))
     message: Message = _PLAIN.unpack(packed)
     return message
 

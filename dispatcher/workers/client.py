@@ -1,34 +1,29 @@
-"""The gate's client for workers: it sends a signed work order and yields the events of the answer.
+"""The gate's client for workers: it sends a signed work order, and gives the events of the answer to their receiver.
 
-A work order goes out in one POST, and the bytes of the answer come back. `Connections` is the interface, so that tests
-can put an application in memory behind it. `AiohttpConnections` implements it with aiohttp: httpx takes 1.6 ms of CPU
-time more per request of ten lines.
-
-An order must not be sent twice, because a worker would execute it twice. aiohttp repeats only requests of idempotent
-methods on a connection that turns out to be closed, and a POST is none (tests/unit/worker/test_worker_sockets.py).
+A work order goes out in one POST, and the bytes of the answer come back (connections.py). `Connections` is the
+interface, so that tests can put an application in memory behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+import logging
+from collections import deque
 from dataclasses import replace
-from typing import Protocol
-
-import aiohttp
+from functools import lru_cache
 
 from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, ExecutionToken, FleetSecrets, cache_salt, digest, sign
-from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
-from dispatcher.ports import Clock
+from dispatcher.model.worker_protocol import Alive, Finished, WorkOrder, WorkRefused
+from dispatcher.ports import AttemptEvents, Clock, RunningAttempt
+from dispatcher.workers.connections import Connections, HttpConnections
+from dispatcher.workers.http_connection import BrokenConnection, Exchange, NotSent
 from dispatcher.workers.wire import encode_order, parse_event
 
-CLOSING_S = 1.0
-"""The longest wait for the end of the answer after the last event. The connection is reused only if the end arrives."""
 LINE_BYTES_MAX = 1_000_000
+
+logger = logging.getLogger("headgate.gate")
 
 
 class HttpWorkerClient:
@@ -37,51 +32,22 @@ class HttpWorkerClient:
     def __init__(self, *, secrets: FleetSecrets, clock: Clock, connections: Connections | None = None) -> None:
         self._secrets = secrets
         self._clock = clock
-        self._connections = connections or AiohttpConnections()
+        self._connections = connections or HttpConnections()
 
-    async def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        """Stream an execution. Closing the generator closes the connection, which aborts work that is not durable.
+    def execute(self, offer: Offer, order: WorkOrder, events: AttemptEvents) -> RunningAttempt:
+        """Send the order. Closing the attempt closes the connection, which aborts work that is not durable.
 
-        Raises WorkerFailed if the worker cannot be reached, stops before the last event, is silent, or sends nonsense.
-        Its `began` is False only if no byte of the order was sent.
+        The attempt fails with WorkerFailed if the worker cannot be reached, stops before the last event, is silent, or
+        sends nonsense. Its `began` is False only if no byte of the order was sent.
         """
-        over = False
-        try:
-            async with aclosing(self._events(offer, order)) as events:
-                async for event in events:
-                    over = isinstance(event, Finished | WorkRefused)
-                    yield event
-        except NotSent as error:
-            raise WorkerFailed(f"The worker cannot be reached: {error}.", began=False) from None
-        except BrokenConnection as error:
-            raise WorkerFailed(f"The worker cannot be used: {error}.") from None
-        except ValueError as error:
-            raise WorkerFailed(f"The worker cannot be used: {type(error).__name__}.") from None
-        if not over:
-            raise WorkerFailed()
+        attempt = _HttpAttempt(events)
+        body = encode_order(order, _salt(order.terms.tenant, self._secrets.signing))
+        headers = self._headers(offer, order, body)
+        attempt.exchange = self._connections.post(f"{offer.url}/v1/execute", headers, body, attempt)
+        return attempt
 
     async def close(self) -> None:
         await self._connections.close()
-
-    async def _events(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        """Yield the events up to the one that ends the execution."""
-        body = encode_order(replace(order, cache_salt=cache_salt(order.terms.tenant, self._secrets.signing)))
-        answer = await self._connections.post(f"{offer.url}/v1/execute", self._headers(offer, order, body), body)
-        try:
-            async with aclosing(_lines(answer)) as lines:
-                if answer.status != 200:
-                    yield _refusal(answer.status, await anext(lines, b""))
-                    return
-                async for line in lines:
-                    event = parse_event(line)
-                    if isinstance(event, Alive):
-                        continue
-                    yield event
-                    if isinstance(event, Finished | WorkRefused):
-                        await _read_out(answer)
-                        return
-        finally:
-            answer.close()
 
     def _headers(self, offer: Offer, order: WorkOrder, body: bytes) -> dict[str, str]:
         token = ExecutionToken(
@@ -94,30 +60,126 @@ class HttpWorkerClient:
         return {"authorization": f"Bearer {sign(token, self._secrets.signing)}", "content-type": "application/json"}
 
 
-async def _lines(answer: WorkerAnswer) -> AsyncGenerator[bytes, None]:
-    """Split the answer at line feeds only. The last line needs no line feed.
+@lru_cache(maxsize=1024)
+def _salt(tenant: str, secret: bytes) -> str:
+    return cache_salt(tenant, secret)
 
-    Raises Broken, and ValueError for a line of more than LINE_BYTES_MAX bytes.
+
+class _HttpAttempt:
+    """RunningAttempt, and the receiver of its answer. During a pause it keeps the lines that arrived before.
+
+    It splits the answer at line feeds only. The last line needs no line feed.
     """
-    rest = bytearray()
-    while chunk := await answer.read():
-        rest += chunk
-        if b"\n" in chunk:
-            *lines, last = bytes(rest).split(b"\n")
-            for line in lines:
-                yield line
-            rest = bytearray(last)
-        if len(rest) > LINE_BYTES_MAX:
-            raise ValueError(f"a line of more than {LINE_BYTES_MAX} bytes")
-    if rest:
-        yield bytes(rest)
 
+    exchange: Exchange
 
-async def _read_out(answer: WorkerAnswer) -> None:
-    """Read to the end of the answer, so that its connection can be used again. Ignore errors after the last event."""
-    with suppress(BrokenConnection, TimeoutError):
-        async with asyncio.timeout(CLOSING_S):
-            await answer.read()  # bytes after the last event: the connection is closed instead
+    def __init__(self, events: AttemptEvents) -> None:
+        self._events: AttemptEvents | None = events
+        """None after the last event, a failure or `close`."""
+        self._status = 200
+        self._lines: deque[bytes] = deque()
+        self._rest = bytearray()
+        """The beginning of the next line."""
+        self._failure: WorkerFailed | None = None
+        """What comes after the lines."""
+        self._is_paused = False
+
+    def pause(self) -> None:
+        self._is_paused = True
+        self.exchange.pause()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def close(self) -> None:
+        self._events = None
+        self._lines.clear()
+        self.exchange.close()
+
+    # ── The answer ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_head(self, status: int) -> None:
+        self._status = status
+
+    def on_body(self, data: bytes) -> None:
+        if self._rest:
+            self._rest += data
+            data = bytes(self._rest) if b"\n" in data else b""
+        if data:
+            *lines, rest = data.split(b"\n")
+            self._lines += lines
+            self._rest = bytearray(rest)
+        if len(self._rest) > LINE_BYTES_MAX:
+            self._failure = WorkerFailed("The worker cannot be used: it sent a line that is too long.")
+        if self._is_paused:
+            self.exchange.pause()
+        self._deliver()
+
+    def on_end(self) -> None:
+        if self._rest or self._status != 200:
+            self._lines.append(bytes(self._rest))
+            self._rest.clear()
+        self._failure = WorkerFailed()
+        self._deliver()
+
+    def on_broken(self, error: NotSent | BrokenConnection) -> None:
+        if isinstance(error, NotSent):
+            self._failure = WorkerFailed(f"The worker cannot be reached: {error}.", began=False)
+        else:
+            self._failure = WorkerFailed(f"The worker cannot be used: {error}.")
+        self._deliver()
+
+    # ── The events ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _go_on(self) -> None:
+        """Deliver what arrived before the pause, and read on."""
+        self._deliver()
+        if not self._is_paused:
+            self.exchange.resume()
+
+    def _deliver(self) -> None:
+        """Deliver lines, and the failure after them, unless the receiver pauses or closes the attempt."""
+        while self._events is not None and not self._is_paused:
+            if self._lines:
+                self._take(self._events, self._lines.popleft())
+            elif self._failure is not None:
+                self._fail(self._events, self._failure)
+            else:
+                return
+
+    def _take(self, events: AttemptEvents, line: bytes) -> None:
+        try:
+            event = parse_event(line) if self._status == 200 else _refusal(self._status, line)
+        except ValueError as error:
+            self._fail(events, WorkerFailed(f"The worker cannot be used: {type(error).__name__}."))
+            return
+        if isinstance(event, Alive):
+            return
+        is_last = isinstance(event, Finished | WorkRefused)
+        if is_last:
+            self._end(is_clean=not self._lines and not self._rest)
+        try:
+            events.take(event)
+        except Exception as error:
+            logger.exception("the receiver of an attempt failed: %s", type(error).__name__)
+            if is_last or self._events is not None:
+                self._fail(events, WorkerFailed())
+
+    def _end(self, *, is_clean: bool) -> None:
+        """Leave the connection for the next order unless there is more after the last event."""
+        if is_clean:
+            self._events = None
+            self.exchange.release()
+        else:
+            self.close()
+
+    def _fail(self, events: AttemptEvents, failure: WorkerFailed) -> None:
+        self.close()
+        try:
+            events.fail(failure)
+        except Exception as error:
+            logger.exception("the receiver of an attempt failed: %s", type(error).__name__)
 
 
 def _refusal(status: int, line: bytes) -> WorkRefused:
@@ -129,137 +191,3 @@ def _refusal(status: int, line: bytes) -> WorkRefused:
     if isinstance(event, WorkRefused):
         return replace(event, status=status)
     return WorkRefused(status, "worker_refused", "The worker refused the request.")
-
-
-CONNECT_S = 2.0
-SILENCE_S = 10.0
-"""A worker sends a line at least every 2 s. A worker that sends nothing for this time is dead or cannot be reached."""
-CONNECTIONS_MAX = 8192
-"""More than a process has calls. An order that had to wait for a connection would not be begun in time, and the gate
-would suspend the process."""
-IDLE_S = 2.0
-"""Idle connections are closed after this time. A worker keeps them longer, so it never closes one that an order
-uses."""
-
-
-class NotSent(Exception):
-    """No byte of the order was sent, so the worker certainly did not begin. The text is the name of the error."""
-
-
-class BrokenConnection(Exception):
-    """The worker sent no valid answer, or stopped within it. It may have begun. The text is the name of the error."""
-
-
-class WorkerAnswer(Protocol):
-    @property
-    def status(self) -> int: ...
-
-    async def read(self) -> bytes:
-        """Return the next bytes of the body as they were sent, or no bytes at the end of the body. Raises Broken."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection. If the answer was read to its end, leave the connection for the next order."""
-        ...
-
-
-class Connections(Protocol):
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WorkerAnswer:
-        """Send an order, once. Return when the head of the answer has arrived. Raises NotSent, Broken."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-_NOT_SENT = (
-    aiohttp.ClientConnectorError,
-    aiohttp.ConnectionTimeoutError,
-    aiohttp.InvalidURL,
-    aiohttp.NonHttpUrlClientError,
-)
-"""aiohttp raises these before it has a connection. All its other errors can come after it began to write."""
-_BROKEN = (aiohttp.ClientError, OSError, RuntimeError, ValueError)
-"""The other errors of aiohttp. A TimeoutError is an OSError. A read raises RuntimeError if its connection is gone."""
-
-
-class AiohttpConnections:
-    """One pool of connections to all workers. It belongs to the event loop in which the first order is sent."""
-
-    def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
-
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WorkerAnswer:
-        session = self._session = self._session or _open()
-        try:
-            async with asyncio.timeout(CONNECT_S + SILENCE_S):
-                response = await session.post(url, data=body, headers=headers, allow_redirects=False)
-        except _NOT_SENT as error:
-            raise NotSent(type(error).__name__) from None
-        except _BROKEN as error:
-            raise BrokenConnection(type(error).__name__) from None
-        return _Answer(response)
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-
-class _Answer:
-    """One timer watches all reads of an answer. A timeout for each read would cost a tenth of the CPU time of a token.
-
-    aiohttp's own timeout (sock_read) stops at an invalid chunk, and then the reader would wait for ever.
-    """
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self._loop = asyncio.get_running_loop()
-        self._reading_since: float | None = None
-        self._timer = self._loop.call_later(SILENCE_S, self._check)
-
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    async def read(self) -> bytes:
-        self._reading_since = self._loop.time()
-        try:
-            return await self._response.content.readany()
-        except _BROKEN as error:
-            raise BrokenConnection(type(error).__name__) from None
-        finally:
-            self._reading_since = None
-
-    def close(self) -> None:
-        self._timer.cancel()
-        self._response.close()
-
-    def _check(self) -> None:
-        """Fail the read that has waited for SILENCE_S, or look again when it will have."""
-        now = self._loop.time()
-        since = now if self._reading_since is None else self._reading_since
-        if now >= since + SILENCE_S:
-            self._response.content.set_exception(aiohttp.SocketTimeoutError())
-        else:
-            self._timer = self._loop.call_at(since + SILENCE_S, self._check)
-
-
-def _open() -> aiohttp.ClientSession:
-    """Make the pool. A worker's answer is taken as it is: not decompressed, no cookies kept, no proxy between."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=IDLE_S, socket_factory=_socket),
-        timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S),
-        headers={"accept-encoding": "identity"},
-        skip_auto_headers=("accept", "user-agent"),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        trust_env=False,
-    )
-
-
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket whose closing takes at most SILENCE_S: a stopped worker may never accept the rest of an order."""
-    family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # on Linux
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * SILENCE_S))
-    return made

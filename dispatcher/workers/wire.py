@@ -6,10 +6,13 @@ order.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import make_dataclass
 from math import ulp
 from typing import Annotated, Any
 
+from msgspec import MsgspecError
+from msgspec.json import Decoder, Encoder
 from pydantic import (
     Discriminator,
     TypeAdapter,
@@ -23,6 +26,7 @@ from dispatcher.model.requests import Endpoint
 from dispatcher.model.tracing import TRACEPARENT
 from dispatcher.model.worker_protocol import (
     ATTEMPT_MAX,
+    CHOICE_MAX,
     Alive,
     Finished,
     Started,
@@ -42,14 +46,15 @@ class OrderRefused(Exception):
     """The body is not a valid work order. The message names the field and does not repeat its value."""
 
 
-def encode_order(order: WorkOrder) -> bytes:
+def encode_order(order: WorkOrder, cache_salt: str = "") -> bytes:
     """Return the order as JSON in UTF-8. (In ASCII it could take three times the bytes of the tenant's body.)
 
-    An order without a trace has no such field, so that a worker of an older version takes it too.
+    `cache_salt`: instead of that of the order. An order without a trace has no such field, so that a worker of an older
+    version takes it too.
     """
-    terms = order.terms
-    row = _OrderRow(*(getattr(terms if name in _TERMS else order, name) for name in _BOUNDS))
-    return _ORDER.dump_json(row, exclude=None if order.trace else {"trace"})
+    terms, trace = order.terms, {"trace": order.trace} if order.trace else {}
+    fields = {name: getattr(terms if name in _TERMS else order, name) for name in _ALWAYS}
+    return _to_json({**fields, "cache_salt": cache_salt or order.cache_salt, **trace})
 
 
 def parse_order(body: bytes) -> WorkOrder:
@@ -70,7 +75,15 @@ def encode_event(event: WorkEvent | Alive) -> bytes:
 
 
 def parse_event(line: bytes) -> WorkEvent | Alive:
-    """Decode a line. Fields of a newer worker are ignored. Raises ValueError if it is not an event."""
+    """Decode a line. Fields of a newer worker are ignored. Raises ValueError if it is not an event.
+
+    Almost all lines are tokens, which msgspec reads in a tenth of the time. What it refuses, pydantic decides.
+    """
+    if _IS_TOKEN in line:
+        with suppress(MsgspecError):
+            token = _TOKEN.decode(line)
+            if 0 <= token.choice <= CHOICE_MAX:
+                return token
     return _EVENT.validate_json(line, strict=True)
 
 
@@ -109,10 +122,14 @@ _BOUNDS: dict[str, Any] = {
 }
 """The fields of an order and of its terms, in the order of the bytes, with their types and bounds."""
 _TERMS = frozenset(_BOUNDS) & frozenset(CallTerms._fields)
+_ALWAYS = tuple(name for name in _BOUNDS if name not in ("cache_salt", "trace"))
+_to_json = Encoder().encode
 _OrderRow: type[Any] = make_dataclass(
     "_OrderRow", [*list(_BOUNDS.items())[:-1], ("trace", _BOUNDS["trace"], "")], frozen=True, slots=True
 )
 _ORDER: TypeAdapter[Any] = TypeAdapter(_OrderRow)
+_IS_TOKEN = b'"event":"token"'
+_TOKEN = Decoder(Token)
 _EVENT: TypeAdapter[WorkEvent | Alive] = TypeAdapter(
     Annotated[
         Started | Token | Finished | Annotated[WorkRefused, WrapValidator(_without_bad_wait)] | Alive,

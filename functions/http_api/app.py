@@ -16,6 +16,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dispatcher.fields.parse import parse
 from dispatcher.model.errors import AnsweredError, ServiceError
@@ -24,13 +25,10 @@ from dispatcher.monitor.console import OperatorAccess, make_operator
 from dispatcher.operations.context import Context
 from dispatcher.processes.bootstrap import make_context
 from dispatcher.strict_json import parse_object
+from functions.ended_calls import EndedCalls
 from functions.http_api.callers import context_of, owner_of, tenant_of
 from functions.http_api.connections import (
-    BoundedConnections,
-    ConfiguredCors,
-    FinishedBeforeLastByte,
-    NamedRequests,
-    UnambiguousHeads,
+    Edge,
 )
 from functions.http_api.openapi import ROUTES as DOCUMENTATION
 from functions.http_api.operator.routes import ROUTES as OPERATOR
@@ -78,6 +76,22 @@ async def _on_answered_error(request: Request, error: Exception) -> Response:
     return error_response(error)
 
 
+def _answer_directly(handle: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    """Return an app for one path, which answers as its route does."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        try:
+            response = await handle(request)
+        except AnsweredError as error:
+            response = await _on_answered_error(request, error)
+        except ClientDisconnect as error:
+            response = await _on_disconnect(request, error)
+        await response(scope, receive, send)
+
+    return app
+
+
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
     code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code, "http_error")
@@ -122,6 +136,7 @@ def make_app(
         app.state.operator = operator(app.state.context)
         yield
         await app.state.context.finish()
+        app.state.ended_calls.flush()
         await app.state.context.workers.close()
         await app.state.context.tracing.flush()
 
@@ -146,11 +161,14 @@ def make_app(
         Route("/health", health, methods=["GET"]),
         Route("/ready", ready, methods=["GET"]),
     ]
-    kinds = (NamedRequests, ConfiguredCors, UnambiguousHeads, BoundedConnections, FinishedBeforeLastByte)
-    middleware = [Middleware(kind) for kind in kinds]  # the first is the outermost
+    direct = {
+        "/v1/chat/completions": _answer_directly(_chat_completions),
+        "/v1/completions": _answer_directly(completions),
+    }
+    middleware = [Middleware(Edge, direct=direct)]
     made = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
     made.router.redirect_slashes = False
-    made.state.operator = None
+    made.state.operator, made.state.ended_calls = None, EndedCalls()
     return made
 
 

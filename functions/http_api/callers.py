@@ -7,13 +7,13 @@ from starlette.requests import Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from functions.envelope import id_of
-from functions.http_api.connections import hold_open_request
+from functions.http_api.connections import CONTEXT, hold_open_request
 
 _ADDRESS_CHARS_MAX = 64
 
 
 def context_of(request: Request) -> Context:
-    context: Context = request.app.state.context
+    context: Context = request.scope[CONTEXT]
     return context
 
 

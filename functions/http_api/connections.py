@@ -12,12 +12,13 @@ Lambda freezes it then.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,90 +26,83 @@ from dispatcher.model.errors import EncodedRequest, InvalidRequest, Refused, Req
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import RETRY_AFTER_S
 from dispatcher.strict_json import BODY_BYTES_MAX
+from functions.ended_calls import EndedCalls
 from functions.http_api.operator.page import PATH as OPERATOR_PATH
 from functions.http_api.refusals import ID_HEADER, error_response, request_id
 from functions.observability import logger
 
 _UNBOUNDED = ("/health", "/ready")
 """The paths that are answered however many requests are open."""
+CONTEXT = "headgate.context"
+"""The key in the scope of the process's Context."""
 _HELD = "headgate.held"
 """The key in the scope of what the request holds of the limits, until its last byte is sent."""
 
 
-class _BoundedSend:
-    """Cancels a send that takes longer than `send_s`: the caller does not read. `is_slow`: it did so.
+class Losses:
+    """What is called when one connection is lost. uvicorn's protocol of the connection tells it (server.py).
 
-    One timer watches all sends of an answer; most of them end at once.
+    `drop` loses it, without waiting until the caller has read what was sent.
     """
 
-    def __init__(self, send: Send, send_s: float) -> None:
-        self.is_slow = False
-        self._send = send
-        self._send_s = send_s
-        self._loop = asyncio.get_running_loop()
-        self._sending: asyncio.Task[Any] | None = None
-        self._since = 0.0
-        self._timer = self._loop.call_later(send_s, self._check)
+    def __init__(self, drop: Callable[[], None]) -> None:
+        self.calls: dict[Callable[[], None], None] = {}
+        self.is_lost = False
+        self.drop = drop
 
-    async def __call__(self, message: Message) -> None:
-        self._sending, self._since = asyncio.current_task(), self._loop.time()
-        try:
-            await self._send(message)
-        finally:
-            self._sending = None
+    def happen(self) -> None:
+        self.is_lost = True
+        for call in list(self.calls):
+            call()
 
-    def close(self) -> None:
-        self._timer.cancel()
 
-    def _check(self) -> None:
-        since = self._loop.time() if self._sending is None else self._since
-        if self._sending is not None and self._loop.time() >= since + self._send_s:
-            self.is_slow = True
-            self._sending.cancel()
+LOSSES = "headgate.losses"
+"""The key in the scope of the Losses of the request's connection. Other servers than ours have none."""
+
+
+class WhileConnected:
+    """A block that ends with ClientDisconnect as soon as the caller disconnects. Its task is cancelled for that, as by
+    `asyncio.timeout`."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._losses: Losses | None = request.scope.get(LOSSES)
+        self._watching: asyncio.Task[None] | None = None
+        self._is_gone = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - ASGI runs in tasks
+        self._task, self._cancelling = task, task.cancelling()
+        if self._losses is None:
+            self._watching = asyncio.ensure_future(self._watch())
+        elif self._losses.is_lost:
+            raise ClientDisconnect
         else:
-            self._timer = self._loop.call_at(since + self._send_s, self._check)
+            self._losses.calls[self._on_gone] = None
 
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if self._losses is not None:
+            self._losses.calls.pop(self._on_gone, None)
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._is_gone and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise ClientDisconnect from None
 
-class BoundedConnections:
-    """ASGI middleware. A request holds its limits until its answer is sent: only CORS and heads are outside of it."""
+    def _on_gone(self) -> None:
+        self._is_gone = True
+        self._task.cancel()
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._open = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _UNBOUNDED:
-            return await self._app(scope, receive, send)
-        context: Context = scope["app"].state.context
-        if self._open >= context.limit_settings.process_requests_max:
-            return await _busy()(scope, receive, send)
-        self._open += 1
-        try:
-            with ExitStack() as held:
-                scope[_HELD] = held
-                await self._serve(context, scope, receive, send)
-        finally:
-            self._open -= 1
-        return None
-
-    async def _serve(self, context: Context, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request. A caller that does not read is disconnected: the answer ends without its end."""
-        bounded = _BoundedSend(send, context.limit_settings.send_s)
-        try:
-            await self._app(scope, receive, bounded)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not bounded.is_slow or task is None or task.uncancel():
-                raise
-        finally:
-            bounded.close()
-            if bounded.is_slow:
-                logger.warning("disconnected a caller that does not read", extra={"path": scope["path"][:100]})
+    async def _watch(self) -> None:
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+        self._on_gone()
 
 
 def hold_open_request(request: Request, context: Context, tenant: str) -> None:
     """Hold one of the tenant's open requests until the answer is sent. Raises Refused."""
-    request.scope[_HELD].enter_context(context.limits.open_request(tenant))
+    context.limits.requests.take(tenant)
+    request.scope[_HELD].callback(context.limits.requests.give_back, tenant)
 
 
 def hold_key(request: Request, context: Context, tenant: str, key: str) -> None:
@@ -125,13 +119,17 @@ async def read_body(request: Request, within_s: float, bytes_max: int = BODY_BYT
     received = bytearray()
     try:
         async with asyncio.timeout(within_s):
-            async for part in request.stream():
-                received += part
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                received += message.get("body", b"")
                 if len(received) > bytes_max:
                     raise RequestTooLarge(f"The request body is larger than {bytes_max} bytes.")
+                if not message.get("more_body", False):
+                    return bytes(received)
     except TimeoutError:
         raise SlowRequest(within_s) from None
-    return bytes(received)
 
 
 def _busy() -> JSONResponse:
@@ -146,62 +144,14 @@ _SINGLE = ("authorization", "idempotency-key", "content-length", "content-type",
 """Headers that a request has once. Of two, a proxy may read the first and this process the last."""
 
 
-class NamedRequests:
-    """ASGI middleware, the outermost one. It adds `x-request-id` to every answer that has none, and serves a path that
-    ends with a slash like the path without it.
-
-    A redirect would name http and this process's host, which a caller behind a load balancer may not reach. The links
-    of the operator's page are relative, so its paths stay as they are (operator/routes.py).
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-
-        async def send_named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(raw=list(message.get("headers", ())))
-                if ID_HEADER not in headers:
-                    headers[ID_HEADER] = request_id(scope)
-                    message = {**message, "headers": headers.raw}
-            await send(message)
-
-        path = scope["path"]
-        if path.endswith("/") and not path.startswith(OPERATOR_PATH):
-            scope["path"] = path.rstrip("/") or "/"
-        return await self._app(scope, receive, send_named)
-
-
-class UnambiguousHeads:
-    """ASGI middleware. It refuses a head that two servers can read in two ways, and closes the connection.
-
-    A proxy that takes `Content-Length` where this process takes `Transfer-Encoding` would see another request in the
-    rest of the body (RFC 9112, section 6.1). Two keys name two tenants, and two idempotency keys two calls.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = _ambiguity(Headers(scope=scope)) if scope["type"] == "http" else None
-        if error is None:
-            return await self._app(scope, receive, send)
-        response = error_response(error)
-        response.headers["connection"] = "close"
-        return await response(scope, receive, send)
-
-
-def _ambiguity(headers: Headers) -> InvalidRequest | None:
-    names = [name for name, _ in headers.raw]
+def _ambiguity(headers: Sequence[tuple[bytes, bytes]]) -> InvalidRequest | None:
+    names = [name for name, _ in headers]
     if len(set(names)) < len(names):
         for name in _SINGLE:
             if names.count(name.encode()) > 1:
                 message = f"The request has the header `{name}` more than once. Send it once."
                 return InvalidRequest(message, name, "repeated_header")
-    if "transfer-encoding" in headers and "content-length" in headers:
+    if b"transfer-encoding" in names and b"content-length" in names:
         message = "The request has both `Content-Length` and `Transfer-Encoding`. Send one of them."
         return InvalidRequest(message, "content-length", "ambiguous_length")
     return None
@@ -226,61 +176,155 @@ _EXPOSED = (
 _PREFLIGHT_KEPT_S = 600
 
 
-class ConfiguredCors:
-    """ASGI middleware. The origins are known when the app has started (Context.cors_origins); none by default.
+class _Answer:
+    """Sends the answer of one request: names it, and in Lambda finishes all work before its last byte."""
 
-    A preflight request has no key, so this middleware answers it before any handler looks for one.
+    __slots__ = ("_finish", "_scope", "_send", "is_sending", "is_slow", "sends", "stuck", "task")
+
+    def __init__(self, send: Send, scope: Scope, finish: Callable[[], Awaitable[None]] | None) -> None:
+        self._send, self._scope, self._finish = send, scope, finish
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - ASGI runs in tasks
+        self.task = task
+        self.is_sending = self.is_slow = False
+        self.sends = 0
+        self.stuck = (0, 0)
+        """The sends at the last look, and how many looks found the same one."""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if all(name != _ID_NAME for name, _ in message.get("headers", ())):
+                named = (_ID_NAME, request_id(self._scope).encode("latin-1"))
+                message = {**message, "headers": [*message.get("headers", ()), named]}
+        elif self._finish is not None and not message.get("more_body", False):
+            await self._finish()
+        self.sends += 1
+        self.is_sending = True
+        try:
+            await self._send(message)
+        finally:
+            self.is_sending = False
+
+    def look(self) -> None:
+        """Cancel the request if LOOKS looks have found its caller in the same send: it does not read."""
+        count = self.stuck[1] + 1 if self.is_sending and self.stuck[0] == self.sends else 0
+        self.stuck = (self.sends, count)
+        if count >= _LOOKS and not self.is_slow:
+            self.is_slow = True
+            self.task.cancel()
+
+
+_ID_NAME = ID_HEADER.encode("latin-1")
+_LOOKS = 4
+"""A caller that does not read is looked at so many times within LimitSettings.send_s."""
+
+
+class Edge:
+    """ASGI middleware, the only one: each layer of its own would cost every event of every stream a call.
+
+    Every answer has an id. A path that ends with a slash is served like the path without it: a redirect would name http
+    and this process's host, which a caller behind a load balancer may not reach. (The links of the operator's page are
+    relative, so its paths stay as they are.) A preflight request of a page from a configured origin is answered before
+    any handler looks for a key.
+
+    Then a head that two servers can read in two ways is refused, and its connection is closed. A proxy that takes
+    `Content-Length` where this process takes `Transfer-Encoding` would see another request in the rest of the body (RFC
+    9112, section 6.1). Two keys name two tenants, and two idempotency keys two calls.
+
+    Then a request holds its limits until its answer is sent, or until its caller has not read for
+    LimitSettings.send_s. One timer watches all callers.
+
+    In Lambda (`GateSettings.front`) the last message of a body waits until no task runs beside the request and no
+    command is on its way. It does so too before an answer that breaks off. Lambda sends one request at a time to a
+    process, so that no other request's work is waited for.
+
+    `direct`: what answers a POST to a path, without Starlette's router.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, direct: Mapping[str, ASGIApp]) -> None:
+        self._app, self._direct = app, direct
         self._cors: CORSMiddleware | None = None
+        self._open = 0
+        self._answers: set[_Answer] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origins = scope["app"].state.context.cors_origins if scope["type"] == "http" else ()
-        if not origins:
+        if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        path = scope["path"]
+        if path[-1:] == "/" and not path.startswith(OPERATOR_PATH):
+            scope["path"] = path.rstrip("/") or "/"
+        state = scope["app"].state
+        context: Context = state.context
+        scope[CONTEXT] = context
+        finish = None if context.settings.front == "server" else partial(_finish, context, state.ended_calls)
+        answer = _Answer(send, scope, finish)
+        self._answers.add(answer)
+        if self._timer is None:
+            self._look_later(context.limit_settings.send_s / _LOOKS)
+        try:
+            if context.cors_origins:
+                await self._with_cors(context.cors_origins)(scope, receive, answer)
+            else:
+                await self._admit(scope, receive, answer)
+        except asyncio.CancelledError:
+            if not answer.is_slow or answer.task.uncancel():
+                raise
+            if LOSSES in scope:
+                scope[LOSSES].drop()
+            logger.warning("disconnected a caller that does not read", extra={"path": path[:100]})
+        finally:
+            self._answers.discard(answer)
+            if finish is not None:
+                await finish()
+
+    def _look_later(self, pause_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self._look, pause_s)
+
+    def _look(self, pause_s: float) -> None:
+        """Look for callers that do not read, as long as there is an answer."""
+        self._timer = None
+        for answer in list(self._answers):
+            answer.look()
+        if self._answers:
+            self._look_later(pause_s)
+
+    def _with_cors(self, origins: tuple[str, ...]) -> CORSMiddleware:
         if self._cors is None:
             self._cors = CORSMiddleware(
-                self._app,
+                self._admit,
                 allow_origins=origins,
                 allow_methods=["GET", "POST", "DELETE"],
                 allow_headers=["*"],
                 expose_headers=_EXPOSED,
                 max_age=_PREFLIGHT_KEPT_S,
             )
-        return await self._cors(scope, receive, send)
+        return self._cors
 
-
-class FinishedBeforeLastByte:
-    """ASGI middleware. It does nothing in a front that is not in Lambda (`GateSettings.front`).
-
-    The last message of the body waits until no task runs beside the request and no command is on its way. It does so
-    too before an answer that breaks off. Lambda sends one request at a time to a process, so that no other request's
-    work is waited for.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["app"].state.context.settings.front == "server":
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = _ambiguity(scope["headers"])
+        if error is not None:
+            response = error_response(error)
+            response.headers["connection"] = "close"
+            return await response(scope, receive, send)
+        if scope["path"] in _UNBOUNDED:
             return await self._app(scope, receive, send)
-        context: Context = scope["app"].state.context
-
-        async def send_finished(message: Message) -> None:
-            if message["type"] == "http.response.body" and not message.get("more_body", False):
-                await _finish(context)
-            await send(message)
-
+        context: Context = scope[CONTEXT]
+        if self._open >= context.limit_settings.process_requests_max:
+            return await _busy()(scope, receive, send)
+        self._open += 1
         try:
-            await self._app(scope, receive, send_finished)
+            with ExitStack() as held:
+                scope[_HELD] = held
+                app = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
+                await (app or self._app)(scope, receive, send)
         finally:
-            await _finish(context)
+            self._open -= 1
         return None
 
 
-async def _finish(context: Context) -> None:
-    """Finish the work of the request and export its spans."""
+async def _finish(context: Context, ended_calls: EndedCalls) -> None:
+    """Finish the work of the request, write its line and its metrics, and export its spans."""
     await context.finish()
+    ended_calls.flush()
     await context.tracing.flush()

@@ -1,16 +1,12 @@
 """An HTTP front as a process: `python -m functions.http_api.server --host H --port P`. uvicorn serves the app.
 
-uvicorn waits for ever for the head of a request. Connections that send none would use up the process's file
-descriptors, and no tenant could connect any more. They are closed here after `--idle-s`. What follows the head is
-bounded in functions/http_api/connections.py.
-
 A load balancer keeps idle connections open, and sends its next request on one of them. If the front closed it at that
 moment, the caller would get a 502. So behind a load balancer `--idle-s` must be above the load balancer's idle timeout.
 
-Every request writes lines to standard output, and a log line never waits for its reader. A pipe that is not read is
+Every request leaves lines on standard output, and a log line never waits for its reader. A pipe that is not read is
 full after some seconds, and the next line would stop the event loop, and with it all requests. So a thread writes the
-lines, from a queue with a bound. What does not fit, or cannot be written, is dropped and counted. One line says so when
-the queue is empty again; while lines wait, one each _REPORT_S.
+lines, from a queue with a bound. What does not fit, or cannot be written, is dropped and counted. If many lines come
+together, those that fit are kept. One line says so when the queue is empty again; while lines wait, one each _REPORT_S.
 
 A front in Lambda writes directly: Lambda freezes it after its last byte, and the thread with it.
 """
@@ -18,11 +14,11 @@ A front in Lambda writes directly: Lambda freezes it after its last byte, and th
 from __future__ import annotations
 
 import argparse
-import asyncio
 import io
 import json
 import os
 import resource
+import select
 import signal
 import sys
 import threading
@@ -31,17 +27,16 @@ from collections import deque
 from math import ceil
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from dispatcher.model.errors import InvalidRequest
-from dispatcher.processes.bootstrap import RealIds
-from functions.http_api.refusals import ID_HEADER
+from functions.http_api.protocol import IDLE_S, BoundedHeads
 
 _QUEUE_BYTES_MAX = 8_000_000
 """About 10,000 lines."""
 _REPORT_S = 60.0
 _CLOSING_S = 2.0
 """How long the end of the process waits for its last lines."""
+_WRITE_BYTES_MAX = select.PIPE_BUF
+"""Lines are written together up to this size: a pipe takes so many bytes whole, also while other processes write."""
 
 
 class LogLines(io.TextIOBase):
@@ -55,6 +50,8 @@ class LogLines(io.TextIOBase):
         self._changed = threading.Condition()
         self._queue: deque[bytes] = deque()
         self._bytes, self._partial, self._ends = 0, "", False
+        self._is_torn = False
+        """Whether the last write failed within a line, so that a line's end comes before the next one."""
         self._reported, self._reported_s = 0, time.monotonic()
         """The dropped lines that were reported, and when the last report was written."""
         self._thread = threading.Thread(target=self._write_lines, name=f"headgate-log-{descriptor}", daemon=True)
@@ -65,7 +62,7 @@ class LogLines(io.TextIOBase):
         with self._changed:
             *lines, self._partial = (self._partial + text).split("\n")
             for line in lines:
-                self._put(f"{line}\n".encode("utf-8", "backslashreplace"))
+                self._put(line)
             self._changed.notify()
         return len(text)
 
@@ -76,13 +73,14 @@ class LogLines(io.TextIOBase):
         """Wait until all lines are written, at most so long. Further lines are dropped."""
         with self._changed:
             if self._partial:
-                self._put(self._partial.encode("utf-8", "backslashreplace"))
+                self._put(self._partial)
                 self._partial = ""
             self._ends = True
             self._changed.notify()
         self._thread.join(within_s)
 
-    def _put(self, line: bytes) -> None:
+    def _put(self, text: str) -> None:
+        line = f"{text}\n".encode("utf-8", "backslashreplace")
         if self._ends or self._bytes + len(line) > self._bytes_max:
             self.dropped += 1
             return
@@ -90,29 +88,38 @@ class LogLines(io.TextIOBase):
         self._bytes += len(line)
 
     def _write_lines(self) -> None:
-        while (line := self._next()) is not None:
-            is_written = self._write(line)
+        while lines := self._next():
+            unwritten = len(lines) - self._write(b"".join(lines))
             with self._changed:
-                self._bytes -= len(line)
-                self.dropped += not is_written
+                self._bytes -= sum(len(line) for line in lines)
+                self.dropped += unwritten
                 is_time = not self._queue or time.monotonic() - self._reported_s > _REPORT_S
-                lost = self.dropped - self._reported if is_written and is_time else 0
+                lost = self.dropped - self._reported if is_time and not unwritten else 0
             if lost and self._write(_drop_line(lost)):
                 self._reported, self._reported_s = self._reported + lost, time.monotonic()
 
-    def _next(self) -> bytes | None:
-        """Wait for a line. None at the end."""
+    def _next(self) -> list[bytes]:
+        """Wait for lines, and take those of one write. Return no line at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._ends)
-            return self._queue.popleft() if self._queue else None
+            lines: list[bytes] = []
+            size = 0
+            while self._queue and (not lines or size + len(self._queue[0]) <= _WRITE_BYTES_MAX):
+                lines.append(self._queue.popleft())
+                size += len(lines[-1])
+            return lines
 
-    def _write(self, line: bytes) -> bool:
+    def _write(self, lines: bytes) -> int:
+        """Return how many lines are written whole."""
+        rest = b"\n" + lines if self._is_torn else lines
         try:
-            while line:
-                line = line[os.write(self._descriptor, line) :]
+            while rest:
+                count = os.write(self._descriptor, rest)
+                self._is_torn = rest[count - 1 : count] != b"\n"
+                rest = rest[count:]
         except OSError:
-            return False
-        return True
+            return lines.count(b"\n") - rest.count(b"\n") if len(rest) <= len(lines) else 0
+        return lines.count(b"\n")
 
 
 def _drop_line(lost: int) -> bytes:
@@ -125,46 +132,6 @@ def _take_standard_streams() -> list[LogLines]:
     streams = [LogLines(stream.fileno()) for stream in (sys.stdout, sys.stderr)]
     sys.stdout, sys.stderr = streams
     return streams
-
-
-IDLE_S = 10.0
-
-
-class BoundedHeads(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-    """uvicorn's protocol of one connection. `cycle` is its last request; None before the first one."""
-
-    idle_s = IDLE_S
-    """A connection that brings no whole head of a request for this time, or up to twice this time, is closed."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
-        self._last_request = None
-        self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._head_timer.cancel()
-        super().connection_lost(exc)
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse a head that is no HTTP, in OpenAI's shape and with an id, and close the connection."""
-        error = InvalidRequest(f"The request is not valid HTTP/1.1: {msg}", code="invalid_http")
-        body = json.dumps(error.body()).encode()
-        head = (
-            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-            f"content-length: {len(body)}\r\n{ID_HEADER}: {RealIds().new()}\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
-
-    def _check_head(self) -> None:
-        """Close the connection if no request is being answered and none began since the last check."""
-        request = self.cycle
-        is_answered = request is None or request.response_complete
-        if is_answered and request is self._last_request:
-            self.transport.close()
-            return
-        self._last_request = request
-        self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
 
 
 def main() -> None:
@@ -191,6 +158,7 @@ def main() -> None:
             host=arguments.host,
             port=arguments.port,
             http=BoundedHeads,
+            ws="none",
             timeout_keep_alive=ceil(arguments.idle_s),
             access_log=False,
             log_level="warning",

@@ -24,8 +24,9 @@ from dispatcher.operations.calls.answer import body_of, rendered, result_of
 from dispatcher.operations.calls.followed import FollowedCall
 from dispatcher.operations.calls.submit import Known, NewCall, submit
 from dispatcher.operations.context import Context
+from functions.ended_calls import EndedCall, write_lines
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
-from functions.observability import count, log_ended, logger, metrics
+from functions.observability import count, logger, metrics
 from functions.runtime import runtime
 
 _STARTING_CHECK_S = 5.0
@@ -79,9 +80,8 @@ async def _answer(context: Context, submitted: NewCall | Known, key: str, until:
             return _pending_body(key, submitted.following) | _wait_of(submitted.outcome)
     finally:
         submitted.leave()
-    elapsed_ms = (context.clock.now() - submitted.call.created_at) * 1000
-    tokens = collected.output_tokens
-    log_ended("invoke", submitted.following, "done", output_tokens=tokens, ttft_ms=None, duration_ms=elapsed_ms)
+    tokens, now = collected.output_tokens, context.clock.now()
+    write_lines([EndedCall.of("invoke", submitted.following, "done", output_tokens=tokens, ended_at=now)])
     count("output_tokens", tokens)
     return rendered(submitted.call, collected)
 
@@ -114,7 +114,7 @@ async def _collect_in_time(context: Context, accepted: NewCall, until: float) ->
         return None
     now = context.clock.monotonic
     turn = asyncio.ensure_future(following.begun.wait())
-    reading = asyncio.ensure_future(_read_all(following))
+    reading = asyncio.ensure_future(following.whole())
     try:
         await asyncio.wait({turn, reading}, timeout=max(0.0, until - now()), return_when=asyncio.FIRST_COMPLETED)
         if following.begun.is_set():
@@ -125,12 +125,6 @@ async def _collect_in_time(context: Context, accepted: NewCall, until: float) ->
     finally:
         turn.cancel()
         reading.cancel()
-
-
-async def _read_all(following: FollowedCall) -> Collected:
-    async for _ in following.events():
-        pass
-    return following.answer
 
 
 def _wait_of(outcome: Outcome) -> dict[str, Any]:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import fcntl
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
 import openai
+import psutil
 import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionUserMessageParam
 
 from headgate.client import AsyncHeadgate, AsyncLambdaHeadgate, Headgate, LambdaHeadgate, Outcome
+from tests.support.emf import series_in
 from tests.support.hang_guard import HANG_S
-from tests.support.local.stack import Running, descendants, eventually, running, start, stop, usage
+from tests.support.local.stack import ROOT, Running, descendants, eventually, running, start, stop, usage
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
@@ -271,6 +279,8 @@ def test_a_disconnect_settles_what_was_generated_and_frees_the_slot(stack: Runni
 def test_no_log_carries_a_prompt_or_a_key(stack: Running) -> None:
     canary = "canary-5b1e77"
     client, model = stack.openai(), stack.model
+    front_log = stack.home / "logs" / "front-0.log"
+    ended_before = front_log.read_text().count("invocation ended")
     client.completions.create(model=model, prompt=canary, max_tokens=2)
     list(client.completions.create(model=model, prompt=canary, max_tokens=2, stream=True))
     stack.invoke({"api_key": stack.api_keys["quiet"], "model": model, "prompt": canary, "max_tokens": 2})
@@ -278,11 +288,68 @@ def test_no_log_carries_a_prompt_or_a_key(stack: Running) -> None:
         client.completions.create(model=model, prompt=canary, max_tokens=2, extra_body={canary: 1})
     with pytest.raises(openai.BadRequestError):
         client.completions.create(model=model, prompt=canary * 30_000)
+    eventually(lambda: front_log.read_text().count("invocation ended"), lambda ended: ended >= ended_before + 2)
     written = {path.name: path.read_text() for path in (stack.home / "logs").glob("*.log")}
-    assert "invocation_id" in written["front-0.log"]
     assert any("invocation_id" in text for name, text in written.items() if name.startswith("lambda-headgate-invoke"))
     for secret in (canary, *stack.api_keys.values()):
         assert not [name for name, text in written.items() if secret in text]
+
+
+@contextmanager
+def front_beside(stack: Running, log: int) -> Iterator[tuple[subprocess.Popen[bytes], openai.OpenAI]]:
+    """Start a front with the variables of the stack's own one, whose standard output is the descriptor `log`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "functions.http_api.server", "--port", str(port)]
+    environment = psutil.Process(stack.of_role("front")[0]["pid"]).environ()
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log) as front:
+        try:
+            eventually(lambda: _listens(port), bool)
+            url, key = f"http://127.0.0.1:{port}/v1", stack.api_keys["quiet"]
+            yield front, openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=HANG_S)
+        finally:
+            front.kill()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_front_that_is_stopped_writes_the_lines_and_metrics_of_its_last_second(stack: Running) -> None:
+    reading, writing = os.pipe()
+    with front_beside(stack, writing) as (front, client):
+        os.close(writing)
+        for _ in range(3):
+            client.completions.create(model=stack.model, prompt="x", max_tokens=2)
+        front.terminate()
+        assert front.wait(HANG_S) == -signal.SIGTERM
+    with os.fdopen(reading, "rb") as pipe:
+        out = pipe.read().decode()
+    assert out.count("invocation ended") == 3
+    assert sum(len(each.values) for each in series_in(out) if each.name == "outcome_done") == 3
+
+
+def test_a_front_whose_log_nobody_reads_answers_and_ends(stack: Running) -> None:
+    """The pipe takes one page. The front's thread waits for its reader, and nothing else does."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    with front_beside(stack, writing) as (front, client):
+        os.close(writing)
+        for _ in range(30):  # their lines have 10 KB
+            client.completions.create(model=stack.model, prompt="x", max_tokens=1)
+        eventually(lambda: _bytes_in(reading), bool)
+        assert client.completions.create(model=stack.model, prompt="x", max_tokens=1).choices
+        front.terminate()
+        assert front.wait(HANG_S) == -signal.SIGTERM
+    os.close(reading)
+
+
+def _bytes_in(pipe: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
 
 
 def test_many_at_once_are_all_answered(stack: Running) -> None:

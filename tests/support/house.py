@@ -24,6 +24,7 @@ import ast
 import json
 import re
 import sys
+from asyncio import Protocol
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -206,7 +207,7 @@ class House:
 
 def is_participle(name: str) -> bool:
     words = name.strip("_").split("_")
-    if name.startswith("__") or words[0] in PREDICATES:
+    if name.startswith("__") or words[0] in PREDICATES or hasattr(Protocol, name):  # asyncio gives the name
         return False
     last = words[-1]
     if last in IMPERATIVES or (len(words) > 1 and words[0] in COMMANDS):

@@ -50,6 +50,8 @@ def test_a_byte_order_mark_within_a_text_is_kept() -> None:
         b'{"a":' + b"[" * 100_000,
         json.dumps({"a": 1}).replace("1", "[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1)).encode(),
         b'{"a": ' + b"9" * 10_000 + b"}",
+        b'{"a": "\\uDBFF", "b": "\\ud83d\\ude00"}',
+        b'{"a": ' + b"[" * DEPTH_MAX + b"]" * DEPTH_MAX + b"}",
     ],
 )
 def test_refused(raw: bytes | str) -> None:
@@ -75,3 +77,9 @@ def test_what_json_writes_is_read_back(value: dict[str, Any]) -> None:
 def test_nothing_but_the_two_errors_ever(raw: bytes) -> None:
     with suppress(InvalidRequest):
         parse_object(raw)
+
+
+def test_what_is_as_deep_as_it_may_be_and_half_characters_that_belong_together_are_read() -> None:
+    nested = b'{"a": ' + b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1) + b"}"
+    assert parse_object(nested) == json.loads(nested)
+    assert parse_object(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}

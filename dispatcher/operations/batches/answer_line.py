@@ -210,24 +210,18 @@ class LineCall:
     async def _follow_new(self, accepted: NewCall, asked: LineRequest) -> dict[str, Any]:
         call, following = accepted.call, accepted.following
         self._call_id = call.id
-
-        async def read() -> None:
-            async for _ in following.events():
-                pass
-
-        reading, begun = asyncio.ensure_future(read()), asyncio.ensure_future(following.begun.wait())
+        reading, begun = asyncio.ensure_future(following.whole()), asyncio.ensure_future(following.begun.wait())
         try:
             await self._any_of(reading, begun, within_s=self._begins_within_s(call))
             if not reading.done():
                 await self._withdraw(following)
             self.has_begun = True
             self._on_begun()
-            await reading
+            answer = await reading
         finally:
             reading.cancel()
             begun.cancel()
         head = AnswerHead(call.id, int(call.created_at), call.request.model, call.request.endpoint)
-        answer = following.answer
         return await self._body(asked, head, answer.choices(), answer.finished)
 
     async def _body(self, asked: LineRequest, head: AnswerHead, choices: Choices, finished: Finished) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dispatcher.model.call import CallTerms, TenantConfig
-from dispatcher.model.commands import Accept, Offer, parse_call_id
+from dispatcher.model.commands import Accept, Offer
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.kept import Invocation
 from dispatcher.model.requests import Endpoint, Request
@@ -26,7 +26,6 @@ from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.share_bounds import clamp_burst, clamp_cost, clamp_rate, clamp_weight
 from dispatcher.policies.tiers import Tier
-from dispatcher.ports import GateLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,8 @@ class Call:
     """The traceparent of the call's first span; empty if this process traces nothing."""
     pool: str = "default"
     """The pool that has the call."""
+    prompt_bytes: int = 0
+    """What its prompt takes of the limits while it waits (Request.prompt_bytes); 0 for a call that takes nothing."""
 
     @property
     def is_durable(self) -> bool:
@@ -98,13 +99,12 @@ def new_terms(
     )
 
 
-def accept_of(call: Call, link: GateLink, process: str) -> Accept:
+def accept_of(call: Call, process: str) -> Accept:
     """Return the command that queues the call, or that makes `process` the holder of a durable one.
 
     A stored share outside the bounds (policies/share_bounds.py) is clamped here; `headgate doctor` names its tenant.
     """
     tenant, share = call.tenant, call.tenant.share
-    is_own = parse_call_id(call.id)[0] == link.process
     config = TenantConfig(
         version=tenant.version,
         weight=clamp_weight(share.weight),
@@ -113,7 +113,7 @@ def accept_of(call: Call, link: GateLink, process: str) -> Accept:
         tier=tenant.tier.value,
         waiting_max=tenant.queue_items_max,
     )
-    return Accept(call.id, link.floor if is_own else 0, process, call.terms, config)
+    return Accept(call.id, 0, process, call.terms, config)  # the link adds its floor
 
 
 def item_of(call: Call, body: str) -> Invocation:
@@ -138,12 +138,12 @@ def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
 
     A deferred call is of the background tier in the engine, which may evict it: this is QLM's eviction.
     """
-    request = call.request
+    request, unread = call.request, call.unread
     return WorkOrder(
         call.terms,
         call.id,
         offer.attempt,
-        body={name: value for name, value in request.body.items() if name not in call.unread},
+        body={name: value for name, value in request.body.items() if name not in unread} if unread else request.body,
         max_tokens=call.limit.max_tokens,
         expected_tokens=call.limit.expected_tokens,
         endpoint=request.endpoint,
@@ -156,14 +156,15 @@ def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
     )
 
 
-def span_attributes(call: Call) -> dict[str, str | int]:
-    """Return what every span of the call names. `key` and `request.body` must not be among it."""
+def span_attributes(call: Call, call_id: str = "") -> dict[str, str | int]:
+    """Return what every span of the call names. `key` and `request.body` must not be among it. `call_id`: of a call
+    that has no id yet."""
     return {
         "headgate.tenant": call.tenant.identity,
         "headgate.pool": call.pool,
         "headgate.model": call.request.model,
         "headgate.tier": call.tenant.tier.value,
-        "headgate.invocation": call.id,
+        "headgate.invocation": call_id or call.id,
     }
 
 

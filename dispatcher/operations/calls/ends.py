@@ -43,7 +43,7 @@ async def end_in_log(context: Context, call: Call, over: Over, events: AnswerEve
     if answer is not None:
         return _rest_of(answer, events) if answer.outcome == "done" else error_of(answer)
     if over.outcome == "done" and over.output_tokens == events.collected.output_tokens:
-        events.put_now(Finished(_reason(call, over, events.collected), over.input_tokens, over.output_tokens))
+        events.put(Finished(_reason(call, over, events.collected), over.input_tokens, over.output_tokens))
         return None
     if over.outcome == "cancelled" and not call.is_durable:
         return WorkerFailed(_CUT_OFF)
@@ -83,7 +83,7 @@ def _rest_of(answer: StoredAnswer, events: AnswerEvents) -> AnsweredError | None
         return error_of_outcome("done")
     complete: list[WorkEvent] = [*rest, last_event(answer)]
     for event in complete:
-        events.put_now(event)
+        events.put(event)
     return None
 
 
@@ -121,7 +121,7 @@ async def cancel(context: Context, call: Call, outcome: str, begun: int) -> None
 
 async def let_go(context: Context, call: Call, begun: int) -> None:
     """Stop holding a durable call. If the gate has offered an attempt above `begun`, launch it for an executor."""
-    outcome = await context.link(call.pool).do(accept_of(call, context.link(call.pool), ""))
+    outcome = await context.link(call.pool).do(accept_of(call, ""))
     if isinstance(outcome, Offer) and outcome.attempt > begun:
         await context.launcher.launch(call.id, outcome.attempt)
 

@@ -1,6 +1,6 @@
-"""A call that a task of this process follows (following.py): its attempts, and what its callers see of it.
+"""A call that this process follows (following.py): its attempts, and what its callers see of it.
 
-The attempts of a call run one at a time. The answer's reader gets their events, and the call's task gets the end of the
+The attempts of a call run one at a time. The answer's reader gets their events, and the call reacts to the end of the
 stream.
 
 Two attempts may generate different texts. So a streaming caller that has a token of an attempt can only get the rest of
@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 from dispatcher.model.answers import Collected
 from dispatcher.model.commands import Offer, Outcome
 from dispatcher.model.errors import AnsweredError, WorkerFailed
 from dispatcher.model.tracing import NO_SPAN, NO_TRACING, Span, Tracing
-from dispatcher.model.worker_protocol import Finished, Token, WorkEvent, WorkOrder, WorkRefused
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.operations.calls.call import Call, accept_of, order_of, span_attributes
-from dispatcher.ports import GateLink, WorkerClient
+from dispatcher.ports import Clock, GateLink, RunningAttempt, WorkerClient
 
 EVENTS_AHEAD_MAX = 64
 """The most events that wait for the caller. While so many wait, no event is read from the worker."""
@@ -38,31 +39,35 @@ class Pause(Enum):
 
 
 class AnswerEvents:
-    """A bounded queue for one reader. Without a reader (`unread`, `discard`) it drops events and never blocks the task.
+    """The events of an answer, for one reader. Without a reader (`unread`, `discard`) they are dropped.
 
     `streamed`: the reader passes each token to its caller at once. Otherwise it passes `collected` on at the end.
+    `now`: the time in Unix seconds.
     """
 
-    def __init__(self, *, streamed: bool, unread: bool = False) -> None:
+    def __init__(self, now: Callable[[], float], *, streamed: bool, unread: bool = False) -> None:
         self.collected = Collected()
         """The choices and the counts from the last attempt."""
         self.count = 0
         """The number of events from all attempts."""
+        self.first_at: float | None = None
+        """When the last attempt's first token arrived."""
+        self.is_full = False
+        """True while the worker's next event must wait for the reader."""
+        self.on_room: Callable[[], None] = lambda: None
+        """What is called when the queue is no longer full."""
+        self._now = now
         self._streamed = streamed
         self._unread = unread
         self._is_handed = False
         """True if the reader has a token of the last attempt."""
-        self._events: asyncio.Queue[WorkEvent | Pause] = asyncio.Queue()
+        self._events: deque[WorkEvent | Pause] = deque()
         self._error: AnsweredError | None = None
-        self._room = asyncio.Event()
-
-    def __len__(self) -> int:
-        return self._events.qsize()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next event must wait until the reader has taken one."""
-        return len(self) >= EVENTS_AHEAD_MAX and not self._unread
+        self._reader: asyncio.Future[None] | None = None
+        """Done when there is an event for the reader."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait_until = inf
+        """When the reader stops to wait, by the loop's clock."""
 
     @property
     def is_partly_delivered(self) -> bool:
@@ -71,53 +76,90 @@ class AnswerEvents:
 
     def begin(self) -> None:
         """Forget what the last attempt delivered, because a new one begins."""
-        self.collected, self._is_handed = Collected(), False
-        while not self._events.empty():
-            self._events.get_nowait()
+        if self.count:
+            self.collected, self.first_at, self._is_handed = Collected(), None, False
+            self._events.clear()
+            self.is_full = False
 
-    async def put(self, event: WorkEvent) -> None:
-        """Wait until there is room, then add the event."""
-        while self.is_full:
-            self._room.clear()
-            await self._room.wait()
-        self.put_now(event)
-
-    def put_now(self, event: WorkEvent) -> None:
+    def put(self, event: WorkEvent) -> None:
         self.count += 1
         self.collected.note(event)
+        if self.first_at is None and not isinstance(event, Started):
+            self.first_at = self._now()
         if not self._unread:
-            self._events.put_nowait(event)
+            self._events.append(event)
+            self.is_full = self.is_full or len(self._events) >= EVENTS_AHEAD_MAX
+            self._wake_reader()
 
     def end(self, error: AnsweredError | None) -> None:
         """Add the end. After all events the reader gets the end, or `error` is raised."""
         self._error = error
-        self._events.put_nowait(Pause.END)
+        self._events.append(Pause.END)
+        self._wake_reader()
 
     def discard(self) -> None:
-        """Drop all events, because the reader has left."""
+        """Drop all events but the end, because no reader wants them."""
         self._unread = True
-        self._room.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._events and self._events[0] is not Pause.END:
+            self._events.popleft()
+        self._make_room()
 
-    async def next(self, timeout_s: float | None = None) -> WorkEvent | Pause:
-        """Return the next event, the end, or WAITING after `timeout_s`. Raises the error with which the call ends."""
-        if timeout_s is None or not self._events.empty():
-            event = await self._events.get()
-        else:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    event = await self._events.get()
-            except TimeoutError:
-                return Pause.WAITING
-        self._room.set()
-        self._is_handed = self._is_handed or isinstance(event, Token)
-        if event is Pause.END and self._error is not None:
+    async def next(self, timeout_s: float | None = None) -> list[WorkEvent | Pause]:
+        """Return all events that are there, at least one; [END] at the end, [WAITING] after `timeout_s` without any.
+
+        Raises the error with which the call ends.
+        """
+        if not self._events and not await self._wait(timeout_s):
+            return [Pause.WAITING]
+        events = list(self._events)
+        if events[0] is Pause.END and self._error is not None:
             raise self._error
-        return event
+        self._events.clear()
+        if events[-1] is Pause.END:
+            self._events.append(Pause.END)  # it stays the end
+            events = events[:-1] or events
+        self._is_handed = self._is_handed or any(isinstance(event, Token) for event in events)
+        self._make_room()
+        return events
 
-    async def read(self) -> AsyncGenerator[WorkEvent, None]:
-        """Yield the events. Raises the error with which the call ends."""
-        while not isinstance(event := await self.next(), Pause):
-            yield event
+    async def _wait(self, timeout_s: float | None) -> bool:
+        """Wait for an event. Return whether there is one."""
+        loop = asyncio.get_running_loop()
+        self._wait_until = inf if timeout_s is None else loop.time() + timeout_s
+        if self._timer is not None and self._timer.when() > self._wait_until:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and timeout_s is not None:
+            self._timer = loop.call_at(self._wait_until, self._on_time)
+        reader = self._reader = loop.create_future()
+        try:
+            await reader
+        finally:
+            self._reader = None
+        return bool(self._events)
+
+    def _on_time(self) -> None:
+        """Wake up the reader if it has waited long enough. One timer serves all its waits, which mostly end before."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        if self._reader is None:
+            return
+        if loop.time() >= self._wait_until:
+            self._wake_reader()
+        elif self._wait_until < inf:
+            self._timer = loop.call_at(self._wait_until, self._on_time)
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _make_room(self) -> None:
+        if self.is_full:
+            self.is_full = False
+            self.on_room()
 
 
 NOT_TAKEN = frozenset({"gate_unreachable", "grant_refused", "request_too_slow", "signed_before_start"})
@@ -164,54 +206,66 @@ class OwnAttempts:
         self._events = events
         self._report = report
         self._spans = CallSpans(tracing, call)
-        self._running: asyncio.Task[None] | None = None
-        self._is_ending = False
-        """The last event has arrived. The stream then ends by itself, so that its connection can be used again."""
+        self._offer: Offer | None = None
+        """The offer of the running attempt, until `stop`."""
+        self._running: RunningAttempt | None = None
+        """The stream of the running attempt, until its end."""
+        events.on_room = self._resume
 
     @property
     def is_running(self) -> bool:
-        return self._running is not None
+        return self._offer is not None
 
     def begin(self, offer: Offer) -> None:
+        """Send the order. Then this is the receiver of the attempt's events (ports.AttemptEvents)."""
         self._events.begin()
-        self._is_ending = False
-        self._running = asyncio.ensure_future(
-            self._run(offer, order_of(self._call, offer, self._spans.dispatch(offer)))
-        )
-
-    async def stop(self) -> None:
-        """Close the stream of the running attempt, if there is one that does not end by itself."""
-        running, self._running = self._running, None
-        if running is not None and not running.done() and not self._is_ending:
-            running.cancel()
-            await asyncio.wait({running})
-            self._spans.end("closed")
-
-    async def close(self) -> None:
-        """Stop, because the call is over or this process lets it go."""
-        await self.stop()
-        self._spans.end("left")
-
-    async def _run(self, offer: Offer, order: WorkOrder) -> None:
-        broken, is_over = Broken(offer.attempt, offer.worker, began=True), False
+        self._offer = offer
+        order = order_of(self._call, offer, self._spans.dispatch(offer))
         try:
-            async with aclosing(self._workers.execute(offer, order)) as events:
-                async for event in events:
-                    self.heard = offer.attempt
-                    if isinstance(event, Finished | WorkRefused):
-                        is_over = self._is_ending = True
-                        self._end_span(event)
-                        self._report(LastEvent(offer.attempt, offer.worker, event))
-                    else:
-                        await self._events.put(event)
-        except WorkerFailed as error:
-            broken = Broken(offer.attempt, offer.worker, error.began)
+            self._running = self._workers.execute(offer, order, self)
         except Exception as error:
-            logger.exception("the stream of an attempt failed: %s", type(error).__name__)
-        if not is_over:
+            logger.exception("an order was not sent: %s", type(error).__name__)
+            asyncio.get_running_loop().call_soon(self._fail_order, offer)
+
+    def take(self, event: WorkEvent) -> None:
+        if (offer := self._offer) is None:
+            return
+        self.heard = offer.attempt
+        if isinstance(event, Finished | WorkRefused):
+            self._running = None  # it ends by itself, so that its connection can be used again
+            self._end_span(event)
+            self._report(LastEvent(offer.attempt, offer.worker, event))
+            return
+        self._events.put(event)
+        if self._events.is_full and self._running is not None:
+            self._running.pause()
+
+    def fail(self, error: WorkerFailed) -> None:
+        if (offer := self._offer) is not None:
+            self._running = None
             self._spans.end("broken")
             self._spans.wait()
-            self._report(broken)
+            self._report(Broken(offer.attempt, offer.worker, error.began))
+
+    def stop(self) -> None:
+        """Close the stream of the running attempt, if there is one that does not end by itself."""
+        running, self._running, self._offer = self._running, None, None
+        if running is not None:
+            running.close()
+            self._spans.end("closed")
+
+    def close(self) -> None:
+        """Stop, because the call is over or this process lets it go."""
+        self.stop()
+        self._spans.end("left")
+
+    def _resume(self) -> None:
+        if self._running is not None:
+            self._running.resume()
+
+    def _fail_order(self, offer: Offer) -> None:
+        if self._offer is offer:
+            self.fail(WorkerFailed())
 
     def _end_span(self, event: Finished | WorkRefused) -> None:
         if isinstance(event, Finished):
@@ -257,14 +311,16 @@ class Signal(Enum):
 
 
 Item = Outcome | LastEvent | Broken | Signal
-"""What the task reacts to."""
+"""What the call reacts to."""
 
 
 class FollowedCall:
-    """A call that a task follows, until the call ends or this process lets it go. `unread`: no caller reads the
-    events."""
+    """A call that this process follows, until the call ends or this process lets it go. `unread`: no caller reads the
+    events. What it does is in Following; this is what its callers see."""
 
-    def __init__(self, call: Call, link: GateLink, workers: WorkerClient, tracing: Tracing, *, unread: bool) -> None:
+    def __init__(
+        self, call: Call, link: GateLink, workers: WorkerClient, tracing: Tracing, clock: Clock, *, unread: bool
+    ) -> None:
         self.call = call
         self.begun = asyncio.Event()
         """Set when this process has begun an offer of the call."""
@@ -274,10 +330,20 @@ class FollowedCall:
         self._link = link
         self._callers = 1
         self._is_over = False
-        self._inbox: asyncio.Queue[Item] = asyncio.Queue()
-        self._events = AnswerEvents(streamed=call.request.stream, unread=unread)
-        self._attempts = OwnAttempts(workers, call, self._events, self._inbox.put_nowait, tracing)
-        self._first: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._events = AnswerEvents(clock.now, streamed=call.request.stream, unread=unread)
+        self._attempts = OwnAttempts(workers, call, self._events, self.take, tracing)
+        self._first: Outcome | AnsweredError | None = None
+        """The gate's answer to the first command, or the error with which the call ended before it."""
+        self._answered = asyncio.Event()
+
+    def take(self, item: Item) -> None:
+        """React to the item."""
+        raise NotImplementedError
+
+    def _answer_first(self, first: Outcome | AnsweredError) -> None:
+        if self._first is None:
+            self._first = first
+            self._answered.set()
 
     @property
     def attempt(self) -> int:
@@ -286,27 +352,37 @@ class FollowedCall:
 
     @property
     def is_over(self) -> bool:
-        """True if this task begins no further offer."""
+        """True if no further offer is begun here."""
         return self._is_over
 
     async def first(self) -> Outcome:
         """Return the gate's answer to the first command. Raises StoreUnavailable."""
-        return await asyncio.shield(self._first)
+        if self._first is None:
+            await self._answered.wait()
+        if isinstance(self._first, AnsweredError):
+            raise self._first
+        assert self._first is not None  # noqa: S101 - it is set with the event
+        return self._first
 
     @property
     def answer(self) -> Collected:
-        """The choices and counts of the attempt that ended the call; the whole answer, if `events` raised no error."""
+        """The choices and counts of the last attempt so far; the whole answer once the call is done."""
         return self._events.collected
 
-    def events(self) -> AsyncGenerator[WorkEvent, None]:
-        """Yield the events of the answer, for one reader. Raises the error with which the call ends.
+    @property
+    def first_token_at(self) -> float | None:
+        """When the first token of the last attempt arrived, in Unix seconds; None if there is none."""
+        return self._events.first_at
 
-        If the call is not streamed, a new attempt may follow tokens of a lost one. It begins with another `Started`.
-        """
-        return self._events.read()
+    async def whole(self) -> Collected:
+        """Wait for the end, and return the whole answer. Raises the error with which the call ends."""
+        self._events.discard()
+        await self._events.next()
+        return self.answer
 
-    async def next_event(self, timeout_s: float) -> WorkEvent | Pause:
-        """Return the reader's next event, the end, or WAITING after `timeout_s`. Raises the same errors as `events`."""
+    async def next_events(self, timeout_s: float | None = None) -> list[WorkEvent | Pause]:
+        """Return all events that are there for the one reader, at least one; [END] at the end, [WAITING] after
+        `timeout_s` without any. Raises the error with which the call ends."""
         return await self._events.next(timeout_s)
 
     def join(self) -> bool:
@@ -317,12 +393,12 @@ class FollowedCall:
     async def hold_again(self) -> bool:
         """Become the holder of a durable call again, because the gate may have launched the call meanwhile.
 
-        Return False if this task is ending, so that it begins no further offer.
+        Return False if the call is ending here, so that no further offer is begun.
         """
         if not self._is_over:
-            outcome = await self._link.do(accept_of(self.call, self._link, self._link.process))
+            outcome = await self._link.do(accept_of(self.call, self._link.process))
             if isinstance(outcome, Offer):
-                self._inbox.put_nowait(outcome)
+                self.take(outcome)
         return not self._is_over
 
     def leave(self, *, reader: bool = False) -> None:
@@ -331,4 +407,4 @@ class FollowedCall:
         if reader or not self._callers:
             self._events.discard()
         if not self._callers:
-            self._inbox.put_nowait(Signal.LEFT)
+            self.take(Signal.LEFT)

@@ -47,7 +47,7 @@ _TENANT_WIDE = frozenset({"queue_full", "overloaded"})
 
 @dataclass(frozen=True, slots=True)
 class NewCall:
-    """A new call. The caller reads `following.events()`, and must call `leave` in every case."""
+    """A new call. The caller reads its events or its whole answer, and must call `leave` in every case."""
 
     following: Following
     outcome: Waiting | Offer
@@ -124,9 +124,9 @@ async def _submit_call(context: Context, pool: Pool, unnamed: Call, traceparent:
     if not unnamed.is_durable:
         context.limits.full_queues.check(unnamed.queue, context.clock.monotonic())
     waiting = context.limits.waiting_request(*_size_of(unnamed))
-    named = replace(unnamed, id=pool.link.new_id())
-    span = context.tracing.begin("admitted", traceparent, span_attributes(named))
-    call, outcome = replace(named, trace=span.traceparent), "error"
+    call_id = pool.link.new_id()
+    span = context.tracing.begin("admitted", traceparent, span_attributes(unnamed, call_id))
+    call, outcome = replace(unnamed, id=call_id, trace=span.traceparent), "error"
     try:
         submitted = await _send_call(context, call, waiting)
         outcome = "known" if isinstance(submitted, Known) else type(submitted.outcome).__name__.lower()
@@ -271,9 +271,10 @@ async def _build_call(
         product = " times n" if request.choices > 1 else ""
         place = "for this key" if tenant is own else "through a front in Lambda"
         raise InvalidRequest(f"max_tokens{product} is at most {tenant.max_tokens_max} {place}.", "max_tokens")
-    input_tokens = math.ceil(request.prompt_bytes() / worker.bytes_per_token)
-    longest = math.ceil(request.longest_prompt_bytes() / worker.bytes_per_token)
-    _check_context(request, limit, longest, worker.context_tokens)
+    prompt_bytes = request.prompt_bytes()
+    input_tokens = math.ceil(prompt_bytes / worker.bytes_per_token)
+    longest_bytes = prompt_bytes if is_generated else request.longest_prompt_bytes()
+    _check_context(request, limit, math.ceil(longest_bytes / worker.bytes_per_token), worker.context_tokens)
     now = context.clock.now()
     terms = new_terms(
         tenant,
@@ -286,7 +287,7 @@ async def _build_call(
         due=due_at,
     )
     unread = unread_fields(request, capabilities)
-    return Call("", tenant, request, limit, terms, now, key, unread, slo_class, pool=pool.name)
+    return Call("", tenant, request, limit, terms, now, key, unread, slo_class, "", pool.name, prompt_bytes)
 
 
 def _check_context(request: Request, limit: OutputLimit, input_tokens: int, context_tokens: int) -> None:
@@ -302,5 +303,5 @@ def _check_context(request: Request, limit: OutputLimit, input_tokens: int, cont
 def _size_of(call: Call) -> tuple[str, int, int]:
     """Return what the call takes of the limits while it waits: its tenant, its bytes, and its likely tokens (one a
     byte, and those of the answer)."""
-    size_bytes = call.request.prompt_bytes()
-    return call.tenant.identity, size_bytes, size_bytes + call.limit.likely_tokens * call.request.choices
+    likely_tokens = call.prompt_bytes + call.limit.likely_tokens * call.request.choices
+    return call.tenant.identity, call.prompt_bytes, likely_tokens

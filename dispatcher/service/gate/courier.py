@@ -17,18 +17,18 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
 from math import inf
 from typing import Any
 
-from dispatcher.model.commands import Offer
-from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.model.commands import Offer, Over
+from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.formats import OLDEST
 from dispatcher.policies.orders.queues import Call
 from dispatcher.ports import Clock, Connection, Launcher, MailboxStore
-from dispatcher.service.frames import Hello, Launch, Message, News, encode_frames, encode_message, encode_news
+from dispatcher.service.frames import Hello, Launch, Message, News, Receipt, encode_message, encode_news
 from dispatcher.service.gate.follower import Delivery
 from dispatcher.service.gate.replica import Replica
+from dispatcher.service.outgoing import Outgoing
 from dispatcher.shard.state.records import NO_PROCESS
 from dispatcher.shard.state.state import State
 
@@ -36,10 +36,11 @@ UNSENT_MAX = 100_000
 """The most messages that may wait for one client. With more, the client is disconnected."""
 
 
-class Session:
+class Session(Outgoing):
     """A client that has sent its greeting. `heard_at`: the time of its last frame, by the monotonic clock."""
 
     def __init__(self, connection: Connection, clock: Clock, hello: Hello) -> None:
+        super().__init__()
         self._connection, self._clock = connection, clock
         self.process, self.role = hello.process, hello.role
         self.reads = max(hello.reads, OLDEST)
@@ -48,19 +49,17 @@ class Session:
         self.frames = 0
         """The number of frames that were received."""
         self.closed = False
-        self._unsent: list[bytes] = []
-        self._wakeup = asyncio.Event()
-        self._closing = False
 
     def post(self, message: Message) -> None:
-        """Queue the message to be sent."""
-        if self.closed or self._closing:
+        """Send the message soon, with others. Receipts, and the ends of calls, wait a moment for company: a system call
+        for each of them would cost as much as the rest of a command."""
+        if self.closed:
             return
         if len(self._unsent) >= UNSENT_MAX:
             self.close()
             return
-        self._unsent.append(encode_message(message))
-        self._wakeup.set()
+        can_wait = isinstance(message, Receipt) or (isinstance(message, News) and isinstance(message.news, Over))
+        self._add(encode_message(message), can_wait=can_wait)
 
     def heard(self) -> None:
         self.heard_at = self._clock.monotonic()
@@ -68,27 +67,15 @@ class Session:
     def close(self) -> None:
         self.closed = True
         self._connection.close()
-        self._wakeup.set()
+
+    def _send(self, frame: bytes) -> None:
+        self._connection.send(frame)
 
     def close_soon(self) -> None:
-        """Close the connection after all messages that were posted so far are sent."""
-        self._closing = True
-        self._wakeup.set()
-
-    async def write(self) -> None:
-        """Send the posted messages until the session is closed."""
-        with suppress(ConnectionLost):
-            while not self.closed:
-                if not self._unsent:
-                    if self._closing:
-                        break
-                    self._wakeup.clear()
-                    await self._wakeup.wait()
-                    continue
-                unsent, self._unsent = self._unsent, []
-                for frame in encode_frames(unsent):
-                    await self._connection.send(frame)
-        self.close()
+        """Send the messages that were posted so far, and close the connection."""
+        if not self.closed:
+            self._flush()
+            self.close()
 
 
 _TRIES = 5

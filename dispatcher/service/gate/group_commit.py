@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from dispatcher.model.errors import STORE_UNAVAILABLE, StoreUnavailable
 from dispatcher.ports import Clock
 from dispatcher.service.gate.follower import Delivery
 from dispatcher.service.gate.replica import COMMANDS_MAX, Committed, Replica
+from dispatcher.service.wakeup import Wakeup
 
 logger = logging.getLogger("headgate.gate")
 
@@ -23,6 +23,8 @@ _TICK_S = 0.05
 """The shortest time between two ticks."""
 RETRY_S = 0.05
 _MOMENT_S = 0.001
+_ENDLESS_S = 3600.0
+"""A longer delay needs no timer."""
 STALLED_S = 1.0
 """If an entry is not written within this time, the log counts as unavailable. It is longer than any entry takes of a
 log that answers, and shorter than the time within which callers learn of an outage (link/pending.py)."""
@@ -80,7 +82,7 @@ class GroupCommit:
         self._urgent: deque[Item] = deque()
         self._patient: deque[Item] = deque()
         self._writing: list[Item] = []
-        self._wakeup = asyncio.Event()
+        self._wakeup = Wakeup()
         self._ticked_at = clock.monotonic()
         self._stopping = False
         self._began_at: float | None = None
@@ -211,12 +213,7 @@ class GroupCommit:
 
     async def _wait(self) -> None:
         while not self._stopping and (delay := self._delay_s()) > 0:
-            self._wakeup.clear()
-            try:
-                async with asyncio.timeout(delay if delay < 3600 else None):
-                    await self._wakeup.wait()
-            except TimeoutError:
-                continue
+            await self._wakeup.wait(delay if delay < _ENDLESS_S else None)
 
     def _delay_s(self) -> float:
         """Return the seconds until an entry is due if no further command arrives."""

@@ -133,7 +133,7 @@ class Leader:
         return next((each for each in self._sessions if each.process == process and not each.closed), None)
 
     def on_received(self, session: Session, messages: Sequence[Message]) -> None:
-        """Handle a frame. Send its receipt at once, even while the log does not answer (rule 7)."""
+        """Handle a frame. Send its receipt within outgoing.WAIT_S, even while the log does not answer (rule 7)."""
         session.frames += 1
         session.post(Receipt(session.frames))
         self.presence.heard(session)

@@ -56,8 +56,6 @@ STILL_WRITES_S = 0.05
 """The time between two reads of the log that show whether a leader which sends no receipts still writes."""
 HOLD_OFF_S = 3.0
 """For this time after its takeover a leader is not replaced for missing receipts. So leadership does not flap."""
-_LAST_WORDS_S = 0.2
-"""The longest time to send the last messages to a client."""
 
 
 class GateStores(NamedTuple):
@@ -348,15 +346,10 @@ class Reception:
             connection.close()
             return
         session = Session(connection, self._fleet.clock, messages[0])
-        writer = asyncio.create_task(session.write())
         try:
             await self._converse(connection, session, messages[1:])
         finally:
             session.close_soon()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS_S):
-                    await writer
-            connection.close()
 
     async def _converse(self, connection: Connection, session: Session, messages: Sequence[Message]) -> None:
         leader = self._leader()
@@ -366,8 +359,7 @@ class Reception:
         leader.on_joined(session)
         try:
             leader.on_received(session, messages)
-            while not session.closed:
-                leader.on_received(session, decode_frame(await connection.receive()))
+            await connection.deliver(lambda frame: leader.on_received(session, decode_frame(frame)))
         finally:
             leader.on_left(session)
 

@@ -1,7 +1,7 @@
 """The client's side of a connection to a gate process. It sends messages in frames, and watches for receipts.
 
-A leader sends a receipt for each frame at once, even while the log does not answer. If a receipt is missing for longer
-than the process's patience, the leader is dead, paused or cut off (rule 7).
+A leader sends a receipt for each frame within 10 ms, even while the log does not answer. If a receipt is missing for
+longer than the process's patience, the leader is dead, paused or cut off (rule 7).
 
 The patience follows the receipts that the process got: on a host with busy processors they come late without a fault.
 With L the longest time that a receipt took in the last WINDOW_S seconds,
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 from dispatcher.model.errors import ConnectionLost
 from dispatcher.model.formats import OLDEST
@@ -29,9 +30,9 @@ from dispatcher.service.frames import (
     ReadsFormat,
     Receipt,
     decode_frame,
-    encode_frames,
     encode_message,
 )
+from dispatcher.service.outgoing import Outgoing
 
 PATIENCE_S, PATIENCE_MAX_S = 0.25, 2.0
 """The maximum is below presence.SILENT_S: a leader that sends no receipts is replaced before its clients are silent."""
@@ -71,7 +72,7 @@ async def _suspect_at_once() -> None:
     """Do nothing more while a receipt is overdue. This is the default of `suspect`."""
 
 
-class Channel:
+class Channel(Outgoing):
     """A connection to a gate process. `alive_s`: if no frame was sent for this time, an Alive asks for a receipt.
 
     `suspect` is awaited when a receipt is overdue. If the receipt arrives meanwhile, the channel goes on. `reads`: the
@@ -88,15 +89,14 @@ class Channel:
         *,
         reads: int = OLDEST,
     ) -> None:
+        super().__init__()
         self._connection, self._clock, self.alive_s = connection, clock, alive_s
         self._patience, self._suspect = patience, suspect
-        self._unsent: list[bytes] = []
         self._without_receipt: deque[float] = deque()
         """The time at which each frame without a receipt was sent, by the monotonic clock."""
         self.receipts = 0
         """The number of frames with a receipt. Only a leader sends receipts."""
         self._heard_at = self._spoke_at = clock.monotonic()
-        self._wakeup = asyncio.Event()
         self._watched, self.ended = asyncio.Event(), asyncio.Event()
         self.closed = False
         self.reads = reads
@@ -111,18 +111,17 @@ class Channel:
 
     def post(self, message: Message) -> None:
         """Queue the message to be sent. On a closed channel it is lost."""
-        self._unsent.append(encode_message(message, self.reads))
-        self._wakeup.set()
+        self._add(encode_message(message, self.reads))
 
     def close(self) -> None:
         self.closed = True
         self.ended.set()
         self._connection.close()
-        self._wakeup.set()
 
     async def run(self, received: Callable[[Message], None]) -> None:
         """Exchange messages until the connection breaks, a receipt is overdue, or `close`."""
-        tasks = [asyncio.create_task(work) for work in self._works(received)]
+        works = (self._read(received), self._keep_alive(), self._watch())
+        tasks = [asyncio.create_task(work) for work in works]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -133,38 +132,26 @@ class Channel:
             for task in tasks:
                 task.cancel()
 
-    def _works(self, received: Callable[[Message], None]) -> Iterator[Coroutine[None, None, None]]:
-        yield self._read(received)
-        yield self._write()
-        yield self._keep_alive()
-        yield self._watch()
-
     async def _read(self, received: Callable[[Message], None]) -> None:
         with suppress(ConnectionLost):
-            while not self.closed:
-                messages = decode_frame(await self._connection.receive())
-                self._heard_at = self._clock.monotonic()
-                for message in messages:
-                    if isinstance(message, Receipt):
-                        self._take_receipt(message.frames)
-                    elif isinstance(message, ReadsFormat):
-                        self.reads = self._said = message.format
-                    else:
-                        received(message)
+            await self._connection.deliver(partial(self._take, received))
 
-    async def _write(self) -> None:
-        with suppress(ConnectionLost):
-            while not self.closed:
-                if not self._unsent:
-                    self._wakeup.clear()
-                    await self._wakeup.wait()
-                    continue
-                unsent, self._unsent = self._unsent, []
-                for frame in encode_frames(unsent):
-                    self._spoke_at = self._clock.monotonic()
-                    self._without_receipt.append(self._spoke_at)
-                    await self._connection.send(frame)
-                self._watched.set()
+    def _take(self, received: Callable[[Message], None], frame: bytes) -> None:
+        messages = decode_frame(frame)
+        self._heard_at = self._clock.monotonic()
+        for message in messages:
+            if isinstance(message, Receipt):
+                self._take_receipt(message.frames)
+            elif isinstance(message, ReadsFormat):
+                self.reads = self._said = message.format
+            else:
+                received(message)
+
+    def _send(self, frame: bytes) -> None:
+        self._spoke_at = self._clock.monotonic()
+        self._without_receipt.append(self._spoke_at)
+        self._connection.send(frame)
+        self._watched.set()
 
     async def _keep_alive(self) -> None:
         """Ask for a receipt whenever no frame was sent for `alive_s`, even while other receipts are missing."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 
 from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, parse_call_id
@@ -21,19 +22,19 @@ from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import NEWEST, Reader
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import InvocationStore, Launcher, MailboxStore
-from dispatcher.service.frames import Ask, Hello, Launch, Message, News, Reply
+from dispatcher.service.frames import Ask, Hello, Launch, Message
+from dispatcher.service.frames import News as NewsMessage
+from dispatcher.service.frames import Reply as Answer
 from dispatcher.service.gate.courier import Courier
 from dispatcher.service.gate.questions import read_fleet, read_usage, usage
 from dispatcher.service.gate.replica import Replica
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Fleet
-from dispatcher.service.link.pending import STEP_S, Pending, Waiters
+from dispatcher.service.link.pending import STEP_S, Pending, Reply, Waiters, later
 from dispatcher.service.link.route import Route
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 
-_COMMAND_S = 55.0
-"""A command without an outcome fails after this time. The leader refuses commands that are older than a minute."""
 _ASK_S = 1.0
 ASKS_MAX = 3
 """A question is sent on at most so many connections: to a leader that dies, to a process that redirects, and to the
@@ -104,27 +105,27 @@ class Link:
     def new_id(self) -> str:
         return self._waiters.new_id()
 
-    async def do(self, command: Command) -> Outcome:
-        if isinstance(command, Accept):
-            command = self._expect_news(command)
-        message, pending = self._pending.add(command)
-        self._start()
-        self._watch_log()
-        self._route.send(message)
-        try:
-            async with asyncio.timeout(_COMMAND_S):
-                outcome = await pending
-        except TimeoutError:
-            raise StoreUnavailable("Neither a leader nor the table answers.") from None
-        finally:
-            self._pending.drop(message.number)
-        if isinstance(outcome, Offer):
-            self._waiters.on_seen(outcome)
-        return outcome
+    def send(self, command: Command, take: Callable[[Outcome | StoreUnavailable], None]) -> None:
+        give = later(take)
 
-    async def news(self, call_id: str, timeout_s: float) -> Offer | Over | None:
-        self._start()
-        return await self._waiters.wait(call_id, timeout_s)
+        def reply(outcome: Outcome | StoreUnavailable) -> None:
+            self._note_offer(outcome)
+            give(outcome)
+
+        self._send(command, reply)
+
+    async def do(self, command: Command) -> Outcome:
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        number = self._send(command, partial(settle, outcome))
+        try:
+            found = await outcome
+        finally:
+            self._pending.drop(number)
+        self._note_offer(found)
+        return found
+
+    def hold(self, call_id: str, take: Callable[[Offer | Over], None]) -> None:
+        self._waiters.hold(call_id, later(take))
 
     def forget(self, call_id: str) -> None:
         self._waiters.forget(call_id)
@@ -157,8 +158,8 @@ class Link:
 
     async def rest(self) -> None:
         while len(self._pending) and not self._pending.watch.is_silent:
-            await asyncio.wait(self._pending.outcomes.values(), timeout=STEP_S)
-            await asyncio.sleep(0)
+            await self._pending.until_empty(STEP_S)
+            await asyncio.sleep(0)  # what reacts to the outcome may send the next command
         await self._others.finish()
 
     async def close(self) -> None:
@@ -173,11 +174,24 @@ class Link:
 
     # Commands
 
-    def _expect_news(self, command: Accept) -> Accept:
-        """Keep the call's news from now on. Return the command with this process's present floor."""
-        self._waiters.expect(command.id)
-        is_own = parse_call_id(command.id)[0] == self._process
-        return command._replace(floor=self.floor if is_own else 0)
+    def _note_offer(self, outcome: Outcome | StoreUnavailable) -> None:
+        if isinstance(outcome, Offer):
+            self._waiters.on_seen(outcome)
+
+    def _send(self, command: Command, reply: Reply) -> int:
+        """Send the command, an Accept with this process's present floor. Return its number. `reply`: see `Pending`."""
+        if isinstance(command, Accept):
+            is_own = parse_call_id(command.id)[0] == self._process
+            command = Accept(command.id, self.floor if is_own else 0, *command[2:])
+        message = self._pending.add(command, reply)
+        try:
+            self._start()
+        except StoreUnavailable as error:
+            self._pending.resolve(message.number, error)
+        else:
+            self._watch_log()
+            self._route.send(message)
+        return message.number
 
     def _start(self) -> None:
         """Start the task of the route, or wake it up."""
@@ -203,11 +217,11 @@ class Link:
 
     def _on_message(self, message: Message) -> None:
         match message:
-            case News(news):
+            case NewsMessage(news):
                 self._waiters.put(news)
             case Launch(call_id, attempt):
                 self._launch(call_id, attempt)
-            case Reply(number, answered):
+            case Answer(number, answered):
                 self._questions.answer(number, answered)
 
     def _launch(self, call_id: str, attempt: int) -> None:
@@ -258,6 +272,16 @@ class Link:
         except LogError as error:
             raise StoreUnavailable(str(error)) from None
         return self._replica.shard
+
+
+def settle(waits: asyncio.Future[Outcome], outcome: Outcome | StoreUnavailable) -> None:
+    """Set the result or the error of a future, unless its waiter has gone."""
+    if waits.done():
+        return
+    if isinstance(outcome, StoreUnavailable):
+        waits.set_exception(outcome)
+    else:
+        waits.set_result(outcome)
 
 
 class Questions:

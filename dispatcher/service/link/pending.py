@@ -25,8 +25,9 @@ no silence of the log.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TypeVar
 
 from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, Refused, Status, call_id, parse_call_id
 from dispatcher.model.errors import STORE_UNAVAILABLE, NotAccepted, StoreUnavailable
@@ -77,85 +78,119 @@ class LogWatch:
                 self.counted_s += min(step_s, 2 * STEP_S)
 
 
+COMMAND_S = 55.0
+"""A command without an outcome fails after this time. The leader refuses commands that are older than a minute."""
+
+Reply = Callable[[Outcome | StoreUnavailable], object]
+"""Gets the outcome of a command, once. It never raises, so what reacts to the outcome runs later (`later`)."""
+T = TypeVar("T")
+
+
+def later(take: Callable[[T], None]) -> Callable[[T], object]:
+    """Return what calls `take` in a later step of the event loop. So an error of `take` ends nothing else."""
+    loop = asyncio.get_running_loop()
+    return lambda item: loop.call_soon(take, item)
+
+
+class _Sent:
+    """A command without an outcome. `counted_s`: the count of the watch when it was added."""
+
+    __slots__ = ("added_s", "copies", "counted_s", "message", "reply")
+
+    def __init__(self, message: Do, reply: Reply, added_s: float, counted_s: float) -> None:
+        self.message, self.reply = message, reply
+        self.added_s, self.counted_s = added_s, counted_s
+        self.copies = 0
+        """The number of times that it was sent."""
+
+
 class Pending:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._commands: dict[int, Do] = {}
-        self.outcomes: dict[int, asyncio.Future[Outcome]] = {}
-        """The outcome of each command, by its number."""
-        self._copies: dict[int, int] = {}
-        """The number of times that each command was sent."""
-        self._began_s: dict[int, float] = {}
-        """The count of the watch when each command was added."""
+        self._commands: dict[int, _Sent] = {}
         self.watch = LogWatch(clock)
         self._count = 0
+        self._emptied = asyncio.Event()
 
     def __iter__(self) -> Iterator[Do]:
-        return iter(list(self._commands.values()))
+        return iter([each.message for each in self._commands.values()])
 
     def __len__(self) -> int:
         return len(self._commands)
 
-    def add(self, command: Command) -> tuple[Do, asyncio.Future[Outcome]]:
-        """Return the message to send, and its outcome."""
+    def add(self, command: Command, reply: Reply) -> Do:
+        """Return the message to send. `reply` gets the outcome."""
         self._count = number = self._count + 1
-        message = self._commands[number] = Do(number, self._clock.now(), command)
-        outcome = self.outcomes[number] = asyncio.get_running_loop().create_future()
-        self._began_s[number] = self.watch.counted_s
-        return message, outcome
+        message = Do(number, self._clock.now(), command)
+        self._commands[number] = _Sent(message, reply, self._clock.monotonic(), self.watch.counted_s)
+        return message
 
     @property
     def longest_s(self) -> float:
         """Return the most seconds that count against the log for one of these commands; 0 without any."""
-        return self.watch.since(next(iter(self._began_s.values()))) if self._began_s else 0.0
+        oldest = next(iter(self._commands.values()), None)
+        return 0.0 if oldest is None else self.watch.since(oldest.counted_s)
 
     def fail_overdue(self) -> bool:
-        """Fail the commands of callers for which LOG_PATIENCE_S have counted. Return whether commands are left."""
-        for number, began_s in list(self._began_s.items()):
-            if self.watch.since(began_s) < LOG_PATIENCE_S:
+        """Fail the commands without an outcome for COMMAND_S, and those of callers for which LOG_PATIENCE_S have
+        counted. Return whether commands are left."""
+        now_s = self._clock.monotonic()
+        for number, each in list(self._commands.items()):
+            if now_s - each.added_s >= COMMAND_S:
+                self.resolve(number, StoreUnavailable("Neither a leader nor the table answers."))
+            elif self.watch.since(each.counted_s) < LOG_PATIENCE_S:
                 break
-            if isinstance(self._commands[number].command, Accept | Status):
+            elif isinstance(each.message.command, Accept | Status):
                 message = "The gate's log does not answer. Send the request again."
-                was_sent = self._copies.get(number, 0) > 0
-                self.resolve(number, StoreUnavailable(message) if was_sent else NotAccepted(message))
+                self.resolve(number, StoreUnavailable(message) if each.copies else NotAccepted(message))
         return len(self) > 0
 
     def sent(self, number: int) -> None:
         """Count a copy of the command, which is about to be sent."""
-        self._copies[number] = self._copies.get(number, 0) + 1
+        if (found := self._commands.get(number)) is not None:
+            found.copies += 1
 
     def resolve(self, number: int, outcome: Outcome | StoreUnavailable) -> None:
-        """Set the command's outcome. Ignore a second outcome, from a repetition of the command."""
-        copies, waits = self._copies.get(number, 0), self.outcomes.get(number)
-        self.drop(number)
+        """Give the command its outcome. Ignore a second outcome, from a repetition of the command."""
+        found = self.drop(number)
         if isinstance(outcome, Refused) and outcome.code == STORE_UNAVAILABLE:
             outcome = NotAccepted(outcome.message)
         elif not isinstance(outcome, Refused | StoreUnavailable):
             self.watch.answered()
-        if isinstance(outcome, Refused | NotAccepted) and copies > 1:
-            outcome = StoreUnavailable("The gate changed its leader. Send the request again.")
-        if waits is None or waits.done():
+        if found is None:
             return
-        if isinstance(outcome, StoreUnavailable):
-            waits.set_exception(outcome)
-        else:
-            waits.set_result(outcome)
+        if isinstance(outcome, Refused | NotAccepted) and found.copies > 1:
+            outcome = StoreUnavailable("The gate changed its leader. Send the request again.")
+        found.reply(outcome)
 
-    def drop(self, number: int) -> None:
+    def drop(self, number: int) -> _Sent | None:
         """Forget the command, because its caller does not wait any more."""
-        for each in (self._commands, self.outcomes, self._copies, self._began_s):
-            each.pop(number, None)
+        found = self._commands.pop(number, None)
+        if not self._commands:
+            self._emptied.set()
+        return found
+
+    async def until_empty(self, timeout_s: float) -> None:
+        """Wait until no command is without an outcome, at most so long."""
+        self._emptied.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s if self._commands else 0):
+                await self._emptied.wait()
 
 
-class _WaitingCall:
-    __slots__ = ("highest", "is_over", "news", "wakeup")
+News = Callable[[Offer | Over], object]
+"""Gets what happens to a call, in order. As with a Reply, what reacts to it runs later."""
 
-    def __init__(self) -> None:
-        self.news: deque[Offer | Over] = deque()
+
+class _HeldCall:
+    """`highest`: the highest attempt that was offered."""
+
+    __slots__ = ("highest", "is_over", "take")
+
+    def __init__(self, take: News) -> None:
+        self.take = take
         self.highest = 0
-        """The highest attempt that was offered."""
         self.is_over = False
-        self.wakeup = asyncio.Event()
 
 
 class Waiters:
@@ -163,7 +198,7 @@ class Waiters:
 
     def __init__(self, process: str) -> None:
         self._process = process
-        self._calls: dict[str, _WaitingCall] = {}
+        self._calls: dict[str, _HeldCall] = {}
         self._open: dict[int, None] = {}
         """The sequence numbers of this process's calls that are not forgotten yet, lowest first."""
         self._next = 1
@@ -183,20 +218,18 @@ class Waiters:
         self._open[number] = None
         return call_id(self._process, number)
 
-    def expect(self, name: str) -> None:
-        """Keep news of the call from now on."""
-        if name not in self._calls:
-            self._calls[name] = _WaitingCall()
+    def hold(self, name: str, take: News) -> None:
+        """Give `take` each news of the call from now on."""
+        self._calls[name] = _HeldCall(take)
 
     def on_seen(self, offer: Offer) -> None:
-        """Record an offer that arrived as the outcome of a command, so that `wait` does not return it again."""
+        """Record an offer that is the outcome of a command: the same offer is no news any more."""
         call = self._calls.get(offer.id)
         if call is not None:
             call.highest = max(call.highest, offer.attempt)
-            call.news = deque(news for news in call.news if isinstance(news, Over) or news.attempt > offer.attempt)
 
     def put(self, news: Offer | Over) -> None:
-        """Keep the news. Ignore an offer with an attempt not above the highest one seen: it is stale (rule 4)."""
+        """Pass the news on. Ignore an offer with an attempt not above the highest one seen: it is stale (rule 4)."""
         call = self._calls.get(news.id)
         if call is None or call.is_over:
             return
@@ -206,21 +239,7 @@ class Waiters:
             return
         else:
             call.highest = news.attempt
-        call.news.append(news)
-        call.wakeup.set()
-
-    async def wait(self, name: str, timeout_s: float) -> Offer | Over | None:
-        """Return the next news of the call, or None after `timeout_s` seconds. An end is returned again each time."""
-        self.expect(name)
-        call = self._calls[name]
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not call.news:
-                    call.wakeup.clear()
-                    await call.wakeup.wait()
-        except TimeoutError:
-            return None
-        return call.news[0] if isinstance(call.news[0], Over) else call.news.popleft()
+        call.take(news)
 
     def forget(self, name: str) -> None:
         self._calls.pop(name, None)

@@ -121,12 +121,6 @@ class Alone:
                 self._waiters.put(decode_news(letter))
 
 
-def _news_of_status(waiters: Waiters, outcome: Outcome | StoreUnavailable) -> None:
-    """Treat the answer to a Status as news."""
-    if isinstance(outcome, Offer | Over):
-        waiters.put(outcome)
-
-
 ALONE_AFTER_S = 1.0
 SEARCH_S = 0.05
 """The pause between two searches while there may soon be a leader."""
@@ -314,13 +308,13 @@ class Route:
         for call_id in self._waiters.unfinished:
             if call_id not in expected:
                 self._asked.add(call_id)
-                _, outcome = self._pending.add(Status(call_id))
-                outcome.add_done_callback(partial(self._take_status, call_id))
+                self._pending.add(Status(call_id), partial(self._take_status, call_id))
 
-    def _take_status(self, call_id: str, outcome: asyncio.Future[Outcome]) -> None:
+    def _take_status(self, call_id: str, outcome: Outcome | StoreUnavailable) -> None:
+        """Treat the answer to a Status as news."""
         self._asked.discard(call_id)
-        if not outcome.cancelled() and outcome.exception() is None:
-            _news_of_status(self._waiters, outcome.result())
+        if isinstance(outcome, Offer | Over):
+            self._waiters.put(outcome)
 
     # Without a leader
 

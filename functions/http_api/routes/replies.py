@@ -3,7 +3,7 @@
 A form writes one answer, whole or as a stream: as a chat or a completion here, and as a response in responses.py. It
 gets the events of the answer, and what it returns is sent.
 
-Each invocation leaves a log line and its metrics, in CloudWatch's embedded format.
+Each invocation leaves a log line and its metrics (functions/ended_calls.py).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, Choices, event, tokens_of
+from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, Choices, event, json_text, tokens_of
 from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.kept import StoredAnswer
+from dispatcher.model.requests import Endpoint
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
 from dispatcher.operations.calls.answer import head_of, head_of_call, result_of
@@ -32,8 +32,8 @@ from dispatcher.operations.calls.submit import Known, NewCall
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import too_late
 from dispatcher.ports import Clock
-from dispatcher.processes.metrics_namespace import SERVICE, metrics_namespace
-from functions.observability import log_ended
+from functions.ended_calls import EndedCall, EndedCalls
+from functions.http_api.connections import WhileConnected
 
 
 class AnswerForm(Protocol):
@@ -64,8 +64,12 @@ class ChatForm:
     head: AnswerHead
     request: TenantRequest
     _is_open: bool = field(default=False, init=False)
+    _around: dict[int, tuple[bytes, bytes]] = field(default_factory=dict, init=False)
+    """What stands before and after the text in an event with text alone, by choice."""
 
     async def write(self, item: WorkEvent) -> list[bytes]:
+        if self._is_open and isinstance(item, Token) and item.text and not (item.delta or item.logprobs):
+            return [self._write_text(item)]
         chunks = self._chunks(item)
         if chunks and not self._is_open:
             self._is_open = True
@@ -81,6 +85,15 @@ class ChatForm:
     async def whole(self, choices: Choices, finished: Finished) -> dict[str, Any]:
         return self.head.body(choices, finished)
 
+    def _write_text(self, token: Token) -> bytes:
+        """Return the event of a piece of text. All of a choice differ in the text alone, so the rest is made once."""
+        around = self._around.get(token.choice)
+        if around is None:
+            empty = b'"content":""' if self.request.endpoint is Endpoint.CHAT else b'"text":""'
+            before, _, after = event(self.head.chunk(Token("", 0, token.choice))).partition(empty)
+            around = self._around[token.choice] = (before + empty[:-2], after)
+        return around[0] + json_text(token.text) + around[1]
+
     def _chunks(self, item: WorkEvent) -> list[dict[str, Any]]:
         if isinstance(item, Token):
             return [self.head.chunk(item)] if item.text or item.delta or item.logprobs else []
@@ -95,21 +108,12 @@ class ChatForm:
 class Observed:
     """Times one invocation from its arrival. The first call of `end` or `fail` counts, later ones do nothing."""
 
-    def __init__(self, clock: Clock, accepted: NewCall) -> None:
+    def __init__(self, ended_calls: EndedCalls, clock: Clock, accepted: NewCall) -> None:
+        self._ended_calls = ended_calls
         self._clock = clock
         self._following = accepted.following
         self._queued = isinstance(accepted.outcome, Waiting)
-        self._ttft_ms: float | None = None
-        self._tokens = 0
         self._ended = False
-
-    def note(self, item: WorkEvent) -> None:
-        if isinstance(item, Started):  # again: the attempt before it was lost, and its tokens with it
-            self._ttft_ms = None
-        if isinstance(item, Token | Finished):
-            self._tokens = item.output_tokens
-            if self._ttft_ms is None:
-                self._ttft_ms = self._elapsed_ms()
 
     def fail(self, error: AnsweredError) -> None:
         self._end(error.code, failed=isinstance(error, ServiceError))
@@ -121,27 +125,19 @@ class Observed:
         if self._ended:
             return
         self._ended = True
-        log_ended(
-            "http",
-            self._following,
-            outcome,
-            output_tokens=self._tokens,
-            ttft_ms=self._ttft_ms,
-            duration_ms=self._elapsed_ms(),
+        following, first_at = self._following, self._following.first_token_at
+        self._ended_calls.add(
+            EndedCall.of(
+                "http",
+                following,
+                outcome,
+                output_tokens=following.answer.output_tokens,
+                ended_at=self._clock.now(),
+                ttft_ms=None if first_at is None else (first_at - following.call.created_at) * 1000,
+                is_queued=self._queued,
+                is_failed=failed,
+            )
         )
-        metrics = EphemeralMetrics(namespace=metrics_namespace(), service=SERVICE)
-        metrics.add_dimension(name="pool", value=self._following.call.pool)
-        metrics.add_dimension(name="tier", value=self._following.call.tenant.tier.value)
-        metrics.add_metric(name=f"outcome_{outcome}", unit=MetricUnit.Count, value=1)
-        metrics.add_metric(name="failed", unit=MetricUnit.Count, value=float(failed))
-        metrics.add_metric(name="queued", unit=MetricUnit.Count, value=float(self._queued))
-        metrics.add_metric(name="output_tokens", unit=MetricUnit.Count, value=self._tokens)
-        if self._ttft_ms is not None:
-            metrics.add_metric(name="ttft_ms", unit=MetricUnit.Milliseconds, value=self._ttft_ms)
-        metrics.flush_metrics()
-
-    def _elapsed_ms(self) -> float:
-        return (self._clock.now() - self._following.call.created_at) * 1000
 
 
 HEADERS_AFTER_S = 10.0
@@ -153,14 +149,10 @@ T = TypeVar("T")
 
 async def respond(context: Context, accepted: NewCall, form: FormMaker, request: Request) -> Response:
     """Return the whole answer. Raises ClientDisconnect if the caller disconnects before it is complete."""
-    observed = Observed(context.clock, accepted)
-
-    async def collect() -> None:
-        async for item in accepted.following.events():
-            observed.note(item)
-
+    observed = Observed(request.app.state.ended_calls, context.clock, accepted)
     try:
-        await _run_while_connected(request, _in_time(context, collect(), durable=accepted.call.is_durable))
+        with WhileConnected(request):
+            answer = await _in_time(context, accepted.following.whole(), durable=accepted.call.is_durable)
     except AnsweredError as error:
         observed.fail(error)
         raise
@@ -170,31 +162,30 @@ async def respond(context: Context, accepted: NewCall, form: FormMaker, request:
     finally:
         accepted.leave()
     observed.end("done")
-    answer = accepted.following.answer
     body = await form(head_of_call(accepted.call)).whole(answer.choices(), answer.finished)
     return _whole(body, _headers(accepted))
 
 
 async def respond_streaming(context: Context, accepted: NewCall, form: FormMaker, request: Request) -> Response:
     """Return the answer as server-sent events. Raises the error that ends the call before its first token."""
-    observed = Observed(context.clock, accepted)
+    observed = Observed(request.app.state.ended_calls, context.clock, accepted)
     try:
-        first = await _run_while_connected(request, _beginning(accepted))
+        with WhileConnected(request):
+            first = await _beginning(accepted)
     except BaseException as error:
         accepted.leave()
         if isinstance(error, AnsweredError):
             observed.fail(error)
         observed.end("disconnected")  # unless it has ended already
         raise
-    headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **_headers(accepted)}
-    chunks = _stream(accepted, first, form(head_of_call(accepted.call)), observed)
-    return _Streamed(chunks, accepted, observed, headers)
+    return _Streamed(accepted, first, form(head_of_call(accepted.call)), observed, request)
 
 
 async def replay(context: Context, known: Known, asked: TenantRequest, form: FormMaker, request: Request) -> Response:
     """Return the answer of an earlier request under the same key, whole or streamed as `asked` wants it."""
     try:
-        answer = await _run_while_connected(request, _in_time(context, result_of(context, known), durable=True))
+        with WhileConnected(request):
+            answer = await _in_time(context, result_of(context, known), durable=True)
     finally:
         known.leave()
     assert answer is not None  # noqa: S101 - it waits without a timeout
@@ -204,22 +195,57 @@ async def replay(context: Context, known: Known, asked: TenantRequest, form: For
     return StreamingResponse(_replay(written, answer), media_type="text/event-stream", headers=headers)
 
 
-class _Streamed(StreamingResponse):
-    """Leaves the call however the connection ends: also before the first byte, or while a byte is being sent."""
+class _Streamed(Response):
+    """An answer whose `first` events are there. It leaves the call however the connection ends: also before the first
+    byte, or while a byte is being sent."""
+
+    media_type = "text/event-stream"
 
     def __init__(
-        self, chunks: AsyncIterator[bytes], accepted: NewCall, observed: Observed, headers: Mapping[str, str]
+        self,
+        accepted: NewCall,
+        first: list[WorkEvent | Pause],
+        form: AnswerForm,
+        observed: Observed,
+        request: Request,
     ) -> None:
-        super().__init__(chunks, media_type="text/event-stream", headers=headers)
-        self._accepted = accepted
-        self._observed = observed
+        self.status_code, self.background = 200, None
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **_headers(accepted)})
+        self._accepted, self._first, self._form = accepted, first, form
+        self._observed, self._request = observed, request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            with WhileConnected(self._request):
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                await self._send_events(send)
+        except ClientDisconnect:
+            pass  # nobody reads an answer to that
         finally:
             self._observed.end("disconnected")  # unless it has ended already
             self._accepted.leave()
+
+    async def _send_events(self, send: Send) -> None:
+        """Send the answer's events, from its first ones on. What is there at once goes out at once."""
+        form, following, events = self._form, self._accepted.following, self._first
+        try:
+            while events[0] is not Pause.END:
+                chunks = [chunk for each in events for chunk in await _chunks_of(form, each)]
+                if chunks:
+                    await send({"type": "http.response.body", "body": b"".join(chunks), "more_body": True})
+                events = await following.next_events(_KEEPALIVE_S)
+            self._observed.end("done")
+            last = form.end()
+        except AnsweredError as error:
+            self._observed.fail(error)
+            last = form.failed(error)
+        await send({"type": "http.response.body", "body": b"".join(last), "more_body": False})
+
+
+async def _chunks_of(form: AnswerForm, item: WorkEvent | Pause) -> list[bytes]:
+    if isinstance(item, Pause):
+        return [] if item is Pause.END else [KEEPALIVE]
+    return await form.write(item)
 
 
 async def _beginning(accepted: NewCall) -> list[WorkEvent | Pause]:
@@ -231,32 +257,9 @@ async def _beginning(accepted: NewCall) -> list[WorkEvent | Pause]:
     until_s = monotonic_s() + HEADERS_AFTER_S
     events: list[WorkEvent | Pause] = []
     while not events or isinstance(events[-1], Started):
-        event = await accepted.following.next_event(max(0.0, until_s - monotonic_s()))
-        events = [event] if isinstance(event, Started) else [*events, event]  # a new attempt begins with another one
+        found = await accepted.following.next_events(max(0.0, until_s - monotonic_s()))
+        events = found if isinstance(found[0], Started) else [*events, *found]  # a new attempt begins with another one
     return events
-
-
-async def _stream(
-    accepted: NewCall, first: list[WorkEvent | Pause], form: AnswerForm, observed: Observed
-) -> AsyncIterator[bytes]:
-    """Yield the answer's bytes, from its `first` events on."""
-    try:
-        item = first.pop(0)
-        while item is not Pause.END:
-            if isinstance(item, Pause):
-                yield KEEPALIVE
-            else:
-                observed.note(item)
-                for chunk in await form.write(item):
-                    yield chunk
-            item = first.pop(0) if first else await accepted.following.next_event(_KEEPALIVE_S)
-        observed.end("done")
-        for chunk in form.end():
-            yield chunk
-    except AnsweredError as error:
-        observed.fail(error)
-        for chunk in form.failed(error):
-            yield chunk
 
 
 async def _replay(form: AnswerForm, answer: StoredAnswer) -> AsyncIterator[bytes]:
@@ -266,22 +269,6 @@ async def _replay(form: AnswerForm, answer: StoredAnswer) -> AsyncIterator[bytes
             yield chunk
     for chunk in form.end():
         yield chunk
-
-
-async def _run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the work's result. If the caller disconnects first, cancel the work and raise ClientDisconnect."""
-    working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_await_disconnect(request))
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect()
-        return working.result()
-    finally:
-        gone.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.wait({working})
 
 
 async def _in_time(context: Context, work: Coroutine[Any, Any, T], *, durable: bool) -> T:
@@ -294,11 +281,6 @@ async def _in_time(context: Context, work: Coroutine[Any, Any, T], *, durable: b
             return await work
     except TimeoutError:
         raise too_late(whole_s, durable=durable) from None
-
-
-async def _await_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _whole(body: Mapping[str, Any], headers: Mapping[str, str]) -> Response:

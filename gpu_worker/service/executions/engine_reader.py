@@ -5,17 +5,14 @@ Makes the engine end late and aborted executions.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from dispatcher.model.worker_protocol import Finished, Started, WorkOrder
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
-from gpu_worker.service.executions.execution import Abort, Execution, ExecutionSpans
+from gpu_worker.service.executions.execution import Abort, EventsAhead, Execution, ExecutionSpans
 from gpu_worker.service.slo_watch import SloWatch
 
 FIRST_TOKENS_MAX = 1000
@@ -59,7 +56,8 @@ class EngineReader:
 
     def begin(self, order: WorkOrder, spans: ExecutionSpans) -> Execution:
         """Return the execution of an order. The engine gets the order at the first step."""
-        return Execution(order, self.clock.monotonic(), self._generate(order), spans)
+        events = self.engine.generate(engine_order(order, self.clock.now()))
+        return Execution(order, self.clock.monotonic(), events, spans)
 
     async def step(self, execution: Execution) -> EngineEvent | None:
         """Return the next event; None if there was none for STEP_S seconds, or if the engine ended with an error.
@@ -67,16 +65,15 @@ class EngineReader:
         After the end, `execution.result` is the engine's last event or its error.
         """
         await self._abort_if_late(execution)
-        if execution.upcoming is None:
-            execution.upcoming = asyncio.ensure_future(anext(execution.events))
-        await asyncio.wait({execution.upcoming}, timeout=self._wait_max_s(execution))
-        if not execution.upcoming.done():
-            return None
-        upcoming, execution.upcoming = execution.upcoming, None
-        if (error := _error(upcoming)) is not None:
+        if execution.ahead is None:
+            execution.ahead = EventsAhead(execution.events)
+        try:
+            event = await execution.ahead.next(self._wait_max_s(execution))
+        except Exception as error:
             self._record_error(execution, error)
             return None
-        await self._note(execution, event := upcoming.result())
+        if event is not None:
+            await self._note(execution, event)
         return event
 
     async def run_out(self, execution: Execution) -> None:
@@ -92,11 +89,6 @@ class EngineReader:
             logger.info("aborted: %s", why.value, extra={"execution": execution.name})
             execution.abort = why
         await self.engine.abort(execution.name)
-
-    async def _generate(self, order: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
-        async with aclosing(self.engine.generate(engine_order(order, self.clock.now()))) as events:
-            async for event in events:
-                yield event
 
     async def _abort_if_late(self, execution: Execution) -> None:
         if execution.abort is None and self.clock.now() >= execution.order.terms.deadline_at:
@@ -142,7 +134,3 @@ def engine_order(order: WorkOrder, now: float) -> WorkOrder:
     if terms.app:
         terms = terms._replace(app=f"{terms.tenant}/{terms.app}")
     return replace(order, terms=terms, timeout_s=max(0.0, terms.deadline_at - now))
-
-
-def _error(done: asyncio.Future[EngineEvent]) -> BaseException | None:
-    return asyncio.CancelledError() if done.cancelled() else done.exception()

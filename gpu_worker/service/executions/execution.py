@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +16,75 @@ from gpu_worker.engines.interface import EngineError, EngineEvent
 
 _PREEMPTED = frozenset({"preempted", "preempted_too_often"})
 """The codes of an engine's error for a request that it evicted for good."""
+
+
+EVENTS_AHEAD_MAX = 64
+"""The most events of an execution that wait for its caller."""
+
+
+class EventsAhead:
+    """Reads an execution's events in a task of its own, up to EVENTS_AHEAD_MAX ahead of its caller. After Started it
+    waits, so that an execution that was aborted before gets no token.
+
+    A task and a timeout for each event would cost a worker as much as all the rest that it does for a token.
+    """
+
+    def __init__(self, events: AsyncGenerator[EngineEvent, None]) -> None:
+        self._events = events
+        self._ready: deque[EngineEvent] = deque()
+        self._error: Exception | None = None
+        self._reader: asyncio.Future[None] | None = None
+        """Done when there is an event or an error for the reader."""
+        self._room: asyncio.Future[None] | None = None
+        """Done when the task may read on."""
+        self._task = asyncio.ensure_future(self._run())
+
+    async def next(self, within_s: float) -> EngineEvent | None:
+        """Return the next event, or None if there is none within the time. Raises what the engine raised."""
+        if not self._ready and self._error is None:
+            await self._wait(within_s)
+        if not self._ready:
+            if self._error is not None:
+                raise self._error
+            return None
+        event = self._ready.popleft()
+        if self._room is not None:
+            _wake(self._room)
+        return event
+
+    async def _run(self) -> None:
+        try:
+            async for event in self._events:
+                self._ready.append(event)
+                _wake(self._reader)
+                if isinstance(event, Finished):
+                    return
+                if isinstance(event, Started) or len(self._ready) >= EVENTS_AHEAD_MAX:
+                    self._room = asyncio.get_running_loop().create_future()
+                    await self._room
+            self._error = RuntimeError("the engine stopped without a last event")
+        except asyncio.CancelledError:
+            self._error = RuntimeError("the engine's stream was cancelled")
+            raise
+        except Exception as error:
+            self._error = error
+        finally:
+            _wake(self._reader)
+
+    async def _wait(self, within_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        reader = self._reader = loop.create_future()
+        timer = loop.call_later(within_s, _wake, reader)
+        try:
+            await reader
+        finally:
+            timer.cancel()
+            self._reader = None
+
+
+def _wake(waiting: asyncio.Future[None] | None) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)
 
 
 class ExecutionSpans:
@@ -58,6 +128,40 @@ class ExecutionSpans:
         )
 
 
+BUNDLE_S = 1.0
+"""The longest time for which a bundle waits for more text."""
+_BUNDLE_CHARS_MAX = 65_536
+
+
+class Bundles:
+    """The text of an answer that its caller gets as a whole: it travels in few events, which costs the gate less.
+
+    The first token goes at once, because its time counts. Tokens with other fields than text are not bundled.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self._texts: dict[int, list[str]] = {}
+        self._output_tokens = self._chars = 0
+        self._has_begun = False
+        self._sent_s = now_s
+
+    def add(self, event: EngineEvent, now_s: float) -> list[EngineEvent]:
+        """Add the event. Return what is to be sent now."""
+        if not isinstance(event, Token) or event.delta or event.logprobs or not self._has_begun:
+            self._has_begun = self._has_begun or isinstance(event, Token)
+            return [*self.take(now_s), event]
+        self._texts.setdefault(event.choice, []).append(event.text)
+        self._output_tokens = event.output_tokens
+        self._chars += len(event.text)
+        return self.take(now_s) if self._chars > _BUNDLE_CHARS_MAX or now_s - self._sent_s >= BUNDLE_S else []
+
+    def take(self, now_s: float) -> list[EngineEvent]:
+        """Return all text that waits, one event for each choice."""
+        texts, self._texts = self._texts, {}
+        self._chars, self._sent_s = 0, now_s
+        return [Token("".join(each), self._output_tokens, choice) for choice, each in texts.items()]
+
+
 ANSWER_BYTES_MAX = 340_000
 """The longest answer that is stored for a durable call, in bytes of UTF-8. An answer in a store has at most 350,000."""
 
@@ -81,8 +185,8 @@ class Execution:
     begun_s: float
     events: AsyncGenerator[EngineEvent, None]
     spans: ExecutionSpans
-    upcoming: asyncio.Future[EngineEvent] | None = None
-    """The engine's next event, while the worker waits for it."""
+    ahead: EventsAhead | None = None
+    """What was read of the events; None until the first step."""
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0

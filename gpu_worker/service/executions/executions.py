@@ -39,10 +39,10 @@ from dispatcher.model.worker_protocol import (
 )
 from dispatcher.ports import Clock
 from dispatcher.workers.wire import OrderRefused, encode_event
-from gpu_worker.engines.interface import Engine, EngineError
+from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
 from gpu_worker.service.executions.endings import confirms, ending, outcome_of, refused
 from gpu_worker.service.executions.engine_reader import STEP_S, EngineReader, Tally
-from gpu_worker.service.executions.execution import Abort, Execution, ExecutionSpans
+from gpu_worker.service.executions.execution import Abort, Bundles, Execution, ExecutionSpans
 from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.executions.outbox_journal import AttemptReport
 from gpu_worker.service.health.engine_health import EngineHealth
@@ -268,14 +268,20 @@ class Executions:
 
     async def _lines(self, execution: Execution) -> AsyncGenerator[bytes, None]:
         """Yield the execution's lines. If the generator is closed before the end, the caller has left."""
+        now_s = self.clock.monotonic
+        bundles = None if execution.order.streamed else Bundles(now_s())
         try:
             while execution.result is None:
                 event = await self._reader.step(execution)
                 if execution.result is None:
-                    offered_s = self.watch.now_s()
-                    yield ALIVE if event is None else encode_event(event)
-                    self.watch.reader_delayed(execution.name, self.watch.now_s() - offered_s)
-            if (last := self._end(execution)) is not None:
+                    for line in _lines_of(event, bundles, now_s()):
+                        offered_s = self.watch.now_s()
+                        yield line
+                        self.watch.reader_delayed(execution.name, self.watch.now_s() - offered_s)
+            last = self._end(execution)
+            for rest in bundles.take(now_s()) if bundles is not None else ():
+                yield encode_event(rest)
+            if last is not None:
                 async with aclosing(self._last_line(last, self._until(execution.order, last.report))) as lines:
                     async for line in lines:
                         yield line
@@ -354,3 +360,10 @@ class Executions:
         self._closing.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("an execution could not be closed: %s", type(error).__name__)
+
+
+def _lines_of(event: EngineEvent | None, bundles: Bundles | None, now_s: float) -> list[bytes]:
+    """Return what the caller gets after a step of its execution. `event` None: there was none for a while."""
+    if event is None:
+        return [ALIVE]
+    return [encode_event(each) for each in ([event] if bundles is None else bundles.add(event, now_s))]

@@ -5,11 +5,67 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from dispatcher.workers.client import BrokenConnection, WorkerAnswer
+from dispatcher.workers.http_connection import CLOSING_S, AnswerReceiver, BrokenConnection, Exchange, NotSent
 from tests.support.asgi import App, Call
+
+
+class Source(Protocol):
+    """Where the bytes of an answer come from."""
+
+    @property
+    def status(self) -> int: ...
+
+    async def begun(self) -> None:
+        """Wait for the head of the answer. Raises NotSent, BrokenConnection."""
+        ...
+
+    async def read(self) -> bytes:
+        """Return the next bytes of the body, or no bytes at its end. Raises BrokenConnection."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MemoryExchange:
+    """worker_connections.Exchange: a task that reads a source. A pause has no effect."""
+
+    def __init__(self, source: Source, answer: AnswerReceiver) -> None:
+        self._source, self._answer = source, answer
+        self.is_released = False
+        self.task = asyncio.ensure_future(self._run())
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def release(self) -> None:
+        self.is_released = True
+        asyncio.get_running_loop().call_later(CLOSING_S, self.task.cancel)
+
+    def close(self) -> None:
+        if not self.is_released:
+            self.task.cancel()
+
+    async def _run(self) -> None:
+        answer = self._answer
+        try:
+            await self._source.begun()
+            answer.on_head(self._source.status)
+            while data := await self._source.read():
+                if self.is_released:
+                    return
+                answer.on_body(data)
+                await asyncio.sleep(0)
+            if not self.is_released:
+                answer.on_end()
+        except (NotSent, BrokenConnection) as error:
+            if not self.is_released:
+                answer.on_broken(error)
+        finally:
+            self._source.close()
 
 
 class AsgiConnections:
@@ -18,10 +74,9 @@ class AsgiConnections:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WorkerAnswer:
-        answer = _AsgiAnswer(self._app, "POST", urlsplit(url).path, headers=headers, body=body)
-        await answer.begun()
-        return answer
+    def post(self, url: str, headers: Mapping[str, str], body: bytes, answer: AnswerReceiver) -> Exchange:
+        source = _AsgiAnswer(self._app, "POST", urlsplit(url).path, headers=headers, body=body)
+        return MemoryExchange(source, answer)
 
     async def close(self) -> None: ...
 
@@ -90,6 +145,8 @@ class ScriptedAnswer:
         self.was_read_to_end = False
         self.is_closed = False
 
+    async def begun(self) -> None: ...
+
     async def read(self) -> bytes:
         if self.chunks:
             return self.chunks.pop(0)
@@ -102,12 +159,28 @@ class ScriptedAnswer:
 
 
 class ScriptedConnections:
-    """worker_connections.Connections. `answer` makes the answer to an order, or raises what `post` raises."""
+    """worker_connections.Connections. `answer` makes the answer to an order, or raises NotSent or BrokenConnection."""
 
     def __init__(self, answer: Callable[[Posted], ScriptedAnswer]) -> None:
         self._answer = answer
+        self.exchanges: list[MemoryExchange] = []
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WorkerAnswer:
-        return self._answer(Posted(url, headers, body))
+    def post(self, url: str, headers: Mapping[str, str], body: bytes, answer: AnswerReceiver) -> Exchange:
+        source: Source
+        try:
+            source = self._answer(Posted(url, headers, body))
+        except (NotSent, BrokenConnection) as error:
+            source = _NoAnswer(error)
+        self.exchanges.append(MemoryExchange(source, answer))
+        return self.exchanges[-1]
 
     async def close(self) -> None: ...
+
+
+class _NoAnswer(ScriptedAnswer):
+    def __init__(self, error: NotSent | BrokenConnection) -> None:
+        super().__init__()
+        self._error = error
+
+    async def begun(self) -> None:
+        raise self._error

@@ -21,6 +21,7 @@ from gpu_worker.service.executions.outbox_journal import Journal
 from gpu_worker.service.server import make_app
 from gpu_worker.service.slo_watch import SloWatch
 from tests.support.asgi import Call
+from tests.support.attempts import streamed
 from tests.support.worker.connections import AsgiConnections
 from tests.support.worker.gate import ScriptedGate
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
@@ -81,7 +82,7 @@ class WorkerHarness:
     async def execute(self, work: WorkOrder, worker: str = "") -> list[WorkEvent]:
         """Send the order over HTTP, and return its events."""
         self.gate.offer(work.invocation, work.attempt)
-        return [event async for event in self.client.execute(offer(work, worker or self.worker), work)]
+        return [event async for event in streamed(self.client, offer(work, worker or self.worker), work)]
 
     def call(self, work: WorkOrder) -> Call:
         """Return the request as a server sees it: a connection that can stop reading, and break."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -62,8 +64,8 @@ class Connection:
 
     def hang_up(self) -> None:
         """Close the connection at once, before anything else can run in this event loop."""
-        sock: socket.socket = self.writer.get_extra_info("socket")
-        sock.shutdown(socket.SHUT_RDWR)
+        with socket.socket(fileno=os.dup(self.writer.get_extra_info("socket").fileno())) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 Script = Callable[[Connection], Awaitable[None]]
@@ -115,12 +117,15 @@ class RawWorker:
 
 
 @asynccontextmanager
-async def raw_worker(script: Script = serve_well) -> AsyncIterator[RawWorker]:
+async def raw_worker(
+    script: Script = serve_well, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[RawWorker]:
     """Serve on a free port of this machine."""
     worker = RawWorker(script)
-    server = await asyncio.start_server(worker.accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(worker.accept, host, 0, backlog=2048, ssl=tls)
     port = server.sockets[0].getsockname()[1]
-    worker.offer = Offer("i", 1, "w", f"http://127.0.0.1:{port}", 0)
+    place = f"[{host}]" if ":" in host else host
+    worker.offer = Offer("i", 1, "w", f"{'http' if tls is None else 'https'}://{place}:{port}", 0)
     try:
         yield worker
     finally:

@@ -7,7 +7,6 @@ the news to the process that holds the call, launches a durable call that no pro
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -152,13 +151,13 @@ class InProcessLink:
     def __init__(self, gate: InProcessGate, process: str) -> None:
         self.process = process
         self.cut_off = False
-        self.waiting: dict[str, deque[Offer | Over]] = defaultdict(deque)
+        self.held: dict[str, Callable[[Offer | Over], None]] = {}
         self.launches: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self.rests = 0
         self._gate = gate
         self._count = 0
         self._open: dict[int, str] = {}
-        self._woken: dict[str, asyncio.Event] = {}
+        self._sending: list[asyncio.Task[None]] = []
 
     @property
     def floor(self) -> int:
@@ -177,30 +176,27 @@ class InProcessLink:
         if self.cut_off:
             raise StoreUnavailable("This process is cut off.")
         if isinstance(command, Accept):
-            self.waiting[command.id]  # news are kept from now on
+            command = command._replace(floor=self.floor)
         return await self._gate.do(command)
 
-    async def news(self, call_id: str, timeout_s: float) -> Offer | Over | None:
-        news = self.waiting[call_id]
-        woken = self._woken[call_id] = asyncio.Event()
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not news:
-                    woken.clear()
-                    await woken.wait()
-        except TimeoutError:
-            return None
-        return news[0] if isinstance(news[0], Over) else news.popleft()
+    def send(self, command: Command, take: Callable[[Outcome | StoreUnavailable], None]) -> None:
+        async def done() -> None:
+            try:
+                take(await self.do(command))
+            except StoreUnavailable as error:
+                take(error)
+
+        self._sending.append(asyncio.ensure_future(done()))
+
+    def hold(self, call_id: str, take: Callable[[Offer | Over], None]) -> None:
+        self.held[call_id] = take
 
     def put(self, news: Offer | Over) -> None:
-        if news.id in self.waiting and not self.cut_off:
-            self.waiting[news.id].append(news)
-            if news.id in self._woken:
-                self._woken[news.id].set()
+        if news.id in self.held and not self.cut_off:
+            asyncio.get_running_loop().call_soon(self.held[news.id], news)
 
     def forget(self, call_id: str) -> None:
-        self.waiting.pop(call_id, None)
-        self._woken.pop(call_id, None)
+        self.held.pop(call_id, None)
         self._open = {number: name for number, name in self._open.items() if name != call_id}
 
     async def launched(self) -> tuple[str, int]:

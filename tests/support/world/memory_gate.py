@@ -18,12 +18,13 @@ from dispatcher.model.commands import Offer
 from dispatcher.model.facts import Ended
 from dispatcher.model.kept import Invocation, StoredAnswer
 from dispatcher.model.tenants import Tenant
-from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
+from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.operations.context import Context
 from dispatcher.operations.directory import new_key
 from dispatcher.operations.limits import GateSettings, Limits, LimitSettings
 from dispatcher.operations.pools import Pool, Pools
 from dispatcher.policies.clocks import Share
+from dispatcher.ports import AttemptEvents, RunningAttempt
 from dispatcher.shard.settings import ShardSettings
 from functions.http_api.app import make_app
 from tests.support.asgi import Caller
@@ -178,7 +179,7 @@ class Gate:
         assert self.workers.live == {}
         for context in self.contexts:
             link = self.link(context)
-            assert (dict(link.waiting), link.open_ids, context.durable_calls) == ({}, [], {})
+            assert (dict(link.held), link.open_ids, context.durable_calls) == ({}, [], {})
             assert held(context.limits) == [0] * 5
 
 
@@ -222,8 +223,8 @@ class RoutedWorkers:
 
     by_model: Mapping[str, ScriptedWorkers]
 
-    def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        return self.by_model[order.terms.model].execute(offer, order)
+    def execute(self, offer: Offer, order: WorkOrder, events: AttemptEvents) -> RunningAttempt:
+        return self.by_model[order.terms.model].execute(offer, order, events)
 
     async def close(self) -> None:
         return None

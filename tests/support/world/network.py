@@ -1,7 +1,7 @@
 """Simulated hosts in virtual time, and the network between them.
 
-All tasks of a host stop at their next await while it is paused, and for ever once it is killed. A task belongs to the
-host of the context in which it was made.
+All tasks of a host stop at their next await while it is paused, and for ever once it is killed, and so do the product's
+callbacks (`call_soon`, `call_later`). A task or a callback belongs to the host of the context in which it was made.
 
 The network is ports.Transport with latency, partitions and refusals. Frames travel in order. Between hosts that are cut
 off from each other, and to a paused host, they are kept and arrive when the cut or the pause is over, as TCP repeats
@@ -16,7 +16,7 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import partial
 from itertools import count
 from random import Random
@@ -26,6 +26,21 @@ from dispatcher.model.errors import ConnectionLost
 from dispatcher.ports import Connection
 
 _HERE: ContextVar[Host | None] = ContextVar("host", default=None)
+
+
+_OF_HOSTS = ("dispatcher.", "gpu_worker.", "functions.", "tests.support.world.storm.nodes")
+
+
+def at_home(callback: Callable[..., Any], context: Context | None) -> Callable[..., Any]:
+    """Return the callback as its host runs it: while it is neither paused nor dead.
+
+    asyncio's own callbacks only wake tasks, and those stop by themselves.
+    """
+    host = _HERE.get() if context is None else context.get(_HERE)
+    called = callback.func if isinstance(callback, partial) else callback
+    if host is None or not str(getattr(called, "__module__", "")).startswith(_OF_HOSTS):
+        return callback
+    return partial(host.call, callback)
 
 
 def current_host() -> Host | None:
@@ -42,6 +57,14 @@ class Host:
         self.dead = False
         self.on_change: list[Callable[[], None]] = []
         self._resumed: list[asyncio.Future[None]] = []
+        self._parked: list[Callable[[], Any]] = []
+
+    def call(self, callback: Callable[..., Any], *args: Any) -> None:
+        """Call it now, or after the pause. A dead host calls nothing."""
+        if not self.paused:
+            callback(*args)
+        elif not self.dead:
+            self._parked.append(partial(callback, *args))
 
     def pause(self) -> None:
         self.paused = True
@@ -53,6 +76,9 @@ class Host:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
+        parked, self._parked = self._parked, []
+        for callback in parked:
+            asyncio.get_running_loop().call_soon(self.call, callback)
         self._changed()
 
     def kill(self) -> None:
@@ -223,7 +249,7 @@ class SimulatedConnection:
         self._outgoing, self._incoming = outgoing, incoming
         self._closed = False
 
-    async def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         if self._closed or self._outgoing.broken or None in self._incoming.arrived:
             raise ConnectionLost()
         self._outgoing.send(bytes(frame))
@@ -239,6 +265,11 @@ class SimulatedConnection:
             raise ConnectionLost()
         pipe.arrived.popleft()
         return frame
+
+    async def deliver(self, received: Callable[[bytes], None]) -> None:
+        """Hand over the frames in the task of the caller, so that a paused host gets none."""
+        while True:
+            received(await self.receive())
 
     def close(self) -> None:
         if not self._closed:

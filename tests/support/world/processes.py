@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import wraps
 from random import Random
 from typing import Any, NoReturn, ParamSpec
 
 from dispatcher.model.call import CallTerms, TenantConfig
-from dispatcher.model.commands import Accept, End, Report
+from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Over, Report
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.service.gate.follower import Offload, at_once
 from dispatcher.service.gate.process import GateProcess, GateStores
@@ -59,6 +61,25 @@ class Launches:
         self.started.append((invocation_id, attempt))
 
 
+class ReadLink(Link):
+    """A link whose news are read when a test wants them. `do` holds the call of each Accept."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._news = defaultdict[str, asyncio.Queue[Offer | Over]](asyncio.Queue)
+
+    async def do(self, command: Command) -> Outcome:
+        if isinstance(command, Accept) and command.id not in self._news:
+            self.hold(command.id, self._news[command.id].put_nowait)
+        return await super().do(command)
+
+    async def news(self, call_id: str, timeout_s: float) -> Offer | Over | None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                return await self._news[call_id].get()
+        return None
+
+
 class World:
     """Everything is seeded. Use it within a test in virtual time."""
 
@@ -98,10 +119,10 @@ class World:
         host.spawn(gate.run())
         return gate
 
-    def link(self, name: str) -> Link:
+    def link(self, name: str) -> ReadLink:
         """Make the link of a process on its own host. Use it through `on`."""
         store = self.store(name)
-        return Link(
+        return ReadLink(
             name, self.fleet(name), self.settings, mailboxes=store.mailboxes, launcher=self.launches, answers=store
         )
 
@@ -176,7 +197,7 @@ async def start_gates(world: World, *names: str) -> None:
         await asyncio.sleep(0.2)
 
 
-async def start_worker(world: World, slots: int = 4) -> Link:
+async def start_worker(world: World, slots: int = 4) -> ReadLink:
     """Start the worker w1 in a process of its own, which sends a heartbeat each second. Return its link."""
     link = world.link("worker")
 
@@ -190,7 +211,7 @@ async def start_worker(world: World, slots: int = 4) -> Link:
     return link
 
 
-async def start_fleet(world: World, *gates: str, slots: int = 4) -> tuple[Link, Link]:
+async def start_fleet(world: World, *gates: str, slots: int = 4) -> tuple[ReadLink, ReadLink]:
     """Start gate processes and the worker w1. Return the links of a front and of the worker."""
     await start_gates(world, *gates)
     worker = await start_worker(world, slots)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -16,9 +16,11 @@ from dispatcher.model.commands import Offer, Waiting
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.kept import StoredAnswer
 from dispatcher.model.requests import Endpoint, Request
+from dispatcher.model.worker_protocol import WorkEvent
 from dispatcher.operations.batches.create import create
 from dispatcher.operations.batches.run import serve_batches
 from dispatcher.operations.calls.answer import result_of
+from dispatcher.operations.calls.followed import FollowedCall, Pause
 from dispatcher.operations.calls.submit import Known, NewCall, submit
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import upload
@@ -59,11 +61,19 @@ async def dispatched(gate: Gate, tenant: str, key: str = "", **more: Any) -> New
     return found
 
 
+async def events_of(following: FollowedCall) -> AsyncGenerator[WorkEvent, None]:
+    while True:
+        for event in await following.next_events():
+            if isinstance(event, Pause):
+                return
+            yield event
+
+
 async def read(found: NewCall) -> Collected:
     """Read an answer to its end: of a stream what its events say, else the whole."""
     collected = Collected()
     try:
-        async for event in found.following.events():
+        async for event in events_of(found.following):
             collected.note(event)
     finally:
         found.leave()

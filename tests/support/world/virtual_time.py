@@ -21,8 +21,12 @@ from math import inf
 from typing import Any, TypeVar
 
 import pytest
+import uvloop
+
+from tests.support.world.network import at_home
 
 T = TypeVar("T")
+Callback = Callable[..., Any]
 START = 1_000_000.0
 """The loop's time at its start, in seconds. It is not 0, because production code takes it for a wall clock and computes
 times before now (since when a bucket fills), which are after the epoch on a wall clock."""
@@ -64,6 +68,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def call_soon(self, callback: Callback, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        return super().call_soon(at_home(callback, context), *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callback, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return super().call_at(when, at_home(callback, context), *args, context=context)
 
     def run_to(self, until: float) -> None:
         """Run everything that is due by `until`, each at its own time. Only for a loop that nothing else runs.
@@ -107,10 +119,9 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     """Give pytest-asyncio the loop of a test."""
     if item.get_closest_marker("virtual_time"):
         return {"virtual": VirtualTimeLoop}
+    if item.get_closest_marker("both_loops"):
+        return {"real": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"real": asyncio.new_event_loop}
-
-
-Callback = Callable[..., Any]
 
 
 class Handle:
@@ -153,7 +164,8 @@ class StormLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callback, *args: Any, context: Context | None = None
     ) -> Handle:
-        handle = Handle(callback, args, copy_context() if context is None else context, 0.0)
+        context = context or copy_context()
+        handle = Handle(at_home(callback, context), args, context, 0.0)
         self._queue.append(handle)
         return handle
 
@@ -165,7 +177,8 @@ class StormLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callback, *args: Any, context: Context | None = None
     ) -> Handle:
-        handle = Handle(callback, args, copy_context() if context is None else context, when)
+        context = context or copy_context()
+        handle = Handle(at_home(callback, context), args, context, when)
         self._made += 1
         heappush(self._timers, (when, self._made, handle))
         return handle

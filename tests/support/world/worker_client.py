@@ -18,7 +18,8 @@ from dispatcher.model.commands import Command, End, Offer, Outcome, Over, Return
 from dispatcher.model.errors import StoreUnavailable, WorkerFailed
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused, execution_name
-from dispatcher.ports import Clock
+from dispatcher.ports import AttemptEvents, Clock, RunningAttempt
+from tests.support.attempts import GeneratedAttempt
 from tests.support.world.in_process import OFFER_S, InProcessGate
 
 REPEAT_S = 0.5
@@ -95,7 +96,10 @@ class ScriptedWorkers:
     def __post_init__(self) -> None:
         self.gate.on_offer = self._offered
 
-    async def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
+    def execute(self, offer: Offer, order: WorkOrder, events: AttemptEvents) -> RunningAttempt:
+        return GeneratedAttempt(self.generate(offer, order), events)
+
+    async def generate(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         self.orders.append((offer.worker, order))
         if order.execution in self.seen:
             yield WorkRefused(409, "seen_already", "This attempt reached this worker before.")

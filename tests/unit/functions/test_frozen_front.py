@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
@@ -33,13 +34,18 @@ class Freezing(Call):
     """Notes what is unfinished in the front at the moment of the last byte."""
 
     unfinished: tuple[int, int, int] | None = None
+    at_last_byte: Callable[[], str] | None = None
+    found: str | None = None
+    """What `at_last_byte` returned."""
     context: Context
     gate: Gate
 
     async def _send(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             link = self.gate.link(self.context)
-            self.unfinished = (len(self.context.tasks), len(link.waiting), len(self.gate.shard.shard.state.calls))
+            if self.at_last_byte is not None:
+                self.found = self.at_last_byte()
+            self.unfinished = (len(self.context.tasks), len(link.held), len(self.gate.shard.shard.state.calls))
         await super()._send(message)
 
 
@@ -69,6 +75,30 @@ async def test_spans_are_exported_before_the_freeze(gate: Gate) -> None:
     context.tracing = Mock(wraps=NO_TRACING)
     await freezing(gate, CHAT, BODY).finished()
     assert context.tracing.flush.call_count >= 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "body"), [(CHAT, BODY), (RESPONSES, ASKED)])
+async def test_the_line_and_the_metrics_are_written_before_the_freeze(
+    gate: Gate, path: str, body: dict[str, Any], stream: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_lambda(gate)
+    call = freezing(gate, path, {**body, "stream": stream})
+    call.at_last_byte = lambda: capsys.readouterr().out
+    assert (await call.finished()).status == 200
+    assert call.found is not None
+    assert [name in call.found for name in ('"invocation ended"', '"outcome_done":[1]')] == [True, True]
+
+
+async def test_a_caller_that_leaves_has_its_line_before_the_freeze(
+    gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_lambda(gate)
+    call = freezing(gate, CHAT, {**BODY, "stream": True, "max_tokens": 50})
+    await asyncio.sleep(0.25)
+    call.hang_up()
+    await asyncio.wait({call.task})
+    assert '"outcome_disconnected":[1]' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -19,6 +19,7 @@ from dispatcher.operations.calls.submit import NewCall
 from dispatcher.operations.pools import FRESH_S
 from dispatcher.operations.scaling import Waking
 from dispatcher.processes.sandbox import Runtime
+from functions.ended_calls import FLUSH_S
 from functions.execute import handler as execute
 from functions.invoke import handler as invoke
 from functions.result import handler as result
@@ -94,6 +95,15 @@ async def let_go(gate: Gate) -> str:
     await busy
     await gate.quiet()
     return waiting.call.id
+
+
+def test_an_invocation_has_its_line_before_the_function_returns(
+    sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    invoke.handler(sandbox.payload(), LambdaContext(aws_request_id="r-7"))
+    (line,) = [json.loads(each) for each in capsys.readouterr().out.splitlines() if "invocation ended" in each]
+    assert (line["face"], line["function_request_id"], line["tenant"]) == ("invoke", "r-7", "a")
+    assert (line["outcome"], line["output_tokens"], "ttft_ms" in line) == ("done", 3, False)
 
 
 def test_invoke_answers_and_result_gives_it_again(sandbox: Sandbox) -> None:
@@ -259,9 +269,10 @@ def test_no_prompt_answer_or_key_is_logged_or_counted(
     named = [each for each in metrics if "outcome_done" in each]
     assert {(each["pool"], each["tier"]) for each in named} == {("default", "standard")}
     ends = [each for each in metrics if "failed" in each]
-    failures = {name for each in ends if each["failed"] == [1.0] for name in each if name.startswith("outcome_")}
+    assert {tuple(each["failed"]) for each in ends} <= {(0,), (1,)}, "each caller has a front of its own"
+    failures = {name for each in ends if each["failed"] == [1] for name in each if name.startswith("outcome_")}
     assert failures == {"outcome_worker_failed"}, "a refusal and a caller that leaves are no failures"
-    assert any(each["failed"] == [0.0] for each in ends)
+    assert any(each["failed"] == [0] for each in ends)
     assert not [each for each in metrics if "tenant" in each], "a metric for each tenant would cost too much"
     for secret in (*CANARIES, *gate.keys.values()):
         assert secret not in written
@@ -288,3 +299,4 @@ async def _faces(gate: Gate, prompt: str, system: str, answer: str) -> None:
     call.hang_up()
     await asyncio.wait({call.task})
     await gate.quiet()
+    await asyncio.sleep(FLUSH_S)

@@ -157,7 +157,7 @@ async def test_a_caller_that_does_not_read_is_disconnected(gate: Gate, spec_vers
     call.reading.clear()
     started = gate.clock.now()
     await call.task
-    assert gate.clock.now() - started == pytest.approx(5.0, abs=0.1)
+    assert 5.0 <= gate.clock.now() - started <= 6.5
     await gate.quiet()
     assert len(gate.ends("cancelled")) == 1
     assert b"[DONE]" not in call.reply.body

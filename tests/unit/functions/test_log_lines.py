@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from functions.http_api.server import LogLines
+from tests.support.hang_guard import HANG_S
 
 LINE = "x" * 999
+FILE_THAT_FILLS_UP = """
+import resource, sys
+from functions.http_api.server import LogLines
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2500, hard))
+with open(sys.argv[1], "wb") as file:
+    lines = LogLines(file.fileno())
+    lines.write("".join(f"{number}{'x' * 999}\\n" for number in range(6)))
+    while lines.dropped < 4:
+        pass
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    lines.write("after\\n")
+    lines.finish(within_s=60.0)
+"""
+"""A program whose log is a file that has room for two lines and a half, and later for more: a disk that was full."""
 
 
 def read_all(reading: int) -> list[str]:
@@ -78,6 +96,51 @@ def test_a_full_disk_costs_lines_and_nothing_else() -> None:
     lines.finish()
     os.close(full)
     assert lines.dropped == 10
+
+
+def test_a_disk_that_has_room_again_gets_whole_lines_and_the_count_of_the_others(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    subprocess.run([sys.executable, "-c", FILE_THAT_FILLS_UP, str(log)], check=True, timeout=HANG_S)
+    *kept, torn, after, told = log.read_text().splitlines()
+    assert kept == [f"{number}{LINE}" for number in range(2)]
+    assert f"2{LINE}".startswith(torn), "the part of a line that is in the file ends before the next line"
+    assert after == "after"
+    assert json.loads(told)["message"].startswith("4 log lines were dropped")
+
+
+def test_of_lines_that_come_together_those_that_fit_are_kept_whole() -> None:
+    reading, writing = os.pipe()
+    lines = LogLines(writing, bytes_max=100_000)
+    batch = [f"{number:04}{'x' * 995}" for number in range(5000)]
+    lines.write("\n".join(batch) + "\n")
+    assert 4800 < lines.dropped < 5000
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.extend(read_all(reading)))
+    reader.start()
+    lines.finish(within_s=60.0)
+    os.close(writing)
+    reader.join()
+    *kept, told = found
+    assert set(kept) <= set(batch)
+    assert kept == sorted(kept)
+    assert len(kept) + lines.dropped == 5000
+    assert json.loads(told)["message"].startswith(f"{lines.dropped} log lines were dropped")
+
+
+def test_lines_of_two_streams_on_one_pipe_do_not_mix() -> None:
+    """A container's two streams may be one pipe, and several processes may write to it."""
+    reading, writing = os.pipe()
+    streams = [LogLines(writing), LogLines(writing)]
+    for stream, name in zip(streams, "ab", strict=True):
+        stream.write(f"{name * 999}\n" * 2000)
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.extend(read_all(reading)))
+    reader.start()
+    for stream in streams:
+        stream.finish(within_s=60.0)
+    os.close(writing)
+    reader.join()
+    assert sorted(found) == ["a" * 999] * 2000 + ["b" * 999] * 2000
 
 
 def test_a_reader_that_is_gone_costs_lines_and_nothing_else() -> None:

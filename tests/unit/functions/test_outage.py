@@ -46,7 +46,7 @@ async def test_an_outage_is_a_503_with_a_time_within_two_seconds(gates: int, fau
     await world.close()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize(("fault", "seconds", "answered_s"), [("throttled", 60.0, 5.0), ("gone", 600.0, ANSWERED_S)])
 async def test_the_service_is_back_at_once_after_a_long_outage(
     seed: int, fault: Fault, seconds: float, answered_s: float

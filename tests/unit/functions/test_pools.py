@@ -15,6 +15,7 @@ from dispatcher.monitor.console import make_operator
 from dispatcher.operations.pools import FRESH_S
 from dispatcher.processes.sandbox import Runtime
 from dispatcher.settings.config import load_config
+from functions.ended_calls import FLUSH_S
 from functions.sweep import handler as sweep
 from tests.support.html import Page
 from tests.support.world.memory_gate import CHAT, Gate, TwoPools, two_pools
@@ -67,6 +68,7 @@ async def test_the_metrics_of_a_request_name_the_pool_that_served(
 ) -> None:
     for model in ("m", "n"):
         assert (await pools.gate.caller("a").post(CHAT, chat(model))).status == 200
+    await asyncio.sleep(FLUSH_S)
     records = [json.loads(row) for row in capsys.readouterr().out.splitlines() if '"outcome_done"' in row]
     assert [record["pool"] for record in records if "_aws" in record] == ["chat", "code"]
 

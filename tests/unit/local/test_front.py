@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from uvicorn.server import ServerState
 
-from functions.http_api.server import IDLE_S, BoundedHeads
+from functions.http_api.protocol import IDLE_S, BoundedHeads
 from tests.support.world.virtual_time import run
 
 REQUEST = b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -50,6 +50,10 @@ class Connection(asyncio.Transport):
         if not self.is_closed:
             self.is_closed = True
             self.protocol.connection_lost(None)
+
+    def write_eof(self) -> None:
+        """End the answer. The caller, which has all of it, closes the connection."""
+        self.close()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
@@ -98,6 +102,18 @@ def test_a_head_that_comes_byte_by_byte_does_not_keep_the_connection(before: int
             await asyncio.sleep(1.5)
         assert connection.is_closed
         assert connection.received.count(b"answer") == before
+
+    run(scenario())
+
+
+def test_requests_that_wait_behind_an_answer_are_bounded() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.send(REQUEST % 1 + REQUEST % 0 * 150)
+        await asyncio.sleep(2)
+        assert connection.received.count(b"\r\n\r\nanswer") == 101
+        assert connection.received.count(b"invalid_http") == 1
+        assert connection.is_closed
 
     run(scenario())
 

@@ -18,7 +18,7 @@ from dispatcher.operations.calls.following import LATE_S
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.world.memory_gate import POOL, Gate
-from tests.support.world.story import answered_again, asked, dispatched, followed, read
+from tests.support.world.story import answered_again, asked, dispatched, events_of, followed, read
 from tests.support.world.worker_client import SHED, Act, dies_after
 
 
@@ -61,7 +61,7 @@ async def test_a_whole_answer_begins_again_after_tokens_and_costs_its_own_tokens
 async def test_a_stream_of_which_its_caller_has_no_token_begins_again(gate: Gate) -> None:
     gate.workers.acts.append(Act(breaks_after=2, word="lost"))
     call = await dispatched(gate, "a", stream=True)
-    assert isinstance(await anext(call.following.events()), Started)
+    assert isinstance(await anext(events_of(call.following)), Started)
     await asyncio.sleep(5.0)  # the first attempt is lost, and the second one comes to its end
     got = await read(call)
     assert (got.text, got.input_tokens, got.output_tokens) == ("xxx", 10, 3)

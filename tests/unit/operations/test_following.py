@@ -14,8 +14,10 @@ from dispatcher.model.commands import End, Gone, Offer, Return, Silent
 from dispatcher.model.errors import DeadlineExceeded, WorkerFailed
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder
 from dispatcher.operations.calls.followed import EVENTS_AHEAD_MAX
+from dispatcher.ports import AttemptEvents, RunningAttempt
+from tests.support.attempts import GeneratedAttempt
 from tests.support.world.memory_gate import Gate
-from tests.support.world.story import begun, dispatched, followed, read, take_slots
+from tests.support.world.story import begun, dispatched, events_of, followed, read, take_slots
 from tests.support.world.worker_client import Act, ScriptedWorkers
 
 
@@ -57,11 +59,11 @@ async def test_a_caller_that_does_not_read_holds_up_no_offer(gate: Gate) -> None
     gate.add_worker("v")
     gate.workers.acts.append(Act(token_s=0.001))
     call = await dispatched(gate, "a", max_tokens=1000, stream=True)
-    events = call.following.events()
+    events = events_of(call.following)
     assert isinstance(await anext(events), Started)
     assert isinstance(await anext(events), Token)
     await asyncio.sleep(5.0)
-    read_ahead = len(call.following._events)
+    read_ahead = len(call.following._events._events)
     assert EVENTS_AHEAD_MAX - 1 <= read_ahead <= EVENTS_AHEAD_MAX
     lost(gate, call.call.id, 1)
     await asyncio.sleep(0.01)
@@ -77,11 +79,14 @@ class Buffered:
 
     workers: ScriptedWorkers
 
-    async def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
+    def execute(self, offer: Offer, order: WorkOrder, events: AttemptEvents) -> RunningAttempt:
+        return GeneratedAttempt(self._generate(offer, order), events)
+
+    async def _generate(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         sent: asyncio.Queue[WorkEvent] = asyncio.Queue()
 
         async def send() -> None:
-            async with aclosing(self.workers.execute(offer, order)) as events:
+            async with aclosing(self.workers.generate(offer, order)) as events:
                 async for event in events:
                     sent.put_nowait(event)
 
@@ -106,7 +111,7 @@ async def test_a_slow_reader_gets_the_whole_answer_after_its_end_is_in_the_log(
     gate.workers.acts.append(Act(token_s=0.001))
     call = await dispatched(gate, "a", key, max_tokens=200, stream=True)
     got = Collected()
-    async for event in call.following.events():
+    async for event in events_of(call.following):
         got.note(event)
         if got.output_tokens % 20 == 0:
             await asyncio.sleep(pause_s)
@@ -134,7 +139,7 @@ async def test_an_end_without_all_of_its_text_is_an_error(gate: Gate, monkeypatc
         gate.workers.seen.add(order.execution)
         raise WorkerFailed()
 
-    monkeypatch.setattr(gate.workers, "execute", cut)
+    monkeypatch.setattr(gate.workers, "generate", cut)
     got = await followed(gate, "a")
     assert isinstance(got, WorkerFailed)
     assert "end of the answer" in got.message
@@ -147,7 +152,7 @@ async def test_an_error_of_the_client_is_a_lost_stream(gate: Gate, monkeypatch: 
         raise RuntimeError("a mistake")
         yield Started(1)
 
-    monkeypatch.setattr(gate.workers, "execute", breaks)
+    monkeypatch.setattr(gate.workers, "generate", breaks)
     assert isinstance(await followed(gate, "a"), WorkerFailed)
 
 

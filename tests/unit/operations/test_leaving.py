@@ -115,7 +115,7 @@ async def test_leaving_while_the_gate_is_down_leaves_nothing_in_the_process(gate
     for call in waiting:
         call.leave()
     await asyncio.sleep(0.1)
-    assert [name for name in gate.link().waiting if name in {call.call.id for call in waiting}] == []
+    assert [name for name in gate.link().held if name in {call.call.id for call in waiting}] == []
     gate.shard.down = False
     for call in waiting:
         gate.shard.decide_cancel(call.call.id)
@@ -141,7 +141,7 @@ async def test_a_lost_attempt_of_a_key_that_another_process_knows_is_left_to_oth
     there = gate.process()
     known = await submitted(gate, "a", "k", context=there)
     assert isinstance(known, Known)
-    gate.shard.decide(accept_of(call.call, gate.link(), "p0"))  # the first one holds it again
+    gate.shard.decide(accept_of(call.call, "p0"))  # the first one holds it again
     with pytest.raises(WorkerFailed):
         await reading
     await asyncio.sleep(0.01)

@@ -1,15 +1,21 @@
 """Signed connections, and frames over TCP, with real sockets on this machine."""
 
 import asyncio
+import gc
 import socket
+import weakref
+from collections.abc import Callable
 
 import pytest
 
 from dispatcher.model.errors import BadFrame, ConnectionLost
 from dispatcher.model.fleet_secrets import FleetSecrets
-from dispatcher.ports import Connection
+from dispatcher.ports import Connection, Listener
+from dispatcher.processes.bootstrap import RealClock
 from dispatcher.service import tcp
 from dispatcher.service.authentication import MAC_BYTES, sign_as_client, sign_as_server
+from dispatcher.service.frames import Hello, Receipt, decode_frame
+from dispatcher.service.gate.courier import Session
 from dispatcher.service.tcp import TcpTransport, split_address
 
 SECRETS = FleetSecrets("a secret of the whole fleet")
@@ -26,15 +32,19 @@ class Pipe:
         self.other = self
         self.closed = False
 
-    async def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         self.sent.append(frame)
-        await self.other.arrived.put(frame)
+        self.other.arrived.put_nowait(frame)
 
     async def receive(self) -> bytes:
         frame = await self.arrived.get()
         if frame is None:
             raise ConnectionLost()
         return frame
+
+    async def deliver(self, received: Callable[[bytes], None]) -> None:
+        while True:
+            received(await self.receive())
 
     def close(self) -> None:
         self.closed = True
@@ -60,9 +70,9 @@ async def signed(
 async def test_both_directions_carry_frames() -> None:
     client, server, *_ = await signed()
     for frame in (b"one", b"", b"three"):
-        await client.send(frame)
+        client.send(frame)
         assert await server.receive() == frame
-        await server.send(frame * 2)
+        server.send(frame * 2)
         assert await client.receive() == frame * 2
 
 
@@ -77,9 +87,9 @@ async def test_a_rotation_never_separates_two_processes(step: int, server_reads_
     """Between two steps some processes have read the new value and some have not."""
     old, new = FleetSecrets(STEPS[step]), FleetSecrets(STEPS[step + 1])
     client, server, *_ = await (signed(old, new) if server_reads_first else signed(new, old))
-    await client.send(b"question")
+    client.send(b"question")
     assert await server.receive() == b"question"
-    await server.send(b"answer")
+    server.send(b"answer")
     assert await client.receive() == b"answer"
 
 
@@ -91,9 +101,9 @@ async def test_a_skipped_step_is_noticed() -> None:
 async def test_the_server_refuses_a_frame_of_another_secret() -> None:
     one, two = pipes()
     accepting = asyncio.create_task(sign_as_server(two, SECRETS, "server-nonce"))
-    await one.send(b"headgate-gate-1 client-nonce")
+    one.send(b"headgate-gate-1 client-nonce")
     await one.receive()
-    await one.send(b"x" * MAC_BYTES + b"[]")
+    one.send(b"x" * MAC_BYTES + b"[]")
     with pytest.raises(BadFrame):
         await (await accepting).receive()
     assert two.closed
@@ -102,8 +112,8 @@ async def test_the_server_refuses_a_frame_of_another_secret() -> None:
 @pytest.mark.parametrize("change", ["repeat", "flip", "swap", "reflect"])
 async def test_changed_frames_are_refused(change: str) -> None:
     client, server, one, two = await signed()
-    await client.send(b"first")
-    await client.send(b"second")
+    client.send(b"first")
+    client.send(b"second")
     first, second = await two.receive(), await two.receive()
     if change == "flip":
         two.arrived.put_nowait(first[:-1] + bytes([first[-1] ^ 1]))
@@ -125,14 +135,14 @@ async def test_changed_frames_are_refused(change: str) -> None:
 async def test_a_greeting_of_another_form_is_refused() -> None:
     one, two = pipes()
     accepting = asyncio.create_task(sign_as_server(two, SECRETS, "nonce"))
-    await one.send(b"GET / HTTP/1.1")
+    one.send(b"GET / HTTP/1.1")
     with pytest.raises(BadFrame):
         await accepting
 
 
 async def echo(connection: Connection) -> None:
     while True:
-        await connection.send(await connection.receive())
+        connection.send(await connection.receive())
 
 
 async def test_frames_over_tcp() -> None:
@@ -140,7 +150,7 @@ async def test_frames_over_tcp() -> None:
     listener = await transport.listen("127.0.0.1:0", echo)
     connection = await transport.connect(listener.address)
     for size in (0, 1, 70_000, 1_000_000):
-        await connection.send(b"x" * size)
+        connection.send(b"x" * size)
         assert await connection.receive() == b"x" * size
     connection.close()
     with pytest.raises(ConnectionLost):
@@ -164,7 +174,7 @@ async def test_a_closed_listener_refuses_and_breaks_its_connections() -> None:
     transport = TcpTransport()
     listener = await transport.listen("127.0.0.1:0", echo)
     connection = await transport.connect(listener.address)
-    await connection.send(b"x")
+    connection.send(b"x")
     await connection.receive()
     await listener.close()
     with pytest.raises(ConnectionLost):
@@ -186,7 +196,7 @@ async def test_a_frame_above_the_bound_closes_the_connection() -> None:
 
     listener = await transport.listen("127.0.0.1:0", serve)
     connection = await transport.connect(listener.address)
-    await connection.send(b"x" * 1_000_100)
+    connection.send(b"x" * 1_000_100)
     with pytest.raises(ConnectionLost):
         await connection.receive()
     assert isinstance(caught[0], BadFrame)
@@ -205,7 +215,7 @@ async def test_a_slow_reader_is_disconnected(monkeypatch: pytest.MonkeyPatch) ->
 
     async def flood() -> None:
         for _ in range(200):
-            await connection.send(b"x" * 100_000)
+            connection.send(b"x" * 100_000)
 
     with pytest.raises(ConnectionLost, match="does not read"):
         await flood()
@@ -226,10 +236,122 @@ async def test_close_ends_a_read_although_the_other_side_reads_nothing() -> None
     with socket.create_connection(split_address(listener.address)):
         connection = await served.get()
         for _ in range(7):
-            await connection.send(b"x" * 1_000_000)
+            connection.send(b"x" * 1_000_000)
         connection.close()
         async with asyncio.timeout(5):
             await ended.wait()
+    await listener.close()
+
+
+async def tcp_pair() -> tuple[Connection, Connection, Listener]:
+    """Return both ends of a connection. The end that was accepted stays open."""
+    accepted: asyncio.Queue[Connection] = asyncio.Queue()
+
+    async def serve(connection: Connection) -> None:
+        accepted.put_nowait(connection)
+        await asyncio.Event().wait()
+
+    listener = await TcpTransport().listen("127.0.0.1:0", serve)
+    connection = await TcpTransport().connect(listener.address)
+    return connection, await accepted.get(), listener
+
+
+async def test_frames_are_delivered_in_order_also_those_before_and_the_last_ones() -> None:
+    one, other, listener = await tcp_pair()
+    sent = [bytes([number]) * (number * 1_500) for number in reversed(range(100))]
+    for frame in sent[:50]:
+        one.send(frame)
+    received = [await other.receive()]
+    delivering = asyncio.create_task(other.deliver(received.append))
+    await asyncio.sleep(0)
+    for frame in sent[50:]:
+        one.send(frame)
+    one.close()
+    async with asyncio.timeout(5):
+        with pytest.raises(ConnectionLost):
+            await delivering
+    assert received == sent
+    await listener.close()
+
+
+@pytest.mark.parametrize("is_close", [True, False])
+async def test_delivery_ends_with_an_error_of_its_receiver_or_a_close(is_close: bool) -> None:
+    one, other, listener = await tcp_pair()
+    received = []
+
+    def take(frame: bytes) -> None:
+        received.append(frame)
+        if is_close:
+            return other.close()
+        raise ValueError("of the receiver")
+
+    for frame in (b"one", b"two"):
+        one.send(frame)
+    async with asyncio.timeout(5):
+        with pytest.raises(ConnectionLost if is_close else ValueError):
+            await other.deliver(take)
+    assert received == [b"one"]
+    if not is_close:
+        assert await other.receive() == b"two"
+    await listener.close()
+
+
+async def test_delivery_ends_at_a_wrong_signature_and_at_a_frame_above_the_bound() -> None:
+    one, other, listener = await tcp_pair()
+    client, server = await asyncio.gather(sign_as_client(one, SECRETS, "a"), sign_as_server(other, SECRETS, "b"))
+    received: list[bytes] = []
+    client.send(b"signed")
+    one.send(b"x" * MAC_BYTES + b"not signed")
+    async with asyncio.timeout(5):
+        with pytest.raises(BadFrame, match="signature"):
+            await server.deliver(received.append)
+    assert received == [b"signed"]
+    await listener.close()
+    one, other, listener = await tcp_pair()
+    one.send(b"x" * 1_000_100)
+    async with asyncio.timeout(5):
+        with pytest.raises(BadFrame, match="too large"):
+            await other.deliver(received.append)
+    await listener.close()
+
+
+@pytest.mark.parametrize("is_bad", [True, False])
+async def test_a_connection_that_has_ended_leaves_no_reference_cycle(is_bad: bool) -> None:
+    """A leader collects cycles seldom, and functions connect often."""
+    left: list[weakref.ref[object]] = []
+
+    async def serve(unsigned: Connection) -> None:
+        connection = await sign_as_server(unsigned, SECRETS, "b")
+        session = Session(connection, RealClock(), Hello(1, "p", "client", ""))
+        left.extend(map(weakref.ref, (unsigned, connection, session)))
+        session.post(Receipt(1))
+        try:
+            await connection.deliver(lambda frame: session.post(decode_frame(frame)[0]))
+        finally:
+            session.close_soon()
+
+    listener = await TcpTransport().listen("127.0.0.1:0", serve)
+    client = await sign_as_client(await TcpTransport().connect(listener.address), SECRETS, "a")
+    gc.collect()
+    gc.disable()
+    try:
+        client.send(b"no frame" if is_bad else b'[["r",1]]')
+        await client.receive()
+        client.close()
+        async with asyncio.timeout(5):
+            while any(each() is not None for each in left):
+                await asyncio.sleep(0)
+    finally:
+        gc.enable()
+    await listener.close()
+
+
+async def test_a_listener_of_many_connections_refuses_further_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "CONNECTIONS_MAX", 1)
+    _, other, listener = await tcp_pair()
+    with pytest.raises(ConnectionLost):
+        await (await TcpTransport().connect(listener.address)).receive()
+    assert not other._is_lost  # type: ignore[attr-defined]
     await listener.close()
 
 

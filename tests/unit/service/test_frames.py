@@ -12,6 +12,7 @@ from dispatcher.model import commands
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.errors import BadFrame
 from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
+from dispatcher.model.formats import NEWEST
 from dispatcher.service import frames
 from dispatcher.service.frames import decode_frame, encode_frames, encode_message
 from gpu_worker.service.executions.execution import ANSWER_BYTES_MAX
@@ -67,6 +68,23 @@ def test_frames_carry_what_was_sent(messages: list[frames.Message]) -> None:
     assert [message for frame in received for message in frame] == messages
 
 
+@given(MESSAGES)
+def test_a_version_with_another_encoder_reads_and_writes_the_same(message: frames.Message) -> None:
+    """Two encoders may write a number such as 1e-05 with other characters."""
+    packed = frames._pack_message(message, NEWEST)
+    text = json.dumps(packed, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    assert decode_frame(f"[{text}]".encode()) == [message]
+    assert json.loads(encode_message(message)) == json.loads(text)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_not_finite_is_not_sent(number: float) -> None:
+    end = commands.End("p-1", 1, "done", 10, 20, "null")
+    assert b"null" in encode_message(frames.Do(1, 0.0, end))
+    with pytest.raises(ValueError, match="is no JSON"):
+        encode_message(frames.Do(1, number, end))
+
+
 def test_a_frame_ends_when_it_is_full() -> None:
     messages = [frames.Reply(number, "x" * 100_000) for number in range(7)]
     sent = list(encode_frames(map(encode_message, messages)))
@@ -95,6 +113,7 @@ def test_the_longest_answer_fits_into_a_frame(character: str) -> None:
             b'[["r","1"]]',
             b'[["r",true]]',
             b'[["r",NaN]]',
+            b'[["c",1,1e999,["c","id"]]]',
             b"\xff",
         ),
         *(b'[["h",1,"p","client"]]', b'[["c",1,0.0,["a"]]]', b'[["n",["d"]]]', b'[["c",1,0.0,["c","id",[1]]]]'),

@@ -1,20 +1,22 @@
 """Leadership changes when it must, and only then."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
-from dispatcher.model.commands import Offer, Over, Refused
+from dispatcher.model.commands import Offer, Outcome, Over, Refused
 from dispatcher.model.errors import NotAccepted, StoreUnavailable
 from dispatcher.model.formats import NEWEST
 from dispatcher.service import snapshots
 from dispatcher.service.authentication import GREETING, HANDSHAKE_S
 from dispatcher.service.frames import Hello, encode_frames, encode_message
 from dispatcher.service.link.finder import connect
-from dispatcher.service.link.link import Link
+from dispatcher.service.link.link import settle
 from dispatcher.shard.snapshot import dump
 from tests.support.world.processes import (
     SHARD,
+    ReadLink,
     World,
     accept,
     end,
@@ -25,7 +27,7 @@ from tests.support.world.processes import (
 )
 
 
-async def traffic(world: World, front: Link, worker: Link, pause_s: float, times: int) -> list[float]:
+async def traffic(world: World, front: ReadLink, worker: ReadLink, pause_s: float, times: int) -> list[float]:
     """Accept and end calls one after another; return how long each decision took."""
     latencies = []
     for _ in range(times):
@@ -40,7 +42,7 @@ async def traffic(world: World, front: Link, worker: Link, pause_s: float, times
     return latencies
 
 
-async def running(world: World, *gates: str, slots: int = 100) -> tuple[Link, Link]:
+async def running(world: World, *gates: str, slots: int = 100) -> tuple[ReadLink, ReadLink]:
     await start_gates(world, *gates)
     worker, front = await start_worker(world, slots), world.link("front")
     await asyncio.sleep(6)
@@ -124,7 +126,9 @@ async def test_an_old_acceptance_is_refused(world: World) -> None:
     front, _ = await running(world, "g1")
     call = accept(front.new_id(), "front", world.clock.now())
     await world.on("front", front.do(call))
-    message, outcome = front._pending.add(accept(front.new_id(), "front", world.clock.now()))
+    outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    again = accept(front.new_id(), "front", world.clock.now())
+    message = front._pending.add(again, partial(settle, outcome))
     front._route.send(message._replace(created_at=world.clock.now() - 61))
     refused = await outcome
     assert isinstance(refused, Refused)
@@ -214,7 +218,7 @@ async def test_a_machine_that_vanishes_is_no_heir_and_no_client_any_more(
 async def test_a_client_that_does_not_prove_its_secret_is_disconnected(world: World) -> None:
     await start_gates(world, "g1")
     connection = await world.network.transport("other").connect("g1:1")
-    await connection.send(GREETING + b"nonce")
+    connection.send(GREETING + b"nonce")
     await asyncio.sleep(HANDSHAKE_S + 0.1)
     assert world.network.listeners["g1:1"].connections == []
 
@@ -224,7 +228,7 @@ async def test_an_older_connection_that_greets_late_and_breaks_takes_no_news_awa
     call = accept(front.new_id(), "front", world.clock.now())
     offer = await world.on("front", front.do(call))
     older = await world.on("front", connect(world.fleet("front"), world.gates["g1"].address))
-    await older.send(next(encode_frames([encode_message(Hello(NEWEST, "front", "client", ""))])))
+    older.send(next(encode_frames([encode_message(Hello(NEWEST, "front", "client", ""))])))
     await asyncio.sleep(0.1)
     older.close()
     await asyncio.sleep(0.1)

@@ -248,7 +248,7 @@ async def test_a_front_does_not_wait_for_a_process_that_cannot_lead_again(world:
     async def redirect(connection: Connection) -> None:
         session = await sign_as_server(connection, SECRETS, "n")
         greeted.append(await session.receive())
-        await session.send(next(encode_frames([encode_message(NotLeader("", 1))])))
+        session.send(next(encode_frames([encode_message(NotLeader("", 1))])))
 
     await world.network.transport("g1").listen(address, redirect)
     began = world.clock.now()

@@ -94,7 +94,7 @@ async def test_the_leader_refuses_a_format_that_a_connected_process_does_not_rea
     front, worker = await running(world)
     await served(world, front, worker)
     older = await world.on("old", connect(world.fleet("old"), world.gates["g1"].address))
-    await older.send(next(encode_frames([encode_message(Hello(1, "old-front", "client", ""))])))
+    older.send(next(encode_frames([encode_message(Hello(1, "old-front", "client", ""))])))
     received = decode_frame(await older.receive())
     assert not any(isinstance(message, ReadsFormat) for message in received)  # it would not know this message
     with pytest.raises(ConfigurationError, match=r"do not read format 6: old-front\. Update them"):

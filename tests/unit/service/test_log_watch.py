@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from dispatcher.model.commands import Accept, Done, Offer, Outcome, Present, Refused, Status
 from dispatcher.model.errors import STORE_UNAVAILABLE, NotAccepted, StoreUnavailable
 from dispatcher.service.gate.group_commit import STALLED_S, WATCH_MAX_S, no_reply, unwritten
-from dispatcher.service.link.pending import LOG_PATIENCE_S, STEP_S, LogWatch, Pending
+from dispatcher.service.link.link import settle
+from dispatcher.service.link.pending import COMMAND_S, LOG_PATIENCE_S, STEP_S, LogWatch, Pending
 from tests.support.world.processes import World, accept, end, report, start_worker
 from tests.support.world.virtual_time import LoopClock
 from tests.unit.service.test_group_commit import committing
@@ -17,7 +19,10 @@ from tests.unit.service.test_group_commit import committing
 
 def waiting(*commands: object) -> tuple[Pending, list[asyncio.Future[Outcome]]]:
     pending = Pending(LoopClock())
-    return pending, [pending.add(command)[1] for command in commands]  # type: ignore[arg-type]
+    outcomes = [asyncio.get_running_loop().create_future() for _ in commands]
+    for command, outcome in zip(commands, outcomes, strict=True):
+        pending.add(command, partial(settle, outcome))  # type: ignore[arg-type]
+    return pending, outcomes
 
 
 def call(number: int) -> Accept:
@@ -34,6 +39,17 @@ async def test_the_commands_of_callers_fail_after_the_patience_and_others_wait_o
     assert pending.fail_overdue()
     assert [type(outcome.exception()) for outcome in (first, status)] == [StoreUnavailable, NotAccepted]
     assert not silent.done()
+
+
+async def test_every_command_fails_after_a_time_also_if_the_log_is_not_to_blame() -> None:
+    pending, (older,) = waiting(Present("p"))
+    await asyncio.sleep(COMMAND_S / 2)
+    newer: list[object] = []
+    pending.add(Present("p"), newer.append)
+    await asyncio.sleep(COMMAND_S / 2)
+    assert pending.fail_overdue()
+    assert type(older.exception()) is StoreUnavailable
+    assert newer == []
 
 
 async def test_an_outcome_begins_the_count_anew_and_a_refusal_does_not() -> None:

@@ -1,6 +1,6 @@
 """Presence: what a leader concludes from silence, and what it must not conclude."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -44,10 +44,13 @@ class Clock:
 class Closed:
     """ports.Connection that carries nothing."""
 
-    async def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         return None
 
     async def receive(self) -> bytes:
+        raise AssertionError
+
+    async def deliver(self, received: Callable[[bytes], None]) -> None:
         raise AssertionError
 
     def close(self) -> None:

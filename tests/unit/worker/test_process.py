@@ -10,8 +10,9 @@ import signal
 import socket
 import sys
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from dispatcher.service.link.link import Link
 from dispatcher.settings.config import Config, load_config
 from dispatcher.workers.client import HttpWorkerClient
 from gpu_worker.service.spot_notice import LAST_S
+from tests.support.attempts import streamed
 from tests.support.emf import series_in
 from tests.support.worker.harness import SECRET, SECRETS, order
 
@@ -44,6 +46,7 @@ class Stack:
     link: Link
     workers: HttpWorkerClient
     processes: list[asyncio.subprocess.Process]
+    offered: dict[str, asyncio.Queue[Offer | Over]] = field(default_factory=lambda: defaultdict(asyncio.Queue))
 
     async def spawn(self, *arguments: str) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
@@ -64,14 +67,14 @@ class Stack:
         terms = CallTerms("a", MODEL, 8.0, time.time() + 300, False, "", "")
         tenant = TenantConfig(version=1, weight=1.0, rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=10)
         call_id, process = self.link.new_id(), self.link.process
+        self.link.hold(call_id, self.offered[call_id].put_nowait)
         outcome = await self.link.do(Accept(id=call_id, floor=0, process=process, terms=terms, config=tenant))
         assert isinstance(outcome, Offer)
         return outcome
 
     async def news(self, call_id: str) -> Offer | Over:
-        news = await self.link.news(call_id, NEWS_S)
-        assert news is not None
-        return news
+        async with asyncio.timeout(NEWS_S):
+            return await self.offered[call_id].get()
 
 
 def work(offer: Offer, max_tokens: int) -> WorkOrder:
@@ -107,7 +110,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
 async def test_a_worker_that_is_killed_and_started_again_gives_its_attempts_back_at_once(stack: Stack) -> None:
     worker = await stack.worker()
     offered = await stack.accept()
-    events = stack.workers.execute(offered, work(offered, 2000))
+    events = streamed(stack.workers, offered, work(offered, 2000))
     await anext(events)
     worker.send_signal(signal.SIGKILL)
     with pytest.raises(WorkerFailed):
@@ -116,7 +119,7 @@ async def test_a_worker_that_is_killed_and_started_again_gives_its_attempts_back
     again = await stack.news(offered.id)
     assert isinstance(again, Offer)
     assert (again.attempt, again.worker) == (2, "w")
-    last = (await rest(stack.workers.execute(again, work(again, 3))))[-1]
+    last = (await rest(streamed(stack.workers, again, work(again, 3))))[-1]
     assert isinstance(last, Finished)
     over = await stack.link.do(Status(offered.id))
     assert over == Over(offered.id, 2, "done", last.input_tokens, last.output_tokens)
@@ -127,7 +130,7 @@ async def test_a_worker_whose_instance_ends_gives_back_what_cannot_finish(stack:
     notice = stack.folder / "spot-notice"
     worker = await stack.worker("--notice", str(notice), "--drain-s", "300")
     offered = await stack.accept()
-    events = stack.workers.execute(offered, work(offered, 2000))
+    events = streamed(stack.workers, offered, work(offered, 2000))
     await anext(events)
     ends_at = datetime.fromtimestamp(time.time() + LAST_S, UTC)
     notice.write_text(json.dumps({"action": "terminate", "time": ends_at.isoformat()}))
@@ -140,7 +143,7 @@ async def test_a_worker_whose_instance_ends_gives_back_what_cannot_finish(stack:
 async def test_a_worker_that_is_terminated_finishes_leaves_and_leaves_nothing_on_disk(stack: Stack) -> None:
     worker = await stack.worker()
     offered = await stack.accept()
-    events = stack.workers.execute(offered, work(offered, 20))
+    events = streamed(stack.workers, offered, work(offered, 20))
     await anext(events)
     worker.send_signal(signal.SIGTERM)
     assert isinstance((await rest(events))[-1], Finished)
@@ -155,7 +158,7 @@ async def test_a_worker_writes_its_metrics_as_lines_for_cloudwatch(stack: Stack)
     worker = await stack.worker("--emf-s", "9999")
     for _ in range(3):
         offered = await stack.accept()
-        await rest(stack.workers.execute(offered, work(offered, 20)))
+        await rest(streamed(stack.workers, offered, work(offered, 20)))
     worker.send_signal(signal.SIGTERM)
     assert worker.stdout is not None
     written = (await worker.stdout.read()).decode()

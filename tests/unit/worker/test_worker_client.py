@@ -17,9 +17,11 @@ from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, cache_salt, ve
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.policies.tiers import Tier
-from dispatcher.workers.client import CLOSING_S, LINE_BYTES_MAX, BrokenConnection, HttpWorkerClient, NotSent
+from dispatcher.workers.client import LINE_BYTES_MAX, HttpWorkerClient
+from dispatcher.workers.http_connection import BrokenConnection, NotSent
 from dispatcher.workers.wire import OrderRefused, encode_event, encode_order, parse_event, parse_order
 from gpu_worker.service.executions.engine_reader import engine_order
+from tests.support.attempts import streamed
 from tests.support.worker.connections import Posted, ScriptedAnswer, ScriptedConnections
 from tests.support.worker.harness import SECRET, SECRETS, WorkerHarness, offer, order
 from tests.support.world.virtual_time import START, LoopClock, run
@@ -46,7 +48,7 @@ def client_of(answer: ScriptedAnswer | Callable[[Posted], ScriptedAnswer]) -> Ht
 
 def events_from(answer: ScriptedAnswer | Callable[[Posted], ScriptedAnswer]) -> list[WorkEvent]:
     async def story() -> list[WorkEvent]:
-        return [event async for event in client_of(answer).execute(OFFER, order())]
+        return [event async for event in streamed(client_of(answer), OFFER, order())]
 
     return run(story())
 
@@ -186,25 +188,24 @@ def test_a_line_that_does_not_end_is_not_kept() -> None:
     assert len(answer.chunks) > 80
 
 
-def test_an_answer_is_read_to_its_end_so_that_its_connection_serves_the_next() -> None:
-    answer = ScriptedAnswer(*WHOLE)
-    assert events_from(answer) == EVENTS
-    assert answer.was_read_to_end
-    assert answer.is_closed
-
-
-async def test_but_not_waited_for() -> None:
+async def test_a_connection_is_released_with_the_last_event() -> None:
+    """Not with the end of the answer, for which the connection waits alone (test_worker_sockets.py)."""
     answer = ScriptedAnswer(*WHOLE, then_s=1000)
-    assert [event async for event in client_of(answer).execute(OFFER, order())] == EVENTS
-    assert answer.is_closed
-    assert asyncio.get_running_loop().time() - START == pytest.approx(CLOSING_S)
+    connections = ScriptedConnections(lambda _: answer)
+    client = HttpWorkerClient(secrets=SECRETS, clock=LoopClock(), connections=connections)
+    assert [event async for event in streamed(client, OFFER, order())] == EVENTS
+    (exchange,) = connections.exchanges
+    assert exchange.is_released
+    assert not answer.is_closed
+    assert asyncio.get_running_loop().time() == START
 
 
-async def test_closing_the_generator_closes_the_connection() -> None:
+async def test_closing_the_attempt_closes_the_connection() -> None:
     answer = ScriptedAnswer(*WHOLE)
-    events = client_of(answer).execute(OFFER, order())
+    events = streamed(client_of(answer), OFFER, order())
     await anext(events)
     await events.aclose()
+    await asyncio.sleep(0)
     assert answer.is_closed
     assert not answer.was_read_to_end
 

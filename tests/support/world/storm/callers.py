@@ -20,6 +20,7 @@ from dispatcher.policies.clocks import Share
 from tests.support.world.storm.engine import MODELS
 from tests.support.world.storm.records import Answered
 from tests.support.world.storm.thrown_errors import is_thrown
+from tests.support.world.story import events_of
 
 if TYPE_CHECKING:
     from tests.support.world.storm.nodes import FrontNode
@@ -175,7 +176,7 @@ class _Call:
             if self.plan.stream:
                 self.world.books.streams.add(self.id)
             self.accepted.set()
-            async for event in submitted.following.events():
+            async for event in events_of(submitted.following):
                 self.collected.note(event)
                 self.finished = event if isinstance(event, Finished) else None
             if not self.plan.stream:

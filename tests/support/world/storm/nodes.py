@@ -6,7 +6,7 @@ A node is one incarnation: after its host is killed, another node takes its name
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -49,11 +49,13 @@ class NotedLink(Link):
         super().__init__(*arguments, **options)
         self._books = books
 
-    async def do(self, command: Command) -> Outcome:
-        outcome = await super().do(command)
-        if isinstance(command, Accept) and isinstance(outcome, Refused) and not command.terms.durable:
-            self._books.refusals[command.id] = outcome.code
-        return outcome
+    def send(self, command: Command, take: Callable[[Outcome | StoreUnavailable], None]) -> None:
+        def noted(outcome: Outcome | StoreUnavailable) -> None:
+            if isinstance(command, Accept) and isinstance(outcome, Refused) and not command.terms.durable:
+                self._books.refusals[command.id] = outcome.code
+            take(outcome)
+
+        super().send(command, noted)
 
 
 class Node:

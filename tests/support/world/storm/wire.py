@@ -19,9 +19,10 @@ from dispatcher.model.fleet_secrets import (
     verify,
 )
 from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
-from dispatcher.ports import Clock, Connection, Transport
+from dispatcher.ports import AttemptEvents, Clock, Connection, RunningAttempt, Transport
 from dispatcher.workers.wire import encode_event, encode_order, parse_event, parse_order
 from gpu_worker.service.executions.executions import Executions, Refusal
+from tests.support.attempts import GeneratedAttempt
 
 SECRETS = FleetSecrets("sixteen characters and more")
 CONNECT_S = 2.0
@@ -38,7 +39,10 @@ class StormWorkerClient:
         self.duplicates = duplicates
         self._copies: set[asyncio.Task[None]] = set()
 
-    async def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
+    def execute(self, offer: Offer, order: WorkOrder, events: AttemptEvents) -> RunningAttempt:
+        return GeneratedAttempt(self._generate(offer, order), events)
+
+    async def _generate(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         body = encode_order(order)
         token = ExecutionToken(
             offer.worker, order.invocation, order.attempt, self._clock.now() + EXECUTION_TOKEN_TTL_S, digest(body)
@@ -48,7 +52,7 @@ class StormWorkerClient:
         if self._random.random() < self.duplicates:
             self._copies.add(asyncio.create_task(self._deliver_again(offer.url, signed)))
         try:
-            await connection.send(signed)
+            connection.send(signed)
             while True:
                 async with asyncio.timeout(SILENCE_S):
                     event = parse_event(await connection.receive())
@@ -75,7 +79,7 @@ class StormWorkerClient:
         with suppress(ConnectionLost, TimeoutError):
             async with asyncio.timeout(SILENCE_S):
                 connection = await self._transport.connect(url)
-                await connection.send(signed)
+                connection.send(signed)
                 while True:
                     await connection.receive()
 
@@ -88,7 +92,7 @@ async def serve_orders(connection: Connection, executions: Executions, worker: s
         lines = executions.run(token, parse_order(body))
         first = await anext(lines, None)
     except (Refusal, ExecutionTokenRefused) as error:
-        return await connection.send(encode_event(WorkRefused(409, "refused", str(error))))
+        return connection.send(encode_event(WorkRefused(409, "refused", str(error))))
     sending = asyncio.create_task(_send(connection, first, lines))
     closed = asyncio.create_task(_closed(connection))
     try:
@@ -104,9 +108,9 @@ async def _send(connection: Connection, first: bytes | None, lines: AsyncGenerat
     async with aclosing(lines):
         with suppress(ConnectionLost):
             if first is not None:
-                await connection.send(first)
+                connection.send(first)
             async for line in lines:
-                await connection.send(line)
+                connection.send(line)
 
 
 async def _closed(connection: Connection) -> None:

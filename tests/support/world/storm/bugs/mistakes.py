@@ -232,7 +232,7 @@ bug(
 bug(
     "refusal_of_repeated",
     "The refusal of one copy of a command is its outcome, although another copy was accepted.",
-    Edit(pending.Pending, "resolve", "if isinstance(outcome, Refused | NotAccepted) and copies > 1:", "if False:"),
+    Edit(pending.Pending, "resolve", "isinstance(outcome, Refused | NotAccepted) and found.copies > 1", "False"),
 )
 bug(
     "news_of_holder_only",

@@ -83,7 +83,12 @@ bug(
 bug(
     "tokens_of_two_attempts",
     "A call that begins again keeps the tokens of the lost attempt in its answer.",
-    Edit(followed.AnswerEvents, "begin", "self.collected, self._is_handed = Collected(), False", "pass"),
+    Edit(
+        followed.AnswerEvents,
+        "begin",
+        "self.collected, self.first_at, self._is_handed = Collected(), None, False",
+        "pass",
+    ),
     rule=4,
 )
 bug(
@@ -106,8 +111,8 @@ bug(
     Edit(
         following.Following,
         "_on_left",
-        "await self._attempts.stop()",
-        'await self._link.do(End(self.call.id, self._attempts.highest, "cancelled", 0, 0))',
+        "self._attempts.stop()",
+        'self._context.spawn(self._link.do(End(self.call.id, self._attempts.highest, "cancelled", 0, 0)))',
     ),
     rule=5,
 )

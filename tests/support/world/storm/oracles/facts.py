@@ -149,11 +149,14 @@ class Queues:
         """After the last entry, by tenant."""
 
     def note(self, now: float, state: State, entry: Entry) -> None:
-        """Note an entry that was folded: what waits before or after it, and those that it accepted."""
+        """Note an entry that was folded: what waits before or after it, and the calls that it accepted, or returned to
+        their queues, even if it dispatches them again."""
         arrived: defaultdict[str, int] = defaultdict(int)
         for fact in entry.facts:
             if isinstance(fact, Accepted):
                 arrived[fact.terms.tenant] += 1
+            elif isinstance(fact, Returned) and fact.id in state.calls:
+                arrived[state.calls[fact.id].terms.tenant] += 1
         for tenant in state.tenants.values():
             waits = tenant.waiting + tenant.suspended
             most = max(self._waited[tenant.name], waits) + arrived[tenant.name]

@@ -1,0 +1,58 @@
+"""Collects the messages that a process sends on one connection. Those of one turn of the event loop go out together."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dispatcher.model.errors import ConnectionLost
+from dispatcher.service.frames import encode_frames
+
+WAIT_S = 0.01
+"""Far below the patience of a client that waits for a receipt (link/channel.py), and above the time of most entries."""
+
+
+class Outgoing:
+    """One end of a connection, as far as it sends. A subclass sends frames and closes the connection.
+
+    It is a base class and not a part, because a part would call its owner: a reference cycle for each connection, which
+    a leader does not collect for long (service/garbage.py).
+    """
+
+    def __init__(self) -> None:
+        self._unsent: list[bytes] = []
+        self._is_due = False
+        """True if the messages go out in this turn of the event loop."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def _send(self, frame: bytes) -> None:
+        """Raises ConnectionLost."""
+        raise NotImplementedError
+
+    def _add(self, message: bytes, *, can_wait: bool = False) -> None:
+        """Send an encoded message after the callbacks that are due now, in a frame with the messages that they add.
+
+        `can_wait`: or up to WAIT_S later, with the next message that cannot wait.
+        """
+        self._unsent.append(message)
+        if self._is_due:
+            return
+        if not can_wait:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WAIT_S, self._flush)
+
+    def _flush(self) -> None:
+        """Send all messages now, in as few frames as fit."""
+        unsent, self._unsent, self._is_due = self._unsent, [], False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        try:
+            for frame in encode_frames(unsent):
+                self._send(frame)
+        except ConnectionLost:
+            self.close()

@@ -1,0 +1,67 @@
+"""The text of an answer that is not streamed travels in few events, and is the same text."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.model.answers import Collected
+from dispatcher.model.worker_protocol import Started, Token
+from gpu_worker.service.executions.execution import BUNDLE_S, Bundles
+from gpu_worker.service.executions.executions import ALIVE
+from tests.support.worker.harness import WorkerHarness, order
+from tests.support.worker.scripted_engine import ScriptedEngine
+
+PIECES = st.tuples(
+    st.integers(0, 2),
+    st.text(max_size=3),
+    st.sampled_from([None, {"reasoning": "r"}, {"tool_calls": [{"index": 0, "function": {"arguments": "a"}}]}]),
+    st.sampled_from([None, {"content": [{"token": "t"}]}]),
+    st.sampled_from([0.0, 0.1, 2.0]),
+)
+
+
+@given(st.lists(PIECES, max_size=20))
+def test_the_caller_gets_the_same_answer(pieces: list[tuple[int, str, Any, Any, float]]) -> None:
+    now_s, whole, bundled, bundles = 0.0, Collected(), Collected(), Bundles(0.0)
+    for count, (choice, text, delta, logprobs, pause_s) in enumerate(pieces, start=1):
+        now_s += pause_s
+        token = Token(text, count, choice, delta, logprobs)
+        whole.note(token)
+        for sent in bundles.add(token, now_s):
+            bundled.note(sent)
+    for sent in bundles.take(now_s):
+        bundled.note(sent)
+    assert (bundled.choices(), bundled.output_tokens) == (whole.choices(), whole.output_tokens)
+
+
+def test_the_first_token_goes_at_once_and_text_waits_a_second_at_most() -> None:
+    bundles = Bundles(0.0)
+    assert bundles.add(Started(5), 0.0) == [Started(5)]
+    assert bundles.add(Token("a", 1), 0.5) == [Token("a", 1)]
+    assert bundles.add(Token("b", 2), 0.6) == []
+    assert bundles.add(Token("c", 3), 0.5 + BUNDLE_S) == [Token("bc", 3)]
+    assert bundles.add(Token("d", 4), 0.6 + BUNDLE_S) == []
+    assert bundles.take(0.7 + BUNDLE_S) == [Token("d", 4)]
+
+
+def test_much_text_does_not_wait() -> None:
+    """A line to the gate is bounded."""
+    bundles = Bundles(0.0)
+    bundles.add(Token("a", 1), 0.0)
+    sent = [each for count in range(100) for each in bundles.add(Token("x" * 10_000, count), 0.0)]
+    assert all(isinstance(each, Token) and len(each.text) <= 80_000 for each in sent)
+    assert len(sent) >= 10
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("streamed", "tokens"), [(True, 40), (False, 2)])
+async def test_a_worker_bundles_what_is_not_streamed(streamed: bool, tokens: int) -> None:
+    harness = WorkerHarness(ScriptedEngine(token_s=0.01))
+    lines = await harness.start(order(max_tokens=40, streamed=streamed))
+    events = [json.loads(line) for line in lines if line != ALIVE]
+    assert [each["event"] for each in events] == ["started", *["token"] * tokens, "finished"]
+    assert "".join(each.get("text", "") for each in events) == "x" * 40
+    assert events[-2]["output_tokens"] == 40
