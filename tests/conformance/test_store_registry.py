@@ -12,4 +12,4 @@ def test_every_store_is_in_the_registry() -> None:
     stores = Path(dispatcher.stores.__path__[0])
     modules = [path for path in stores.rglob("*.py") if "(RecordStore):" in path.read_text()]
     found = {path.relative_to(stores).with_suffix("").parts[0] for path in modules}
-    assert found == {backend.folder for backend in BACKENDS.values()}
+    assert found | {"memory"} == {backend.folder for backend in BACKENDS.values()}  # the tests' own one

@@ -125,15 +125,12 @@ class Following(FollowedCall):
 
     def _fail(self, error: BaseException) -> None:
         """End the call with the error of a reaction."""
-        if isinstance(error, StoreUnavailable):
-            self._end(error)
-            if not isinstance(error, NotAccepted) or self._first is not None:
-                self._context.spawn_lasting(take_back(self._context, self.call, self._attempts.highest))
-        elif isinstance(error, AnsweredError):
-            self._end(error)
-        else:
+        if not isinstance(error, AnsweredError):
             logger.error("following a call failed: %s", type(error).__name__, exc_info=error)
-            self._end(StoreUnavailable("An error of this server ended the request."))
+            error = StoreUnavailable("An error of this server ended the request.")
+        self._end(error)
+        if isinstance(error, StoreUnavailable) and (not isinstance(error, NotAccepted) or self._first is not None):
+            self._context.spawn_lasting(take_back(self._context, self.call, self._attempts.highest))
 
     def _react(self, item: Item) -> Reaction | None:
         """React to the item. Return what is left to do, if that takes time."""

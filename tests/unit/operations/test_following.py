@@ -1,4 +1,4 @@
-"""A call's task while its stream runs: fenced streams, further offers, slow readers, and one end."""
+"""A call while its stream runs: fenced streams, further offers, slow readers, and one end; and how it reacts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 from dispatcher.model.answers import Collected
-from dispatcher.model.commands import End, Gone, Offer, Return, Silent
-from dispatcher.model.errors import DeadlineExceeded, WorkerFailed
+from dispatcher.model.commands import End, Gone, Offer, Outcome, Over, Return, Silent, Waiting
+from dispatcher.model.errors import DeadlineExceeded, StoreUnavailable, WorkerFailed
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder
-from dispatcher.operations.calls.followed import EVENTS_AHEAD_MAX
+from dispatcher.operations.calls.followed import EVENTS_AHEAD_MAX, Signal
 from dispatcher.ports import AttemptEvents, RunningAttempt
 from tests.support.attempts import GeneratedAttempt
 from tests.support.world.memory_gate import Gate
@@ -175,3 +175,53 @@ async def test_the_deadline_passes_in_the_queue_whoever_notices_it_first(gate: G
     await gate.ended("a", "k", "expired")
     assert len(gate.workers.orders) == 2
     await busy
+
+
+async def test_items_wait_for_the_end_of_a_reaction_and_its_outcome_comes_first(gate: Gate) -> None:
+    call = await dispatched(gate, "a")
+    following, seen, going = call.following, list[object](), asyncio.Event()
+    outcome = Waiting(call.call.id, 1)
+
+    async def slow() -> Outcome:
+        await going.wait()
+        return outcome
+
+    def react(item: object) -> object:
+        seen.append(item)
+        return slow() if item is Signal.LOOK else None
+
+    following._react = react  # type: ignore[assignment]
+    following.take(Signal.LOOK)
+    following.take(Signal.LATE)
+    await asyncio.sleep(0.01)
+    assert seen == [Signal.LOOK]
+    going.set()
+    await asyncio.sleep(0.01)
+    assert seen == [Signal.LOOK, outcome, Signal.LATE]
+    del following._react
+    call.leave()
+
+
+async def test_an_error_of_a_reaction_ends_its_call_and_nothing_else(gate: Gate) -> None:
+    """Who gives an item to a call, such as the link, gets no error of it."""
+    call, other = await dispatched(gate, "a"), await dispatched(gate, "a")
+
+    def react(item: object) -> None:
+        raise ValueError("a mistake")
+
+    call.following._react = react  # type: ignore[method-assign]
+    call.following.take(Signal.LOOK)
+    assert isinstance(call.following.error, StoreUnavailable)
+    assert (await read(other)).text == "xxx"
+    call.leave()
+    await gate.quiet()
+    assert call.call.id not in gate.shard.shard.state.calls
+
+
+async def test_a_call_whose_end_is_in_the_log_is_not_late(gate: Gate) -> None:
+    gate.workers.acts.append(Act(token_s=1.0))
+    call = await dispatched(gate, "a", deadline_s=4.0)
+    await asyncio.sleep(3.5)
+    call.following.take(Over(call.call.id, 1, "done", 10, 3))
+    assert (await read(call)).text == "xxx"
+    await asyncio.sleep(10)
