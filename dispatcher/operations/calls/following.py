@@ -115,15 +115,15 @@ class Following(FollowedCall):
             outcome = await reaction
             if outcome is not None:
                 self._items.appendleft(outcome)
-        except AnsweredError as error:
+        except Exception as error:
             self._fail(error)
-        except BaseException as error:
-            self._fail(error)
+        except BaseException:  # this process ends
+            self._end(StoreUnavailable("An error of this server ended the request."))
             raise
         finally:
             self._react_to_items()
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: Exception) -> None:
         """End the call with the error of a reaction."""
         if not isinstance(error, AnsweredError):
             logger.error("following a call failed: %s", type(error).__name__, exc_info=error)
