@@ -109,7 +109,8 @@ class ExecutionSpans:
 
 
 BUNDLE_S = 1.0
-"""The longest time for which a bundle waits for more text."""
+"""The longest time for which a bundle waits for more text while there are events. Without any it goes out with the next
+sign of life."""
 _BUNDLE_CHARS_MAX = 65_536
 
 
