@@ -151,7 +151,7 @@ class _HttpAttempt:
     def _take(self, events: AttemptEvents, line: bytes) -> None:
         try:
             event = parse_event(line) if self._status == 200 else _refusal(self._status, line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self._fail(events, WorkerFailed(f"The worker cannot be used: {type(error).__name__}."))
             return
         if isinstance(event, Alive):
@@ -186,7 +186,7 @@ def _refusal(status: int, line: bytes) -> WorkRefused:
     """Return the refusal in the body of an HTTP error, or a refusal without details if the body contains none."""
     try:
         event = parse_event(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         event = None
     if isinstance(event, WorkRefused):
         return replace(event, status=status)

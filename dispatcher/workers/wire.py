@@ -80,7 +80,7 @@ def parse_event(line: bytes) -> WorkEvent | Alive:
     Almost all lines are tokens, which msgspec reads in a tenth of the time. What it refuses, pydantic decides.
     """
     if _IS_TOKEN in line:
-        with suppress(MsgspecError):
+        with suppress(MsgspecError, RecursionError):
             token = _TOKEN.decode(line)
             if 0 <= token.choice <= CHOICE_MAX:
                 return token

@@ -40,7 +40,7 @@ _HELD = "headgate.held"
 
 
 class Losses:
-    """What is called when one connection is lost. uvicorn's protocol of the connection tells it (server.py).
+    """What is called when one connection is lost. uvicorn's protocol of the connection tells it (protocol.py).
 
     `drop` loses it, without waiting until the caller has read what was sent.
     """

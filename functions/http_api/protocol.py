@@ -152,6 +152,7 @@ class BoundedHeads(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._ending.flush()  # an answer to HEAD has no body with which its head would go out
         is_last = not self.pipeline
         super().on_response_complete()
         if not is_last or self.transport.is_closing():
@@ -265,17 +266,17 @@ class _Ending:
             data, self._head = self._head + data, b""
         elif data.startswith(b"HTTP/1.1 "):
             self._head = data
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
             return
         self._transport.write(data)
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self.end()
 
-    def _flush(self) -> None:
-        if self._head:
-            head, self._head = self._head, b""
+    def flush(self) -> None:
+        head, self._head = self._head, b""
+        if head and not self._transport.is_closing():
             self._transport.write(head)
 
 

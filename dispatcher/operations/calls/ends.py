@@ -129,7 +129,7 @@ async def let_go(context: Context, call: Call, begun: int) -> None:
 async def take_back(context: Context, call: Call, begun: int) -> None:
     """Cancel a call, or stop holding a durable one, after a command without an answer. The command may be in the log.
 
-    Otherwise the gate would offer the call again and again, and no task would begin the offers. Each would hold a slot
+    Otherwise the gate would offer the call again and again, and nothing would begin the offers. Each would hold a slot
     for a while, and suspend all calls of this process. So this goes on until the gate answers, or until the call's
     deadline, at which the gate ends the call.
     """
@@ -152,7 +152,7 @@ async def take_back(context: Context, call: Call, begun: int) -> None:
 
 
 async def _let_go_unless_followed(context: Context, call: Call, begun: int) -> None:
-    """Stop holding a call, unless a task of this process follows it: a repetition of its key may have begun one."""
+    """Stop holding a call, unless this process follows it again: a repetition of its key may have begun that."""
     following = context.durable_calls.get(call.id)
     if following is not None and not following.is_over:
         return

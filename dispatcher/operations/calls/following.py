@@ -45,8 +45,8 @@ from dispatcher.operations.limits import WaitingRequest
 LATE_S = 2.0
 """A worker ends an execution at its deadline. If it has not done so within this time after it, the stream is closed."""
 _LAST_EVENT_S = 3.0
-"""After the gate has reported the end of the running attempt, the task waits this long for each further event of it. It
-waits longer only while the caller reads so slowly that the task reads no events."""
+"""After the gate has reported the end of the running attempt, the call waits this long for each further event of it. It
+waits longer only while its caller reads so slowly that no events are read."""
 
 
 logger = logging.getLogger("headgate.gate")
@@ -115,15 +115,15 @@ class Following(FollowedCall):
             outcome = await reaction
             if outcome is not None:
                 self._items.appendleft(outcome)
-        except AnsweredError as error:
+        except Exception as error:
             self._fail(error)
-        except BaseException as error:
-            self._fail(error)
+        except BaseException:  # this process ends
+            self._end(StoreUnavailable("An error of this server ended the request."))
             raise
         finally:
             self._react_to_items()
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: Exception) -> None:
         """End the call with the error of a reaction."""
         if not isinstance(error, AnsweredError):
             logger.error("following a call failed: %s", type(error).__name__, exc_info=error)

@@ -13,7 +13,7 @@ from dispatcher.model.errors import STORE_UNAVAILABLE, StoreUnavailable
 from dispatcher.ports import Clock
 from dispatcher.service.gate.follower import Delivery
 from dispatcher.service.gate.replica import COMMANDS_MAX, Committed, Replica
-from dispatcher.service.wakeup import Wakeup
+from dispatcher.wakeup import Wakeup
 
 logger = logging.getLogger("headgate.gate")
 

@@ -301,7 +301,7 @@ class Route:
     def _ask_status(self) -> None:
         """Ask for the status of the unfinished calls, because their news may have been lost without a connection.
 
-        The outcome of a pending Accept reaches the task of its call. The outcome of any other pending command does not.
+        The outcome of a pending Accept reaches its call. The outcome of any other pending command does not.
         """
         accepts = (pending.command.id for pending in self._pending if isinstance(pending.command, Accept))
         expected = self._asked.union(accepts)

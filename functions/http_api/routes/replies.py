@@ -230,7 +230,12 @@ class _Streamed(Response):
         form, following, events = self._form, self._accepted.following, self._first
         try:
             while events[0] is not Pause.END:
-                chunks = [chunk for each in events for chunk in await _chunks_of(form, each)]
+                chunks: list[bytes] = []
+                for each in events:
+                    if isinstance(each, Finished) and chunks:  # what a form does at the end may take time
+                        await send({"type": "http.response.body", "body": b"".join(chunks), "more_body": True})
+                        chunks = []
+                    chunks += await _chunks_of(form, each)
                 if chunks:
                     await send({"type": "http.response.body", "body": b"".join(chunks), "more_body": True})
                 events = await following.next_events(_KEEPALIVE_S)

@@ -12,6 +12,7 @@ from enum import Enum
 from dispatcher.model.answers import Collected
 from dispatcher.model.tracing import NO_SPAN, Span, Tracing
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder
+from dispatcher.wakeup import Wakeup
 from gpu_worker.engines.interface import EngineError, EngineEvent
 
 _PREEMPTED = frozenset({"preempted", "preempted_too_often"})
@@ -33,35 +34,29 @@ class EventsAhead:
         self._events = events
         self._ready: deque[EngineEvent] = deque()
         self._error: Exception | None = None
-        self._reader: asyncio.Future[None] | None = None
-        """Done when there is an event or an error for the reader."""
-        self._room: asyncio.Future[None] | None = None
-        """Done when the task may read on."""
+        self._arrived, self._room = Wakeup(), Wakeup()
         self._task = asyncio.ensure_future(self._run())
 
     async def next(self, within_s: float) -> EngineEvent | None:
         """Return the next event, or None if there is none within the time. Raises what the engine raised."""
         if not self._ready and self._error is None:
-            await self._wait(within_s)
-        if not self._ready:
-            if self._error is not None:
-                raise self._error
-            return None
-        event = self._ready.popleft()
-        if self._room is not None:
-            _wake(self._room)
-        return event
+            await self._arrived.wait(within_s)
+        if self._ready:
+            self._room.set()
+            return self._ready.popleft()
+        if self._error is not None:
+            raise self._error
+        return None
 
     async def _run(self) -> None:
         try:
             async for event in self._events:
                 self._ready.append(event)
-                _wake(self._reader)
+                self._arrived.set()
                 if isinstance(event, Finished):
                     return
                 if isinstance(event, Started) or len(self._ready) >= EVENTS_AHEAD_MAX:
-                    self._room = asyncio.get_running_loop().create_future()
-                    await self._room
+                    await self._room.wait(None)
             self._error = RuntimeError("the engine stopped without a last event")
         except asyncio.CancelledError:
             self._error = RuntimeError("the engine's stream was cancelled")
@@ -69,22 +64,7 @@ class EventsAhead:
         except Exception as error:
             self._error = error
         finally:
-            _wake(self._reader)
-
-    async def _wait(self, within_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        reader = self._reader = loop.create_future()
-        timer = loop.call_later(within_s, _wake, reader)
-        try:
-            await reader
-        finally:
-            timer.cancel()
-            self._reader = None
-
-
-def _wake(waiting: asyncio.Future[None] | None) -> None:
-    if waiting is not None and not waiting.done():
-        waiting.set_result(None)
+            self._arrived.set()
 
 
 class ExecutionSpans:
@@ -129,7 +109,8 @@ class ExecutionSpans:
 
 
 BUNDLE_S = 1.0
-"""The longest time for which a bundle waits for more text."""
+"""The longest time for which a bundle waits for more text while there are events. Without any it goes out with the next
+sign of life."""
 _BUNDLE_CHARS_MAX = 65_536
 
 

@@ -364,6 +364,7 @@ class Executions:
 
 def _lines_of(event: EngineEvent | None, bundles: Bundles | None, now_s: float) -> list[bytes]:
     """Return what the caller gets after a step of its execution. `event` None: there was none for a while."""
-    if event is None:
-        return [ALIVE]
-    return [encode_event(each) for each in ([event] if bundles is None else bundles.add(event, now_s))]
+    if bundles is None:
+        return [ALIVE if event is None else encode_event(event)]
+    lines = [encode_event(each) for each in (bundles.take(now_s) if event is None else bundles.add(event, now_s))]
+    return lines or ([ALIVE] if event is None else [])

@@ -594,3 +594,16 @@ def test_idle_connections_cost_little_and_stop_no_request() -> None:
 def resident_bytes(pid: int) -> int:
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:")]
     return int(line.split()[1]) * 1024
+
+
+@pytest.mark.parametrize("rest", [b"bad\r\n\r\n", b""])
+def test_an_answer_without_a_body_comes_before_a_refusal_and_an_end(front: RawFront, rest: bytes) -> None:
+    """uvicorn writes nothing after the head of an answer to HEAD."""
+    expects = b"" if rest else b"expect: 100-continue\r\ncontent-length: 5\r\n"
+    with front.connect() as caller:
+        caller.sendall(b"HEAD /health HTTP/1.1\r\nhost: x\r\n" + expects + b"\r\n" + rest)
+        received = b""
+        while part := caller.recv(65536):
+            received += part
+    assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert (b"HTTP/1.1 400 Bad Request\r\n" in received) == bool(rest)

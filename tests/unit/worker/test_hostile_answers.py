@@ -255,6 +255,10 @@ WRONG: dict[str, list[Part]] = {
     "a length that cuts the last event": [LENGTH % (len(BODY) - 9), BODY],
     "the rest in a second answer": [HEAD, chunk(LINES[0]) + END + HEAD + chunk(LINES[1] + LINES[2]) + END],
     "no last event": [HEAD, chunk(LINES[0] + LINES[1]), END],
+    "a token that is nested too deeply": [
+        HEAD,
+        chunk(b'{"text":"x","output_tokens":1,"event":"token","delta":' + b'{"a":' * 5000 + b"1" + b"}" * 5001 + b"\n"),
+    ],
 }
 
 

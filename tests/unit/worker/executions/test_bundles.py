@@ -1,6 +1,8 @@
 """The text of an answer that is not streamed travels in few events, and is the same text."""
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -8,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model.answers import Collected
-from dispatcher.model.worker_protocol import Started, Token
+from dispatcher.model.worker_protocol import Started, Token, WorkOrder
+from gpu_worker.engines.interface import EngineEvent
+from gpu_worker.service.executions.engine_reader import STEP_S
 from gpu_worker.service.executions.execution import BUNDLE_S, Bundles
 from gpu_worker.service.executions.executions import ALIVE
 from tests.support.worker.harness import WorkerHarness, order
@@ -65,3 +69,22 @@ async def test_a_worker_bundles_what_is_not_streamed(streamed: bool, tokens: int
     assert [each["event"] for each in events] == ["started", *["token"] * tokens, "finished"]
     assert "".join(each.get("text", "") for each in events) == "x" * 40
     assert events[-2]["output_tokens"] == 40
+
+
+@pytest.mark.virtual_time
+async def test_text_does_not_wait_for_an_engine_that_pauses() -> None:
+    """It goes out with the sign of life, so that the front knows what an end in the log counts."""
+    harness = WorkerHarness(PausingEngine(token_s=0.01))
+    lines = await harness.start(order(max_tokens=10, streamed=False))
+    events = [json.loads(line) for line in lines]
+    paused = [each["output_tokens"] for each in events if each["event"] == "token"]
+    assert paused == [1, 5, 6, 10]
+    assert {"event": "alive"} in events
+
+
+class PausingEngine(ScriptedEngine):
+    async def generate(self, request: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
+        async for event in super().generate(request):
+            yield event
+            if isinstance(event, Token) and event.output_tokens == 5:
+                await asyncio.sleep(2 * STEP_S + 1)
