@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import sys
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -25,7 +24,7 @@ from functions.observability import logger
 from tests.support.asgi import Caller
 from tests.support.emf import VALUES_MAX, Series, series_in
 from tests.support.world.memory_gate import CHAT, Gate
-from tests.unit.functions.test_log_lines import read_all
+from tests.unit.functions.test_log_lines import read_rest
 
 ENDED_AT = 1_790_000_000.9876
 CALL = EndedCall(
@@ -184,12 +183,7 @@ async def test_a_log_that_nobody_reads_stops_no_event_loop(monkeypatch: pytest.M
             calls.add(CALL)
         await asyncio.sleep(0)
     assert log.dropped > 1000
-    found: list[str] = []
-    reader = threading.Thread(target=lambda: found.extend(read_all(reading)))
-    reader.start()
-    log.finish(within_s=60.0)
-    os.close(writing)
-    reader.join()
+    found = read_rest(log, reading, writing)
     lines = [json.loads(line) for line in found]
     kinds = Counter("metrics" if "_aws" in line else line["message"] for line in lines)
     assert kinds["invocation ended"] + kinds["metrics"] + log.dropped == 3 * (CALLS_MAX + 11)

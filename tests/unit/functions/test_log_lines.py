@@ -37,6 +37,17 @@ def read_all(reading: int) -> list[str]:
         return pipe.read().decode().splitlines()
 
 
+def read_rest(lines: LogLines, reading: int, writing: int) -> list[str]:
+    """Return what the pipe gets until the stream has finished."""
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.extend(read_all(reading)))
+    reader.start()
+    lines.finish(within_s=60.0)
+    os.close(writing)
+    reader.join()
+    return found
+
+
 def test_lines_arrive_whole_and_in_order() -> None:
     reading, writing = os.pipe()
     lines = LogLines(writing)
@@ -55,12 +66,7 @@ def test_a_pipe_that_is_not_read_drops_lines_and_says_so_once() -> None:
         lines.write(f"{LINE}\n")
     dropped = lines.dropped
     assert dropped > 4000
-    found: list[str] = []
-    reader = threading.Thread(target=lambda: found.extend(read_all(reading)))
-    reader.start()
-    lines.finish(within_s=60.0)
-    os.close(writing)
-    reader.join()
+    found = read_rest(lines, reading, writing)
     told = [line for line in found if line != LINE]
     assert len(found) - len(told) + lines.dropped == 5000
     assert [json.loads(line)["level"] for line in told] == ["WARNING"] * len(told)
@@ -114,12 +120,7 @@ def test_of_lines_that_come_together_those_that_fit_are_kept_whole() -> None:
     batch = [f"{number:04}{'x' * 995}" for number in range(5000)]
     lines.write("\n".join(batch) + "\n")
     assert 4800 < lines.dropped < 5000
-    found: list[str] = []
-    reader = threading.Thread(target=lambda: found.extend(read_all(reading)))
-    reader.start()
-    lines.finish(within_s=60.0)
-    os.close(writing)
-    reader.join()
+    found = read_rest(lines, reading, writing)
     *kept, told = found
     assert set(kept) <= set(batch)
     assert kept == sorted(kept)
