@@ -8,11 +8,13 @@ import json
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect, Request
 
 from dispatcher.model.commands import Leave, Silent
 from dispatcher.model.worker_protocol import WorkRefused
 from dispatcher.operations.pools import FRESH_S
 from dispatcher.operations.scaling import CHECK_S, Waking
+from functions.http_api.connections import LOSSES, Losses, WhileConnected
 from functions.http_api.routes.replies import HEADERS_AFTER_S
 from tests.support.asgi import Reply
 from tests.support.scaling import CountedService
@@ -422,3 +424,14 @@ async def test_a_replayed_stream_has_usage_where_asked(gate: Gate) -> None:
     reply = await gate.caller().post(CHAT, body, idempotency_key="k")
     assert reply.events[-2]["usage"]["total_tokens"] == 13
     assert reply.events[-1] == "[DONE]"
+
+
+async def test_a_disconnect_leaves_nothing_of_its_cancellation() -> None:
+    losses = Losses(lambda: None)
+    request = Request({"type": "http", LOSSES: losses})
+    with pytest.raises(ClientDisconnect), WhileConnected(request):
+        asyncio.get_running_loop().call_soon(losses.happen)
+        await asyncio.sleep(60)
+    task = asyncio.current_task()
+    assert task is not None
+    assert (task.cancelling(), losses.calls) == (0, {})

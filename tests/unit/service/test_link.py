@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from dispatcher.model.commands import Offer, Over, Waiting
+from dispatcher.model.errors import StoreUnavailable
 from dispatcher.service.link.link import ASKS_MAX
 from tests.support.world.processes import World, end, new_call, start_fleet, start_gates, start_worker
 
@@ -141,3 +142,48 @@ async def test_a_question_goes_to_the_next_leader_if_the_first_one_dies(world: W
     world.host("g1").kill()
     assert len(await world.on("front", front.fleet())) == 1
     assert world.clock.monotonic() - began < 0.3
+
+
+async def test_an_error_of_one_taker_ends_nothing_else(world: World) -> None:
+    """Rule 3: an outcome and news are given in a step of their own."""
+    front, _ = await start_fleet(world, "g1", slots=1)
+    first, second, got = new_call(world, front), new_call(world, front), list[object]()
+
+    def fail(item: object) -> None:
+        raise ValueError("a mistake")
+
+    async def send() -> None:
+        front.hold(first.id, fail)
+        front.send(first, fail)
+        front.send(second, got.append)
+
+    await world.on("front", send())
+    await asyncio.sleep(1)
+    assert [type(each) for each in got] == [Waiting]
+    assert not front.lost.is_set()
+
+
+async def test_an_offer_that_is_an_outcome_is_no_news_again(world: World) -> None:
+    front, _ = await start_fleet(world, "g1", slots=1)
+    call, got, news = new_call(world, front), list[object](), list[object]()
+
+    async def send() -> None:
+        front.hold(call.id, news.append)
+        front.send(call, got.append)
+
+    await world.on("front", send())
+    await asyncio.sleep(1)
+    (offer,) = got
+    assert isinstance(offer, Offer)
+    front._waiters.put(offer)
+    await asyncio.sleep(0.1)
+    assert news == []
+
+
+async def test_a_closed_link_answers_what_is_sent(world: World) -> None:
+    front, _ = await start_fleet(world, "g1", slots=1)
+    call, got = new_call(world, front), list[object]()
+    await world.on("front", front.close())
+    front.send(call, got.append)
+    await asyncio.sleep(0.1)
+    assert [type(each) for each in got] == [StoreUnavailable]

@@ -13,7 +13,7 @@ from dispatcher.model.answers import Collected
 from dispatcher.model.worker_protocol import Started, Token, WorkOrder
 from gpu_worker.engines.interface import EngineEvent
 from gpu_worker.service.executions.engine_reader import STEP_S
-from gpu_worker.service.executions.execution import BUNDLE_S, Bundles
+from gpu_worker.service.executions.execution import BUNDLE_S, EVENTS_AHEAD_MAX, Bundles, EventsAhead
 from gpu_worker.service.executions.executions import ALIVE
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
@@ -88,3 +88,16 @@ class PausingEngine(ScriptedEngine):
             yield event
             if isinstance(event, Token) and event.output_tokens == 5:
                 await asyncio.sleep(2 * STEP_S + 1)
+
+
+@pytest.mark.virtual_time
+async def test_an_engine_is_read_only_so_far_ahead() -> None:
+    async def events() -> AsyncGenerator[EngineEvent, None]:
+        for count in range(1000):
+            yield Token("x", count)
+
+    ahead = EventsAhead(events())
+    assert await ahead.next(1.0) == Token("x", 0)
+    await asyncio.sleep(1)
+    assert len(ahead._ready) <= EVENTS_AHEAD_MAX
+    assert [await ahead.next(1.0) for _ in range(999)][-1] == Token("x", 999)
