@@ -429,9 +429,14 @@ async def test_a_replayed_stream_has_usage_where_asked(gate: Gate) -> None:
 async def test_a_disconnect_leaves_nothing_of_its_cancellation() -> None:
     losses = Losses(lambda: None)
     request = Request({"type": "http", LOSSES: losses})
-    with pytest.raises(ClientDisconnect), WhileConnected(request):
-        asyncio.get_running_loop().call_soon(losses.happen)
-        await asyncio.sleep(60)
+
+    async def wait() -> None:
+        with WhileConnected(request):
+            await asyncio.sleep(60)
+
+    asyncio.get_running_loop().call_later(0.1, losses.happen)
+    with pytest.raises(ClientDisconnect):
+        await wait()
     task = asyncio.current_task()
     assert task is not None
     assert (task.cancelling(), losses.calls) == (0, {})
