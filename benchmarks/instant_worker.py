@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from dispatcher.model.commands import Report
-from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link, make_store, real_random
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_links, make_store, real_random
 from dispatcher.processes.secret_source import fleet_secrets
 from dispatcher.settings.config import load_config
 from gpu_worker.__main__ import bound
@@ -34,7 +34,7 @@ async def main(outbox_folder: Path) -> None:
     config, clock = load_config(), RealClock()
     engine = ModelledEngine(make_policy("vtc"), profile=INSTANT)
     await engine.start()
-    link = make_link(config, make_store(config), clock, NoLauncher())
+    link = make_links(config, make_store(config), clock, NoLauncher())[0]
     outbox = Outbox(link, clock, real_random(), Journal(outbox_folder, WORKER_ID))
     executions = Executions(WORKER_ID, engine, SLOTS, clock, outbox)
     executions.recover()

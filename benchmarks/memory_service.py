@@ -16,7 +16,7 @@ from benchmarks.instant_worker import SLOTS, WORKER_ID
 from dispatcher.model.commands import Report
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import Clock
-from dispatcher.processes.bootstrap import NoLauncher, RealClock, RealIds, make_context, make_link, real_random
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, RealIds, make_context, make_links, real_random
 from dispatcher.processes.secret_source import fleet_secrets
 from dispatcher.service.gate.process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
@@ -50,9 +50,9 @@ async def main() -> None:
 
 
 async def _gate(config: Config, store: MemoryStore, clock: Clock) -> asyncio.Task[None]:
-    fleet = Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), fleet_secrets(config))
+    fleet = Fleet(store.log(config.pool), TcpTransport(), clock, RealIds(), fleet_secrets(config))
     stores = GateStores(store.mailboxes, store, store, NoLauncher())
-    process = GateProcess(fleet, config.shard_settings(), stores, config.shard)
+    process = GateProcess(fleet, config.shard_settings(), stores, config.pool)
     await process.listen(f"{HOST}:0")
     return asyncio.create_task(process.run())
 
@@ -60,7 +60,7 @@ async def _gate(config: Config, store: MemoryStore, clock: Clock) -> asyncio.Tas
 async def _worker(config: Config, store: MemoryStore, clock: Clock) -> tuple[Agent, asyncio.Task[None]]:
     engine = ModelledEngine(make_policy("vtc"), profile=INSTANT)
     await engine.start()
-    link = make_link(config, store, clock, NoLauncher())
+    link = make_links(config, store, clock, NoLauncher())[0]
     executions = Executions(WORKER_ID, engine, SLOTS, clock, Outbox(link, clock, real_random()))
     app = make_worker_app(executions, worker_id=WORKER_ID, secrets=fleet_secrets(config), clock=clock)
     url, serving = _served(app, lifespan="off")

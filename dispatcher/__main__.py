@@ -1,8 +1,8 @@
-"""`python -m dispatcher` runs a gate process. It leads its pool's shard, or follows the leader.
+"""`python -m dispatcher` runs a gate process. It leads its pool's shards, or follows their leaders.
 
 It prints one JSON line, `{"url", "role"}`, when it listens. Other processes reach it at HEADGATE_GATE_ADDRESS; if that
 is empty, at `--host`, or with `--host 0.0.0.0` at the address of this host's name. The exit code is 0 after SIGTERM or
-SIGINT, 2 if it cannot start, and 1 if the shard's log cannot be used. With 1 or 2 it prints a line with the reason on
+SIGINT, 2 if it cannot start, and 1 if no shard's log can be used. With 1 or 2 it prints a line with the reason on
 standard error.
 """
 
@@ -17,7 +17,7 @@ import sys
 import uvloop
 
 from dispatcher.model.errors import HeadgateError, LogError
-from dispatcher.processes.bootstrap import make_gate_process, own_address
+from dispatcher.processes.bootstrap import make_gate_processes, own_address
 from dispatcher.settings.config import load_config
 
 FAILED, _NOT_STARTED = 1, 2
@@ -36,7 +36,7 @@ def main() -> None:
 async def _serve(options: argparse.Namespace) -> None:
     """Listen, then lead or follow until SIGTERM."""
     config = load_config().of_pool(options.pool)
-    process = make_gate_process(config)
+    process = make_gate_processes(config)
     public = config.gate_address
     if not public and options.port:
         public = f"{own_address(options.host)}:{options.port}"
@@ -51,7 +51,9 @@ async def _serve(options: argparse.Namespace) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m dispatcher", description="A gate process of a pool.")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
-    parser.add_argument("--port", type=int, default=0, help="the port to listen at; 0: a free one")
+    parser.add_argument(
+        "--port", type=int, default=0, help="the port to listen at, and those after it for further shards; 0: free ones"
+    )
     parser.add_argument("--pool", default="", help="the pool that it serves; default: HEADGATE_POOL")
     return parser.parse_args()
 

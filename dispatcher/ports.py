@@ -158,7 +158,7 @@ class Store(TenantStore, InvocationStore, ResponseStore, FileRecords, BatchStore
     def mailboxes(self) -> MailboxStore: ...
 
     def log(self, shard: str) -> Log:
-        """Open the log of a shard (its name: 1 to 64 of A-Za-z0-9._-)."""
+        """Open the log of a shard (its name: model/shards.py)."""
         ...
 
     async def erase(self, tenant: str) -> None:
@@ -209,15 +209,15 @@ class Transport(Protocol):
 
 
 class GateLink(Protocol):
-    """Sends a process's commands to the shard: through the leader, or by the process's own append."""
+    """Sends a process's commands to a pool's shards: through their leaders, or by the process's own append."""
 
     @property
     def process(self) -> str:
         """The name of this process. It is new at every start."""
         ...
 
-    def new_id(self) -> str:
-        """Return the id of this process's next call."""
+    def new_id(self, tenant: str, /) -> str:
+        """Return the id of this process's next call. `tenant`: the identity of the call's tenant."""
         ...
 
     async def do(self, command: Command) -> Outcome:
@@ -254,17 +254,18 @@ class GateLink(Protocol):
         ...
 
     async def fleet(self) -> Sequence[WorkerSet]:
-        """Return the workers that the shard holds, from the leader, or from this process's replica if none leads.
+        """Return the workers that the shards hold, from the leader, or from this process's replica if none leads.
 
         The answer is at most some seconds old. Raises StoreUnavailable.
         """
         ...
 
-    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
-        """Return the usage rows of a tenant (None: of all tenants) that the shard holds, both hours included.
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[int, UsageRow]]:
+        """Return the usage rows of a tenant (None: of all tenants) that the shards hold, both hours included, each with
+        the number of its shard.
 
-        They are totals, like those of UsageStore. If both have a row for an hour, use the one with the higher
-        `position`.
+        They are totals, like those of UsageStore. If both have a row of a shard for an hour, use the one with the
+        higher `position`.
         """
         ...
 

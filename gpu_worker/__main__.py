@@ -25,19 +25,20 @@ import uvicorn
 from botocore.exceptions import BotoCoreError
 
 from dispatcher.model.commands import Report
-from dispatcher.model.errors import HeadgateError
+from dispatcher.model.errors import ConfigurationError, HeadgateError
 from dispatcher.ports import Clock
 from dispatcher.processes.bootstrap import (
     NoLauncher,
     RealClock,
     RealIds,
-    make_link,
+    make_links,
     make_store,
     make_tracing,
     own_address,
     real_random,
 )
 from dispatcher.processes.secret_source import fleet_secrets
+from dispatcher.service.link.sharded import combine
 from dispatcher.settings.config import load_config
 from gpu_worker.engines.interface import Engine, EngineFacts
 from gpu_worker.engines.model_swaps import ModelSwaps
@@ -51,6 +52,7 @@ from gpu_worker.service.executions.outbox_journal import Journal
 from gpu_worker.service.logs import log_json
 from gpu_worker.service.options import GB, modelled_options, parse_options, server_options, transformers_options
 from gpu_worker.service.server import Opening, make_app
+from gpu_worker.service.shard_agents import ShardAgents, shard_agents
 from gpu_worker.service.slo_watch import SloWatch
 from gpu_worker.service.spot_notice import SpotNotice
 from gpu_worker.service.swapper import Swapper
@@ -83,6 +85,8 @@ def main() -> None:
 async def serve(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Return the exit code."""
     config, clock = load_config().of_pool(options.pool or ""), RealClock()
+    if config.shards > 1 and len(options.models) > 1:
+        raise ConfigurationError("a pool of several shards (HEADGATE_SHARDS) takes no worker of several models")
     secrets = fleet_secrets(config)
     sock = bound(options.host, options.port)
     tiers: WorkerTiers = options.tiers
@@ -103,7 +107,8 @@ async def serve(options: argparse.Namespace) -> int:
         swaps = await _load_models(engine, others, clock, options.sleep_memory_gb) if others else None
         identity = _identity(options, engine.facts, sock.getsockname()[1])
         store = make_store(config)
-        link = make_link(config, store, clock, NoLauncher())
+        links = make_links(config, store, clock, NoLauncher())
+        link = combine(links)
         outbox = Outbox(link, clock, real_random(), _journal(options, config.pool, identity.worker))
         tracing = make_tracing("worker")
         executions = Executions(
@@ -112,11 +117,16 @@ async def serve(options: argparse.Namespace) -> int:
         )  # fmt: skip
         executions.recover()
         opening.open(make_app(executions, worker_id=identity.worker, secrets=secrets, clock=clock))
-        agent = Agent(
-            identity, link, executions, clock, real_random(),
-            swapper=None if swaps is None else Swapper(swaps, executions, clock),
-            settings=AgentSettings(drain_s=options.drain_s), engine_changed=engine.changed, connection_lost=link.lost,
-        )  # fmt: skip
+        settings = AgentSettings(drain_s=options.drain_s)
+        agent: Agent | ShardAgents
+        if config.shards > 1:
+            agent = shard_agents(identity, links, executions, clock, real_random(), engine.changed, settings)
+        else:
+            agent = Agent(
+                identity, link, executions, clock, real_random(),
+                swapper=None if swaps is None else Swapper(swaps, executions, clock),
+                settings=settings, engine_changed=engine.changed, connection_lost=links[0].lost,
+            )  # fmt: skip
         notice = None if options.notice is None else SpotNotice(options.notice, clock, last_moment=agent.last_moment)
         async with _metric_lines(options.emf_s, config.pool, executions, clock):
             code = await _serve(server, serving, agent, engine, notice)
@@ -138,7 +148,11 @@ async def _close_server(server: _Server, serving: asyncio.Task[None]) -> None:
 
 
 async def _serve(
-    server: _Server, serving: asyncio.Task[None], agent: Agent, engine: SupervisedEngine, notice: SpotNotice | None
+    server: _Server,
+    serving: asyncio.Task[None],
+    agent: Agent | ShardAgents,
+    engine: SupervisedEngine,
+    notice: SpotNotice | None,
 ) -> int:
     await agent.join()
     announcement = {"url": agent.identity.url, "worker": agent.identity.worker, "engine": engine.facts.description}

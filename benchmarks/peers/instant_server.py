@@ -20,7 +20,7 @@ from typing import Any
 from dispatcher.model.commands import End, Report
 from dispatcher.model.worker_protocol import Finished, Started, Token
 from dispatcher.ports import GateLink
-from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_links
 from dispatcher.settings.config import load_config
 from dispatcher.workers.wire import encode_event
 from gpu_worker.__main__ import bound
@@ -139,8 +139,8 @@ async def main(leader: list[str]) -> None:
     if leader:
         config, clock = load_config(), RealClock()
         store = MemoryStore(clock)
-        await store.log(config.shard).append(int(leader[0]), bytes.fromhex(leader[1]))
-        face = HeadgateFace(make_link(config, store, clock, NoLauncher()), url)
+        await store.log(config.pool).append(int(leader[0]), bytes.fromhex(leader[1]))
+        face = HeadgateFace(make_links(config, store, clock, NoLauncher())[0], url)
         faces[b"/v1/execute"] = face.serve
         await face.join()
         beating = asyncio.create_task(face.beat())

@@ -33,9 +33,9 @@ WAIT_S = 0.01
 async def main() -> None:
     config, clock = load_config(), RealClock()
     store = MemoryStore(clock)
-    fleet = Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), fleet_secrets(config))
+    fleet = Fleet(store.log(config.pool), TcpTransport(), clock, RealIds(), fleet_secrets(config))
     stores = GateStores(store.mailboxes, store, store, NoLauncher())
-    gate = GateProcess(fleet, config.shard_settings(), stores, config.shard)
+    gate = GateProcess(fleet, config.shard_settings(), stores, config.pool)
     await gate.listen(f"{HOST}:0")
     leading = asyncio.create_task(gate.run())
     while (last := await fleet.log.last()) is None:  # noqa: ASYNC110 - a log has no event

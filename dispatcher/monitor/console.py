@@ -18,7 +18,7 @@ from dispatcher.monitor.follower import (
     LogFollower,
     TenantHours,
     last_hours,
-    open_follower,
+    open_followers,
     pool_usage_rows,
     tenants_by_hour,
     total_of,
@@ -166,7 +166,7 @@ class OperatorAccess:
 
     token: bytes
     consoles: Mapping[str, Console]
-    """The consoles by pool, in the order of the configuration."""
+    """The consoles by the name of the pool or shard, in the order of the configuration."""
 
 
 def make_operator(context: Context, config: Config | None = None) -> OperatorAccess | None:
@@ -183,10 +183,9 @@ def make_operator(context: Context, config: Config | None = None) -> OperatorAcc
         )
     tenant_named = context.directory.tenant_of_identity
     consoles = {
-        each.pool: Console(
-            open_follower(context.store, each, context.clock), context.store, tenant_named, context.clock
-        )
+        follower.shard: Console(follower, context.store, tenant_named, context.clock)
         for each in config.each_pool()
+        for follower in open_followers(context.store, each, context.clock)
     }
     return OperatorAccess(token.encode(), consoles)
 

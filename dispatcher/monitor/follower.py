@@ -28,9 +28,16 @@ _MOVES = 2_000
 """The planner's budget for each number of workers that is tried."""
 
 
-def open_follower(store: Store, config: Config, clock: Clock) -> LogFollower:
-    """Return a follower of the pool's log. It has read no entry yet."""
-    return LogFollower(store.log(config.shard), config.shard_settings(), clock, config.shard)
+def open_follower(store: Store, config: Config, clock: Clock, shard: str = "") -> LogFollower:
+    """Return a follower of the log of a shard of the pool, which has read no entry yet. Empty: its only shard, or the
+    first one."""
+    shard = shard or config.shard_names[0]
+    return LogFollower(store.log(shard), config.shard_settings(), clock, shard)
+
+
+def open_followers(store: Store, config: Config, clock: Clock) -> list[LogFollower]:
+    """Return a follower of the log of each of the pool's shards."""
+    return [open_follower(store, config, clock, shard) for shard in config.shard_names]
 
 
 class LogFollower:

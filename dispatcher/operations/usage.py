@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from dispatcher.model.shards import shard_name
 from dispatcher.model.usage import UsageRow
 from dispatcher.operations.context import Context
 from dispatcher.operations.store_patience import in_time
@@ -16,7 +17,11 @@ async def usage_of(context: Context, tenant: str | None, first_hour: int, last_h
     Raises StoreUnavailable.
     """
     # The shards are read first. They drop a row only after it is projected, so no row is missing in both reads.
-    held = [(pool.name, row) for pool in context.pools for row in await pool.link.usage(tenant, first_hour, last_hour)]
+    held = [
+        (shard_name(pool.name, shard), row)
+        for pool in context.pools
+        for shard, row in await pool.link.usage(tenant, first_hour, last_hour)
+    ]
     return merged([*await in_time(context.store.usage(tenant, first_hour, last_hour)), *held])
 
 

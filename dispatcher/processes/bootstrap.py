@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from dispatcher.model.batches import FileStore
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.model.fleet import FleetScaler
+from dispatcher.model.shards import process_in
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools
@@ -28,7 +30,7 @@ from dispatcher.settings.config import Config, load_config
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-    from dispatcher.service.gate.process import GateProcess
+    from dispatcher.service.gate.shard_gates import ShardGates
     from dispatcher.service.link.finder import Fleet
     from dispatcher.service.link.link import Link
     from dispatcher.service.log_keeper import LogKeeper
@@ -188,44 +190,52 @@ def _make_waking(config: Config, clock: Clock) -> Waking | None:
     return None if scaler is None else Waking(scaler, config.models, config.worker_start_s, clock)
 
 
-def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Link:
-    """Return this process's link to the shard of one pool. Its process name is new, so that the ids of calls and the
-    mailboxes of two links of one process are different. Raises ConfigurationError."""
+def make_links(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Sequence[Link]:
+    """Return this process's link to each shard of one pool. Their process names are new, so that the ids of calls and
+    the mailboxes of two links of one process are different. Raises ConfigurationError."""
     from dispatcher.service.link.link import Link
 
-    return Link(
-        RealIds().new(),
-        _fleet(config, store, clock),
-        config.shard_settings(),
-        mailboxes=store.mailboxes,
-        launcher=launcher,
-        answers=store,
-    )
+    process = RealIds().new()
+    return [
+        Link(
+            process_in(process, number),
+            _fleet(config, shard, store, clock),
+            config.shard_settings(),
+            mailboxes=store.mailboxes,
+            launcher=launcher,
+            answers=store,
+        )
+        for number, shard in enumerate(config.shard_names)
+    ]
 
 
-def make_gate_process(config: Config) -> GateProcess:
-    """Return a gate process of one pool (Config.of_pool), which does not listen yet. Raises ConfigurationError.
+def make_gate_processes(config: Config) -> ShardGates:
+    """Return a gate process of one pool (Config.of_pool) for each of its shards, which do not listen yet.
 
-    While it leads, no garbage collection visits its whole state (service/garbage.py).
+    While one leads, no garbage collection visits its whole state (service/garbage.py). Raises ConfigurationError.
     """
     from dispatcher.service.garbage import Garbage
     from dispatcher.service.gate.planning import PlannerProcess
     from dispatcher.service.gate.process import GateProcess, GateStores
+    from dispatcher.service.gate.shard_gates import ShardGates
 
     store, clock = make_store(config), RealClock()
     stores = GateStores(store.mailboxes, store, store, make_launcher(config))
-    fleet = _fleet(config, store, clock)
-    return GateProcess(
-        fleet, config.shard_settings(), stores, config.shard, offload=asyncio.to_thread,
-        plan_offload=PlannerProcess().run, garbage=Garbage(),
-    )  # fmt: skip
+    settings, garbage = config.shard_settings(), Garbage()
+    return ShardGates([
+        GateProcess(
+            _fleet(config, shard, store, clock), settings, stores, shard, offload=asyncio.to_thread,
+            plan_offload=PlannerProcess().run, garbage=garbage,
+        )
+        for shard in config.shard_names
+    ])  # fmt: skip
 
 
-def make_log_keeper(config: Config, store: Store, clock: Clock, ids: Ids) -> LogKeeper:
-    """Return the keeper, which saves the snapshots of a pool that has no gate process (service/log_keeper.py)."""
+def make_log_keeper(config: Config, shard: str, store: Store, clock: Clock, ids: Ids) -> LogKeeper:
+    """Return the keeper, which saves the snapshots of a shard that has no gate process (service/log_keeper.py)."""
     from dispatcher.service.log_keeper import LogKeeper
 
-    return LogKeeper(store.log(config.shard), store, config.shard_settings(), config.shard, clock, ids)
+    return LogKeeper(store.log(shard), store, config.shard_settings(), shard, clock, ids)
 
 
 def make_tracing(role: str) -> Tracing:
@@ -243,15 +253,17 @@ def make_tracing(role: str) -> Tracing:
     return OtlpTracing(name, ratio, real_random(), RealClock(), make_exporter(endpoint))
 
 
-def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:
+def _fleet(config: Config, shard: str, store: Store, clock: Clock) -> Fleet:
     from dispatcher.service.link.finder import Fleet
     from dispatcher.service.tcp import TcpTransport
 
-    return Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), fleet_secrets(config))
+    return Fleet(store.log(shard), TcpTransport(), clock, RealIds(), fleet_secrets(config))
 
 
 def _pool(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Pool:
-    link = make_link(config, store, clock, launcher)
+    from dispatcher.service.link.sharded import combine
+
+    link = combine(make_links(config, store, clock, launcher))
     classes = config.slo_classes.classes() if config.slo_classes else None
     return Pool(link, clock, config.pool, config.longest_s, config.models, classes, _make_waking(config, clock))
 

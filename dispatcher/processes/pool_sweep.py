@@ -1,4 +1,4 @@
-"""What the sweep does for one pool, once a minute: it decides what is due by the clock, and reads the pool's log.
+"""What the sweep does for one pool, once a minute: it decides what is due by the clock, and reads the shards' logs.
 
 All methods raise StoreUnavailable; those that read the log also raise LogGap, LogCorrupt.
 """
@@ -13,7 +13,7 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool
 from dispatcher.operations.scaling import Scaling
 from dispatcher.processes.bootstrap import make_log_keeper, make_scaler
-from dispatcher.service.load_watch import LoadWatch
+from dispatcher.service.load_watch import LoadWatch, delays_of_pool, load_of_pool
 from dispatcher.service.log_keeper import use_format
 from dispatcher.settings.config import Config
 
@@ -21,14 +21,18 @@ _TENANTS_AT_ONCE, _CALLS_AT_ONCE = 100, 500
 
 
 class PoolSweep:
-    """`config`: that of the pool alone (Config.each_pool). It keeps its copy of the shard between two sweeps."""
+    """`config`: that of the pool alone (Config.each_pool). It keeps its copies of the shards between two sweeps."""
 
     def __init__(self, context: Context, pool: Pool, config: Config) -> None:
         self.name = pool.name
         self._pool, self._launcher = pool, context.launcher
-        self._watch = LoadWatch(context.store.log(config.shard), config.shard_settings(), context.clock)
+        self._watches = [
+            LoadWatch(context.store.log(shard), config.shard_settings(), context.clock) for shard in config.shard_names
+        ]
         self._scaling = Scaling(make_scaler(config), pool.link, config, context.clock)
-        self._keeper = make_log_keeper(config, context.store, context.clock, context.ids)
+        self._keepers = [
+            make_log_keeper(config, shard, context.store, context.clock, context.ids) for shard in config.shard_names
+        ]
         self._directory = context.directory
         self._starts = self._looked = 0
 
@@ -37,14 +41,14 @@ class PoolSweep:
         await self._pool.link.do(Tick())
 
     async def use_format(self, wanted: int) -> None:
-        """Change the format of the pool's log (service/log_keeper.py). Raises ConfigurationError too."""
-        await use_format(self._pool.link, self._keeper, wanted)
+        """Change the format of the pool's logs (service/log_keeper.py). Raises ConfigurationError too."""
+        await use_format(self._pool.link, self._keepers, wanted)
 
     async def load(self) -> FleetLoad:
-        return await self._watch.load()
+        return load_of_pool([await each.load() for each in self._watches])
 
     async def delays(self) -> PoolDelays:
-        return await self._watch.delays()
+        return delays_of_pool([await each.delays() for each in self._watches])
 
     async def scale(self, load: FleetLoad) -> ScaleReport:
         """Decide how many workers the pool should have, and set the number if the configuration names a service."""
@@ -57,7 +61,7 @@ class PoolSweep:
         executor of each call was started once, with its offer. When an executor holds its call, all these calls get
         offers again. Each sweep takes another call, because the executor of one call may fail each time.
         """
-        waiting = await self._watch.suspended()
+        waiting = [call for each in self._watches for call in await each.suspended()]
         if not waiting:
             return False
         call = waiting[self._starts % len(waiting)]
@@ -72,7 +76,7 @@ class PoolSweep:
         _TENANTS_AT_ONCE tenants and ends _CALLS_AT_ONCE calls at most. What is left ends in a later sweep, or at its
         turn.
         """
-        waiting = await self._watch.unheld()
+        waiting = [call for each in self._watches for call in await each.unheld()]
         tenants = sorted({call.tenant.name for call in waiting})
         start = self._looked % max(1, len(tenants))
         self._looked += _TENANTS_AT_ONCE
@@ -83,5 +87,5 @@ class PoolSweep:
         return len(ends)
 
     async def keep_log(self) -> bool:
-        """Save a snapshot of the log if one is due and no gate process does it. Return whether one was saved."""
-        return await self._keeper.keep()
+        """Save a snapshot of each log if one is due and no gate process does it. Return whether one was saved."""
+        return any([await keeper.keep() for keeper in self._keepers])

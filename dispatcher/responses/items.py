@@ -99,7 +99,7 @@ def _is_bare_reference(item: Any) -> bool:
     return isinstance(item, Mapping) and {name for name, value in item.items() if value is not None} == {"id"}
 
 
-_CALL = r"[A-Za-z0-9]{1,64}-[0-9a-z]{1,20}"
+_CALL = r"[A-Za-z0-9.]{1,64}-[0-9a-z]{1,20}"
 _RESPONSE = re.compile(rf"resp_({_CALL})")
 _ITEM = re.compile(rf"[a-z]+_({_CALL})_i?[0-9]{{1,6}}")
 _PREFIX = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}

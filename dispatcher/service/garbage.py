@@ -45,33 +45,37 @@ class Garbage:
 
     def __init__(self, collector: GarbageCollector = gc, blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
         self._gc, self._blocks = collector, blocks
-        self._leads = False
+        self._leaders = 0
+        """The shards that this process leads."""
         self._base = 0
         """The number of blocks after the last collection that visited everything."""
         self.whole = 0
         """The number of collections that visited everything while this process led."""
 
     def lead(self) -> None:
-        """Freeze all objects, and the survivors of all collections from here on. This visits no object."""
-        if self._leads:
+        """Begin to lead a shard: freeze all objects, and the survivors of all further collections. This visits no
+        object."""
+        self._leaders += 1
+        if self._leaders > 1:
             return
-        self._leads = True
         self._gc.callbacks.append(self._note_collection)
         self._gc.freeze()
         self._base = self._blocks()
 
     def follow(self) -> None:
-        """Collect as Python does by default, without frozen objects."""
-        if not self._leads:
+        """End the lead of a shard. With the last one, collect as Python does by default, without frozen objects."""
+        if not self._leaders:
             return
-        self._leads = False
+        self._leaders -= 1
+        if self._leaders:
+            return
         self._gc.callbacks.remove(self._note_collection)
         self._gc.unfreeze()
 
     def sweep(self, *, is_idle: bool) -> None:
         """Collect what was made since the last sweep; everything if the memory has grown so much that frozen cycles may
         be the reason. Call it several times a second. `is_idle`: no call is in the gate."""
-        if not self._leads:
+        if not self._leaders:
             return
         growth = self._blocks() - self._base - BLOCKS_LEAST
         if growth > self._base * ((GROWTH if is_idle else GROWTH_MAX) - 1.0):

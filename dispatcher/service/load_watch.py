@@ -101,6 +101,44 @@ def pool_delays(shard: Shard, now: float) -> PoolDelays:
     return PoolDelays(waits, max(0.0, now - shard.next_tick()))
 
 
+def load_of_pool(shards: Sequence[FleetLoad]) -> FleetLoad:
+    """Return the load of a pool from those of its shards. A worker has a part of its slots in each of them."""
+    if len(shards) == 1:
+        return shards[0]
+    waiting = Counter[str]()
+    workers: dict[str, WorkerLoad] = {}
+    for shard in shards:
+        waiting.update(shard.waiting)
+        for each in shard.workers:
+            known = workers.get(each.worker)
+            workers[each.worker] = (
+                each
+                if known is None
+                else each._replace(
+                    running=known.running + each.running,
+                    is_retiring=known.is_retiring or each.is_retiring,
+                    is_last=known.is_last and each.is_last,
+                )
+            )
+    return FleetLoad(
+        ready=max(shard.ready for shard in shards),
+        leaving=max(shard.leaving for shard in shards),
+        holding=max(shard.holding for shard in shards),
+        waiting=dict(waiting),
+        waiting_service=sum(shard.waiting_service for shard in shards),
+        arriving_per_s=sum(shard.arriving_per_s for shard in shards),
+        service_per_s=sum(shard.service_per_s for shard in shards),
+        workers=tuple(workers.values()),
+    )
+
+
+def delays_of_pool(shards: Sequence[PoolDelays]) -> PoolDelays:
+    """Return the delays of a pool: those of its latest shard."""
+    tiers = {tier for shard in shards for tier in shard.oldest_wait_s}
+    waits = {tier: max(shard.oldest_wait_s.get(tier, 0.0) for shard in shards) for tier in sorted(tiers)}
+    return PoolDelays(waits, max(shard.overdue_s for shard in shards))
+
+
 def _loads(ready: Sequence[Worker]) -> tuple[WorkerLoad, ...]:
     models = Counter(worker.model for worker in ready)
     return tuple(

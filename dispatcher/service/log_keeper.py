@@ -12,6 +12,7 @@ a sweep, `headgate top` of an older installation. So only the operator can say t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from dispatcher.model.commands import Refused, UseFormat
 from dispatcher.model.errors import ConfigurationError
@@ -59,8 +60,8 @@ class LogKeeper:
 _WAIT_S = 10.0
 
 
-async def use_format(link: GateLink, keeper: LogKeeper, wanted: int) -> None:
-    """Let the log have this format from its next entry on. Nothing happens if it has it already.
+async def use_format(link: GateLink, keepers: Sequence[LogKeeper], wanted: int) -> None:
+    """Let a pool's logs have this format from their next entries on. Nothing happens if they have it already.
 
     After the way back to an older format, save a snapshot in it: an older process begins with that, and reads no entry
     before it.
@@ -80,4 +81,5 @@ async def use_format(link: GateLink, keeper: LogKeeper, wanted: int) -> None:
     if isinstance(outcome, Refused):
         raise ConfigurationError(outcome.message)
     if wanted < NEWEST:
-        await keeper.save()
+        for keeper in keepers:
+            await keeper.save()

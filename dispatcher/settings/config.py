@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, Json, ValidationError, field_validator, m
 from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.shards import SHARDS_MAX, shard_name
 from dispatcher.operations.limits import DEADLINE_MAX_S, GateSettings, LimitSettings
 from dispatcher.operations.pools import DEADLINE_S
 from dispatcher.operations.worker_count import ScaleSettings
@@ -37,7 +38,7 @@ Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 PoolField = Literal[
     "models", "deadline_s", "tiers", "throttling", "slo_classes", "ecs_service", "workers_min", "workers_max",
-    "scale_to_zero", "worker_start_s",
+    "scale_to_zero", "worker_start_s", "shards",
 ]  # fmt: skip
 """The fields of Config that a pool of HEADGATE_POOLS may have for itself."""
 
@@ -104,6 +105,9 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     ecs_service: str = Field(default="", pattern=r"^([A-Za-z0-9_-]{1,255}/[A-Za-z0-9_-]{1,255})?$")
     """"cluster/service": the ECS service of the pool's workers. The sweep sets its desired count. Empty: the sweep only
     publishes the number of workers that the pool should have."""
+    shards: int = Field(default=1, ge=1, le=SHARDS_MAX)
+    """The shards of the pool, each with a log and a leader of its own; a tenant's calls are in one of them
+    (docs/gate.md)."""
     models: Json[tuple[str, ...]] = ()
     """JSON: the names of the models that the pool serves, for example ["llama-3-8b"]. They are known also while the
     pool has no worker, and with an ECS service a request for one of them starts the first worker."""
@@ -199,9 +203,9 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
         return tuple(dict.fromkeys(name for each in classes for name in each))
 
     @property
-    def shard(self) -> str:
-        """The name of the pool's only shard, which its log and its snapshots have."""
-        return self.pool
+    def shard_names(self) -> tuple[str, ...]:
+        """The names of the pool's shards, which their logs and snapshots have."""
+        return tuple(shard_name(self.pool, number) for number in range(self.shards))
 
     @property
     def longest_s(self) -> float:

@@ -211,13 +211,13 @@ USAGE_KEEP_S = 400 * 24 * 3600.0
 TENANT_ROW_KEEP_S = 7 * 24 * 3600.0
 """The state of a tenant that is not active any more can be read for this time."""
 
-_SHARD = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SHARD = re.compile(r"[A-Za-z0-9._-]{1,64}(~[0-9]{1,2})?")
 
 
 def checked_shard(shard: str) -> str:
     """Return the name. Raises ValueError."""
     if not _SHARD.fullmatch(shard):
-        raise ValueError(f"a shard's name has 1 to 64 characters of A-Za-z0-9._-, not {shard!r}")
+        raise ValueError(f"a shard's name has 1 to 64 of A-Za-z0-9._-, and perhaps ~ and a number, not {shard!r}")
     return shard
 
 

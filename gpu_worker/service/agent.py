@@ -35,6 +35,7 @@ from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.executions.execution import Abort
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Gate
+from gpu_worker.service.executions.shard_view import ShardExecutions, ShardShare
 from gpu_worker.service.swapper import Swapper
 
 logger = logging.getLogger("headgate.agent")
@@ -121,7 +122,7 @@ class Agent:
 
     identity: Report
     gate: Gate
-    executions: Executions
+    executions: Executions | ShardExecutions
     clock: Clock
     random: Random
     settings: AgentSettings = field(default_factory=AgentSettings)
@@ -134,6 +135,8 @@ class Agent:
     """Set when the connection to the gate's leader ends."""
     last_moment: asyncio.Event = field(default_factory=asyncio.Event)
     """Set shortly before this machine ends: a drain ends then too."""
+    share: ShardShare | None = None
+    """This shard's part of the slots; None: all slots, because the pool has one shard."""
     _held: HeldAttempts = field(default_factory=HeldAttempts)
     _draining: bool = False
     _left: bool = False
@@ -165,7 +168,7 @@ class Agent:
         await asyncio.wait({stop, heartbeats}, return_when=asyncio.FIRST_COMPLETED)
         if heartbeats.done():
             logger.error("the heartbeats ended: %s", type(heartbeats.exception()).__name__)
-            await self._cut_off()
+            await self.cut_off()
         await self.drain()
         stop.cancel()
         heartbeats.cancel()
@@ -193,6 +196,12 @@ class Agent:
 
     async def drain(self) -> None:
         """Accept no more work, finish the executions, abort those that do not finish in time, and sign off."""
+        await self.finish()
+        await self.executions.health.stop()
+        await self.leave()
+
+    async def finish(self) -> None:
+        """Accept no more work, finish the executions, and abort those that do not finish in time."""
         self._draining = True
         self.executions.accepting = False
         if self.swapper is not None:
@@ -202,10 +211,12 @@ class Agent:
             await self.executions.abort_all(Abort.DRAINED)
             if not await self._within(self.settings.abort_s, self.executions.idle()):
                 logger.error("not finished or not reported: %s", ", ".join(sorted(self.executions.live())))
-        await self.executions.health.stop()
+        heartbeat.cancel()
+
+    async def leave(self) -> None:
+        """Sign off at the gate, in a bounded time."""
         if not await self._within(self.settings.abort_s, self._leave()):
             logger.warning("could not leave in time: the lease ends by itself")
-        heartbeat.cancel()
 
     async def _heartbeat_loop(self) -> None:
         while True:
@@ -243,6 +254,8 @@ class Agent:
             logger.warning("heartbeat answered from an old state")
             return False
         self._answered_s, self._answered_at = sent_s, sent_at
+        if self.share is not None:
+            self.share.note(answer, now_s)
         if self._unanswered:
             self._unanswered = False
             self.executions.outbox.gate_is_back()
@@ -260,7 +273,7 @@ class Agent:
             for name in self._held.overdue(now_s):
                 self.executions.fence(name, is_old=self._held.is_old(name))
             if self._lease_ends(now_s):
-                await self._cut_off()
+                await self.cut_off()
             await self.clock.sleep(self.settings.watch_s)
 
     def _lease_ends(self, now_s: float) -> bool:
@@ -274,7 +287,7 @@ class Agent:
         by_wall_clock = self.clock.now() - self._answered_at >= left_s and silent_s >= 2 * self.settings.heartbeat_s
         return silent_s >= left_s or by_wall_clock
 
-    async def _cut_off(self) -> None:
+    async def cut_off(self) -> None:
         """Accept no order, and abort all executions, because the gate may soon give the work to another worker."""
         self.executions.accepting = False
         await self.executions.abort_all(Abort.CUT_OFF)
@@ -314,8 +327,10 @@ class Agent:
     def _as_now(self, now_s: float) -> Report:
         stats = self.executions.engine.stats()
         served, saturated = sum(tenant.service for tenant in stats.tenants.values()), stats.waiting > 0
+        slots_open = self.executions.health.slots_open()
+        slots = slots_open if self.share is None else self.share.slots(slots_open)
         report = self.identity._replace(
-            slots=self.executions.health.slots_open(),
+            slots=slots,
             draining=self._draining or not self.executions.health.serves(),
             live=tuple(sorted(self.executions.live())),
             kv_use=stats.kv_use,
@@ -323,7 +338,8 @@ class Agent:
         )
         if self.swapper is not None:
             return self.swapper.described(report, now_s, served, saturated=saturated)
-        return report._replace(service_per_s=self.capacity.observe(now_s, served, saturated=saturated))
+        capacity_per_s = self.capacity.observe(now_s, served, saturated=saturated)
+        return report._replace(service_per_s=capacity_per_s * (slots / slots_open if slots_open else 1.0))
 
     def _add_jitter(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self.random.random())

@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.formats import NEWEST, OLDEST, Reader
-from dispatcher.monitor.follower import LogFollower, open_follower
+from dispatcher.monitor.follower import LogFollower, open_follower, open_followers
 from dispatcher.ports import Store
-from dispatcher.processes.bootstrap import NoLauncher, RealClock, RealIds, make_link, make_log_keeper
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, RealIds, make_links, make_log_keeper
+from dispatcher.service.link.sharded import combine
 from dispatcher.service.log_keeper import use_format
 from dispatcher.settings.config import Config
 from headgate.cli.terminal.gate_store import Data, PoolName, with_store
@@ -43,12 +44,13 @@ def top(
 
     async def run(store: Store, config: Config) -> None:
         clock = RealClock()
-        follower = open_follower(store, config, clock)
-        await follower.catch_up()
+        shards = open_followers(store, config, clock)
+        for follower in shards:
+            await follower.catch_up()
         if once or json:
-            _print_picture(follower, clock.now(), json)
+            _print_pictures(shards, clock.now(), json)
         if not once:
-            watching = _stream(follower, clock, every) if json else _live(follower, clock, every)
+            watching = _stream(shards, clock, every) if json else _live(shards, clock, every)
             task = asyncio.ensure_future(watching)
             await either(task, interrupted())
             if not task.cancelled():
@@ -57,35 +59,47 @@ def top(
     with_store(data, run, pool)
 
 
-def _print_picture(follower: LogFollower, now: float, json: bool) -> None:
-    picture = follower.picture(now)
-    if json:
-        sys.stdout.write(json_module.dumps(top_json(picture)) + "\n")
-        sys.stdout.flush()
-    else:
-        Console().print(top_view(picture))
+def _print_pictures(shards: Sequence[LogFollower], now: float, json: bool) -> None:
+    """Print a view or a line of JSON for each shard. Of several shards, each has its name."""
+    if not json:
+        Console().print(_view(shards, now))
+        return
+    for follower in shards:
+        named = {"shard": follower.shard} if len(shards) > 1 else {}
+        sys.stdout.write(json_module.dumps({**named, **top_json(follower.picture(now))}) + "\n")
+    sys.stdout.flush()
 
 
-async def _stream(follower: LogFollower, clock: RealClock, every_s: float) -> None:
+def _view(shards: Sequence[LogFollower], now: float, problem: str = "") -> RenderableType:
+    views = [top_view(follower.picture(now), problem) for follower in shards]
+    if len(shards) == 1:
+        return views[0]
+    named = zip(shards, views, strict=True)
+    return Group(*(part for follower, view in named for part in (f"shard {follower.shard}", view)))
+
+
+async def _stream(shards: Sequence[LogFollower], clock: RealClock, every_s: float) -> None:
     """Print lines until cancelled. While the store does not answer, print only a note on standard error."""
     while True:
         await clock.sleep(every_s)
         try:
-            await follower.catch_up()
-            _print_picture(follower, clock.now(), json=True)
+            for follower in shards:
+                await follower.catch_up()
+            _print_pictures(shards, clock.now(), json=True)
         except StoreUnavailable as error:
             sys.stderr.write(f"headgate: not up to date: {error}\n")
 
 
-async def _live(follower: LogFollower, clock: RealClock, every_s: float) -> None:
+async def _live(shards: Sequence[LogFollower], clock: RealClock, every_s: float) -> None:
     """Redraw until cancelled. While the store does not answer, show the last view with a note."""
     with Live(auto_refresh=False, screen=True) as live:
         problem = ""
         while True:
-            live.update(top_view(follower.picture(clock.now()), problem), refresh=True)
+            live.update(_view(shards, clock.now(), problem), refresh=True)
             await clock.sleep(every_s)
             try:
-                await follower.catch_up()
+                for follower in shards:
+                    await follower.catch_up()
                 problem = ""
             except StoreUnavailable as error:
                 problem = str(error)
@@ -128,15 +142,18 @@ def formats(
 
     async def run(store: Store, config: Config) -> tuple[int, Sequence[Reader] | None]:
         clock = RealClock()
-        link = make_link(_with_secret(config, data), store, clock, NoLauncher())
+        links = make_links(_with_secret(config, data), store, clock, NoLauncher())
         try:
             if use is not None:
-                await use_format(link, make_log_keeper(config, store, clock, RealIds()), use)
-            follower = open_follower(store, config, clock)
-            await follower.catch_up()
-            return follower.log_format, await link.readers()
+                keepers = [make_log_keeper(config, each, store, clock, RealIds()) for each in config.shard_names]
+                await use_format(combine(links), keepers, use)
+            shards = open_followers(store, config, clock)
+            for follower in shards:
+                await follower.catch_up()
+            return min(follower.log_format for follower in shards), await combine(links).readers()
         finally:
-            await link.close()
+            for link in links:
+                await link.close()
 
     found, readers = with_store(data, run, pool)
     if json:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from dispatcher.model.tenants import has_id, is_named, name_of
 from dispatcher.model.usage import HOUR_S, UsageRow
-from dispatcher.monitor.follower import open_follower, usage_rows
+from dispatcher.monitor.follower import open_followers, usage_rows
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config
@@ -59,7 +59,7 @@ def usage(
     async def run(store: Store, config: Config) -> Sequence[UsageRow]:
         if hours[0] > hours[1]:
             return []
-        followers = [open_follower(store, each, RealClock()) for each in config.each_pool()]
+        followers = [each for pool in config.each_pool() for each in open_followers(store, pool, RealClock())]
         identity = tenant if tenant is not None and has_id(tenant) else None
         rows = await usage_rows(store, followers, identity, *hours)
         return [row for row in rows if tenant is None or is_named(row.tenant, tenant)]

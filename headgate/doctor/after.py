@@ -39,21 +39,23 @@ _SHARES_SHOWN = 10
 
 
 async def check_pools(store: Store, config: Config, clock: Clock) -> tuple[list[Finding], list[LogFollower]]:
-    """Return the findings about each pool, and the followers of the logs that could be read."""
-    pools = config.each_pool()
-    checked = [await _check_store(store, each, clock) for each in pools]
+    """Return the findings about each shard of each pool, and the followers of the logs that could be read."""
+    shards = [(each, shard) for each in config.each_pool() for shard in each.shard_names]
+    checked = [await _check_store(store, each, shard, clock) for each, shard in shards]
     found = [
-        finding if len(pools) == 1 else replace(finding, check=f"{finding.check} of {pool.pool}")
-        for pool, (findings, _) in zip(pools, checked, strict=True)
+        finding if len(shards) == 1 else replace(finding, check=f"{finding.check} of {shard}")
+        for (_, shard), (findings, _) in zip(shards, checked, strict=True)
         for finding in findings
     ]
     return found, [follower for _, follower in checked if follower is not None]
 
 
-async def _check_store(store: Store, config: Config, clock: Clock) -> tuple[list[Finding], LogFollower | None]:
-    """Return the findings about table, log and workers of one pool, and the follower that has read the log."""
+async def _check_store(
+    store: Store, config: Config, shard: str, clock: Clock
+) -> tuple[list[Finding], LogFollower | None]:
+    """Return the findings about table, log and workers of one shard, and the follower that has read the log."""
     place = f"table {config.table}" if config.store == "dynamodb" else config.store
-    follower = open_follower(store, config, clock)
+    follower = open_follower(store, config, clock, shard)
     try:
         await follower.catch_up()
     except WrongClock as error:

@@ -21,7 +21,7 @@ from dispatcher.operations.scaling import Scaling
 from dispatcher.operations.worker_count import ScaleSettings
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import GateLink
-from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_links
 from dispatcher.service.load_watch import LoadWatch
 from dispatcher.settings.config import load_config
 from headgate.local.seed import CREDENTIALS, TABLE, make_table, make_tenants, table_store
@@ -116,9 +116,9 @@ async def running(home: Path) -> AsyncIterator[Stack]:
         ends.push_async_callback(fleet.stop, 3.0)
         await fleet.start(front_ports("127.0.0.1", 0, 1))
         config = load_config(variables).of_pool("default")
-        link = make_link(config, store, RealClock(), NoLauncher())
+        link = make_links(config, store, RealClock(), NoLauncher())[0]
         ends.push_async_callback(link.rest)
-        watch = LoadWatch(store.log(config.shard), config.shard_settings(), RealClock())
+        watch = LoadWatch(store.log(config.pool), config.shard_settings(), RealClock())
         client = AsyncOpenAI(base_url=f"{fleet.urls('front')[0]}/v1", api_key=keys["acme"], max_retries=0)
         ends.push_async_callback(client.close)
         yield Stack(client, Service(fleet, watch), watch, link)

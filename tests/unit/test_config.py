@@ -130,7 +130,7 @@ def test_a_pool_has_its_own_values_and_the_rest_from_the_process() -> None:
     assert code.shard_settings().throttling is not None
     assert code.shard_settings().slack is not None
     assert {each.limits.body_s for each in (found, chat, code)} == {3}
-    assert (found.slo_class_names, code.shard) == (("night",), "code")
+    assert (found.slo_class_names, code.shard_names) == (("night",), ("code",))
     assert code.models == ("n",)
 
 

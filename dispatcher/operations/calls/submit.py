@@ -124,7 +124,7 @@ async def _submit_call(context: Context, pool: Pool, unnamed: Call, traceparent:
     if not unnamed.is_durable:
         context.limits.full_queues.check(unnamed.queue, context.clock.monotonic())
     waiting = context.limits.waiting_request(*_size_of(unnamed))
-    call_id = pool.link.new_id()
+    call_id = pool.link.new_id(unnamed.tenant.identity)
     span = context.tracing.begin("admitted", traceparent, span_attributes(unnamed, call_id))
     call, outcome = replace(unnamed, id=call_id, trace=span.traceparent), "error"
     try:

@@ -1,4 +1,4 @@
-"""Sends a process's commands and questions to the shard and receives its news (ports.GateLink).
+"""Sends a process's commands and questions to one shard and receives its news (ports.GateLink).
 
 Commands go to the leader that the last entry of the log names. Each command is kept until its outcome arrives. If the
 connection breaks or a receipt is overdue, the command is repeated to the next leader. Without a leader, the process
@@ -102,7 +102,7 @@ class Link:
     def floor(self) -> int:
         return self._waiters.floor
 
-    def new_id(self) -> str:
+    def new_id(self, _tenant: str = "", /) -> str:
         return self._waiters.new_id()
 
     def send(self, command: Command, take: Callable[[Outcome | StoreUnavailable], None]) -> None:
@@ -150,11 +150,13 @@ class Link:
             return read_fleet(answered)
         return (await self._read_shard()).fleet()
 
-    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[int, UsageRow]]:
         answered = await self._ask("usage", (tenant or "", str(first_hour), str(last_hour)))
         if answered is not None:
-            return read_usage(answered)
-        return usage(await self._read_shard(), tenant, first_hour, last_hour)
+            rows = read_usage(answered)
+        else:
+            rows = usage(await self._read_shard(), tenant, first_hour, last_hour)
+        return [(0, row) for row in rows]
 
     async def rest(self) -> None:
         while len(self._pending) and not self._pending.watch.is_silent:

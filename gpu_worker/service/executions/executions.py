@@ -28,6 +28,7 @@ from typing import NamedTuple
 from dispatcher.model.commands import Outcome, Return
 from dispatcher.model.fleet_secrets import EXECUTION_TOKEN_TTL_S, ExecutionToken
 from dispatcher.model.kept import ATTEMPTS_MAX
+from dispatcher.model.shards import shard_of_call
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.model.worker_protocol import (
     Alive,
@@ -145,6 +146,8 @@ class Executions:
     """The time at which this process began to receive orders, in Unix seconds. Older orders are refused."""
     accepting: bool = True
     """False while draining, and while the worker's lease at the gate is in doubt."""
+    closed_shards: set[int] = field(default_factory=set)
+    """The shards of which no order is accepted, for the same reasons (shard_view.py)."""
     tracing: Tracing = NO_TRACING
     fenced: Counter[str] = field(default_factory=Counter)
     """Attempts that were returned because their order did not arrive, by the reason of the return."""
@@ -238,7 +241,8 @@ class Executions:
     def _refusal(self, order: WorkOrder) -> WorkRefused | None:
         if order.terms.model != self.engine.facts.model:
             return WorkRefused(404, "model_not_found", "This worker serves another model.")
-        if not self.accepting or not self.health.serves():
+        is_open = self.accepting and shard_of_call(order.invocation) not in self.closed_shards
+        if not is_open or not self.health.serves():
             return WorkRefused(503, "draining", "This worker takes no more work for now.")
         if len(self._live) >= self.slots:
             return WorkRefused(503, "worker_full", "All slots of this worker are taken.")

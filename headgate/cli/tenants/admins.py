@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.monitor.follower import open_follower
+from dispatcher.model.facts import WorkerSet
+from dispatcher.monitor.follower import open_followers
 from dispatcher.operations.administration import Booking, StoreAdmin, TenantAdmin, TenantData, booking
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock, RealIds, make_files
@@ -116,7 +117,9 @@ async def _bookings(store: Store, config: Config) -> dict[str, Booking]:
     """Return for each pool the sum of its guarantees, and the capacity of its workers in the log."""
     tenants, found = await store.list_tenants(), dict[str, Booking]()
     for each in config.each_pool():
-        follower = open_follower(store, each, RealClock())
-        await follower.catch_up()
-        found[each.pool] = booking(tenants, follower.workers(), each.models)
+        workers: list[WorkerSet] = []
+        for follower in open_followers(store, each, RealClock()):
+            await follower.catch_up()
+            workers += follower.workers()
+        found[each.pool] = booking(tenants, workers, each.models)
     return found

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.shards import shard_name, shard_of_tenant
 from dispatcher.model.tenants import AuditRecord, KeyRecord, Tenant, is_named
 from dispatcher.monitor.follower import open_follower
 from dispatcher.operations.administration import Deleted, TenantAdmin, difference, with_settings
@@ -276,7 +277,8 @@ async def _now_by_pool(store: Store, config: Config, identity: str) -> dict[str,
 
 async def _now(store: Store, config: Config, identity: str) -> dict[str, Any] | None:
     """Return the tenant's state in the log; None while it is idle."""
-    follower, now = open_follower(store, config, RealClock()), RealClock().now()
+    shard = shard_name(config.pool, shard_of_tenant(identity, config.shards))
+    follower, now = open_follower(store, config, RealClock(), shard), RealClock().now()
     await follower.catch_up()
     tenant = follower.picture(now).tenant(identity)
     return None if tenant is None else {field: value for field, value in tenant_json(tenant).items() if field in _LIVE}

@@ -12,7 +12,7 @@ import httpx
 
 from dispatcher.model.errors import HeadgateError
 from dispatcher.model.tenants import AuditRecord
-from dispatcher.monitor.follower import open_follower
+from dispatcher.monitor.follower import open_followers
 from dispatcher.processes.bootstrap import RealClock, real_random
 from dispatcher.settings.config import load_config
 from dispatcher.stores.dynamodb.store import DynamoStore
@@ -28,17 +28,17 @@ _WRONG_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 
 
 def gate_leads(deployed: Deployed, title: str) -> Finding:
-    """Check that each pool's log names a leading gate process."""
+    """Check that the log of each shard of each pool names a leading gate process."""
     configs = _config(deployed.deployment).each_pool()
     try:
         leaders = asyncio.run(_leaders(_store(deployed), configs))
     except HeadgateError as error:
         return _unreadable(title, error)
-    without = [config.pool for config, leader in zip(configs, leaders, strict=True) if not leader]
+    without = [shard for shard, leader in leaders.items() if not leader]
     if without:
         advice = "see NoFront in docs/operations.md: without gate processes each process decides alone"
         return failed(title, f"no process leads the pool {', '.join(without)}", advice)
-    return ok(title, ", ".join(f"{config.pool}: {leader}" for config, leader in zip(configs, leaders, strict=True)))
+    return ok(title, ", ".join(f"{shard}: {leader}" for shard, leader in leaders.items()))
 
 
 def administrator_is_named(deployed: Deployed, title: str) -> Finding:
@@ -84,14 +84,13 @@ def _store(deployed: Deployed) -> DynamoStore:
     return DynamoStore(deployed.client("dynamodb"), table, clock=RealClock(), random=real_random())
 
 
-async def _leaders(store: DynamoStore, configs: Sequence[Config]) -> list[str]:
-    """Return the leader's address of each pool; empty without one."""
-    leaders = []
+async def _leaders(store: DynamoStore, configs: Sequence[Config]) -> dict[str, str]:
+    """Return the leader's address of each shard of the pools; empty without one."""
+    leaders = {}
     try:
-        for config in configs:
-            follower = open_follower(store, config, RealClock())
+        for follower in (each for config in configs for each in open_followers(store, config, RealClock())):
             await follower.catch_up()
-            leaders.append(follower.picture(RealClock().now()).leader)
+            leaders[follower.shard] = follower.picture(RealClock().now()).leader
     finally:
         await store.close()
     return leaders

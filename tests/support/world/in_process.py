@@ -167,7 +167,7 @@ class InProcessLink:
     def open_ids(self) -> list[str]:
         return list(self._open.values())
 
-    def new_id(self) -> str:
+    def new_id(self, _tenant: str = "", /) -> str:
         self._count += 1
         self._open[self._count] = call_id(self.process, self._count)
         return self._open[self._count]
@@ -210,9 +210,9 @@ class InProcessLink:
             raise StoreUnavailable("This process is cut off.")
         return self._gate.shard.fleet()
 
-    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[int, UsageRow]]:
         rows = self._gate.shard.usage_rows()
-        return [row for row in rows if tenant in (None, row.tenant) and first_hour <= row.hour <= last_hour]
+        return [(0, row) for row in rows if tenant in (None, row.tenant) and first_hour <= row.hour <= last_hour]
 
     async def rest(self) -> None:
         self.rests += 1

@@ -74,7 +74,7 @@ class AwayOnce(LogFollower):
 class TestTop:
     def test_a_stream_goes_on_when_the_store_is_back(self, capsys: Output) -> None:
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(_stream(AwayOnce(), RealClock(), 0.0))
+            asyncio.run(_stream([AwayOnce()], RealClock(), 0.0))
         printed = capsys.readouterr()
         assert set(json.loads(printed.out)) == TOP_KEYS
         assert printed.err == "headgate: not up to date: The tenant store cannot be reached.\n"

@@ -174,7 +174,7 @@ def test_the_log_s_leader_and_the_audit_s_actors_are_read(aws: None) -> None:
 async def _write(now: float) -> None:
     """Write an entry with a leader, and a tenant whose creator is no identity of AWS."""
     store = DynamoStore(client("dynamodb"), "records", clock=RealClock(), random=real_random())
-    log = store.log(load_config({}).shard)
+    log = store.log(load_config({}).pool)
     await log.append(0, encode_entry(Entry(0, now, "p:1", "10.0.0.1:8090", 1, (OrderSet("bwfq"),))))
     record = AuditRecord("1", now, "alice", "tenant.create", "acme", None, {})
     await store.put_tenant(Tenant("acme"), expected_version=None, audit=record)

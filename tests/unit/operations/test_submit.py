@@ -281,7 +281,9 @@ async def test_a_call_that_its_process_never_put_before_the_gate_is_put_there_by
     """The process wrote the item and stopped."""
     running = await dispatched(gate, "b")
     there = gate.process()
-    item = item_of(replace(running.call, id=there.link(POOL).new_id(), tenant=await tenant(gate, "a"), key="k"), "{}")
+    item = item_of(
+        replace(running.call, id=there.link(POOL).new_id("a"), tenant=await tenant(gate, "a"), key="k"), "{}"
+    )
     there.link(POOL).forget(item.id)
     await gate.store.create(item)
     assert (await answered_again(gate, "a", "k")).outcome == "done"

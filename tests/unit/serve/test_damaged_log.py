@@ -21,7 +21,7 @@ from headgate.serve.server import POOL, ServeOptions, Server
 async def written(folder: Path, entries: int) -> None:
     config = load_config({"HEADGATE_STORE": f"sqlite:{folder}/headgate.sqlite", "HEADGATE_POOL": POOL})
     store = make_store(config)
-    replica = Replica(store.log(config.shard), config.shard_settings(), RealClock(), "test")
+    replica = Replica(store.log(config.pool), config.shard_settings(), RealClock(), "test")
     for number in range(entries):
         await replica.commit([Report(f"w{number}", "http://w", "m", 1, 0, 1.0, 1.0, False, 0.0, 0, ())])
     await store.close()

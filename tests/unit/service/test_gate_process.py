@@ -13,7 +13,7 @@ import pytest
 
 from dispatcher.model.commands import Offer, Waiting
 from dispatcher.ports import Store
-from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link, make_store
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_links, make_store
 from dispatcher.service.link.finder import Leadership, read_leadership
 from dispatcher.settings.config import load_config
 from tests.support.world.processes import accept, report
@@ -65,7 +65,7 @@ async def test_a_killed_leader_is_replaced_and_sigterm_ends_the_others(
         start(environment, gates)
     config, clock = load_config(environment), RealClock()
     store = make_store(config)
-    link = make_link(config, store, clock, NoLauncher())
+    link = make_links(config, store, clock, NoLauncher())[0]
     await link.do(report("w1", 1))
     first = await leader(store)
     assert first.address in gates

@@ -51,7 +51,7 @@ async def change(world: World, front: Link, wanted: int) -> None:
     """Let an operator confirm the format."""
     store = world.store("operator")
     keeper = LogKeeper(store.log(SHARD), store, world.settings, SHARD, world.clock, world.ids)
-    await world.on("front", use_format(front, keeper, wanted))
+    await world.on("front", use_format(front, [keeper], wanted))
 
 
 async def entries(world: World) -> list[list[Any]]:

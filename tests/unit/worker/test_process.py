@@ -23,7 +23,7 @@ from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.commands import Accept, Offer, Over, Status
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder
-from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_link, make_store
+from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_links, make_store
 from dispatcher.service.link.link import Link
 from dispatcher.settings.config import Config, load_config
 from dispatcher.workers.client import HttpWorkerClient
@@ -91,7 +91,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
     config, clock = load_config(settings), RealClock()
     assert isinstance(config, Config)
     store = make_store(config)
-    link = make_link(config, store, clock, NoLauncher())
+    link = make_links(config, store, clock, NoLauncher())[0]
     client = HttpWorkerClient(secrets=SECRETS, clock=clock)
     made = Stack(tmp_path, {**os.environ, **settings}, link, client, [])
     try:
