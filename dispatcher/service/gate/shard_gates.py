@@ -30,11 +30,14 @@ class ShardGates:
 
     async def run(self) -> None:
         """Lead or follow in each shard until `stop`. Raises LogError if no shard's log can be used."""
+        if len(self.gates) == 1:
+            return await self.gates[0].run()
         ended = await asyncio.gather(*(gate.run() for gate in self.gates), return_exceptions=True)
         errors = [each for each in ended if each is not None]
         for error in errors:
             if len(errors) == len(ended) or not isinstance(error, LogError):
                 raise error
+        return None
 
     def stop(self) -> None:
         """As GateProcess.stop, for each shard."""

@@ -19,6 +19,10 @@ from dispatcher.model.shards import shard_of_call, shard_of_tenant
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import GateLink
 
+_OTHERS_S = 1.0
+"""When a shard has answered, the others are waited for so long."""
+_Workers = asyncio.Future[Sequence[WorkerSet]]
+
 
 def combine(links: Sequence[GateLink]) -> GateLink:
     """Return the link to a pool of these shards, in their order."""
@@ -84,13 +88,14 @@ class ShardedLink:
 
         Raises StoreUnavailable if no shard answers.
         """
-        found = await asyncio.gather(*(link.fleet() for link in self._links), return_exceptions=True)
-        errors = [each for each in found if isinstance(each, BaseException)]
-        for error in errors:
-            if len(errors) == len(found) or not isinstance(error, StoreUnavailable):
-                raise error
+        asks = [asyncio.ensure_future(link.fleet()) for link in self._links]
+        try:
+            answered = await _answered(asks)
+        finally:
+            for ask in asks:
+                ask.cancel()
         workers: dict[str, WorkerSet] = {}
-        for each in (worker for fleet in found if not isinstance(fleet, BaseException) for worker in fleet):
+        for each in (worker for ask in answered for worker in ask.result()):
             known = workers.get(each.worker)
             workers[each.worker] = each if known is None else _added(known, each)
         return list(workers.values())
@@ -123,6 +128,21 @@ class ShardedLink:
 def _call_of(command: Command) -> str | None:
     """Return the id of the call that the command concerns; None if it concerns none."""
     return command.id if isinstance(command, Accept | Cancel | Return | End | Status) else None
+
+
+async def _answered(asks: Sequence[_Workers]) -> list[_Workers]:
+    """Return the questions with an answer, in order. Raises the error of the first one if there is none."""
+    waiting, patience_s = set(asks), None
+    while waiting:
+        done, waiting = await asyncio.wait(waiting, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            break
+        if any(ask.exception() is None for ask in done):
+            patience_s = _OTHERS_S
+    answered = [ask for ask in asks if ask.done() and ask.exception() is None]
+    if not answered:
+        asks[0].result()
+    return answered
 
 
 def _added(one: WorkerSet, other: WorkerSet) -> WorkerSet:

@@ -12,7 +12,7 @@ from typing import Any
 from dispatcher.model.commands import Command, Retire
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.policies.clocks import Share
-from dispatcher.service.link.link import Link
+from dispatcher.ports import GateLink
 from dispatcher.service.load_watch import LoadWatch
 from tests.support.world.store_faults import run_at_once
 from tests.support.world.storm.nodes import FrontNode, Node
@@ -25,6 +25,8 @@ LEASE_S = 14.0
 BUSY_S = 12.0
 STOPPED_S = 5.5
 """A gate process has ended so long after an orderly stop."""
+LOST_SHARD_S = 9.0
+"""After a shard's log is back: a takeover, and the time in which no loss is decided."""
 LONGEST_S = 20.0
 """The longest pause and partition, and by how much an isolation may last longer than a lease."""
 
@@ -57,6 +59,7 @@ class Disturbances:
             (0.3 if weather.looks else 0.0, self._look),
             (weather.stops, self._stop),
             (1.0 if weather.rushed else 0.0, self._revive),
+            (weather.shard_losses, self._lose_shard),
         ]
         for number, (rate, act) in enumerate(kinds):
             if rate:
@@ -71,6 +74,9 @@ class Disturbances:
             loop.cancel()
         world.note("calm")
         world.outage.is_over = True
+        for shard in world.lost_shards:
+            world.shard_disturbed_until[shard] = world.now() + LOST_SHARD_S
+        world.lost_shards.clear()
         world.outage.cut_off.clear()
         world.network.heal()
         for node in world.nodes():
@@ -92,7 +98,7 @@ class Disturbances:
 
     def _victim(self) -> Node:
         """Return a process; one that leads more often than others."""
-        leaders = [gate for gate in self._world.gates if gate.is_up and gate.process.is_leader]
+        leaders = [gate for gate in self._world.gates if gate.is_up and gate.leads]
         if leaders and self._random.random() < 0.4:
             return self._random.choice(leaders)
         if self._world.weather.shared:  # the callers of one call stay at their fronts
@@ -191,6 +197,19 @@ class Disturbances:
         await asyncio.sleep(self._random.random() ** 2 * 8.0)
         self._world.outage.gone = 0.0
 
+    async def _lose_shard(self) -> None:
+        """Let the log of one shard answer no process, also beyond a worker's lease. This disturbs no other shard."""
+        world = self._world
+        shard, seconds = self._random.randrange(world.weather.shards), 2.0 + self._random.random() * 18.0
+        if shard in world.lost_shards:
+            return
+        world.note(f"the log of shard {shard} is lost")
+        world.shard_disturbed_until[shard] = world.now() + seconds + LOST_SHARD_S
+        world.lost_shards.add(shard)
+        await asyncio.sleep(seconds)
+        world.lost_shards.discard(shard)
+        world.note(f"the log of shard {shard} is back")
+
     async def _jump(self) -> None:
         node = self._victim()
         skew_s = (2 * self._random.random() - 1) * 3.0
@@ -267,7 +286,7 @@ class Disturbances:
         gate = self._random.choice(gates)
         self._world.note(f"stop {gate.tag}")
         self._world.disturb(TAKEOVER_S)
-        gate.process.stop()
+        gate.shard_gates.stop()
         await asyncio.sleep(STOPPED_S)
         self._world.kill(gate)
         await asyncio.sleep(self._random.random())
@@ -277,13 +296,13 @@ class Disturbances:
 async def _looked(front: FrontNode) -> None:
     with suppress(StoreUnavailable):
         await front.link.usage(None, 0, 1 << 40)
-        watch = LoadWatch(front.fleet.log, front.world.settings, front.clock)
+        watch = LoadWatch(front.fleets[0].log, front.world.settings, front.clock)
         await watch.load()
         await watch.delays()
         await watch.suspended()
 
 
-async def _sent(link: Link, command: Command) -> None:
+async def _sent(link: GateLink, command: Command) -> None:
     with suppress(StoreUnavailable):
         await link.do(command)
 

@@ -6,13 +6,14 @@ A node is one incarnation: after its host is killed, another node takes its name
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.commands import Accept, Command, Outcome, Refused, Report
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.model.shards import process_in, shard_name
 from dispatcher.operations.calls.detached import serve_launched
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools
@@ -20,17 +21,21 @@ from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.ports import Connection, Log
 from dispatcher.service.gate.process import GateProcess, GateStores
+from dispatcher.service.gate.shard_gates import ShardGates
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
+from dispatcher.service.link.sharded import combine
 from dispatcher.stores.hedged_log import HedgedLog
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox
+from gpu_worker.service.shard_agents import ShardAgents, shard_agents
 from gpu_worker.service.swapper import Swapper
 from tests.support.world.store_faults import StormFaults
 from tests.support.world.storm.engine import CONTEXT_TOKENS, DRAIN_S, MODELS, StormEngine, StormSwaps
 from tests.support.world.storm.machine import CountingIds, Disk, MemoryJournal, SkewedClock
 from tests.support.world.storm.records import Books
+from tests.support.world.storm.shards import LostLog
 from tests.support.world.storm.wire import SECRETS, StormWorkerClient, serve_orders
 
 if TYPE_CHECKING:
@@ -86,11 +91,8 @@ class Node:
         self.transport = world.network.transport(name)
         self.died = asyncio.Event()
         self.ids = CountingIds(self.tag)
-        log: Log = self.store.log(SHARD)
-        self.hedged: HedgedLog | None = None
-        if weather.hedged:
-            log = self.hedged = HedgedLog(log)
-        self.fleet = Fleet(log, self.transport, self.clock, self.ids, SECRETS)
+        self.hedged: list[HedgedLog] = []
+        self.fleets = [self._fleet(number) for number in range(weather.shards)]
 
     @property
     def is_up(self) -> bool:
@@ -102,17 +104,32 @@ class Node:
         task.add_done_callback(self._ended)
         return task
 
-    def new_link(self, process: str) -> Link:
+    def new_links(self, process: str) -> list[Link]:
+        """Return a link to each shard."""
         store = self.store
-        return NotedLink(
-            process,
-            self.fleet,
-            self.world.settings,
-            mailboxes=store.mailboxes,
-            launcher=self.world.launcher,
-            answers=store,
-            books=self.world.books,
-        )
+        return [
+            NotedLink(
+                process_in(process, number),
+                fleet,
+                self.world.settings,
+                mailboxes=store.mailboxes,
+                launcher=self.world.launcher,
+                answers=store,
+                books=self.world.books,
+            )
+            for number, fleet in enumerate(self.fleets)
+        ]
+
+    def _fleet(self, number: int) -> Fleet:
+        """Return what this process needs to reach a shard."""
+        store = self.store
+        if self.world.weather.shards > 1:
+            store = self.world.store.view(self.clock, LostLog(self.world, number, self.faults))
+        log: Log = store.log(shard_name(SHARD, number))
+        if self.world.weather.hedged:
+            log = HedgedLog(log)
+            self.hedged.append(log)
+        return Fleet(log, self.transport, self.clock, self.ids, SECRETS)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None and not self.host.dead:
@@ -123,18 +140,27 @@ class GateNode(Node):
     def __init__(self, world: World, name: str, incarnation: int) -> None:
         super().__init__(world, name, incarnation)
         stores = GateStores(self.store.mailboxes, self.store, self.store, world.launcher)
-        self.process = GateProcess(self.fleet, world.settings, stores, SHARD)
+        self.processes = [
+            GateProcess(fleet, world.settings, stores, shard_name(SHARD, number))
+            for number, fleet in enumerate(self.fleets)
+        ]
+        self.shard_gates = ShardGates(self.processes)
         self.spawn(self._run())
 
+    @property
+    def leads(self) -> bool:
+        """Whether it leads a shard."""
+        return any(process.is_leader for process in self.processes)
+
     async def _run(self) -> None:
-        await self.process.listen(f"{self.name}:1")
-        await self.process.run()
+        await self.shard_gates.listen(f"{self.name}:1")
+        await self.shard_gates.run()
 
 
 class FrontNode(Node):
     def __init__(self, world: World, name: str, incarnation: int) -> None:
         super().__init__(world, name, incarnation)
-        self.link = self.new_link(self.tag)
+        self.link = combine(self.new_links(self.tag))
         workers = StormWorkerClient(self.transport, self.clock, self.random, world.weather.duplicates)
         classes = SloClasses(CLASSES) if world.weather.due_times else None
         pools = Pools(Pool(self.link, self.clock, SHARD, DEADLINE_S, slo_classes=classes))
@@ -153,22 +179,21 @@ class WorkerNode(Node):
         first = MODELS[int(name[1:]) % weather.models]
         self.engine = StormEngine(world.books, name, incarnation, weather.seed, weather.token_s, fails, first)
         self.engine.has_small_cache = weather.throttled
-        self.link = self.new_link(self.tag)
+        self.links = self.new_links(self.tag)
         journal = MemoryJournal(world.disks.setdefault(name, Disk()))
-        self.outbox = Outbox(self.link, self.clock, self.random, journal)
+        self.outbox = Outbox(combine(self.links), self.clock, self.random, journal)
         self.executions = Executions(
             name, self.engine, weather.slots, self.clock, self.outbox, started_at=self.clock.now()
         )
         output_per_s = weather.slots / weather.token_s if weather.planned else 0.0
         swaps: Any = StormSwaps(self.engine, weather.models, self.random, WEIGHTED_TOKENS.output_weight * output_per_s)
         self.swapper = Swapper(swaps, self.executions, self.clock, DRAIN_S) if weather.models > 1 else None
-        self.agent: Agent | None = None
+        self.agents: Sequence[Agent] = ()
         self.spawn(self._run())
 
-    @property
-    def answered_s_ago(self) -> float:
-        """Return how old its last answered heartbeat is; infinity before it joins."""
-        return inf if self.agent is None else self.clock.monotonic() - self.agent._answered_s
+    def answered_s_ago(self, shard: int) -> float:
+        """Return how old its last heartbeat is that the shard answered; infinity before it joins."""
+        return self.clock.monotonic() - self.agents[shard]._answered_s if self.agents else inf
 
     async def _run(self) -> None:
         self.executions.recover()
@@ -177,10 +202,18 @@ class WorkerNode(Node):
             self.name, listener.address, self.engine.facts.model, self.world.weather.slots, CONTEXT_TOKENS, 1.0, 0.0,
             False, 0.0, 0, (),
         )  # fmt: skip
-        agent = self.agent = Agent(
-            identity, self.link, self.executions, self.clock, self.random, engine_changed=self.engine.changed,
-            connection_lost=self.link.lost, swapper=self.swapper,
-        )  # fmt: skip
+        agent: Agent | ShardAgents
+        if len(self.links) > 1:
+            agent = shard_agents(
+                identity, self.links, self.executions, self.clock, self.random, self.engine.changed
+            )  # fmt: skip
+            self.agents = agent.agents
+        else:
+            agent = Agent(
+                identity, self.links[0], self.executions, self.clock, self.random, engine_changed=self.engine.changed,
+                connection_lost=self.links[0].lost, swapper=self.swapper,
+            )  # fmt: skip
+            self.agents = [agent]
         while True:
             try:
                 await agent.join()

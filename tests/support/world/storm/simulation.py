@@ -74,22 +74,24 @@ def run(weather: Weather, *, crash_at: dict[str, int] | None = None, bug: Any = 
 async def _run(weather: Weather, outcome: Run, crash_at: dict[str, int]) -> None:
     install_hosts()
     world = World(weather, crash_at)
-    world.log.on_entry = _entry_oracles(world)
-    world.log.reference.before_fact = _fact_oracles(world)
+    for view in world.views():
+        view.log.on_entry = _entry_oracles(view)
+        view.log.reference.before_fact = _fact_oracles(view)
     with world.errors.active(world):
         await _play(world, outcome)
 
 
 async def _play(world: World, outcome: Run) -> None:
     world.start()
-    liveness, disturbances = Liveness(world), Disturbances(world)
+    views = world.views()
+    liveness, disturbances = [Liveness(view) for view in views], Disturbances(world)
     disturbances.start()
     callers = [world.spawn(play(world, plan)) for plan in plans(world)]
     try:
         await _until_drained(world, liveness, disturbances, callers)
         if not world.violations:
             for oracle in END_ORACLES:
-                for message in oracle(world):
+                for message in (message for view in views for message in oracle(view)):
                     world.violate(oracle.__name__, message)
     finally:
         _summarize(world, liveness, outcome)
@@ -97,7 +99,7 @@ async def _play(world: World, outcome: Run) -> None:
 
 
 async def _until_drained(
-    world: World, liveness: Liveness, disturbances: Disturbances, callers: list[asyncio.Task[None]]
+    world: World, liveness: list[Liveness], disturbances: Disturbances, callers: list[asyncio.Task[None]]
 ) -> None:
     calm_at = world.now() + world.weather.trouble_s
     is_calm, drained_at = False, None
@@ -107,11 +109,13 @@ async def _until_drained(
             is_calm = True
             disturbances.end()
             world.disturb(max(0.0, world.outage.paused_until - world.now()))
-        for kind, message in liveness.sample():
+        for kind, message in (found for each in liveness for found in each.sample()):
             world.violate(kind, message)
-        if world.log.corrupt:
-            world.violate("the_log_folds", world.log.corrupt)
-        if is_calm and all(caller.done() for caller in callers) and not world.log.reference.state.calls:
+        for log in world.logs:
+            if log.corrupt:
+                world.violate("the_log_folds", log.corrupt)
+        calls = sorted(call for log in world.logs for call in log.reference.state.calls)
+        if is_calm and all(caller.done() for caller in callers) and not calls:
             drained_at = drained_at or world.now()
             if world.now() - drained_at >= QUIET_S:
                 return
@@ -119,7 +123,6 @@ async def _until_drained(
             drained_at = None
         if world.now() > calm_at + DRAIN_MAX_S:
             open_callers = sum(not caller.done() for caller in callers)
-            calls = sorted(world.log.reference.state.calls)
             world.violate("everything comes to its end", f"{open_callers} callers, calls {calls}")
 
 
@@ -147,17 +150,22 @@ def _fact_oracles(world: World) -> Callable[[State, Fact], None]:
     return check
 
 
-def _summarize(world: World, liveness: Liveness, outcome: Run) -> None:
+def _summarize(world: World, liveness: list[Liveness], outcome: Run) -> None:
     digest = hashlib.sha256()
-    for data in world.log.history:
-        digest.update(data)
+    for log in world.logs:
+        for data in log.history:
+            digest.update(data)
     for line in world.books.trace:
         digest.update(line.encode())
     outcome.digest = digest.hexdigest()
     outcome.violations = list(world.violations)
-    outcome.entries, outcome.calls = len(world.log.history), len(world.log.accepted)
+    outcome.entries = sum(len(log.history) for log in world.logs)
+    outcome.calls = sum(len(log.accepted) for log in world.logs)
     outcome.done = sum(answered.code == "done" for answered in world.books.answers)
-    outcome.trace, outcome.longest = world.books.trace, liveness.longest
+    outcome.trace = world.books.trace
+    for each in liveness:
+        for kind, longest_s in each.longest.items():
+            outcome.longest[kind] = max(outcome.longest.get(kind, 0.0), longest_s)
     outcome.steps = {node.name: node.faults.steps for node in world.nodes()}
 
 

@@ -22,6 +22,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from random import Random
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +30,7 @@ from unittest.mock import patch
 from zlib import crc32
 
 from dispatcher.model.facts import Accepted, Entry
+from dispatcher.model.shards import shard_of_call
 from dispatcher.operations.calls import answer, submit
 from dispatcher.policies.orders import baselines, queues, two_clocks
 from dispatcher.policies.orders.queues import Call, Tenant
@@ -235,9 +237,9 @@ class ThrownErrors:
             yield
             return
         self._world = world
-        record, fold = world.log._record, Shard.fold
+        fold = Shard.fold
 
-        def record_quietly(data: bytes, now: float) -> None:
+        def record_quietly(record: Callable[[bytes, float], None], data: bytes, now: float) -> None:
             self._is_off = True
             try:
                 record(data, now)
@@ -259,7 +261,8 @@ class ThrownErrors:
                 self._is_off = before
 
         with ExitStack() as stack:
-            stack.enter_context(patch.object(world.log, "_record", record_quietly))
+            for log in world.logs:
+                stack.enter_context(patch.object(log, "_record", partial(record_quietly, log._record)))
             stack.enter_context(patch.object(follower, "load", load_quietly))
             stack.enter_context(patch.object(Shard, "fold", note_fold))
             stack.enter_context(planted(self.points, self._reached))
@@ -303,7 +306,7 @@ class ThrownErrors:
 
     def _tenant_in_log(self, call_id: str) -> str:
         assert self._world is not None
-        accepted = self._world.log.accepted.get(call_id)
+        accepted = self._world.logs[shard_of_call(call_id)].accepted.get(call_id)
         return accepted[0].terms.tenant if accepted else ""
 
 

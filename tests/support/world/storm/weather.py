@@ -36,6 +36,8 @@ OTHER_ORDER = 0.12
 """In so many seeds the shard has another order than the default."""
 TIERED = 0.08
 """In so many seeds with the default order it knows tiers, and in as many due times."""
+SHARDED_FROM = 1_000_000
+"""The pools of these seeds have several shards. So the seeds below it mean what they always did."""
 ORDERS = ("fcfs", "ratio", "ratio+wake", "virtual-clock", "virtual-clock+cap", "sfq")
 MILD = 0.25
 """In so many seeds only processes die: store, network and clocks work, so the bounds of liveness hold all the time."""
@@ -97,6 +99,10 @@ class Weather:
     planned: bool = False
     """The workers report a throughput from the start, so that the leader plans."""
     """What each worker can load. With more than one, calls are for any of them, and workers swap."""
+    shards: int = 1
+    """Of the pool. Only seeds from SHARDED_FROM on have several."""
+    shard_losses: float = 0.0
+    """Rate of times in which the log of one shard answers no process."""
     retires: float = 0.0
     """Rate of commands that a worker retires, or serves again."""
     at_fault: str = ""
@@ -179,7 +185,18 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
         duplicates=chance(0.3),
     )
     weather = weather if mild else _long_silences(weather, random)
-    return _with_rules(_with_errors(_with_retirements(_with_models(weather))))
+    return _with_shards(_with_rules(_with_errors(_with_retirements(_with_models(weather)))))
+
+
+def _with_shards(weather: Weather) -> Weather:
+    """Return the weather, from SHARDED_FROM on with several shards. Other random numbers stay as they are."""
+    if weather.seed < SHARDED_FROM:
+        return weather
+    random = Random(f"shards {weather.seed}")
+    weather = replace(weather, shards=random.choice([2, 2, 3]), models=1, planned=False)
+    if weather.mild and not weather.leaderless:
+        weather = replace(weather, shard_losses=0.15, trouble_s=30.0, kills=random.choice([0.0, weather.kills]))
+    return weather
 
 
 def _with_rules(weather: Weather) -> Weather:

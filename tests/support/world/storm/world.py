@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dispatcher.model.errors import AnsweredError
+from dispatcher.model.shards import shard_name
 from dispatcher.model.tenants import Tenant
+from dispatcher.model.usage import UsageRow
 from dispatcher.operations.calls.detached import execute_detached
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.throttling import ThrottleLimits
@@ -23,6 +25,7 @@ from tests.support.world.storm.machine import Disk, SkewedClock
 from tests.support.world.storm.nodes import SHARD, FrontNode, GateNode, Node, WorkerNode
 from tests.support.world.storm.oracles.facts import Queues
 from tests.support.world.storm.records import Books, RecordedLog
+from tests.support.world.storm.shards import ShardView
 from tests.support.world.storm.thrown_errors import ThrownErrors, is_thrown
 from tests.support.world.storm.weather import Weather
 
@@ -115,7 +118,11 @@ class World:
         self.settings = settings_of(weather)
         self.violations: list[Violation] = []
         self.books = Books()
-        self.log = RecordedLog(SHARD, self.settings)
+        self.logs = [RecordedLog(shard_name(SHARD, number), self.settings) for number in range(weather.shards)]
+        self.shard, self.log = 0, self.logs[0]
+        self.lost_shards: set[int] = set()
+        """The shards of which the log answers no process."""
+        self.shard_disturbed_until = [0.0] * weather.shards
         self.outage = Outage()
         self.errors = ThrownErrors(weather)
         self.disks: dict[str, Disk] = {}
@@ -127,7 +134,7 @@ class World:
             tiers = zip(self.tenants.items(), TENANT_TIERS, strict=True)
             self.tenants = {name: replace(each, tier=tier) for (name, each), tier in tiers}
         data = MemoryData()
-        data.logs[SHARD] = self.log
+        data.logs.update({log.shard: log for log in self.logs})
         self.store = MemoryStore(SkewedClock(), data=data)
         self.launcher = LaunchQueue(self)
         self.hosts: list[Host] = []
@@ -168,6 +175,20 @@ class World:
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
+
+    def views(self) -> list[World]:
+        """Return the world as the oracles look at it: one view for each shard."""
+        if len(self.logs) == 1:
+            return [self]
+        return [ShardView(self, number) for number in range(len(self.logs))]  # type: ignore[misc]
+
+    def living(self) -> set[str]:
+        """Return the names that the fronts which are up have in the shard."""
+        return {front.tag for front in self.fronts if front.is_up}
+
+    def usage_rows(self, rows: Sequence[tuple[str, UsageRow]]) -> Iterator[UsageRow]:
+        """Return the rows of the shard."""
+        return (row for _, row in rows)
 
     def nodes(self) -> list[Node]:
         return [*self.gates, *self.workers, *self.fronts]

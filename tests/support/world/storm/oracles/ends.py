@@ -231,7 +231,7 @@ def usage_is_the_sum_of_ends(world: World) -> Iterator[str]:
                 accepted = world.log.accepted[fact.id][0]
                 ends[accepted.terms.tenant, accepted.terms.app, int(entry.at // HOUR_S)].append((entry.position, fact))
     rows = world.log.reference.usage_rows()
-    kept = [row for _, row in _projected(world)]
+    kept = list(world.usage_rows(_projected(world)))
     for row in [*rows, *kept]:
         own = [end for at, end in ends[row.tenant, row.app, row.hour] if at < row.position]
         counts = (len(own), sum(end.input_tokens for end in own), sum(end.output_tokens for end in own))
@@ -278,7 +278,7 @@ def _states_to_compare(world: World) -> dict[int, list[tuple[str, Any]]]:
         if state is not None:
             states[name[0]].append((f"snapshot of {name[1]}", _loaded(state, world.settings)))
     for gate in world.gates:
-        if gate.is_up and (replica := gate.process.replica).is_loaded and not replica._lock.locked():
+        if gate.is_up and (replica := gate.processes[world.shard].replica).is_loaded and not replica._lock.locked():
             states[replica.shard.position].append((f"replica of {gate.tag}", canonical(replica.shard)))
     return states
 
@@ -386,11 +386,10 @@ def ends_on_disk_are_not_lost(world: World) -> Iterator[str]:
 def repeats_are_few(world: World) -> Iterator[str]:
     """Rule 16: a process repeats at most 5 % of its requests to the log, beyond the first few."""
     for node in world.nodes():
-        if node.hedged is None:
-            continue
-        most = HEDGES_SAVED_MAX + HEDGED_SHARE_MAX * node.faults.steps
-        if node.hedged.hedges > most:
-            yield f"{node.tag} repeated {node.hedged.hedges} requests in {node.faults.steps} steps"
+        hedges = sum(log.hedges for log in node.hedged)
+        most = len(node.hedged) * HEDGES_SAVED_MAX + HEDGED_SHARE_MAX * node.faults.steps
+        if hedges > most:
+            yield f"{node.tag} repeated {hedges} requests in {node.faults.steps} steps"
 
 
 END_ORACLES: list[EndOracle] = [

@@ -17,6 +17,7 @@ from dispatcher.model.facts import (
     WorkerLost,
     WorkerSet,
 )
+from dispatcher.model.shards import process_in
 from dispatcher.model.worker_protocol import execution_name
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def healthy_processes_begin_their_offers(world: World, entry: Entry) -> str | No
         if isinstance(fact, Returned) and _is_not_begun(world, fact):
             process = world.log.holders.get(fact.id, "")
             worker = world.log.attempts[fact.id, fact.attempt].worker
-            front = next((front for front in world.fronts if front.tag == process), None)
+            front = next((each for each in world.fronts if process_in(each.tag, world.shard) == process), None)
             if front is not None and not {front.name, worker} & world.touched:
                 return f"{process} did not begin {execution_name(fact.id, fact.attempt)} on {worker}"
     return None
@@ -164,7 +165,7 @@ def no_offers_to_the_dead(world: World, entry: Entry) -> str | None:
 
     A message that the process sent before its death may arrive late and resume it, once or twice.
     """
-    living = {front.tag for front in world.fronts if front.is_up}
+    living = world.living()
     for fact in entry.facts:
         if isinstance(fact, Returned) and fact.reason == "not_begun":
             process = world.log.holders.get(fact.id, "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dispatcher.model.shards import shard_of_call
 from dispatcher.model.worker_protocol import execution_name
 
 if TYPE_CHECKING:
@@ -101,14 +102,14 @@ class Liveness:
     def _leaders(self) -> Iterator[tuple[str, str, float]]:
         """Rule 14: where a gate process lives, one leads."""
         up = [gate for gate in self._world.gates if gate.is_up and not gate.host.paused]
-        if up and not any(gate.process.is_leader for gate in up):
+        if up and not any(gate.processes[self._world.shard].is_leader for gate in up):
             yield "no gate process leads", " ".join(gate.tag for gate in up), LEADERLESS_MAX_S
 
     def _eligible_calls(self) -> Iterator[tuple[str, str, float]]:
         """No eligible call waits while a usable slot is free, as the workers and fronts themselves see it."""
         world = self._world
         state = world.log.reference.state
-        living = {front.tag for front in world.fronts if front.is_up}
+        living = world.living()
         waiting = [call for call in state.calls.values() if not call.worker and self._is_wanted(call, living)]
         free = {worker.engine.facts.model for worker in world.workers if self._is_usable(worker)}
         eligible = [call.id for call in waiting if call.model in free]
@@ -149,7 +150,7 @@ class Liveness:
 
     def _processes(self) -> Iterator[tuple[str, str, float]]:
         """Calls of a dead process leave; calls of a living one are not suspended."""
-        living = {front.tag for front in self._world.fronts if front.is_up}
+        living = self._world.living()
         for call in self._world.log.reference.state.calls.values():
             if call.process and call.process not in living and not call.worker:
                 yield "a call of a dead process waits", call.id, DEAD_PROCESS_MAX_S
@@ -172,10 +173,11 @@ class Liveness:
         }
         may_be_slow = not (self._world.outage.is_over or self._world.weather.mild)
         for worker in self._world.workers:
-            unheld = [name for name in worker.engine.running if name not in held]
+            running = (name for name in worker.engine.running if shard_of_call(name) == self._world.shard)
+            unheld = [name for name in running if name not in held]
             if not unheld or not worker.is_up or worker.host.paused:
                 continue
-            if worker.answered_s_ago < ANSWERED_S:
+            if worker.answered_s_ago(self._world.shard) < ANSWERED_S:
                 yield "a worker that the gate answers runs what the log does not hold", unheld[0], UNKNOWN_MAX_S
             if not may_be_slow:
                 yield "a worker runs what the log does not hold", unheld[0], UNHELD_MAX_S
