@@ -93,10 +93,11 @@ class Front(Construct):
         alive = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{FRONT_PORT}/health', timeout=2)"
         add = partial(_add_container, task, image, log)
         check = ecs.HealthCheck(command=["CMD", "python3", "-c", alive])
-        add("front", front, environment, port=FRONT_PORT, health_check=check)
-        for pool, port in gate_ports(self._deployment.pools).items():
-            gate = ["dispatcher", "--host", "0.0.0.0", "--port", f"{port}"]  # noqa: S104
-            add(f"gate-{pool}", gate, {**environment, "HEADGATE_POOL": pool}, port=port)
+        add("front", front, environment, ports=[FRONT_PORT], health_check=check)
+        shards = {name: pool.shards for name, pool in self._deployment.pools.items()}
+        for pool, ports in gate_ports(shards).items():
+            gate = ["dispatcher", "--host", "0.0.0.0", "--port", f"{ports[0]}"]  # noqa: S104
+            add(f"gate-{pool}", gate, {**environment, "HEADGATE_POOL": pool}, ports=ports)
         add("batches", batches, environment)
         acknowledge(task, _ACKNOWLEDGED_TASK)
         reason = "ECR's GetAuthorizationToken cannot be limited to a resource."
@@ -192,7 +193,7 @@ def _add_container(
     module: Sequence[str],
     environment: Mapping[str, str],
     *,
-    port: int | None = None,
+    ports: Sequence[int] = (),
     health_check: ecs.HealthCheck | None = None,
 ) -> None:
     """Add a container that runs a Python module of the bundle, and may write to /tmp only."""
@@ -203,7 +204,7 @@ def _add_container(
         environment=dict(environment),
         logging=ecs.LogDrivers.aws_logs(stream_prefix=name, log_group=log),
         readonly_root_filesystem=True,
-        port_mappings=[] if port is None else [ecs.PortMapping(container_port=port)],
+        port_mappings=[ecs.PortMapping(container_port=port) for port in ports],
         stop_timeout=Duration.seconds(_MARGIN_S),
         health_check=health_check,
     )

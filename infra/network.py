@@ -3,8 +3,8 @@
 | from | to | port | why |
 | --- | --- | --- | --- |
 | load balancer | front | FRONT_PORT | requests |
-| front, function, worker | gate process beside a front | GATE_PORT + n for pool n | the link to the pool's leader |
-| front, function, worker | gate process beside a worker | GATE_PORT | the same |
+| front, function, worker | gate process beside a front | GATE_PORT and on: each pool's shards | the link to a leader |
+| front, function, worker | gate process beside a worker | GATE_PORT + k for shard k | the same |
 | front, function | worker | WORKER_PORT | orders and their streams |
 
 Fronts, functions and workers are in private subnets. They reach DynamoDB and S3 through gateway endpoints, which cost
@@ -16,7 +16,7 @@ only if the template has it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from aws_cdk import CfnOutput, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
@@ -32,9 +32,13 @@ FRONT_PORT, GATE_PORT, WORKER_PORT = 8080, 8090, 8080
 PRIVATE = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS)
 
 
-def gate_ports(pools: Iterable[str]) -> dict[str, int]:
-    """Return the port of each pool's gate process beside a front."""
-    return {pool: GATE_PORT + number for number, pool in enumerate(pools)}
+def gate_ports(pools: Mapping[str, int]) -> dict[str, range]:
+    """Return the ports of each pool's gate process beside a front: one for each shard. `pools`: their shards."""
+    found, port = dict[str, range](), GATE_PORT
+    for pool, shards in pools.items():
+        found[pool] = range(port, port + shards)
+        port += shards
+    return found
 
 
 def _zones(zones: int | Sequence[str]) -> list[str]:
@@ -55,9 +59,14 @@ def make_cluster(scope: Construct, construct_id: str, vpc: ec2.Vpc) -> ecs.Clust
     return cluster
 
 
+def _ports(count: int, *, is_range: bool = False) -> ec2.Port:
+    """Return so many ports from GATE_PORT on."""
+    return ec2.Port.tcp_range(GATE_PORT, GATE_PORT + count - 1) if is_range or count > 1 else ec2.Port.tcp(GATE_PORT)
+
+
 class Network(Construct):
     """`front`, `function`, `worker`: the security groups of these processes. A gate process is in the group of the
-    process beside which it runs. `cluster`: of what runs on Fargate. `pools`: their names."""
+    process beside which it runs. `cluster`: of what runs on Fargate. `pools`: the number of each one's shards."""
 
     def __init__(
         self,
@@ -66,11 +75,12 @@ class Network(Construct):
         *,
         zones: int | Sequence[str],
         nat_gateways: int,
-        pools: Collection[str],
+        pools: Mapping[str, int],
         flow_log: logs.LogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
-        self._front_gates = ec2.Port.tcp_range(GATE_PORT, GATE_PORT + len(pools) - 1)
+        self._front_gates = _ports(sum(pools.values()), is_range=True)
+        self._worker_gates = _ports(max(pools.values()))
         self.vpc = ec2.Vpc(
             self,
             "Vpc",
@@ -106,10 +116,10 @@ class Network(Construct):
         return ec2.SecurityGroup(self, title, vpc=self.vpc, description=description)
 
     def _open_paths(self) -> None:
-        gate, worker = ec2.Port.tcp(GATE_PORT), ec2.Port.tcp(WORKER_PORT)
+        worker = ec2.Port.tcp(WORKER_PORT)
         for caller, name in ((self.front, "front"), (self.function, "function"), (self.worker, "worker")):
             self.front.add_ingress_rule(caller, self._front_gates, f"{name} to gate process")
-            self.worker.add_ingress_rule(caller, gate, f"{name} to gate process")
+            self.worker.add_ingress_rule(caller, self._worker_gates, f"{name} to gate process")
         self.worker.add_ingress_rule(self.front, worker, "front to worker")
         self.worker.add_ingress_rule(self.function, worker, "function to worker")
 

@@ -68,7 +68,7 @@ class HeadgateStack(Stack):
             "Network",
             zones=deployment.zones,
             nat_gateways=deployment.nat_gateways,
-            pools=deployment.pools,
+            pools={name: pool.shards for name, pool in deployment.pools.items()},
             flow_log=log_group(self, "RejectedLog", deployment),
         )
         self._clusters = {

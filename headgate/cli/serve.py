@@ -18,7 +18,7 @@ from headgate.serve.server import ServeAddresses, ServeOptions, Server
 OPTIONS = (
     "port", "host", "engine", "model", "fleet", "url", "context_tokens", "slots", "batch", "swap_gib", "kv_tokens",
     "step_tokens", "dtype", "sleep_memory_gb", "sleep_level", "worker_tiers", "workers", "fronts", "order", "policy",
-    "tenants", "start_timeout_s",
+    "tenants", "shards", "start_timeout_s",
 )  # fmt: skip
 
 

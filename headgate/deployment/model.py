@@ -209,6 +209,7 @@ class Deployment(GateSections):
         """Return what HEADGATE_POOLS says of a pool (dispatcher/settings/config.py), without the ECS service."""
         pool = self.pools[name]
         given = _sections(pool) | ({} if pool.deadline_s is None else {"deadline_s": pool.deadline_s})
+        given |= {} if pool.shards == 1 else {"shards": pool.shards}
         if pool.model is None:
             return {"models": [pool.model_name], **given} if pool.servers else given
         count = pool.count

@@ -198,6 +198,8 @@ class Pool(GateSections):
     """A worker that ends lets its requests run for so long."""
     weights_gb: Annotated[float, Field(gt=0, le=10_000)] | None = None
     """The size of the model's weights. If it is given, it must fit into the GPUs."""
+    shards: Annotated[int, Field(ge=1, le=16)] = 1
+    """Each shard has a log and a leader of its own. More than one only beyond some thousand requests per second."""
     deadline_s: Annotated[int, Field(ge=1, le=LAMBDA_S)] | None = None
     """The longest time of an invocation. None: that of the stack."""
 

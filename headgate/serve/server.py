@@ -28,6 +28,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from dispatcher.model.errors import ConfigurationError, LogError, LogNewer, StoreUnavailable
+from dispatcher.model.shards import SHARDS_MAX
 from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.operations.administration import StoreAdmin
@@ -47,6 +48,9 @@ class ServeOptions(FleetOptions):
 
     tenants: Path | None = Field(
         default=None, description="YAML file of tenants; those that do not exist yet are created."
+    )
+    shards: int = Field(
+        default=1, ge=1, le=SHARDS_MAX, description="Logs among which the tenants are divided, each with a leader."
     )
 
 
@@ -195,7 +199,9 @@ class Server:
     async def _start(self, ports: list[int], file: ServedTenants | None, on_step: _Report) -> ServeAddresses:
         options = self.options
         classes = {"HEADGATE_SLO_CLASSES": options.slo_classes} if options.slo_classes else {}
-        settings = {"HEADGATE_ORDER": options.order, **classes, **(file.environment() if file is not None else {})}
+        shards = {"HEADGATE_SHARDS": str(options.shards)} if options.shards > 1 else {}
+        file_settings = file.environment() if file is not None else {}
+        settings = {"HEADGATE_ORDER": options.order, **classes, **shards, **file_settings}
         self._folder.keep_settings(settings)
         environment = {**_environment(self._folder), **settings}
         config = load_config(environment)

@@ -4,7 +4,7 @@ task: a worker with the engine `openai`, which forwards requests to the server, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aws_cdk import CfnOutput, Duration, Stack
@@ -53,6 +53,7 @@ class ServerWorkers(Construct):
         platform = ecr_assets.Platform.LINUX_ARM64
         self._image = ecs.ContainerImage.from_asset(str(root), file=_DOCKERFILE, platform=platform)
         self._drain_s = min(pool.drain_s, _DRAIN_S)
+        self._gate_ports = range(GATE_PORT, GATE_PORT + pool.shards)
         self.services = [self._service(number, server) for number, server in enumerate(pool.servers)]
         names = ", ".join(service.service_name for service in self.services)
         description = f"ECS services of the workers of pool {name}"
@@ -99,8 +100,8 @@ class ServerWorkers(Construct):
             volumes=[ecs.Volume(name="tmp"), ecs.Volume(name="home")],
         )
         gate = ["dispatcher", "--host", "0.0.0.0", "--port", str(GATE_PORT)]  # noqa: S104
-        self._container(task, "gate", gate, GATE_PORT)
-        self._container(task, "worker", self._arguments(server), WORKER_PORT, self._key_of(number, server))
+        self._container(task, "gate", gate, self._gate_ports)
+        self._container(task, "worker", self._arguments(server), [WORKER_PORT], self._key_of(number, server))
         acknowledge(task, {"AwsSolutions-ECS2": "The variables name resources; secrets are in Secrets Manager."})
         reason = "ECR's GetAuthorizationToken cannot be limited to a resource."
         acknowledge(task.obtain_execution_role(), {"AwsSolutions-IAM5[Resource::*]": reason})
@@ -124,7 +125,7 @@ class ServerWorkers(Construct):
         task: ecs.FargateTaskDefinition,
         name: str,
         module: list[str],
-        port: int,
+        ports: Sequence[int],
         secrets: Mapping[str, ecs.Secret] | None = None,
     ) -> None:
         container = task.add_container(
@@ -135,7 +136,7 @@ class ServerWorkers(Construct):
             secrets=dict(secrets or {}),
             logging=ecs.LogDrivers.aws_logs(stream_prefix=name, log_group=self._log),
             readonly_root_filesystem=True,
-            port_mappings=[ecs.PortMapping(container_port=port)],
+            port_mappings=[ecs.PortMapping(container_port=port) for port in ports],
             stop_timeout=Duration.seconds(_STOP_S),
         )
         container.add_mount_points(

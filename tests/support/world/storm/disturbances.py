@@ -75,7 +75,7 @@ class Disturbances:
         world.note("calm")
         world.outage.is_over = True
         for shard in world.lost_shards:
-            world.shard_disturbed_until[shard] = world.now() + LOST_SHARD_S
+            world.losses[shard][-1] = (world.losses[shard][-1][0], world.now() + LOST_SHARD_S)
         world.lost_shards.clear()
         world.outage.cut_off.clear()
         world.network.heal()
@@ -204,7 +204,7 @@ class Disturbances:
         if shard in world.lost_shards:
             return
         world.note(f"the log of shard {shard} is lost")
-        world.shard_disturbed_until[shard] = world.now() + seconds + LOST_SHARD_S
+        world.losses[shard].append((world.now(), world.now() + seconds + LOST_SHARD_S))
         world.lost_shards.add(shard)
         await asyncio.sleep(seconds)
         world.lost_shards.discard(shard)

@@ -30,7 +30,12 @@ class ShardView:
     @property
     def disturbed_until(self) -> float:
         """Until then a fault slows this shard down: one of the world, or the loss of its own log."""
-        return max(self._world.disturbed_until, self._world.shard_disturbed_until[self.shard])
+        own = self._world.losses[self.shard]
+        return max(self._world.disturbed_until, own[-1][1] if own else 0.0)
+
+    def was_lost(self, since: float, until: float) -> bool:
+        """Return whether the shard alone was slowed down at some time between."""
+        return any(began < until and since < ended for began, ended in self._world.losses[self.shard])
 
     def living(self) -> set[str]:
         """Return the names that the fronts which are up have in this shard."""

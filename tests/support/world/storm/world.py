@@ -122,7 +122,8 @@ class World:
         self.shard, self.log = 0, self.logs[0]
         self.lost_shards: set[int] = set()
         """The shards of which the log answers no process."""
-        self.shard_disturbed_until = [0.0] * weather.shards
+        self.losses: list[list[tuple[float, float]]] = [[] for _ in self.logs]
+        """When the log of each shard was lost, and until when that slows the shard down."""
         self.outage = Outage()
         self.errors = ThrownErrors(weather)
         self.disks: dict[str, Disk] = {}
@@ -185,6 +186,10 @@ class World:
     def living(self) -> set[str]:
         """Return the names that the fronts which are up have in the shard."""
         return {front.tag for front in self.fronts if front.is_up}
+
+    def was_lost(self, since: float, until: float) -> bool:
+        """Return whether the shard alone was slowed down at some time between."""
+        return False
 
     def usage_rows(self, rows: Sequence[tuple[str, UsageRow]]) -> Iterator[UsageRow]:
         """Return the rows of the shard."""

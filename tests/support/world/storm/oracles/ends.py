@@ -362,6 +362,8 @@ def what_is_done_is_answered(world: World) -> Iterator[str]:
             continue
         if answered.code in ("done", "left", "front died") or answered.key or not isinstance(end, Ended):
             continue
+        if world.was_lost(answered.began, answered.at):
+            continue
         worker = world.log.attempts[answered.id, end.attempt].worker
         front = answered.front.partition("x")[0]
         if end.outcome == "done" and not {worker, front} & world.touched:
@@ -370,7 +372,7 @@ def what_is_done_is_answered(world: World) -> Iterator[str]:
 
 def leadership_is_stable(world: World) -> Iterator[str]:
     """Rule 7: in mild weather leadership changes only when a gate process dies or begins."""
-    most = 1 + world.weather.gates + world.kills + world.restarts
+    most = 1 + world.weather.gates + world.kills + world.restarts + len(world.losses[world.shard])
     if world.weather.mild and len(world.log.epochs) > most:
         yield f"{len(world.log.epochs)} epochs, with {world.kills} kills and {world.restarts} restarts"
 
