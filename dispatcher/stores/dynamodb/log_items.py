@@ -86,11 +86,11 @@ class LogItems:
         await self._look_before(position)
         found: list[Item] = []
         if self._mark is None or position < self._mark.position:
-            found = await self._unstriped(position, limit)
+            found = await self._read_first_partition(position, limit)
         if self._mark is None or len(found) == limit:
             return found
         start = max(position, self._mark.position)
-        striped = await self._striped(start, limit - len(found))
+        striped = await self._read_stripes(start, limit - len(found))
         end = start + len(striped)
         if len(found) + len(striped) < limit and all(map(eq, map(_position, striped), range(start, end))):
             self._free = moment._replace(position=end)
@@ -129,11 +129,11 @@ class LogItems:
         items = await self._reads.query(log_partition(self._shard), limit=1, ScanIndexForward=False)
         return next(iter(self._learn_all(items)), None)
 
-    async def _unstriped(self, position: int, limit: int) -> list[Item]:
+    async def _read_first_partition(self, position: int, limit: int) -> list[Item]:
         condition, values = "#sk >= :from", {":from": position_text(position)}
         return self._learn_all(await self._reads.query(log_partition(self._shard), condition, values, limit))
 
-    async def _striped(self, position: int, limit: int) -> list[Item]:
+    async def _read_stripes(self, position: int, limit: int) -> list[Item]:
         """Return the entries from `position` on. If the position was free, its stripe alone may answer."""
         assert self._mark is not None  # noqa: S101 (the caller has seen it)
         each_limit = -(-limit // self._mark.stripes)
