@@ -53,6 +53,9 @@ class Scenario:
     cpu_ms: float = 1.5
     slow: int = 0
     hedged: bool = True
+    stripes: int = 1
+    partition_units: float = 1_000.0
+    """What a partition takes in write units a second."""
     weather: str = ""
 
 
@@ -133,6 +136,14 @@ def scenarios() -> list[Scenario]:
         replace(fast, tenants=1000),
         replace(fast, processes=100),
     ]
+    most = replace(fast, name="leader, at its most", tenants=1000)
+    led += [replace(most, rate=rate) for rate in (10_000.0, 20_000.0)]
+    led += [replace(most, name="leader, 8 stripes", rate=rate, stripes=8) for rate in (4000.0, 20_000.0)]
+    narrow = replace(most, rate=20_000.0, partition_units=150.0)
+    led += [
+        replace(narrow, name="leader, 150 units a partition"),
+        replace(narrow, name="leader, 150 units a partition, 8 stripes", stripes=8),
+    ]
     bursts = [
         Scenario("burst, alone", False, 4, 0.0, 100.0),
         Scenario("burst, alone", False, 20, 0.0, 100.0),
@@ -159,7 +170,9 @@ def slot_scenarios() -> list[Scenario]:
 
 async def loaded(scenario: Scenario, slots: int, seed: int) -> tuple[ModelledFleet, Load]:
     """Start the processes and workers, and the gate processes if there is a leader."""
-    fleet = ModelledFleet(seed, p99_s=scenario.p99_ms / 1e3, cpu_s=scenario.cpu_ms / 1e3, hedged=scenario.hedged)
+    fleet = ModelledFleet(
+        seed, p99_s=scenario.p99_ms / 1e3, cpu_s=scenario.cpu_ms / 1e3, hedged=scenario.hedged, stripes=scenario.stripes
+    )
     for name in GATES if scenario.led else ():
         await fleet.gate(name)
     await asyncio.sleep(SETTLED_S)
@@ -178,6 +191,7 @@ async def measured(scenario: Scenario, seconds: float, seed: int) -> Row:
     fleet, load = await loaded(scenario, max(10, 3 * calls // WORKERS), seed)
     requests, units = fleet.table.counts.total(), fleet.table.write_units.total()
     lost, throttled = fleet.table.refused, fleet.table.throttled
+    fleet.table.write_units_per_s = scenario.partition_units
     if scenario.weather:
         asyncio.get_running_loop().call_later(duration_s / 2, WEATHER[scenario.weather], fleet)
     await arrive(fleet, load, scenario, calls, duration_s)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import uvicorn
+import uvloop
 
 from dispatcher.model.commands import Report
 from dispatcher.processes.bootstrap import NoLauncher, RealClock, make_links, make_store, real_random
@@ -55,4 +56,4 @@ async def main(outbox_folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    uvloop.run(main(Path(sys.argv[1])))

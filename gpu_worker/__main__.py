@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 import uvicorn
+import uvloop
 from botocore.exceptions import BotoCoreError
 
 from dispatcher.model.commands import Report
@@ -75,7 +76,7 @@ def main() -> None:
     options = parse_options()
     log_json()
     try:
-        code = asyncio.run(serve(options))
+        code = uvloop.run(serve(options))
     except (HeadgateError, EngineUnavailable, BotoCoreError, OSError, ValueError) as error:
         sys.stderr.write(f"gpu_worker: {error}\n")
         code = 2

@@ -61,6 +61,7 @@ class ModelledFleet:
         p99_s: float = 0.0,
         cpu_s: float = 0.0015,
         hedged: bool = True,
+        stripes: int = 1,
         settings: ShardSettings | None = None,
         client: Any = None,
         table_name: str = "headgate",
@@ -74,7 +75,7 @@ class ModelledFleet:
         self.network = Network(self.random, network_latency_s)
         self.ids = SeededIds(self.random)
         self.gates: dict[str, GateProcess] = {}
-        self._cpu_s, self._hedged = cpu_s, hedged
+        self._cpu_s, self._hedged, self._stripes = cpu_s, hedged, stripes
         self._client, self._table_name = client or self.table, table_name
 
     def host(self, name: str) -> Host:
@@ -122,7 +123,7 @@ class ModelledFleet:
         return Replica(self.store().log(SHARD), self.settings, self.clock, name)
 
     def _reach(self, store: ModelledStore, name: str) -> Fleet:
-        log = store.log(SHARD, hedged=self._hedged)
+        log = store.log(SHARD, hedged=self._hedged, stripes=self._stripes)
         return Fleet(log, self.network.transport(name), self.clock, self.ids, SECRETS)
 
 

@@ -111,8 +111,8 @@ class ModelledStore:
         self.invocations = InvocationRecords(items)
         self.projections = UsageRecords(items)
 
-    def log(self, shard: str, *, hedged: bool = True) -> Log:
-        log = DynamoLog(self._requests, self._reads, shard)
+    def log(self, shard: str, *, hedged: bool = True, stripes: int = 1) -> Log:
+        log = DynamoLog(self._requests, self._reads, shard, stripes)
         return HedgedLog(log, self._requests.is_throttled) if hedged else log
 
 

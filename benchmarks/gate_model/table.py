@@ -88,7 +88,7 @@ class ModelledTable:
         values = request["ExpressionAttributeValues"]
         pk = values[":pk"]["S"]
         partition = self._partitions.get(pk, Partition())
-        low, high = _range(partition.order, values)
+        low, high = _range(partition.order, request["KeyConditionExpression"], values)
         keys = partition.order[low:high][: request.get("Limit")] if request.get("ScanIndexForward", True) else (
             partition.order[low:high][::-1][: request.get("Limit")]
         )  # fmt: skip
@@ -116,7 +116,9 @@ class ModelledTable:
         counter[kind] += int(units)
 
 
-def _range(order: list[str], values: dict[str, Any]) -> tuple[int, int]:
+def _range(order: list[str], condition: str, values: dict[str, Any]) -> tuple[int, int]:
+    if "<" in condition:
+        return 0, bisect_left(order, values[":from"]["S"])
     if ":from" in values:
         return bisect_left(order, values[":from"]["S"]), len(order)
     if ":prefix" in values:

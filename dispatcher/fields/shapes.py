@@ -5,9 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
-from dispatcher.fields.kinds import FieldTable, Need, Reading, Shape, invalid, needs_of, read_fields, unsupported
+from dispatcher.fields.kinds import (
+    Field,
+    FieldTable,
+    Kind,
+    Need,
+    Reading,
+    Shape,
+    invalid,
+    needs_of,
+    read_fields,
+    unsupported,
+)
 from dispatcher.fields.limits import TOKEN_ID_MAX
 from dispatcher.model.errors import InvalidRequest
 
@@ -243,6 +255,34 @@ class Form:
     """If it is not empty, the form is refused; the error contains this sentence."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Fields that the object gets if it does not have them."""
+    texts: Mapping[str, int] = field(init=False)
+    """The fields that take any text, with its most characters. Such a text is passed on as it is and needs nothing."""
+    _required: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        longest = {name: _longest_text(each) for name, each in self.table.fields.items()}
+        object.__setattr__(self, "_required", frozenset(self.table.required))
+        object.__setattr__(self, "texts", {name: chars for name, chars in longest.items() if chars is not None})
+
+    def is_plain(self, value: Mapping[str, Any], tag: str) -> bool:
+        """Return whether the object has nothing but such texts beside its tag, and all fields that it must have.
+
+        Nearly all messages of a long chat are such objects. Field by field they would take twice as long.
+        """
+        texts = self.texts
+        for name, each in value.items():
+            if name != tag and (type(each) is not str or len(each) > texts.get(name, -1)):
+                return False
+        return value.keys() >= self._required
+
+
+def _longest_text(field: Field) -> int | None:
+    """Return the most characters of a text, if the field takes any text; None if it checks more than its length."""
+    shape = field.shape.shapes.get(str) if isinstance(field.shape, Either) else field.shape
+    is_checked = field.capability or any(isinstance(each, str) for each in (*field.neutral, *field.usual))
+    if is_checked or field.kind not in (Kind.PASSED, Kind.BOUNDED) or not isinstance(shape, Text):
+        return None
+    return None if shape.shortest or shape.pattern else shape.longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +310,16 @@ class Tagged(Compound):
             raise unsupported(
                 f"{at}.{self.tag}", f"`{at}` with the {self.tag} `{name}` is not supported. {form.refused}"
             )
+        if form.is_plain(value, self.tag):
+            return {self.tag: name, **form.defaults, **value, self.tag: name}
         return {self.tag: name, **form.defaults, **read_fields(value, form.table, f"{at}.", reading, self.tag)}
 
     def needs(self, value: Any, at: str) -> Iterator[Need]:
         form = self.forms[value[self.tag]]
-        if form.capability:
-            yield at, form.capability
-        yield from needs_of(value, form.table, f"{at}.", self.tag)
+        own = ((at, form.capability),) if form.capability else ()
+        if form.is_plain(value, self.tag):
+            return iter(own)
+        return chain(own, needs_of(value, form.table, f"{at}.", self.tag))
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,10 @@ def make_store(config: Config) -> Store:
         raise ConfigurationError(
             f"cannot reach the table: {str(error).removesuffix('.')}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
         ) from None
-    return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)
+    return DynamoStore(
+        client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads,
+        log_stripes=config.log_stripes,
+    )  # fmt: skip
 
 
 def make_files(config: Config, clock: Clock) -> FileStore | None:

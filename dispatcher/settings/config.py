@@ -34,6 +34,8 @@ _logger = logging.getLogger(__name__)
 _SQLITE = "sqlite:"
 _SQLITE_FILE = re.compile(r"sqlite:.*[^/\s]")
 _FILES = re.compile(r"folder:.*\S|s3:[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?")
+LOG_STRIPES_MAX = 16
+LogStripes = Annotated[int, Field(ge=1, le=LOG_STRIPES_MAX)]
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 PoolField = Literal[
@@ -102,6 +104,9 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     ["https://chat.example.com"]; ["*"] for all. Unset: none."""
     store_threads: int = Field(default=16, ge=1, le=256)
     """The most concurrent requests of one process to DynamoDB."""
+    log_stripes: LogStripes = 1
+    """The partitions of the table over which the log of each pool is striped from its next entry on (docs/scale.md). It
+    changes a log once, and no process of an older version can use that log any more."""
     ecs_service: str = Field(default="", pattern=r"^([A-Za-z0-9_-]{1,255}/[A-Za-z0-9_-]{1,255})?$")
     """"cluster/service": the ECS service of the pool's workers. The sweep sets its desired count. Empty: the sweep only
     publishes the number of workers that the pool should have."""
@@ -125,6 +130,12 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
         if files and not _FILES.fullmatch(files):
             raise PydanticCustomError("files", 'use "folder:PATH", "s3:BUCKET" or "s3:BUCKET/PREFIX/"')
         return files
+
+    @model_validator(mode="after")
+    def _stripes_a_table(self) -> Self:
+        if self.log_stripes > 1 and self.store_path:
+            raise PydanticCustomError("log_stripes", "HEADGATE_LOG_STRIPES is for DynamoDB: a file has no partitions")
+        return self
 
     @model_validator(mode="after")
     def _bounds_the_workers(self) -> Self:

@@ -3,9 +3,11 @@
 Only DynamoDB has the log and its snapshots in this table. All other partitions are the same on every backend.
 
     pk                  sk                        what
-    LOG#<shard>         <position>                an entry of the log
+    LOG#<shard>         <position>                an entry of the log, or the mark from which on it is striped
+    LOG#<shard>#<stripe>  <position>              an entry of a striped log (stores/dynamodb/log_items.py)
     SNAP#<shard>        M#<position>#<nonce>      the manifest of a complete snapshot
     SNAP#<shard>        P#<position>#<nonce>#<n>  a part of that snapshot
+    SNAP#<shard>#striped  the same                the snapshots of a striped log
     MAIL#<process>      <position>#<digest>       news for a process without a connection
     INV#<id>            INV                       a durable invocation: its request, later its answer
     CALL#<tenant>       <SHA-256 of the key>      the id of the invocation under a caller's key
@@ -53,8 +55,13 @@ def log_partition(shard: str) -> str:
     return f"LOG#{shard}"
 
 
-def snapshot_partition(shard: str) -> str:
-    return f"SNAP#{shard}"
+def stripe_partition(shard: str, stripe: int) -> str:
+    """Return the partition. A shard's name has no `#`."""
+    return f"LOG#{shard}#{stripe}"
+
+
+def snapshot_partition(shard: str, *, is_striped: bool = False) -> str:
+    return f"SNAP#{shard}#striped" if is_striped else f"SNAP#{shard}"
 
 
 def mailbox_partition(process: str) -> str:
@@ -105,20 +112,16 @@ def position_text(position: int) -> str:
     return f"{position:0{POSITION_DIGITS}d}"
 
 
-def entry_key(shard: str, position: int) -> Key:
-    return {PARTITION: log_partition(shard), SORT: position_text(position)}
-
-
-def manifest_key(shard: str, position: int, nonce: str) -> Key:
-    return {PARTITION: snapshot_partition(shard), SORT: f"{MANIFEST_PREFIX}{position_text(position)}#{nonce}"}
+def manifest_key(partition: str, position: int, nonce: str) -> Key:
+    return {PARTITION: partition, SORT: f"{MANIFEST_PREFIX}{position_text(position)}#{nonce}"}
 
 
 def parts_prefix(position: int, nonce: str) -> str:
     return f"{PART_PREFIX}{position_text(position)}#{nonce}#"
 
 
-def part_key(shard: str, position: int, nonce: str, number: int) -> Key:
-    return {PARTITION: snapshot_partition(shard), SORT: f"{parts_prefix(position, nonce)}{number:04d}"}
+def part_key(partition: str, position: int, nonce: str, number: int) -> Key:
+    return {PARTITION: partition, SORT: f"{parts_prefix(position, nonce)}{number:04d}"}
 
 
 def news_key(process: str, position: int, digest: str) -> Key:

@@ -19,13 +19,14 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import asdict
 from hashlib import sha256
+from math import inf
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dispatcher.model.fleet_secrets import ExecutionTokenRefused, FleetSecrets, verify
 from dispatcher.model.worker_protocol import WorkOrder, WorkRefused
@@ -67,33 +68,71 @@ STALLED_S = 20.0
 max_tokens. At most one line waits here, besides the server's send buffer."""
 _LATE_S = 1.0
 """The same time after the deadline, when only the last event is left to send."""
+_LOOK_S = 0.5
+"""The time between two looks at whether a line is stalled."""
 
 
 class LinesResponse(StreamingResponse):
-    """Closes `lines` whenever the connection ends, in whatever way. This ends the execution, unless it is durable."""
+    """Sends `first` and then `lines`, and closes `lines` whenever the connection ends, in whatever way. This ends the
+    execution, unless it is durable.
+
+    A stream has a timer for all its lines: a time limit of its own for each would cost as much as the line.
+    """
 
     def __init__(
         self, first: bytes | None, lines: AsyncGenerator[bytes, None], *, name: str, deadline_at: float, clock: Clock
     ) -> None:
-        super().__init__(_chain_lines(first, lines), media_type="application/x-ndjson")
-        self._lines = lines
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._first, self._lines = first, lines
         self._name = name
         self._deadline_at = deadline_at
         self._clock = clock
+        self._sending_until_s = inf
+        """The time at which the line that is being sent counts as stalled, in monotonic seconds."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_in_time(message: Message) -> None:
-            patience_s = max(_LATE_S, min(STALLED_S, self._deadline_at - self._clock.now()))
-            async with asyncio.timeout(patience_s):
-                await send(message)
-
         try:
-            await super().__call__(scope, receive, send_in_time)
+            async with asyncio.timeout(None) as limit:
+                watches = self._watch_stalls(limit), _watch_connection(receive, limit)
+                watching = [asyncio.ensure_future(each) for each in watches]
+                try:
+                    await self._send(send)
+                finally:
+                    for each in watching:
+                        each.cancel()
         except TimeoutError:
             # After this return the server closes the connection, and the gate gets an incomplete answer.
-            logger.warning("the gate does not read the answer", extra={"execution": self._name})
+            if self._clock.monotonic() >= self._sending_until_s:
+                logger.warning("the gate does not read the answer", extra={"execution": self._name})
         finally:
             await self._lines.aclose()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if self._first is not None:
+            await self._send_line(send, self._first)
+        async for line in self._lines:
+            await self._send_line(send, line)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_line(self, send: Send, line: bytes) -> None:
+        patience_s = max(_LATE_S, min(STALLED_S, self._deadline_at - self._clock.now()))
+        self._sending_until_s = self._clock.monotonic() + patience_s
+        await send({"type": "http.response.body", "body": line, "more_body": True})
+        self._sending_until_s = inf
+
+    async def _watch_stalls(self, limit: asyncio.Timeout) -> None:
+        """End the answer when a line was not taken in time."""
+        while self._clock.monotonic() < self._sending_until_s:
+            await self._clock.sleep(_LOOK_S)
+        limit.reschedule(0.0)
+
+
+async def _watch_connection(receive: Receive, limit: asyncio.Timeout) -> None:
+    """End the answer when the gate closes the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    limit.reschedule(0.0)
 
 
 def make_app(executions: Executions, *, worker_id: str, secrets: FleetSecrets, clock: Clock) -> Starlette:
@@ -174,13 +213,6 @@ async def _body(request: Request) -> bytes:
     except TimeoutError:
         raise Refusal(503, "request_too_slow", "The work order did not arrive in time.") from None
     return bytes(received)
-
-
-async def _chain_lines(first: bytes | None, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    if first is not None:
-        yield first
-    async for item in lines:
-        yield item
 
 
 def _bearer(request: Request) -> str:

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError, to_jsonable_python
 from dispatcher.model.errors import ConfigurationError as ConfigurationError
 from dispatcher.policies.bounds import Bounds, Pattern
 from dispatcher.policies.service import CACHED_FRACTION
+from dispatcher.settings.config import LogStripes
 from dispatcher.settings.yaml_file import read_document
 from headgate.deployment import instances
 from headgate.deployment.images import ecr_image, partition_of
@@ -73,6 +74,8 @@ class Deployment(GateSections):
     retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731] = 30
     cached_fraction: Annotated[float, Field(ge=0, le=1)] = CACHED_FRACTION
     """The price of an input token from an engine's prefix cache, relative to a computed one: for gate and engines."""
+    log_stripes: LogStripes = 1
+    """The partitions of the table over which each pool's log is striped. It cannot be taken back."""
     alarm_address: _MailAddress | None = None
     traces: Literal["none", "xray"] = "none"
     """Where spans go. X-Ray takes them only in an account with Transaction Search."""
@@ -203,6 +206,8 @@ class Deployment(GateSections):
         given = {f"HEADGATE_{name.upper()}": json.dumps(value) for name, value in _sections(self).items()}
         if self.cached_fraction != CACHED_FRACTION:
             given["HEADGATE_CACHED_FRACTION"] = str(self.cached_fraction)
+        if self.log_stripes > 1:
+            given["HEADGATE_LOG_STRIPES"] = str(self.log_stripes)
         return {"HEADGATE_DEADLINE_S": str(self.deadline_s), **given}
 
     def pool_settings(self, name: str) -> dict[str, Any]:

@@ -74,15 +74,17 @@ class SqlitePlace:
 
 
 class TablePlace:
-    def __init__(self, endpoint_url: str, table: str) -> None:
-        self.endpoint_url, self.table = endpoint_url, table
+    """`stripes`: of its logs."""
+
+    def __init__(self, endpoint_url: str, table: str, stripes: int = 1) -> None:
+        self.endpoint_url, self.table, self.stripes = endpoint_url, table, stripes
         self.address: Sequence[str] = ("dynamodb", endpoint_url, table)
         self.client = client_of(endpoint_url)
-        self.damage = TableDamage(self.client, table)
+        self.damage = TableDamage(self.client, table, stripes)
         create_table(self.client, table)
 
     def open(self, clock: Clock) -> DynamoStore:
-        return open_table(self.client, self.table, clock)
+        return open_table(self.client, self.table, clock, log_stripes=self.stripes)
 
 
 def open_store(address: Sequence[str], clock: Clock) -> Store:

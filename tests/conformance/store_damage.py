@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dispatcher.stores.layout import MANIFEST_PREFIX, PART_PREFIX, entry_key, position_text, snapshot_partition
+from dispatcher.stores.layout import (
+    MANIFEST_PREFIX,
+    PART_PREFIX,
+    log_partition,
+    position_text,
+    snapshot_partition,
+    stripe_partition,
+)
 from dispatcher.stores.table import PARTITION, SORT
 from tests.support.world.memory_store import MemoryStore
 
@@ -81,12 +88,14 @@ class SqliteDamage:
 
 
 class TableDamage:
-    def __init__(self, client: Any, table: str) -> None:
-        self._client, self._table = client, table
+    def __init__(self, client: Any, table: str, stripes: int = 1) -> None:
+        self._client, self._table, self._stripes = client, table, stripes
 
     def expire(self, shard: str, positions: Sequence[int]) -> None:
         for position in positions:
-            self._delete({name: {"S": value} for name, value in entry_key(shard, position).items()})
+            striped = stripe_partition(shard, position % self._stripes)
+            partition = log_partition(shard) if self._stripes == 1 else striped
+            self._delete({PARTITION: {"S": partition}, SORT: {"S": position_text(position)}})
 
     def tear(self, shard: str, position: int) -> None:
         self._delete(self._keys(shard, PART_PREFIX, position)[-1])
@@ -104,14 +113,19 @@ class TableDamage:
             self._delete(key)
 
     def _keys(self, shard: str, prefix: str, position: int) -> list[dict[str, Any]]:
-        found = self._client.query(
-            TableName=self._table,
-            KeyConditionExpression="pk = :pk AND begins_with(sk, :prefix)",
-            ExpressionAttributeValues={
-                ":pk": {"S": snapshot_partition(shard)},
-                ":prefix": {"S": prefix + position_text(position)},
-            },
-        )["Items"]
+        partitions = [snapshot_partition(shard, is_striped=each) for each in (False, True)]
+        found = [
+            item
+            for partition in partitions
+            for item in self._client.query(
+                TableName=self._table,
+                KeyConditionExpression="pk = :pk AND begins_with(sk, :prefix)",
+                ExpressionAttributeValues={
+                    ":pk": {"S": partition},
+                    ":prefix": {"S": prefix + position_text(position)},
+                },
+            )["Items"]
+        ]
         assert found
         return [{name: item[name] for name in (PARTITION, SORT)} for item in found]
 

@@ -19,8 +19,8 @@ PUT, GET, QUERY, UPDATE, TRANSACTION = "PutItem", "GetItem", "Query", "UpdateIte
 class Counted:
     """Remembers the operations sent. Its log is without hedging: how many puts that sends depends on the machine."""
 
-    def __init__(self, place: TablePlace, clock: FakeClock) -> None:
-        self.store = open_table(place.client, place.table, clock, is_hedged=False)
+    def __init__(self, place: TablePlace, clock: FakeClock, stripes: int = 1) -> None:
+        self.store = open_table(place.client, place.table, clock, is_hedged=False, log_stripes=stripes)
         self.log = self.store.log(SHARD)
         self.sent: list[str] = []
         self._events = place.client.meta.events
@@ -55,8 +55,10 @@ OfStore = Callable[[Store], Awaitable[object]]
         pytest.param(lambda log: log.append(0, b"x"), [PUT], id="append, lost"),
         pytest.param(lambda log: log.read(0), [QUERY], id="read"),
         pytest.param(lambda log: log.last(), [QUERY], id="last"),
-        pytest.param(lambda log: log.load_snapshot(), [QUERY], id="no snapshot"),
-        pytest.param(lambda log: log.save_snapshot(1, "n", b"x" * (PART_BYTES_MAX + 1)), [PUT] * 3, id="snapshot"),
+        pytest.param(lambda log: log.load_snapshot(), [QUERY, QUERY], id="no snapshot"),
+        pytest.param(
+            lambda log: log.save_snapshot(1, "n", b"x" * (PART_BYTES_MAX + 1)), [QUERY, *[PUT] * 3], id="snapshot"
+        ),
         pytest.param(lambda log: log.cut(1), [], id="cut"),
     ],
 )
@@ -103,8 +105,33 @@ async def test_requests_of_the_store(counted: Counted, call: OfStore, operations
     assert counted.sent == operations
 
 
-async def test_a_snapshot_of_one_part_is_loaded_by_two_requests(counted: Counted) -> None:
+async def test_a_snapshot_of_one_part_is_loaded_by_three_requests(counted: Counted) -> None:
+    """The first one asks whether the log is striped."""
     await counted.log.save_snapshot(1, "n", b"state")
     counted.sent.clear()
     await counted.log.load_snapshot()
-    assert counted.sent == [QUERY, QUERY]
+    assert counted.sent == [QUERY, QUERY, QUERY]
+
+
+@pytest.mark.parametrize(
+    ("call", "operations"),
+    [
+        pytest.param(lambda log: log.append(3, b"x"), [PUT], id="append"),
+        pytest.param(lambda log: log.append(2, b"x"), [PUT], id="append, lost"),
+        pytest.param(lambda log: log.read(3), [QUERY], id="read, nothing new"),
+        pytest.param(lambda log: log.read(0), [QUERY] * 4, id="read"),
+        pytest.param(lambda log: log.last(), [QUERY] * 4, id="last"),
+        pytest.param(lambda log: log.load_snapshot(), [QUERY, QUERY], id="no snapshot"),
+        pytest.param(lambda log: log.save_snapshot(1, "n", b"x"), [PUT, PUT], id="snapshot"),
+    ],
+)
+async def test_requests_of_a_log_in_four_stripes(
+    table_place: TablePlace, clock: FakeClock, call: OfLog, operations: list[str]
+) -> None:
+    counted = Counted(table_place, clock, stripes=4)
+    for position in range(3):
+        await counted.log.append(position, b"entry")
+    counted.sent.clear()
+    await call(counted.log)
+    assert counted.sent == operations
+    await counted.close()

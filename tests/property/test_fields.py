@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dispatcher.fields.chat_objects import ASSISTANT
 from dispatcher.fields.kinds import Field, FieldTable, Kind
 from dispatcher.fields.parse import check_capabilities, parse, parse_request, unread_fields
+from dispatcher.fields.shapes import Form
 from dispatcher.fields.tables import CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, TABLES
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.fleet import Capability
@@ -197,3 +198,38 @@ def test_a_boolean_is_not_a_number(name: str, value: Any) -> None:
 def test_an_assistants_message_without_content_has_the_empty_text(content: Fields) -> None:
     request = parse_request({"model": "m", "messages": [TURNS[0], {"role": "assistant", **content}, TURNS[2]]})
     assert request.body["messages"] == [TURNS[0], {"role": "assistant", "content": ""}, TURNS[2]]
+
+
+MESSAGES = st.lists(
+    st.dictionaries(
+        st.sampled_from(["role", "content", "name", "tool_call_id", "refusal", "extra", "cache_control"]),
+        words | edges | st.none() | st.just([]) | st.just("x" * 1_000_001),
+        max_size=4,
+    ).flatmap(
+        lambda message: st.sampled_from(["user", "assistant", "tool", None]).map(lambda role: _as(role, message))
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def _as(role: str | None, message: Fields) -> Fields:
+    return message if role is None else {**message, "role": role}
+
+
+@given(MESSAGES, st.booleans())
+def test_a_message_of_plain_texts_is_read_as_field_by_field(turns: list[Fields], drop_unknown: bool) -> None:
+    body = {"model": "m", "messages": turns}
+
+    def read() -> Any:
+        try:
+            parsed = parse(body, Endpoint.CHAT, drop_unknown=drop_unknown)
+            check_capabilities(parsed.request, {"chat"})
+        except InvalidRequest as error:
+            return str(error)
+        return parsed, json.dumps(parsed.request.body)
+
+    at_once = read()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Form, "is_plain", lambda *_: False)
+        assert read() == at_once

@@ -38,6 +38,19 @@ def test_the_log_names_a_mistyped_variable(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.messages == ["HEADGATE_DEADLINE is not read (did you mean HEADGATE_DEADLINE_S?)"]
 
 
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"LOG_STRIPES": "0"}, "HEADGATE_LOG_STRIPES: .*greater than or equal to 1"),
+        ({"LOG_STRIPES": "17"}, "HEADGATE_LOG_STRIPES: .*less than or equal to 16"),
+        ({"LOG_STRIPES": "8", "STORE": "sqlite:gate.db"}, "a file has no partitions"),
+    ],
+)
+def test_a_log_has_one_to_sixteen_stripes_and_a_file_has_none(variables: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        load_config({f"HEADGATE_{name}": value for name, value in variables.items()})
+
+
 def test_only_a_front_in_lambda_has_a_shorter_deadline() -> None:
     late = {"HEADGATE_DEADLINE_S": "900"}
     assert load_config(late).longest_s == 900

@@ -1,4 +1,4 @@
-"""A shard's log in DynamoDB: an item for each entry, and snapshots in parts.
+"""A shard's log in DynamoDB: an item for each entry (log_items.py has their places), and snapshots in parts.
 
 An append is one put under the condition that the position is free. If the condition fails, the reply contains the other
 process's entry (`ReturnValuesOnConditionCheckFailure`), so a lost position costs one request. A put without a known
@@ -15,20 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dispatcher.stores.dynamodb.log_items import ENTRY, LogItems
 from dispatcher.stores.dynamodb.requests import Reads, Requests, encode_item
 from dispatcher.stores.dynamodb.server_time import times
 from dispatcher.stores.layout import (
     MANIFEST_PREFIX,
     checked_entry,
     checked_shard,
-    entry_key,
     gap_at,
-    log_partition,
     manifest_key,
     part_key,
     parts_prefix,
-    position_text,
-    snapshot_partition,
 )
 from dispatcher.stores.snapshot_parts import Manifest, join, split
 from dispatcher.stores.table import EXPIRY, SORT, ConditionFailed, Item
@@ -39,8 +36,6 @@ _SNAPSHOT_KEEP_S = 14 * DAY_S
 """Longer than _ENTRY_KEEP_S, so that an entry never outlives the snapshot from which a reader gets to it."""
 _PART_KEEP_S = _SNAPSHOT_KEEP_S + 3 * DAY_S
 """Longer than a manifest exists, including DynamoDB's delay of its deletion."""
-_FREE = "attribute_not_exists(pk)"
-_ENTRY = "entry"
 _MANIFESTS_READ = 4
 """So many manifests are read at once, newest first. All but the first only matter if a snapshot is torn."""
 
@@ -48,15 +43,16 @@ _MANIFESTS_READ = 4
 class DynamoLog:
     """dispatcher.ports.Log."""
 
-    def __init__(self, requests: Requests, reads: Reads, shard: str) -> None:
+    def __init__(self, requests: Requests, reads: Reads, shard: str, stripes: int = 1) -> None:
         self._requests, self._reads = requests, reads
         self._shard = checked_shard(shard)
+        self._items = LogItems(requests, reads, shard, stripes)
 
     async def append(self, position: int, entry: bytes) -> bytes:
         await self._check_clock()
-        item = {**entry_key(self._shard, position), _ENTRY: checked_entry(position, entry)}
+        attributes = {ENTRY: checked_entry(position, entry), EXPIRY: self._expiry(_ENTRY_KEEP_S)}
         try:
-            await self._requests.put(self._encode_with_expiry(item, _ENTRY_KEEP_S), _FREE)
+            await self._items.put(position, attributes)
         except ConditionFailed as refused:
             return _entry(refused.old[0] or {})
         return entry
@@ -78,7 +74,7 @@ class DynamoLog:
         missing = -1
         while True:
             start = position + len(found)
-            items = await self._entries(start, limit - len(found))
+            items = await self._items.entries(start, limit - len(found))
             new = [_entry(item) for number, item in enumerate(items) if int(item[SORT]) == start + number]
             found += new
             if len(new) == len(items):
@@ -87,56 +83,57 @@ class DynamoLog:
                 raise gap_at(self._shard, missing)
             missing = start + len(new)
 
-    async def _entries(self, position: int, limit: int) -> list[Item]:
-        return await self._reads.query(
-            log_partition(self._shard), "#sk >= :from", {":from": position_text(position)}, limit
-        )
-
     async def last(self) -> tuple[int, bytes] | None:
-        items = await self._reads.query(log_partition(self._shard), limit=1, ScanIndexForward=False)
-        return (int(items[0][SORT]), _entry(items[0])) if items else None
+        item = await self._items.last()
+        return None if item is None else (int(item[SORT]), _entry(item))
 
     async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
+        partition, *_ = await self._items.snapshot_partitions()
         parts, manifest = split(position, nonce, state)
         for number, part in enumerate(parts):
-            await self._put({**part_key(self._shard, position, nonce, number), "part": part}, _PART_KEEP_S)
-        await self._put({**manifest_key(self._shard, position, nonce), **_manifest_item(manifest)}, _SNAPSHOT_KEEP_S)
+            await self._put({**part_key(partition, position, nonce, number), "part": part}, _PART_KEEP_S)
+        await self._put({**manifest_key(partition, position, nonce), **_manifest_item(manifest)}, _SNAPSHOT_KEEP_S)
 
     async def load_snapshot(self) -> tuple[int, bytes] | None:
+        for partition in await self._items.snapshot_partitions():
+            if (found := await self._load_from(partition)) is not None:
+                return found
+        return None
+
+    async def _load_from(self, partition: str) -> tuple[int, bytes] | None:
         start: dict[str, Any] = {}
         while True:
-            manifests = await self._manifests(start)
+            manifests = await self._manifests(partition, start)
             for item in manifests:
-                state = await self._state(_manifest(item))
+                state = await self._state(partition, _manifest(item))
                 if state is not None:
                     return int(item["position"]), state
             if len(manifests) < _MANIFESTS_READ:
                 return None
-            last = manifest_key(self._shard, int(manifests[-1]["position"]), manifests[-1]["nonce"])
+            last = manifest_key(partition, int(manifests[-1]["position"]), manifests[-1]["nonce"])
             start = {"ExclusiveStartKey": encode_item(last)}
 
     async def cut(self, position: int) -> None:
         return None
 
-    async def _manifests(self, start: dict[str, Any]) -> list[Item]:
-        partition, prefix = snapshot_partition(self._shard), {":prefix": MANIFEST_PREFIX}
+    async def _manifests(self, partition: str, start: dict[str, Any]) -> list[Item]:
+        prefix = {":prefix": MANIFEST_PREFIX}
         newest_first = {"ScanIndexForward": False, **start}
         return await self._reads.query(partition, "begins_with(#sk, :prefix)", prefix, _MANIFESTS_READ, **newest_first)
 
-    async def _state(self, manifest: Manifest) -> bytes | None:
-        prefix = parts_prefix(manifest.position, manifest.nonce)
-        items = await self._reads.partition(snapshot_partition(self._shard), prefix)
+    async def _state(self, partition: str, manifest: Manifest) -> bytes | None:
+        items = await self._reads.partition(partition, parts_prefix(manifest.position, manifest.nonce))
         return join(manifest, [bytes(item["part"]) for item in items])
 
     async def _put(self, item: Item, keep_s: int) -> None:
-        await self._requests.put(self._encode_with_expiry(item, keep_s))
+        await self._requests.put(encode_item({**item, EXPIRY: self._expiry(keep_s)}))
 
-    def _encode_with_expiry(self, item: Item, keep_s: int) -> dict[str, Any]:
-        return encode_item({**item, EXPIRY: int(self._requests.clock.now()) + keep_s})
+    def _expiry(self, keep_s: int) -> int:
+        return int(self._requests.clock.now()) + keep_s
 
 
 def _entry(item: Item) -> bytes:
-    return bytes(item[_ENTRY])
+    return bytes(item[ENTRY])
 
 
 def _manifest_item(manifest: Manifest) -> Item:

@@ -78,15 +78,17 @@ class DynamoStore(RecordStore):
         threads: int = THREADS,
         server_time: ServerTime | None = None,
         is_hedged: bool = True,
+        log_stripes: int = 1,
     ) -> None:
-        """`is_hedged`: repeat slow requests of the log (hedged_log.py)."""
+        """`is_hedged`: repeat slow requests of the log (hedged_log.py). `log_stripes`: of logs that are not striped yet
+        (log_items.py)."""
         self._requests = Requests(client, table, clock, random, threads, server_time or ServerTime())
         self._reads = Reads(self._requests)
-        self._is_hedged = is_hedged
+        self._is_hedged, self._log_stripes = is_hedged, log_stripes
         super().__init__(DynamoTable(self._requests, self._reads))
 
     def log(self, shard: str) -> Log:
-        log = DynamoLog(self._requests, self._reads, shard)
+        log = DynamoLog(self._requests, self._reads, shard, self._log_stripes)
         return HedgedLog(log, self._requests.is_throttled) if self._is_hedged else log
 
     async def close(self) -> None:

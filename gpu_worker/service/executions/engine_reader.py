@@ -59,8 +59,8 @@ class EngineReader:
         events = self.engine.generate(engine_order(order, self.clock.now()))
         return Execution(order, self.clock.monotonic(), events, spans)
 
-    async def step(self, execution: Execution) -> EngineEvent | None:
-        """Return the next event; None if there was none for STEP_S seconds, or if the engine ended with an error.
+    async def step(self, execution: Execution) -> list[EngineEvent]:
+        """Return the next events; none if there was none for STEP_S seconds, or if the engine ended with an error.
 
         After the end, `execution.result` is the engine's last event or its error.
         """
@@ -68,13 +68,13 @@ class EngineReader:
         if execution.ahead is None:
             execution.ahead = EventsAhead(execution.events)
         try:
-            event = await execution.ahead.next(self._wait_max_s(execution))
+            events = await execution.ahead.next(self._wait_max_s(execution))
         except Exception as error:
             self._record_error(execution, error)
-            return None
-        if event is not None:
+            return []
+        for event in events:
             await self._note(execution, event)
-        return event
+        return events
 
     async def run_out(self, execution: Execution) -> None:
         """Read the events to the end, without a caller."""

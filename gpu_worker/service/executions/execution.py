@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -32,21 +31,25 @@ class EventsAhead:
 
     def __init__(self, events: AsyncGenerator[EngineEvent, None]) -> None:
         self._events = events
-        self._ready: deque[EngineEvent] = deque()
+        self._ready: list[EngineEvent] = []
         self._error: Exception | None = None
         self._arrived, self._room = Wakeup(), Wakeup()
         self._task = asyncio.ensure_future(self._run())
 
-    async def next(self, within_s: float) -> EngineEvent | None:
-        """Return the next event, or None if there is none within the time. Raises what the engine raised."""
+    async def next(self, within_s: float) -> list[EngineEvent]:
+        """Return the events that are there, or wait for one; none if there is none within the time.
+
+        Raises what the engine raised.
+        """
         if not self._ready and self._error is None:
             await self._arrived.wait(within_s)
         if self._ready:
+            ready, self._ready = self._ready, []
             self._room.set()
-            return self._ready.popleft()
+            return ready
         if self._error is not None:
             raise self._error
-        return None
+        return []
 
     async def _run(self) -> None:
         try:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
@@ -181,9 +181,10 @@ class Executions:
         return self.running() | self.outbox.live() | self._deciding
 
     def run(self, token: ExecutionToken, order: WorkOrder | OrderRefused) -> AsyncGenerator[bytes, None]:
-        """Begin the order's execution and return its lines. `token` must be verified. An invalid order ends its call.
+        """Begin the order's execution and return its lines: each item has those of the events that are there, at least
+        one. `token` must be verified. An invalid order ends its call.
 
-        Read the first line at once: only after that does closing the generator free the slot. Raises Refusal if the
+        Read the first item at once: only after that does closing the generator free the slot. Raises Refusal if the
         attempt reached this worker before or may have, or if the outbox is full.
         """
         self._take(token)
@@ -276,12 +277,13 @@ class Executions:
         bundles = None if execution.order.streamed else Bundles(now_s())
         try:
             while execution.result is None:
-                event = await self._reader.step(execution)
-                if execution.result is None:
-                    for line in _lines_of(event, bundles, now_s()):
-                        offered_s = self.watch.now_s()
-                        yield line
-                        self.watch.reader_delayed(execution.name, self.watch.now_s() - offered_s)
+                events = await self._reader.step(execution)
+                tokens = events[:-1] if isinstance(execution.result, Finished) else events
+                sent = _lines_of(tokens, bundles, now_s(), is_silent=not events and execution.result is None)
+                if sent:
+                    offered_s = self.watch.now_s()
+                    yield sent
+                    self.watch.reader_delayed(execution.name, self.watch.now_s() - offered_s)
             last = self._end(execution)
             for rest in bundles.take(now_s()) if bundles is not None else ():
                 yield encode_event(rest)
@@ -366,9 +368,9 @@ class Executions:
             logger.error("an execution could not be closed: %s", type(error).__name__)
 
 
-def _lines_of(event: EngineEvent | None, bundles: Bundles | None, now_s: float) -> list[bytes]:
-    """Return what the caller gets after a step of its execution. `event` None: there was none for a while."""
-    if bundles is None:
-        return [ALIVE if event is None else encode_event(event)]
-    lines = [encode_event(each) for each in (bundles.take(now_s) if event is None else bundles.add(event, now_s))]
-    return lines or ([ALIVE] if event is None else [])
+def _lines_of(events: Sequence[EngineEvent], bundles: Bundles | None, now_s: float, *, is_silent: bool) -> bytes:
+    """Return what the caller gets after a step of its execution. `is_silent`: there was no event for a while."""
+    sent = events
+    if bundles is not None:
+        sent = bundles.take(now_s) if is_silent else [due for each in events for due in bundles.add(each, now_s)]
+    return b"".join(map(encode_event, sent)) or (ALIVE if is_silent else b"")

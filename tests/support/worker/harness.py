@@ -46,7 +46,7 @@ def offer(work: WorkOrder, worker: str = "w") -> Offer:
 
 
 async def read(lines: AsyncIterator[bytes]) -> list[bytes]:
-    return [line async for line in lines]
+    return [line async for item in lines for line in item.splitlines(keepends=True)]
 
 
 class WorkerHarness:

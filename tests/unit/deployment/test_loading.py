@@ -36,9 +36,15 @@ def test_the_committed_file_has_the_defaults() -> None:
     assert load(ROOT / "headgate.yaml") == Deployment()
 
 
+def test_the_gates_processes_know_of_the_stripes(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "log_stripes: 8").environment()["HEADGATE_LOG_STRIPES"] == "8"
+    assert "HEADGATE_LOG_STRIPES" not in Deployment().environment()
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("log_stripes: 17", "key 'log_stripes': should be less than or equal to 16"),
         ("front: ecs", "key 'front': should be 'fargate' or 'lambda', not 'ecs'"),
         ("nme: x", "key 'nme': is not known here (did you mean 'name'?); there are name, region"),
         ("pools: {chat: {instance_types: [g6e.xlrge]}}", "do you mean g6e.xlarge"),

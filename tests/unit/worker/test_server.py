@@ -226,6 +226,13 @@ class TestReaders:
         assert events.count("token") == 30
         assert events[-1] == "finished"
 
+    async def test_one_that_reads_waits_longer_near_its_deadline_than_a_line_may_take(self) -> None:
+        """The time between two lines is the engine's and the log's, and not the reader's."""
+        harness = WorkerHarness(ScriptedEngine(token_s=0.9))
+        harness.gate.answers_s = 1.8
+        reply = await harness.call(order(max_tokens=900, deadline_at=START + 2)).finished()
+        assert json.loads(reply.body.splitlines()[-1])["code"] == "deadline_exceeded"
+
     async def test_one_that_is_gone_before_the_first_line_leaves_nothing(self) -> None:
         harness = WorkerHarness()
         call = harness.call(order(max_tokens=500))

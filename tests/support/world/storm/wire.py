@@ -55,11 +55,12 @@ class StormWorkerClient:
             connection.send(signed)
             while True:
                 async with asyncio.timeout(SILENCE_S):
-                    event = parse_event(await connection.receive())
-                if not isinstance(event, Alive):
-                    yield event
-                if isinstance(event, Finished | WorkRefused):
-                    return
+                    received = await connection.receive()
+                for event in map(parse_event, received.splitlines()):
+                    if not isinstance(event, Alive):
+                        yield event
+                    if isinstance(event, Finished | WorkRefused):
+                        return
         except (ConnectionLost, TimeoutError):
             raise WorkerFailed() from None
         finally:

@@ -253,8 +253,9 @@ async def test_if_the_engine_fails_before_the_first_token_the_attempt_is_returne
     lines = await harness.start(order())
     assert harness.gate.returned == [Return("i", 1, "failed", "w")]
     assert not harness.gate.ended
+    assert [json.loads(line)["event"] for line in lines] == ["started", "refused"]
     last = json.loads(lines[-1])
-    assert (last["event"], last["status"], last["final"]) == ("refused", 500, False)
+    assert (last["status"], last["final"]) == (500, False)
     assert b"canary" not in lines[-1]
 
 
