@@ -43,6 +43,11 @@ def of_pool(partitions: Partitions, pool: str) -> Partitions:
     return {key.format(pool=pool): letters for key, letters in partitions.items()}
 
 
+def of_shards(partitions: Partitions, pool: str) -> Partitions:
+    """Return the partitions of the further shards of one pool (dispatcher/model/shards.py)."""
+    return {key.format(pool=f"{pool}~*"): letters for key, letters in partitions.items() if "{pool}" in key}
+
+
 def statements(state: StateTable, *granted: Partitions) -> Iterator[iam.PolicyStatement]:
     """Yield the statements that allow all of this: one for each group of partitions with the same operations."""
     letters: dict[str, set[str]] = defaultdict(set)

@@ -219,7 +219,7 @@ class HeadgateStack(Stack):
     def _fleet(self, name: str, pool: Pool, deadline_s: int, root: Path) -> WatchedPool:
         title = _construct_name(name)
         role = self._task_role(f"{title}WorkerRole")
-        allow_worker(role, self._state, self._execution.queue, name)
+        allow_worker(role, self._state, self._execution.queue, name, pool.shards)
         common: dict[str, Any] = {
             "name": name,
             "pool": pool,
