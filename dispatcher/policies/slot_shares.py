@@ -10,6 +10,9 @@ class SlotShares:
     def note(self, shard: int, need: object, held: int, now_s: float) -> None:
         """Note a shard's answer to a heartbeat."""
 
+    def lose(self, shard: int) -> None:
+        """Take back the slots of a shard whose lease here has ended."""
+
     def slots(self, shard: int, open_slots: int) -> int:
         """Return the slots that the worker offers to the shard."""
         least, rest = divmod(open_slots, self._shards)

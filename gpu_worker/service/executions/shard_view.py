@@ -31,6 +31,10 @@ class ShardShare(NamedTuple):
         """Note what the shard needs and holds, by its answer to a heartbeat."""
         self.shares.note(self.shard, getattr(answer, "need", None), len(answer.held), now_s)
 
+    def lose(self) -> None:
+        """Take the slots back, because the lease at the shard has ended."""
+        self.shares.lose(self.shard)
+
     def slots(self, slots_open: int) -> int:
         """Return the slots to offer to the shard."""
         return self.shares.slots(self.shard, slots_open)
