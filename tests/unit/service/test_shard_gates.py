@@ -9,7 +9,7 @@ import pytest
 from dispatcher.model.errors import LogCorrupt, LogError
 from dispatcher.model.shards import shard_name
 from dispatcher.service.gate.process import GateProcess, GateStores
-from dispatcher.service.gate.shard_gates import ShardGates
+from dispatcher.service.gate.shard_gates import SPREAD_EVERY_S, ShardGates
 from dispatcher.service.link.finder import Fleet
 from tests.support.world.processes import SECRETS, SHARD, World, in_virtual_time
 
@@ -24,7 +24,7 @@ def gates_of(world: World, name: str) -> ShardGates:
         shard = shard_name(SHARD, number)
         fleet = Fleet(store.log(shard), transport, world.clock, world.ids, SECRETS)
         made.append(GateProcess(fleet, world.settings, stores, shard))
-    return ShardGates(made)
+    return ShardGates(made, world.clock)
 
 
 async def started(world: World, name: str, address: str = "") -> tuple[ShardGates, asyncio.Task[None]]:
@@ -74,6 +74,40 @@ async def test_another_process_takes_all_its_shards_over() -> None:
     world.network.hosts["one"].kill()
     await asyncio.sleep(2)
     assert [gate.is_leader for gate in other.gates] == [True] * SHARDS
+
+
+@in_virtual_time(200)
+async def test_leaders_spread_over_the_hosts_and_then_stay() -> None:
+    world = World()
+    one, _ = await started(world, "one")
+    two, _ = await started(world, "two")
+    assert leads(one, two) == [3, 0]
+    await asyncio.sleep(2 * SPREAD_EVERY_S)
+    assert leads(one, two) == [2, 1]
+    takeovers = [gate.takeovers for gate in (*one.gates, *two.gates)]
+    await asyncio.sleep(5 * SPREAD_EVERY_S)
+    assert takeovers == [gate.takeovers for gate in (*one.gates, *two.gates)], "leadership does not flap"
+    three, _ = await started(world, "three")
+    world.network.hosts["one"].kill()
+    await asyncio.sleep(5 * SPREAD_EVERY_S)
+    assert sorted(leads(two, three)) == [1, 2]
+
+
+def leads(*processes: ShardGates) -> list[int]:
+    return [sum(gate.is_leader for gate in gates.gates) for gates in processes]
+
+
+@in_virtual_time(60)
+async def test_a_process_that_leads_waits_longer_for_its_turn() -> None:
+    """So the second heir takes over from the dead leader, if the first heir leads another shard."""
+    world = World()
+    await started(world, "one")
+    two, _ = await started(world, "two")
+    three, _ = await started(world, "three")
+    two.gates[0].leads_beside = lambda: 1
+    world.network.hosts["one"].kill()
+    await asyncio.sleep(2)
+    assert three.gates[0].is_leader
 
 
 @in_virtual_time(60)

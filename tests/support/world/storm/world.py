@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 TIMES_MAX = 5
 RETRY_S = 3.0
+STEP_DOWN_S = 9.0
+"""A leader that steps down slows its shard down for so long."""
 VISIBLE_S = 70.0
 """A message is delivered again if its consumer has not ended after this time."""
 
@@ -285,6 +287,11 @@ class World:
         """Pause the process for so long."""
         self.pause(node)
         asyncio.get_running_loop().call_later(seconds, self.resume, node)
+
+    def note_step_down(self, shard: int) -> None:
+        """Note that the leader of a shard lets its heir lead. This disturbs no other shard."""
+        self.note(f"the leader of shard {shard} steps down")
+        self.losses[shard].append((self.now(), self.now() + STEP_DOWN_S))
 
     def disturb(self, seconds: float) -> None:
         """Note a fault that slows healthy processes down for so long."""
