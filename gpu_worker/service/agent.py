@@ -291,6 +291,8 @@ class Agent:
         """Accept no order, and abort all executions, because the gate may soon give the work to another worker."""
         self.executions.accepting = False
         await self.executions.abort_all(Abort.CUT_OFF)
+        if self.share is not None:
+            self.share.lose()
 
     async def _leave(self) -> None:
         """Sign off, unless an attempt is still live: the gate would dispatch its call again.

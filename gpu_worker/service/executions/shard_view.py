@@ -29,7 +29,12 @@ class ShardShare(NamedTuple):
 
     def note(self, answer: Attempts, now_s: float) -> None:
         """Note what the shard needs and holds, by its answer to a heartbeat."""
-        self.shares.note(self.shard, getattr(answer, "need", None), len(answer.held), now_s)
+        need = answer.need[0] if answer.need else None
+        self.shares.note(self.shard, need, len(answer.held), now_s)
+
+    def lose(self) -> None:
+        """Take the shard's slots back: its lease here has ended."""
+        self.shares.lose(self.shard)
 
     def slots(self, slots_open: int) -> int:
         """Return the slots to offer to the shard."""
