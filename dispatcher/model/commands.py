@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from dispatcher.model.call import HEAD, CallTerms, TenantConfig, made
 from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
+from dispatcher.policies.slot_shares import ShardNeed
 
 _SEQUENCE_BASE = 36
 
@@ -249,13 +250,15 @@ class Refused(NamedTuple):
 class Attempts(NamedTuple):
     """The answer to a worker's Report: the worker's attempts (`id#attempt`) in the log, before entry `position`.
 
-    `load`: the model that the worker should load now; empty: it keeps its model.
+    `load`: the model that the worker should load now; empty: it keeps its model. `need`: what the shard needs of the
+    pool's slots; empty from the only shard of a pool, and from an older version.
     """
 
     worker: str
     position: int
     held: tuple[str, ...]
     load: str = ""
+    need: tuple[ShardNeed, ...] = ()
 
 
 class Done(NamedTuple):

@@ -1,19 +1,247 @@
-"""A worker divides its slots among the shards of its pool, equally."""
+"""Divides a worker's slots among the shards of its pool, so that tenants of all shards get their shares. Pure.
+
+A pool of several shards has a leader for each, and none of them knows the tenants of the others. Every worker reports
+to every shard, each time with a part of its slots. The answer says what the shard needs (`ShardNeed`). From the newest
+answers of all shards every worker computes the same division of the pool, and gives its part of it. There is no
+coordinator.
+
+The division is that which one shard would make among all tenants:
+
+    light tenants     no call of theirs waits: they keep the slots in which their calls run
+    guarantees        a shard has at least the part of the pool that its guaranteed rates take of the pool's capacity,
+                      as far as its calls need it
+    waiting tenants   share the rest by weight. A shard gets slots for the sum of their weights, at most for its calls
+    deferred calls    get what is left
+    what is left      goes to all shards equally, so that a first call finds a slot. If nothing is left, the shards
+                      without calls keep IDLE_PART of the pool together
+
+Slots are not service: a call may give its tenant more or less service in the same time. A shard's virtual time is the
+service that its waiting tenants have got for a weight of 1. A shard whose virtual time is behind that of the others
+counts with more weight, until it has caught up (`_Progress`). This also evens out that slots are whole.
+
+A slot moves only when it is free. What a worker has told a shard counts until a smaller number is answered, and what
+the shard's log holds here counts as long as it does. So the shards together never have more slots than the worker. A
+shard that does not answer keeps its slots until its lease ends (`lose`): its loss touches its own tenants.
+
+Not as in one shard: floors of tiers hold within a shard, and between shards a waiting tenant counts with its weight,
+whatever its tier.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, inf, log
+from typing import NamedTuple
+from zlib import crc32
+
+IDLE_PART = 0.01
+"""The part of a busy pool that the shards without calls keep together."""
+CATCH_UP_S = 60.0
+"""A lag is made up in about this time, which is several times as long as a slot takes to move."""
+_FACTOR_MAX = 8.0
+"""A lag changes a shard's weight at most by this factor. Calls of one tenant may give a slot as many times the service
+of another's."""
+_RATE_S = 10.0
+"""The rate of the virtual time is the mean of about so many seconds."""
+_HALVINGS = 40
+_ALMOST = 1e-9
+
+
+class ShardNeed(NamedTuple):
+    """What a shard needs of its pool. Its deferred calls count in `deferred` alone."""
+
+    slots: int
+    """The slots that all workers give to the shard now."""
+    light: int
+    """Running calls of tenants without waiting calls."""
+    heavy: int
+    """Running calls of tenants with waiting calls."""
+    waiting: int
+    deferred: int
+    weight: float
+    """The sum of the weights of the tenants with waiting calls."""
+    promised_per_s: float
+    """The sum of the guaranteed rates of the tenants with calls, in service units a second."""
+    capacity_per_s: float
+    """Of the slots that the shard has; 0 while it is unknown."""
+    virtual_time: float
+
+    @property
+    def calls(self) -> int:
+        return self.light + self.heavy + self.waiting
+
+
+@dataclass(eq=False)
+class _Shard:
+    """What a worker knows of one shard."""
+
+    need: ShardNeed | None = None
+    told: int = 0
+    """The slots that the shard may believe to have here."""
+    held: int = 0
+    """The attempts of this worker that its log holds."""
+    sent: int = 0
+    """The slots in the last report."""
+
+    @property
+    def taken(self) -> int:
+        return max(self.told, self.held)
+
 
 class SlotShares:
-    def __init__(self, worker: str, shards: int) -> None:
-        self._shards = shards
+    """One worker's division. `worker`: its id, by which the workers round in different ways."""
 
-    def note(self, shard: int, need: object, held: int, now_s: float) -> None:
-        """Note a shard's answer to a heartbeat."""
+    def __init__(self, worker: str, shards: int) -> None:
+        self._offset = crc32(worker.encode()) / 2**32
+        self._shards = [_Shard() for _ in range(shards)]
+        self._progress = _Progress(shards)
+
+    def note(self, shard: int, need: ShardNeed | None, held: int, now_s: float) -> None:
+        """Note the answer to the last report. `held`: the attempts of this worker in it. `now_s`: monotonic seconds.
+
+        `need` None: the shard's leader is of a version that does not say it.
+        """
+        known = self._shards[shard]
+        known.told, known.held, known.need = known.sent, held, need
+        if need is not None:
+            self._progress.note(shard, need, now_s)
 
     def lose(self, shard: int) -> None:
-        """Take back the slots of a shard whose lease here has ended."""
+        """Take back the slots of a shard whose lease here has ended: its executions were aborted."""
+        self._shards[shard] = _Shard()
 
-    def slots(self, shard: int, open_slots: int) -> int:
-        """Return the slots that the worker offers to the shard."""
-        least, rest = divmod(open_slots, self._shards)
-        return least + (shard < rest)
+    def slots(self, shard: int, slots_open: int) -> int:
+        """Return the slots for the report to the shard that is sent now. `slots_open`: those of the worker."""
+        known = self._shards[shard]
+        free = slots_open - sum(each.taken for each in self._shards if each is not known)
+        known.sent = max(0, min(self._own_part(shard, slots_open), free))
+        known.told = max(known.told, known.sent)
+        return known.sent
+
+    def _own_part(self, shard: int, slots_open: int) -> int:
+        """Return this worker's part of the shard's slots, as a whole number. The parts of all shards add up, and those
+        of many workers are right in the mean, because each worker begins to round at an offset of its own."""
+        parts = self._parts()
+        begin = sum(parts[:shard]) * slots_open + self._offset + _ALMOST
+        return int(begin + parts[shard] * slots_open) - int(begin)
+
+    def _parts(self) -> list[float]:
+        """Return the part of the pool that each shard gets. They add up to 1."""
+        needs = [each.need or _NOTHING for each in self._shards]
+        slots = float(sum(need.slots for need in needs))
+        if not slots:
+            return [1 / len(needs)] * len(needs)
+        return [each / slots for each in divide(needs, slots, self._progress.factors(needs))]
+
+
+_NOTHING = ShardNeed(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+
+
+def divide(needs: Sequence[ShardNeed], slots: float, factors: Sequence[float]) -> list[float]:
+    """Return the slots of each shard, which add up to `slots`. `factors`: of the shards' weights."""
+    calls = [float(need.calls) for need in needs]
+    floors = _floors(needs, slots)
+    kept = [min(call, max(need.light, floor)) for call, need, floor in zip(calls, needs, floors, strict=True)]
+    kept = _within(kept, slots)
+    weights = [need.weight * factor for need, factor in zip(needs, factors, strict=True)]
+    light = [min(need.light, keep) for need, keep in zip(needs, kept, strict=True)]
+    found = _fill(kept, light, calls, weights, slots)
+    deferred = _within([float(need.deferred) for need in needs], slots - sum(found))
+    found = [one + more for one, more in zip(found, deferred, strict=True)]
+    left = slots - sum(found)
+    idle = [not need.calls and not need.deferred for need in needs]
+    if any(idle) and left < IDLE_PART * slots:
+        found = [each * (1 - IDLE_PART) for each in found]
+        left = slots - sum(found)
+        return [one + left * is_idle / sum(idle) for one, is_idle in zip(found, idle, strict=True)]
+    return [each + left / len(needs) for each in found]
+
+
+def _floors(needs: Sequence[ShardNeed], slots: float) -> list[float]:
+    """Return the slots that each shard's guarantees need."""
+    capacity_per_s = sum(need.capacity_per_s for need in needs)
+    if not capacity_per_s:
+        return [0.0] * len(needs)
+    return [slots * need.promised_per_s / capacity_per_s for need in needs]
+
+
+def _within(wanted: Sequence[float], slots: float) -> list[float]:
+    """Return what is wanted, all reduced by one factor if it is more than `slots`."""
+    factor = min(1.0, max(0.0, slots) / (sum(wanted) or 1.0))
+    return [each * factor for each in wanted]
+
+
+def _fill(
+    least: Sequence[float], begin: Sequence[float], most: Sequence[float], weights: Sequence[float], slots: float
+) -> list[float]:
+    """Raise all shards from `begin` in proportion to their weights, each between `least` and `most`, until they have
+    `slots` together, or all have their most."""
+
+    def at(level: float) -> list[float]:
+        raised = (start + level * weight for start, weight in zip(begin, weights, strict=True))
+        return [min(high, max(low, each)) for low, each, high in zip(least, raised, most, strict=True)]
+
+    high = max((m / w for m, w in zip(most, weights, strict=True) if w), default=0.0)
+    if sum(at(high)) <= slots:
+        return at(high)
+    low = 0.0
+    for _ in range(_HALVINGS):
+        level = (low + high) / 2
+        low, high = (level, high) if sum(at(level)) <= slots else (low, level)
+    return at(low)
+
+
+class _Seen(NamedTuple):
+    virtual_time: float
+    at_s: float
+
+
+class _Progress:
+    """How far the virtual time of each shard with waiting calls has come, compared with the others.
+
+    A shard whose calls begin to wait begins where the others are, as a tenant does in VTC: it has no claim from before.
+    """
+
+    def __init__(self, shards: int) -> None:
+        self._seen: list[_Seen | None] = [None] * shards
+        """The last look at each shard; None if nothing waited there."""
+        self._come = [0.0] * shards
+        self._per_s = 0.0
+        self._now_s = -inf
+
+    def note(self, shard: int, need: ShardNeed, now_s: float) -> None:
+        before, self._now_s = self._seen[shard], now_s
+        self._seen[shard] = _Seen(need.virtual_time, now_s) if need.waiting else None
+        if not need.waiting:
+            return
+        if before is None:
+            self._come[shard] = self._mean_without(shard)
+        elif now_s > before.at_s:
+            moved, passed_s = max(0.0, need.virtual_time - before.virtual_time), now_s - before.at_s
+            self._come[shard] += moved
+            self._per_s += (moved / passed_s - self._per_s) * min(1.0, passed_s / _RATE_S)
+
+    def factors(self, needs: Sequence[ShardNeed]) -> list[float]:
+        """Return the factor of each shard's weight."""
+        if not self._per_s:
+            return [1.0] * len(needs)
+        come = [self._now(shard) for shard in range(len(needs))]
+        weight = sum(need.weight for need, each in zip(needs, come, strict=True) if each is not None)
+        if not weight:
+            return [1.0] * len(needs)
+        mean = sum(need.weight * each for need, each in zip(needs, come, strict=True) if each is not None) / weight
+        return [1.0 if each is None else self._factor(mean - each) for each in come]
+
+    def _factor(self, lag: float) -> float:
+        most = log(_FACTOR_MAX)
+        return exp(min(most, max(-most, lag / self._per_s / CATCH_UP_S)))
+
+    def _now(self, shard: int) -> float | None:
+        """Return how far the shard has come by now: the looks at the shards are of different times."""
+        seen = self._seen[shard]
+        return None if seen is None else self._come[shard] + self._per_s * (self._now_s - seen.at_s)
+
+    def _mean_without(self, shard: int) -> float:
+        others = [each for other in range(len(self._seen)) if other != shard and (each := self._now(other)) is not None]
+        return sum(others) / len(others) if others else 0.0

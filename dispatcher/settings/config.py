@@ -236,6 +236,7 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
             tiers=self.tiers,
             throttling=self.throttling,
             slack=Slack(self.slo_window) if self.slo_classes else None,
+            is_sharded=self.shards > 1,
         )
 
 

@@ -64,6 +64,8 @@ class ShardSettings:
     """For this time a worker gets no work after too many of its attempts failed."""
     process_kept_s: float = 600.0
     """For this time a process without calls is remembered, so that its repeated commands are recognized."""
+    is_sharded: bool = False
+    """True if the pool has other shards, with which this one shares the workers' slots (policies/slot_shares.py)."""
     interaction_kept_s: float = 600.0
     """For this time after its last call was accepted, an interaction counts as under way."""
 

@@ -38,7 +38,7 @@ def report(decision: Decision, command: Report) -> Attempts:
         decision.add(merged)
     worker = state.workers[command.worker]
     held = tuple(f"{call.id}#{call.attempt}" for call in worker.running.values())
-    return Attempts(command.worker, state.position, held)
+    return Attempts(command.worker, state.position, held, need=state.need())
 
 
 def rested(decision: Decision) -> None:

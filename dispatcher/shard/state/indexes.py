@@ -80,6 +80,9 @@ class Slots:
         """The number of workers that can load each model, for workers with several."""
         self._swapping = 0
         self._capacity_per_s: dict[str, float] | None = None
+        self.open = 0
+        """The slots of all workers that get new work, as they were when each was last added."""
+        self._open_of: dict[str, int] = {}
 
     def update(self, worker: Worker) -> None:
         """Update the entry of a worker, after a change of the worker or of its running calls."""
@@ -91,6 +94,8 @@ class Slots:
             workers[name] = worker
             self._loadable.update(worker.swap_s.keys())
             self._swapping += bool(worker.swap_s)
+            self.open += worker.slots_open - self._open_of.get(name, 0)
+            self._open_of[name] = worker.slots_open
             self._capacity_per_s = None
         used = len(worker.running)
         if used < worker.slots_open:
@@ -106,6 +111,7 @@ class Slots:
         if workers.pop(worker.name, None) is not None:
             self._loadable.subtract(worker.swap_s.keys())
             self._swapping -= bool(worker.swap_s)
+            self.open -= self._open_of.pop(worker.name, 0)
         if not workers:
             del self._workers[worker.model], self._heaps[worker.model]
         self._capacity_per_s = None

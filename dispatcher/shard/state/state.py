@@ -22,9 +22,11 @@ from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.clocks import rate_scale
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.policies.orders.registry import new_order
+from dispatcher.policies.slot_shares import ShardNeed
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.indexes import Deadlines, IdleTenants, Lanes, Promises, Slots
+from dispatcher.shard.state.need import NeedSums
 from dispatcher.shard.state.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.state.remembered import Ends, GroupedDict, Interactions
 from dispatcher.shard.waits.record import WaitRecord
@@ -92,6 +94,7 @@ class State(UndoJournal):
         self.deadlines = Deadlines(self.calls)
         self.idle = IdleTenants()
         self.promises = Promises()
+        self.need_sums = NeedSums() if settings.is_sharded else None
         self.slots = Slots()
         self.kv_use: dict[str, float] = {}
         """The part of each worker's KV blocks in use, from its last report to this process. It is not in the log."""
@@ -298,11 +301,20 @@ class State(UndoJournal):
         is_active = tenant.running > 0 or tenant.waiting > 0 or tenant.suspended > 0
         if tenant.promised_per_s != (tenant.config.rate_per_s if is_active else 0.0):
             self.promises.update(tenant)
+        if self.need_sums is not None:
+            self.need_sums.update(tenant)
         if is_active is tenant.is_idle:
             self.idle.update(tenant, is_known=tenant.name in self.tenants)
         for queue in tenant.queues.values():
             if queue.count or queue.places:
                 self.lanes.update(queue, self.at)
+
+    def need(self) -> tuple[ShardNeed, ...]:
+        """Return what the shard needs of its pool's slots; nothing if it is the pool's only one."""
+        if self.need_sums is None:
+            return ()
+        slots = self.slots
+        return (self.need_sums.need(slots.open, self.promises.per_s, slots.capacity_per_s(), self.virtual_time),)
 
     def scale(self) -> float:
         """Return the factor by which guaranteed rates are multiplied, 0 < factor <= 1 (clocks.rate_scale)."""

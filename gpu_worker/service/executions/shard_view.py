@@ -29,7 +29,8 @@ class ShardShare(NamedTuple):
 
     def note(self, answer: Attempts, now_s: float) -> None:
         """Note what the shard needs and holds, by its answer to a heartbeat."""
-        self.shares.note(self.shard, getattr(answer, "need", None), len(answer.held), now_s)
+        need = answer.need[0] if answer.need else None
+        self.shares.note(self.shard, need, len(answer.held), now_s)
 
     def lose(self) -> None:
         """Take the slots back, because the lease at the shard has ended."""
