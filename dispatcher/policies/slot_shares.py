@@ -122,14 +122,15 @@ class SlotShares:
     def _own_part(self, shard: int, slots_open: int) -> int:
         """Return this worker's part of the shard's slots, as a whole number. The parts of all shards add up, and those
         of many workers are right in the mean, because each worker begins to round at an offset of its own."""
-        parts = self._parts()
+        parts = self._parts(slots_open)
         begin = sum(parts[:shard]) * slots_open + self._offset + _ALMOST
         return int(begin + parts[shard] * slots_open) - int(begin)
 
-    def _parts(self) -> list[float]:
-        """Return the part of the pool that each shard gets. They add up to 1."""
+    def _parts(self, slots_open: int) -> list[float]:
+        """Return the part of the pool that each shard gets. They add up to 1. `slots_open`: count if no shard has any
+        slot at this moment, because the only one is on its way from one to another."""
         needs = [each.need or _NOTHING for each in self._shards]
-        slots = float(sum(need.slots for need in needs))
+        slots = float(sum(need.slots for need in needs) or slots_open)
         if not slots:
             return [1 / len(needs)] * len(needs)
         return [each / slots for each in divide(needs, slots, self._progress.factors(needs))]

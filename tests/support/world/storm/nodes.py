@@ -101,6 +101,7 @@ class Node:
         self.store = world.store.view(self.clock, self.faults)
         self.transport = world.network.transport(name)
         self.died = asyncio.Event()
+        self.began_at = world.now()
         self.ids = CountingIds(self.tag)
         self.hedged: list[HedgedLog] = []
         self.fleets = [self._fleet(number) for number in range(weather.shards)]

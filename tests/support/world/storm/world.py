@@ -91,6 +91,7 @@ def settings_of(weather: Weather) -> ShardSettings:
         throttling=LIMITS if weather.throttled else None,
         tiers=FLOORS if weather.tiered else None,
         slack=SLACK if weather.due_times else None,
+        is_sharded=weather.shards > 1,
     )
 
 
@@ -192,6 +193,11 @@ class World:
     def was_lost(self, since: float, until: float) -> bool:
         """Return whether the shard alone was slowed down at some time between."""
         return False
+
+    def held_on(self, worker: str) -> int:
+        """Return the attempts that the logs of all shards hold for a worker."""
+        known = (log.reference.state.workers.get(worker) for log in self.logs)
+        return sum(len(each.running) for each in known if each is not None)
 
     def usage_rows(self, rows: Sequence[tuple[str, UsageRow]]) -> Iterator[UsageRow]:
         """Return the rows of the shard."""
