@@ -70,9 +70,10 @@ def slots_over_all_shards(world: World, entry: Entry) -> str | None:
         return None
     was_lost = any(world.now() < ended + LOST_BEFORE_S for own in world.losses for _, ended in own)
     for fact in entry.facts if not was_lost else ():
-        if isinstance(fact, Dispatched) and fact.worker not in world.touched:
-            if (held := world.held_on(fact.worker)) > world.weather.slots:
-                return f"{fact.worker} holds {held} attempts of all shards in entry {entry.position}"
+        if not isinstance(fact, Dispatched) or fact.worker in world.touched:
+            continue
+        if (held := world.held_on(fact.worker)) > world.weather.slots:
+            return f"{fact.worker} holds {held} attempts of all shards in entry {entry.position}"
     return None
 
 
