@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 from dispatcher.model.commands import Report
-from dispatcher.policies.slot_shares import SlotShares
+from dispatcher.policies.slot_shares import ShardShare, SlotShares
 from dispatcher.ports import Clock
 from dispatcher.service.link.link import Link
 from gpu_worker.service.agent import Agent, AgentSettings
 from gpu_worker.service.executions.executions import Executions
-from gpu_worker.service.executions.shard_view import ShardExecutions, ShardShare
+from gpu_worker.service.executions.shard_view import ShardExecutions
 
 logger = logging.getLogger("headgate.agent")
 
