@@ -260,6 +260,10 @@ class Attempts(NamedTuple):
     load: str = ""
     need: tuple[ShardNeed, ...] = ()
 
+    def row(self) -> tuple[Any, ...]:
+        """Return the fields as they are sent: without `need` if it is empty, because a reader of format 5 knows none."""
+        return self if self.need else self[:-1]
+
 
 class Done(NamedTuple):
     """The command is done. There is no other answer."""

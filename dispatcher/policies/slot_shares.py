@@ -136,6 +136,23 @@ class SlotShares:
         return [each / slots for each in divide(needs, slots, self._progress.factors(needs))]
 
 
+class ShardShare(NamedTuple):
+    """The part of a worker's slots that one shard has."""
+
+    shares: SlotShares
+    shard: int
+
+    def note(self, need: Sequence[ShardNeed], held: int, now_s: float) -> None:
+        """As SlotShares.note; `need`: of Attempts."""
+        self.shares.note(self.shard, need[0] if need else None, held, now_s)
+
+    def lose(self) -> None:
+        self.shares.lose(self.shard)
+
+    def slots(self, slots_open: int) -> int:
+        return self.shares.slots(self.shard, slots_open)
+
+
 _NOTHING = ShardNeed(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 

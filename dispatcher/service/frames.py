@@ -63,7 +63,8 @@ class _Kind:
         self._of_row: Callable[[list[Any]], Any] | None = getattr(kind, "of_row", None)
         self._fields = tuple(map(_field, hints))
         self._lists = tuple((index, hints[index]) for index, field in enumerate(self._fields) if field.is_list)
-        self._defaults = tuple(row_defaults(kind).values())
+        defaults = row_defaults(kind).values()
+        self._defaults = tuple(list(each) if type(each) is tuple else each for each in defaults)  # as JSON has them
         self._fitting: set[tuple[type, ...]] = set()
         """The combinations of types that passed the check. There are only a few: a float field may also get an int."""
 

@@ -30,12 +30,13 @@ from typing import Any
 
 from dispatcher.model.commands import Attempts, Leave, Report
 from dispatcher.model.errors import HeadgateError, StoreUnavailable
+from dispatcher.policies.slot_shares import ShardShare
 from dispatcher.ports import Clock
 from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.executions.execution import Abort
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Gate
-from gpu_worker.service.executions.shard_view import ShardExecutions, ShardShare
+from gpu_worker.service.executions.shard_view import ShardExecutions
 from gpu_worker.service.swapper import Swapper
 
 logger = logging.getLogger("headgate.agent")
@@ -255,7 +256,7 @@ class Agent:
             return False
         self._answered_s, self._answered_at = sent_s, sent_at
         if self.share is not None:
-            self.share.note(answer, now_s)
+            self.share.note(answer.need, len(answer.held), now_s)
         if self._unanswered:
             self._unanswered = False
             self.executions.outbox.gate_is_back()

@@ -15,6 +15,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.shards import SHARDS_MAX
 from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
 from dispatcher.policies.service import service_function
 from gpu_worker.policies.fairness.registry import make_policy
@@ -40,6 +41,7 @@ _HORIZON = "T of the service difference, in seconds. Default: the last arrival (
 _GATE = "on or off: put the gate before the engine. Needs --tenants."
 _ORDER = "The gate's order: bwfq, ratio, ratio+wake, virtual-clock, virtual-clock+cap, sfq or fcfs. Default: bwfq."
 _TENANTS = "YAML file of the gate: slots, {weight, rate_per_s, burst, tier} of each tenant, tiers, throttling."
+_SHARDS = "Shards of the gate: tenants by hash, slots by what each shard's calls need. Needs --gate on."
 _PREEMPTION = (
     "on or off: use the paged engine, which allocates KV blocks as tokens come. With on, tiered:POLICY evicts running "
     "requests for more urgent ones. Default: an engine that admits a request only if it can serve it to its end."
@@ -74,6 +76,7 @@ class SimulateOptions:
     gate: Annotated[str, Option(help=_GATE)] = "off"
     order: Annotated[str | None, Option(help=_ORDER)] = None
     tenants: Annotated[Path | None, Option(help=_TENANTS)] = None
+    shards: Annotated[int, Option(help=_SHARDS, min=1, max=SHARDS_MAX)] = 1
     preemption: Annotated[str | None, Option(help=_PREEMPTION)] = None
     premium_reserve: Annotated[float | None, Option(help=_PREMIUM_RESERVE)] = None
     lead_max: Annotated[float | None, Option(help=_LEAD_MAX)] = None
@@ -151,9 +154,9 @@ def _gate(options: SimulateOptions) -> GateSpec | None:
     if options.gate == "on":
         if options.tenants is None:
             raise ConfigurationError("--gate on needs --tenants FILE.yaml, with its slots and its tenants' shares")
-        return read_gate(options.tenants, order=order)
-    if options.order is not None or options.tenants is not None:
-        raise ConfigurationError("--order and --tenants need --gate on")
+        return read_gate(options.tenants, order=order, shards=options.shards)
+    if options.order is not None or options.tenants is not None or options.shards > 1:
+        raise ConfigurationError("--order, --tenants and --shards need --gate on")
     return None
 
 

@@ -1,4 +1,4 @@
-"""What the agent of one shard sees of a worker that serves several: its own executions, and its part of the slots.
+"""What the agent of one shard sees of a worker that serves several: its own executions.
 
 So each shard has a lease of its own. If a shard's gate does not answer, only the calls of that shard are aborted.
 """
@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from dispatcher.model.commands import Attempts
 from dispatcher.model.shards import shard_of_call
-from dispatcher.policies.slot_shares import SlotShares
 from gpu_worker.engines.interface import Engine
 from gpu_worker.service.executions.execution import Abort
 from gpu_worker.service.executions.executions import Executions
@@ -19,26 +16,6 @@ from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.health.engine_health import EngineHealth
 
 _IDLE_EVERY_S = 0.05
-
-
-class ShardShare(NamedTuple):
-    """The part of the worker's slots that a shard has."""
-
-    shares: SlotShares
-    shard: int
-
-    def note(self, answer: Attempts, now_s: float) -> None:
-        """Note what the shard needs and holds, by its answer to a heartbeat."""
-        need = answer.need[0] if answer.need else None
-        self.shares.note(self.shard, need, len(answer.held), now_s)
-
-    def lose(self) -> None:
-        """Take the slots back, because the lease at the shard has ended."""
-        self.shares.lose(self.shard)
-
-    def slots(self, slots_open: int) -> int:
-        """Return the slots to offer to the shard."""
-        return self.shares.slots(self.shard, slots_open)
 
 
 @dataclass(eq=False)

@@ -23,6 +23,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from dispatcher.model.shards import SHARDS_MAX
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.pools import DEADLINE_S
 from dispatcher.policies.clocks import Share
@@ -55,7 +56,8 @@ _UNNAMED_TENANT = GateTenant()
 @dataclass(frozen=True, slots=True)
 class GateSpec:
     """`deadline_s`: the longest wait from arrival to dispatch. `tiers`, `throttling`: as in ShardSettings; None leaves
-    them out. Raises ValueError for an unknown order or a number of slots out of range."""
+    them out. `shards`: of the pool; each has some of the tenants, and as many of the slots as its calls need.
+    Raises ValueError for an unknown order or a number of slots or shards out of range."""
 
     slots: int
     order: str = DEFAULT_ORDER
@@ -63,20 +65,29 @@ class GateSpec:
     deadline_s: float = DEADLINE_S
     tiers: TierFloors | None = None
     throttling: ThrottleLimits | None = None
+    shards: int = 1
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise ValueError(f"unknown order {self.order!r}; there are: {', '.join(sorted(ORDERS))}")
         if not 1 <= self.slots <= _SLOTS_MAX:
             raise ValueError(f"slots must be between 1 and {_SLOTS_MAX}, not {self.slots!r}")
+        if not 1 <= self.shards <= SHARDS_MAX:
+            raise ValueError(f"shards must be between 1 and {SHARDS_MAX}, not {self.shards!r}")
 
     @property
     def uses_reports(self) -> bool:
         """Whether a decision depends on what the worker reports while it runs."""
-        return self.throttling is not None or any(tenant.share.rate_per_s for tenant in self.tenants.values())
+        return (
+            self.shards > 1
+            or self.throttling is not None
+            or any(tenant.share.rate_per_s for tenant in self.tenants.values())
+        )
 
     def shard_settings(self, service: ServiceFunction) -> ShardSettings:
-        return ShardSettings(order=self.order, service=service, tiers=self.tiers, throttling=self.throttling)
+        return ShardSettings(
+            order=self.order, service=service, tiers=self.tiers, throttling=self.throttling, is_sharded=self.shards > 1
+        )
 
     def tenant(self, name: str) -> GateTenant:
         return self.tenants.get(name, _UNNAMED_TENANT)
@@ -99,7 +110,7 @@ class GateFile(TenantsFile):
     deadline_s: Annotated[float, Field(gt=0, le=_SECONDS_MAX)] = DEADLINE_S
 
 
-def read_gate(path: Path, *, order: str) -> GateSpec:
+def read_gate(path: Path, *, order: str, shards: int = 1) -> GateSpec:
     """Read a gate. Raises ConfigurationError, which names the place in the file; ValueError for an unknown order."""
     file = read_tenants_file(path, GateFile, flat=True)
     return GateSpec(
@@ -109,6 +120,7 @@ def read_gate(path: Path, *, order: str) -> GateSpec:
         file.deadline_s,
         tiers=file.tiers,
         throttling=file.throttling,
+        shards=shards,
     )
 
 

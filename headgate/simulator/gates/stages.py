@@ -24,12 +24,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from dispatcher.model.commands import Refused, Tick
+from dispatcher.model.commands import Attempts, Refused, Tick
 from dispatcher.model.facts import Dispatched, Dropped
+from dispatcher.model.shards import shard_of_tenant
 from dispatcher.policies.service import ServiceFunction
+from dispatcher.policies.slot_shares import ShardShare, SlotShares
 from dispatcher.policies.throttling import Throttle, ThrottleLimits
 from dispatcher.policies.tiers import Tier
-from dispatcher.shard.alone import EPOCH, Decided, LoneGate, report
+from dispatcher.shard.alone import EPOCH, WORKER, Decided, LoneGate, report
 from dispatcher.shard.settings import SATURATED
 from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.policies.shedding import Shedder, ShedSettings
@@ -143,17 +145,22 @@ class Downstream:
 
 
 class SimulatedGate:
-    """Times are seconds of the run and never fall from call to call.
+    """Times are seconds of the run and never fall from call to call. `share`: the part of the slots that this gate has,
+    if it is one shard of several; None: all.
 
     A request that the gate refuses counts as rejected: `full` (its tenant's queue is full), `throttled_user` or
     `throttled_app`, or `timeout` (not dispatched before its deadline).
     """
 
-    def __init__(self, spec: GateSpec, service: ServiceFunction, downstream: Downstream) -> None:
+    def __init__(
+        self, spec: GateSpec, service: ServiceFunction, downstream: Downstream, share: ShardShare | None = None
+    ) -> None:
         self._spec = spec
         self._service = service
         self._downstream = downstream
-        self._gate = LoneGate(spec.shard_settings(service), report(slots=spec.slots))
+        self._share = share
+        first = report(slots=spec.slots if share is None else share.slots(spec.slots))
+        self._gate = LoneGate(spec.shard_settings(service), first)
         self._gate.unnamed = self._gate.unnamed._replace(waiting_max=QUEUE_MAX)
         for name, tenant in spec.tenants.items():
             tier = tenant.tier or Tier.STANDARD
@@ -162,7 +169,8 @@ class SimulatedGate:
         """Requests that wait or run, by the id of their call."""
         self._names: dict[str, str] = {}
         """The ids of their calls, by request."""
-        self._report_s = 0.0 if spec.uses_reports else inf
+        shard = 0 if share is None else share.shard
+        self._report_s = REPORT_S * shard / spec.shards if spec.uses_reports else inf
 
     def arrive(self, request: SimRequest, now_s: float) -> None:
         arrival, now = request.arrival, EPOCH + now_s
@@ -204,8 +212,12 @@ class SimulatedGate:
 
     def _report(self, now_s: float) -> None:
         capacity_per_s, kv_use = self._downstream.service_per_s(now_s), self._downstream.kv_use()
-        worker = report(slots=self._spec.slots, kv_use=kv_use, capacity_per_s=capacity_per_s)
-        self._follow(self._gate.decide(worker, now=EPOCH + now_s), now_s)
+        slots = self._spec.slots if self._share is None else self._share.slots(self._spec.slots)
+        own_per_s = capacity_per_s * slots / self._spec.slots
+        decided = self._gate.decide(report(slots=slots, kv_use=kv_use, capacity_per_s=own_per_s), now=EPOCH + now_s)
+        if self._share is not None and isinstance(decided.outcome, Attempts):
+            self._share.note(decided.outcome.need, len(decided.outcome.held), now_s)
+        self._follow(decided, now_s)
 
     def _follow(self, decided: Decided, now_s: float) -> None:
         """Send dispatched requests to the engine. The slot of one that the engine refuses is free again."""
@@ -223,6 +235,37 @@ class SimulatedGate:
         del self._names[request.request_id]
         request.rejected = reason
         self._downstream.reject(request)
+
+
+class ShardedGate:
+    """The gates of a pool with several shards, as one: each has the tenants of its shard, and a part of the slots.
+
+    It has the methods of SimulatedGate. A worker reports to the shards in turn, each once in REPORT_S.
+    """
+
+    def __init__(self, spec: GateSpec, service: ServiceFunction, downstream: Downstream) -> None:
+        shares = SlotShares(WORKER, spec.shards)
+        self._gates = [
+            SimulatedGate(spec, service, downstream, ShardShare(shares, shard)) for shard in range(spec.shards)
+        ]
+
+    def arrive(self, request: SimRequest, now_s: float) -> None:
+        self._of(request).arrive(request, now_s)
+
+    def on_ended(self, request: SimRequest, now_s: float) -> None:
+        self._of(request).on_ended(request, now_s)
+
+    def next_s(self) -> float:
+        return min(gate.next_s() for gate in self._gates)
+
+    def advance(self, until_s: float) -> None:
+        """Do everything that is due by `until_s`, in order of time."""
+        while (due_s := self.next_s()) <= until_s:
+            for gate in self._gates:
+                gate.advance(due_s)
+
+    def _of(self, request: SimRequest) -> SimulatedGate:
+        return self._gates[shard_of_tenant(request.tenant, len(self._gates))]
 
 
 _REASONS = {"queue_full": "full"}
@@ -260,7 +303,7 @@ class GatedEngine:
         self._rejected: list[SimRequest] = []
         self._open = 0
         downstream = Downstream(self._dispatch, self._rejected.append, service_per_s, kv_use)
-        self._gate = SimulatedGate(spec, service, downstream)
+        self._gate = (SimulatedGate if spec.shards == 1 else ShardedGate)(spec, service, downstream)
 
     @property
     def now_s(self) -> float:

@@ -13,6 +13,7 @@ from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.errors import BadFrame
 from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 from dispatcher.model.formats import NEWEST
+from dispatcher.policies.slot_shares import ShardNeed
 from dispatcher.service import frames
 from dispatcher.service.frames import decode_frame, encode_frames, encode_message
 from gpu_worker.service.executions.execution import ANSWER_BYTES_MAX
@@ -31,6 +32,9 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
             LoadableModel, TEXT, NUMBER, st.integers(0, 2**53), NUMBER, NUMBER, st.lists(TEXT, max_size=2).map(tuple)
         ),
         max_size=3,
+    ).map(tuple),
+    "tuple[ShardNeed, ...]": st.lists(
+        st.builds(ShardNeed, *[st.integers(0, 2**53)] * 5, *[NUMBER] * 4), max_size=1
     ).map(tuple),
     "tuple[WorkerPlan, ...]": st.lists(
         st.builds(WorkerPlan, TEXT, TEXT, st.lists(st.integers(0, 99), max_size=3).map(tuple)), max_size=3
