@@ -16,11 +16,11 @@ The division is that which one shard would make among all tenants:
                       without calls keep IDLE_PART of the pool together
 
 Slots are not service: a call may give its tenant more or less service in the same time. A shard's virtual time is the
-service that its waiting tenants have got for a weight of 1. A shard whose virtual time is behind that of the others
+service that its waiting tenants have got for a weight of 1. A shard with a virtual time behind that of the others
 counts with more weight, until it has caught up (`_Progress`). This also evens out that slots are whole.
 
-A slot moves only when it is free. What a worker has told a shard counts until a smaller number is answered, and what
-the shard's log holds here counts as long as it does. So the shards together never have more slots than the worker. A
+A slot moves only when it is free. What a worker has reported to a shard counts until a smaller number is answered, and
+what the shard's log holds here counts as long as it does. So the shards together never have more slots than the worker. A
 shard that does not answer keeps its slots until its lease ends (`lose`): its loss touches its own tenants.
 
 Not as in one shard: floors of tiers hold within a shard, and between shards a waiting tenant counts with its weight,
@@ -66,7 +66,7 @@ class ShardNeed(NamedTuple):
     promised_per_s: float
     """The sum of the guaranteed rates of the tenants with calls, in service units a second."""
     capacity_per_s: float
-    """Of the slots that the shard has; 0 while it is unknown."""
+    """The capacity of the slots that the shard has; 0 while it is unknown."""
     virtual_time: float
 
     @property
@@ -79,7 +79,7 @@ class _Shard:
     """What a worker knows of one shard."""
 
     need: ShardNeed | None = None
-    told: int = 0
+    given: int = 0
     """The slots that the shard may believe to have here."""
     held: int = 0
     """The attempts of this worker that its log holds."""
@@ -87,8 +87,8 @@ class _Shard:
     """The slots in the last report."""
 
     @property
-    def taken(self) -> int:
-        return max(self.told, self.held)
+    def at_most(self) -> int:
+        return max(self.given, self.held)
 
 
 class SlotShares:
@@ -106,20 +106,20 @@ class SlotShares:
         `need` None: the shard's leader is of a version that does not say it.
         """
         known, self._now_s = self._shards[shard], max(self._now_s, now_s)
-        known.told, known.held, known.need = known.sent, held, need
+        known.given, known.held, known.need = known.sent, held, need
         if need is not None:
             self._progress.note(shard, need, now_s)
 
     def lose(self, shard: int) -> None:
-        """Take back the slots of a shard whose lease here has ended: its executions were aborted."""
+        """Take back the slots of a shard, because its lease here has ended: its executions were aborted."""
         self._shards[shard] = _Shard()
 
     def slots(self, shard: int, slots_open: int) -> int:
         """Return the slots for the report to the shard that is sent now. `slots_open`: those of the worker."""
         known = self._shards[shard]
-        free = slots_open - sum(each.taken for each in self._shards if each is not known)
+        free = slots_open - sum(each.at_most for each in self._shards if each is not known)
         known.sent = max(0, min(self._own_part(shard, slots_open), free))
-        known.told = max(known.told, known.sent)
+        known.given = max(known.given, known.sent)
         return known.sent
 
     def _own_part(self, shard: int, slots_open: int) -> int:
@@ -147,7 +147,7 @@ class ShardShare(NamedTuple):
     shard: int
 
     def note(self, need: Sequence[ShardNeed], held: int, now_s: float) -> None:
-        """As SlotShares.note; `need`: of Attempts."""
+        """Note the answer to the last report, as SlotShares does. `need`: of Attempts."""
         self.shares.note(self.shard, need[0] if need else None, held, now_s)
 
     def lose(self) -> None:
@@ -214,7 +214,7 @@ def _fill(
     return at(low)
 
 
-class _Seen(NamedTuple):
+class _Look(NamedTuple):
     virtual_time: float
     at_s: float
 
@@ -222,11 +222,12 @@ class _Seen(NamedTuple):
 class _Progress:
     """How far the virtual time of each shard with waiting calls has come, compared with the others.
 
-    A shard whose calls begin to wait begins where the others are, as a tenant does in VTC: it has no claim from before.
+    When calls begin to wait in a shard, it begins where the others are, as a tenant does in VTC: it has no claim from
+    before.
     """
 
     def __init__(self, shards: int) -> None:
-        self._seen: list[_Seen | None] = [None] * shards
+        self._seen: list[_Look | None] = [None] * shards
         """The last look at each shard; None if nothing waited there."""
         self._come = [0.0] * shards
         self._per_s = 0.0
@@ -234,7 +235,7 @@ class _Progress:
 
     def note(self, shard: int, need: ShardNeed, now_s: float) -> None:
         before, self._now_s = self._seen[shard], now_s
-        self._seen[shard] = _Seen(need.virtual_time, now_s) if need.waiting else None
+        self._seen[shard] = _Look(need.virtual_time, now_s) if need.waiting else None
         if not need.waiting:
             return
         if before is None:

@@ -37,7 +37,7 @@ def handler(event: EventBridgeEvent, context: LambdaContext) -> dict[str, int]:
 
 async def _sweep_all(sweeps: Sequence[PoolSweep], event_id: str) -> int:
     """Sweep all pools and return their number. Raises the error of the first pool that failed."""
-    ended = await asyncio.gather(*(_swept(each, event_id) for each in sweeps), return_exceptions=True)
+    ended = await asyncio.gather(*(_sweep_one(each, event_id) for each in sweeps), return_exceptions=True)
     failed = [(each.name, end) for each, end in zip(sweeps, ended, strict=True) if end is not None]
     for pool, error in failed:
         logger.error("sweep failed", extra={"pool": pool, "kind": type(error).__name__, "problem": str(error)})
@@ -57,7 +57,7 @@ async def _all_written_in(sweeps: Sequence[PoolSweep], wanted: int) -> int:
     return wanted
 
 
-async def _swept(pool: PoolSweep, event_id: str) -> None:
+async def _sweep_one(pool: PoolSweep, event_id: str) -> None:
     await pool.tick()
     count("ticks")
     load = await pool.load()

@@ -1,6 +1,6 @@
 """The gate processes of one pool in one OS process: one for each shard, so that each of them can be led here (rule 14).
 
-A shard whose log cannot be used stops alone: the others go on.
+If a shard's log cannot be used, this shard stops alone, and the others go on.
 
 The leaders spread over the hosts. A process that leads another shard waits longer for its turn in a takeover. And if a
 host leads at least two shards more than the host of an heir, it steps down from that heir's shard, one shard at a time
@@ -58,7 +58,7 @@ class ShardGates:
         return None
 
     def stop(self) -> None:
-        """As GateProcess.stop, for each shard."""
+        """Stop in each shard, as GateProcess does."""
         for gate in self.gates:
             gate.stop()
 
@@ -79,7 +79,7 @@ class ShardGates:
                 gate.step_down()
 
     def _surplus(self) -> GateProcess | None:
-        """Return a leader of this process whose heir's host leads at least _SURPLUS shards less than this one."""
+        """Return a leader of this process, if the host of its heir leads at least _SURPLUS shards less."""
         led = Counter(_host(gate.leader_address) for gate in self.gates)
         for gate in self.gates:
             heir = _host(gate.heir_address)

@@ -1,4 +1,4 @@
-"""A run whose pool has several shards: each shard as a world of its own, which the oracles look at one by one.
+"""A run of a pool with several shards: each shard as a world of its own, which the oracles look at one by one.
 
 A view has the log, the callers' answers and the disturbances of its shard. Everything else is that of the world.
 """
