@@ -20,8 +20,8 @@ service that its waiting tenants have got for a weight of 1. A shard with a virt
 counts with more weight, until it has caught up (`_Progress`). This also evens out that slots are whole.
 
 A slot moves only when it is free. What a worker has reported to a shard counts until a smaller number is answered, and
-what the shard's log holds here counts as long as it does. So the shards together never have more slots than the worker. A
-shard that does not answer keeps its slots until its lease ends (`lose`): its loss touches its own tenants.
+what the shard's log holds here counts as long as it does. So the shards together never have more slots than the worker.
+A shard that does not answer keeps its slots until its lease ends (`lose`): its loss touches its own tenants.
 
 Not as in one shard: floors of tiers hold within a shard, and between shards a waiting tenant counts with its weight,
 whatever its tier.
