@@ -261,7 +261,7 @@ class Attempts(NamedTuple):
     need: tuple[ShardNeed, ...] = ()
 
     def row(self) -> tuple[Any, ...]:
-        """Return the fields as they are sent: without `need` if it is empty, because a reader of format 5 knows none."""
+        """Return the fields as they are sent: without an empty `need`, because a reader of format 5 knows none."""
         return self if self.need else self[:-1]
 
 

@@ -37,6 +37,8 @@ from zlib import crc32
 
 IDLE_PART = 0.01
 """The part of a busy pool that the shards without calls keep together."""
+TURN_S = 10.0
+"""In this time each shard with a part of a slot gets the slot once, for this part of the time."""
 CATCH_UP_S = 60.0
 """A lag is made up in about this time, which is several times as long as a slot takes to move."""
 _FACTOR_MAX = 8.0
@@ -94,6 +96,7 @@ class SlotShares:
 
     def __init__(self, worker: str, shards: int) -> None:
         self._offset = crc32(worker.encode()) / 2**32
+        self._now_s = 0.0
         self._shards = [_Shard() for _ in range(shards)]
         self._progress = _Progress(shards)
 
@@ -102,7 +105,7 @@ class SlotShares:
 
         `need` None: the shard's leader is of a version that does not say it.
         """
-        known = self._shards[shard]
+        known, self._now_s = self._shards[shard], max(self._now_s, now_s)
         known.told, known.held, known.need = known.sent, held, need
         if need is not None:
             self._progress.note(shard, need, now_s)
@@ -121,15 +124,17 @@ class SlotShares:
 
     def _own_part(self, shard: int, slots_open: int) -> int:
         """Return this worker's part of the shard's slots, as a whole number. The parts of all shards add up, and those
-        of many workers are right in the mean, because each worker begins to round at an offset of its own."""
-        parts = self._parts()
-        begin = sum(parts[:shard]) * slots_open + self._offset + _ALMOST
+        of many workers are right in the mean, because each worker begins to round at an offset of its own. The offset
+        moves: else a shard could get a part of a slot of each of few workers, and a whole one of none."""
+        parts = self._parts(slots_open)
+        begin = sum(parts[:shard]) * slots_open + (self._offset + self._now_s / TURN_S) % 1.0 + _ALMOST
         return int(begin + parts[shard] * slots_open) - int(begin)
 
-    def _parts(self) -> list[float]:
-        """Return the part of the pool that each shard gets. They add up to 1."""
+    def _parts(self, slots_open: int) -> list[float]:
+        """Return the part of the pool that each shard gets. They add up to 1. `slots_open`: count if no shard has any
+        slot at this moment, because the only one is on its way from one to another."""
         needs = [each.need or _NOTHING for each in self._shards]
-        slots = float(sum(need.slots for need in needs))
+        slots = float(sum(need.slots for need in needs) or slots_open)
         if not slots:
             return [1 / len(needs)] * len(needs)
         return [each / slots for each in divide(needs, slots, self._progress.factors(needs))]

@@ -225,13 +225,14 @@ def make_gate_processes(config: Config) -> ShardGates:
     store, clock = make_store(config), RealClock()
     stores = GateStores(store.mailboxes, store, store, make_launcher(config))
     settings, garbage = config.shard_settings(), Garbage()
-    return ShardGates([
+    gates = [
         GateProcess(
             _fleet(config, shard, store, clock), settings, stores, shard, offload=asyncio.to_thread,
             plan_offload=PlannerProcess().run, garbage=garbage,
         )
         for shard in config.shard_names
-    ])  # fmt: skip
+    ]  # fmt: skip
+    return ShardGates(gates, clock)
 
 
 def make_log_keeper(config: Config, shard: str, store: Store, clock: Clock, ids: Ids) -> LogKeeper:

@@ -31,11 +31,11 @@ from functions.runtime import runtime
 def handler(event: EventBridgeEvent, context: LambdaContext) -> dict[str, int]:
     if (wanted := event.raw_event.get("use_format")) is not None:
         return {"format": runtime().run(_all_written_in(runtime().sweeps(), wanted))}
-    ticks: int = runtime().run(_all_swept(runtime().sweeps(), event.get_id))
+    ticks: int = runtime().run(_sweep_all(runtime().sweeps(), event.get_id))
     return {"ticks": ticks}
 
 
-async def _all_swept(sweeps: Sequence[PoolSweep], event_id: str) -> int:
+async def _sweep_all(sweeps: Sequence[PoolSweep], event_id: str) -> int:
     """Sweep all pools and return their number. Raises the error of the first pool that failed."""
     ended = await asyncio.gather(*(_swept(each, event_id) for each in sweeps), return_exceptions=True)
     failed = [(each.name, end) for each, end in zip(sweeps, ended, strict=True) if end is not None]

@@ -11,14 +11,17 @@ import logging
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TYPE_CHECKING
 
 from dispatcher.model.commands import Report
 from dispatcher.policies.slot_shares import ShardShare, SlotShares
 from dispatcher.ports import Clock
-from dispatcher.service.link.link import Link
 from gpu_worker.service.agent import Agent, AgentSettings
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.shard_view import ShardExecutions
+
+if TYPE_CHECKING:
+    from dispatcher.service.link.link import Link
 
 logger = logging.getLogger("headgate.agent")
 

@@ -25,7 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError, LogError, LogNewer, StoreUnavailable
 from dispatcher.model.shards import SHARDS_MAX
@@ -52,6 +53,12 @@ class ServeOptions(FleetOptions):
     shards: int = Field(
         default=1, ge=1, le=SHARDS_MAX, description="Logs among which the tenants are divided, each with a leader."
     )
+
+    @model_validator(mode="after")
+    def _fits_the_fleet(self) -> ServeOptions:
+        if self.shards > 1 and self.swapping:
+            raise PydanticCustomError("shards", "--shards and --fleet do not go together: each worker has one model")
+        return self
 
 
 class ServeAddresses(BaseModel):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.duration import at_depth
 from tests.support.world.storm.simulation import run
-from tests.support.world.storm.weather import draw
+from tests.support.world.storm.weather import SHARDED_FROM, draw
 
 SEEDS = at_depth(400, 4_000)
 """A seed takes 0.085 s of one core. `make storm` has 10,000, for a change of the gate; and
@@ -20,6 +20,7 @@ benchmarks/results/gate_storm.md the record of many more:
 `python -m tests.support.world.storm --seeds A:B --processes 2 --results FILE`.
 """
 PARTS = 10
+SHARDED = 12
 EIGHT_FRONTS = at_depth(40, 200)
 DIGESTS = "import sys; from tests.simulation.test_storm import digests; print(digests(int(sys.argv[1])))"
 
@@ -47,6 +48,12 @@ class TestStillMoreSeeds:
     @pytest.mark.parametrize("part", range(1, PARTS, 2))
     def test_nothing_is_violated(self, part: int) -> None:
         check(part)
+
+
+def test_nothing_is_violated_in_a_pool_of_several_shards() -> None:
+    for seed in range(SHARDED_FROM, SHARDED_FROM + SHARDED):
+        violations = run(draw(seed)).violations
+        assert not violations, f"python -m tests.support.world.storm --trace --seeds {seed}: {violations[0]}"
 
 
 def test_nothing_is_violated_with_eight_fronts() -> None:

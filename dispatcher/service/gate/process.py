@@ -52,6 +52,8 @@ SHADOW_S = 10.0
 _RANK_S = (0.0, 0.06)
 """Before it takes over, the first and the second heir wait this long, the others _OTHERS_S or up to twice that."""
 _OTHERS_S = 0.3
+_BESIDE_S, _BESIDE_MAX_S = 0.08, 0.24
+"""It waits so much longer for each other shard that its OS process leads: longer than the second heir waits."""
 STILL_WRITES_S = 0.05
 """The time between two reads of the log that show whether a leader which sends no receipts still writes."""
 HOLD_OFF_S = 3.0
@@ -90,6 +92,8 @@ class GateProcess:
         self.rank = -1
         """This process's number among the leader's heirs, from 0; -1 if it is no heir."""
         self.takeovers = 0
+        self.leads_beside: Callable[[], int] = lambda: 0
+        """Returns the number of other shards that this OS process leads. With each it waits longer for its turn."""
         self._known = Leadership("", 0, -1, 0.0, by_leader=False)
         self._succession = Succession(fleet)
         self._leader: Leader | None = None
@@ -118,6 +122,22 @@ class GateProcess:
     @property
     def is_leader(self) -> bool:
         return self._leader is not None
+
+    @property
+    def leader_address(self) -> str:
+        """Return the address of the shard's leader, as far as this process knows; empty if none leads."""
+        return self.address if self.is_leader else self._known.address
+
+    @property
+    def heir_address(self) -> str:
+        """Return the address of the first heir; empty if this process does not lead or has no heir."""
+        heirs = self._leader.heirs if self._leader is not None else []
+        return heirs[0].process.partition("/")[0] if heirs else ""
+
+    def step_down(self) -> None:
+        """Let the first heir lead, after the entry that is being written."""
+        if self._leader is not None:
+            self._leader.stop()
 
     @property
     def replica(self) -> Replica:
@@ -252,6 +272,8 @@ class GateProcess:
             await self._take_over(known)
 
     async def _may_succeed(self, known: Leadership, *, is_certain: bool) -> bool:
+        if beside := self.leads_beside():
+            await self._clock.sleep(min(_BESIDE_MAX_S, beside * _BESIDE_S))
         return await self._succession.may_succeed(known, self.replica.name, self.rank, is_certain=is_certain)
 
     def _not_leader(self) -> NotLeader:

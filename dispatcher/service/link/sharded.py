@@ -90,14 +90,14 @@ class ShardedLink:
         """
         asks = [asyncio.ensure_future(link.fleet()) for link in self._links]
         try:
-            answered = await _answered(asks)
+            answered = await _first_answers(asks)
         finally:
             for ask in asks:
                 ask.cancel()
         workers: dict[str, WorkerSet] = {}
         for each in (worker for ask in answered for worker in ask.result()):
             known = workers.get(each.worker)
-            workers[each.worker] = each if known is None else _added(known, each)
+            workers[each.worker] = each if known is None else _sum_of(known, each)
         return list(workers.values())
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[int, UsageRow]]:
@@ -130,7 +130,7 @@ def _call_of(command: Command) -> str | None:
     return command.id if isinstance(command, Accept | Cancel | Return | End | Status) else None
 
 
-async def _answered(asks: Sequence[_Workers]) -> list[_Workers]:
+async def _first_answers(asks: Sequence[_Workers]) -> list[_Workers]:
     """Return the questions with an answer, in order. Raises the error of the first one if there is none."""
     waiting, patience_s = set(asks), None
     while waiting:
@@ -145,7 +145,7 @@ async def _answered(asks: Sequence[_Workers]) -> list[_Workers]:
     return answered
 
 
-def _added(one: WorkerSet, other: WorkerSet) -> WorkerSet:
+def _sum_of(one: WorkerSet, other: WorkerSet) -> WorkerSet:
     """Return a worker with its slots in two shards. It serves if it serves in one of them."""
     main = other if one.state != "serving" and other.state == "serving" else one
     return main._replace(slots=one.slots + other.slots, service_per_s=one.service_per_s + other.service_per_s)

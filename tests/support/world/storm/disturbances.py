@@ -75,7 +75,7 @@ class Disturbances:
         world.note("calm")
         world.outage.is_over = True
         for shard in world.lost_shards:
-            world.losses[shard][-1] = (world.losses[shard][-1][0], world.now() + LOST_SHARD_S)
+            world.losses[shard].append((world.now(), world.now() + LOST_SHARD_S))
         world.lost_shards.clear()
         world.outage.cut_off.clear()
         world.network.heal()

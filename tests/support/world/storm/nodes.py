@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,16 @@ class NotedLink(Link):
         super().send(command, noted)
 
 
+class NotedGate(GateProcess):
+    """A gate process that notes when it lets its heir lead."""
+
+    on_step_down: Callable[[], None]
+
+    def step_down(self) -> None:
+        self.on_step_down()
+        super().step_down()
+
+
 class Node:
     """`name`: of its host; `incarnation` counts from 0."""
 
@@ -90,6 +101,7 @@ class Node:
         self.store = world.store.view(self.clock, self.faults)
         self.transport = world.network.transport(name)
         self.died = asyncio.Event()
+        self.began_at = world.now()
         self.ids = CountingIds(self.tag)
         self.hedged: list[HedgedLog] = []
         self.fleets = [self._fleet(number) for number in range(weather.shards)]
@@ -141,10 +153,12 @@ class GateNode(Node):
         super().__init__(world, name, incarnation)
         stores = GateStores(self.store.mailboxes, self.store, self.store, world.launcher)
         self.processes = [
-            GateProcess(fleet, world.settings, stores, shard_name(SHARD, number))
+            NotedGate(fleet, world.settings, stores, shard_name(SHARD, number))
             for number, fleet in enumerate(self.fleets)
         ]
-        self.shard_gates = ShardGates(self.processes)
+        for number, process in enumerate(self.processes):
+            process.on_step_down = partial(world.note_step_down, number)
+        self.shard_gates = ShardGates(self.processes, self.clock)
         self.spawn(self._run())
 
     @property

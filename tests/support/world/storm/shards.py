@@ -31,7 +31,7 @@ class ShardView:
     def disturbed_until(self) -> float:
         """Until then a fault slows this shard down: one of the world, or the loss of its own log."""
         own = self._world.losses[self.shard]
-        return max(self._world.disturbed_until, own[-1][1] if own else 0.0)
+        return max(self._world.disturbed_until, max((ended for _, ended in own), default=0.0))
 
     def was_lost(self, since: float, until: float) -> bool:
         """Return whether the shard alone was slowed down at some time between."""

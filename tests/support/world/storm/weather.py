@@ -195,7 +195,8 @@ def _with_shards(weather: Weather) -> Weather:
     random = Random(f"shards {weather.seed}")
     weather = replace(weather, shards=random.choice([2, 2, 3]), models=1, planned=False)
     if weather.mild and not weather.leaderless:
-        weather = replace(weather, shard_losses=0.15, trouble_s=30.0, kills=random.choice([0.0, weather.kills]))
+        losses = random.choice([0.0, 0.15, 0.15])
+        weather = replace(weather, shard_losses=losses, trouble_s=30.0, kills=random.choice([0.0, weather.kills]))
     return weather
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 TIMES_MAX = 5
 RETRY_S = 3.0
+STEP_DOWN_S = 9.0
+"""A leader that steps down slows its shard down for so long."""
 VISIBLE_S = 70.0
 """A message is delivered again if its consumer has not ended after this time."""
 
@@ -89,6 +91,7 @@ def settings_of(weather: Weather) -> ShardSettings:
         throttling=LIMITS if weather.throttled else None,
         tiers=FLOORS if weather.tiered else None,
         slack=SLACK if weather.due_times else None,
+        is_sharded=weather.shards > 1,
     )
 
 
@@ -191,6 +194,11 @@ class World:
         """Return whether the shard alone was slowed down at some time between."""
         return False
 
+    def held_on(self, worker: str) -> int:
+        """Return the attempts that the logs of all shards hold for a worker."""
+        known = (log.reference.state.workers.get(worker) for log in self.logs)
+        return sum(len(each.running) for each in known if each is not None)
+
     def usage_rows(self, rows: Sequence[tuple[str, UsageRow]]) -> Iterator[UsageRow]:
         """Return the rows of the shard."""
         return (row for _, row in rows)
@@ -285,6 +293,11 @@ class World:
         """Pause the process for so long."""
         self.pause(node)
         asyncio.get_running_loop().call_later(seconds, self.resume, node)
+
+    def note_step_down(self, shard: int) -> None:
+        """Note that the leader of a shard lets its heir lead. This disturbs no other shard."""
+        self.note(f"the leader of shard {shard} steps down")
+        self.losses[shard].append((self.now(), self.now() + STEP_DOWN_S))
 
     def disturb(self, seconds: float) -> None:
         """Note a fault that slows healthy processes down for so long."""

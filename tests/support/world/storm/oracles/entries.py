@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 EntryOracle = Callable[["World", Entry], str | None]
 """Returns what is wrong, or None."""
 
+LOST_BEFORE_S = 15.0
+"""After a lost shard is back, its log holds no more attempts of before within this time."""
 PAUSED_BEFORE_S = 4.0
 """A worker that was paused aborts what it lost within this time after it goes on."""
 
@@ -55,6 +57,23 @@ def slots_in_the_log(world: World, entry: Entry) -> str | None:
             worker = workers.get(fact.worker)
             if worker is not None and len(worker.running) > worker.config.slots:
                 return f"{fact.worker} holds {len(worker.running)} attempts in entry {entry.position}"
+    return None
+
+
+def slots_over_all_shards(world: World, entry: Entry) -> str | None:
+    """I3: in mild weather the logs of all shards together give a worker at most as many attempts as it has slots.
+
+    Not while a shard is lost and for a while after it, or after the worker's process died: then a slot goes to another
+    shard while the log of the first one still holds it. The worker itself never runs more (`physical_slots`).
+    """
+    if len(world.logs) == 1 or not world.weather.mild:
+        return None
+    was_lost = any(world.now() < ended + LOST_BEFORE_S for own in world.losses for _, ended in own)
+    for fact in entry.facts if not was_lost else ():
+        if not isinstance(fact, Dispatched) or fact.worker in world.touched:
+            continue
+        if (held := world.held_on(fact.worker)) > world.weather.slots:
+            return f"{fact.worker} holds {held} attempts of all shards in entry {entry.position}"
     return None
 
 
@@ -241,6 +260,7 @@ ENTRY_ORACLES: list[EntryOracle] = [
     accepted_once,
     ends_once,
     slots_in_the_log,
+    slots_over_all_shards,
     no_slot_is_left_free,
     ordered_workers_get_no_calls,
     calls_go_to_their_model,

@@ -20,6 +20,8 @@ SETTLED_S = 8.0
 """After the last fault: reconnecting, a takeover, and the time in which no loss is decided."""
 WAIT_MAX_S = 6.0
 """Longest time that an eligible call waits while a slot is free: an offer and its return to the queue go before it."""
+MOVED_MAX_S = 10.0
+"""Longest time until a free slot of a worker has moved to a shard with a waiting call: some heartbeats."""
 HELD_MAX_S = 6.0
 """Longest time that a slot is held for an attempt that does not run on its living worker: the offer's time, a report,
 and its answer."""
@@ -50,6 +52,7 @@ LIVENESS = frozenset(
     {
         "no gate process leads",
         "an eligible call waits while a slot is free",
+        "a call waits while slots of other shards are free",
         "a model that calls wait for is loaded nowhere",
         "a slot is held for a dead worker",
         "a slot is held for an attempt that does not run",
@@ -113,6 +116,8 @@ class Liveness:
         waiting = [call for call in state.calls.values() if not call.worker and self._is_wanted(call, living)]
         free = {worker.engine.facts.model for worker in world.workers if self._is_usable(worker)}
         eligible = [call.id for call in waiting if call.model in free]
+        if waiting and state.order.is_conserving and len(world.logs) > 1 and any(map(self._is_free, world.workers)):
+            yield "a call waits while slots of other shards are free", waiting[0].id, MOVED_MAX_S
         if eligible and state.order.is_conserving:
             yield "an eligible call waits while a slot is free", eligible[0], WAIT_MAX_S
         if world.weather.planned:  # a plan may leave a model out until its calls are due, beyond their deadlines here
@@ -136,6 +141,14 @@ class Liveness:
         if known is not None and known.config.state == "retiring":
             return False
         return known is None or known.config.state == "silent" or len(known.running) < known.config.slots
+
+    def _is_free(self, worker: WorkerNode) -> bool:
+        """Whether the worker serves the shard, and no shard holds all of its slots."""
+        world = self._world
+        known = world.log.reference.state.workers.get(worker.name)
+        is_up = worker.is_up and not worker.host.paused and world.now() - worker.began_at > SETTLED_S
+        serves = known is not None and known.config.state == "serving"
+        return is_up and serves and world.held_on(worker.name) < world.weather.slots
 
     def _held_slots(self) -> Iterator[tuple[str, str, float]]:
         """No slot is held for a caller or worker that is gone for longer than the offer's time, or the lease."""
