@@ -91,7 +91,8 @@ def allow_gate(role: iam.Role, state: StateTable, queue: sqs.Queue, *own: partit
 def allow_worker(role: iam.Role, state: StateTable, queue: sqs.Queue, pool: str) -> None:
     """Allow what a worker and the gate process beside it do: append to their pool's log, keep answers, and start
     executions. They know tenants from the log, and read no configuration and no key."""
-    _allow_partitions(role, state, partitions.of_pool(partitions.LOGS, pool), partitions.ANSWERS)
+    own = (partitions.of_pool(each, pool) for each in (partitions.LOGS, partitions.STRIPES))
+    _allow_partitions(role, state, *own, partitions.ANSWERS)
     _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
 
 
