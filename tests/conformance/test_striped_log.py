@@ -211,6 +211,16 @@ async def test_a_process_that_reads_the_end_asks_all_stripes_when_there_is_more(
     assert list(await other.read(3, limit=10)) == [b"%d" % each for each in range(3, 13)]
 
 
+async def test_a_process_that_knows_the_last_entry_sees_a_later_one(place: TablePlace, clock: FakeClock) -> None:
+    log, other = place.open(clock).log(SHARD), place.open(clock).log(SHARD)
+    for position in range(8):
+        await log.append(position, b"%d" % position)
+        assert await other.last() == await other.last() == (position, b"%d" % position)
+    for position in range(8, 11):
+        await log.append(position, b"%d" % position)
+    assert await other.last() == (10, b"10")
+
+
 async def test_two_that_make_the_mark_at_once_agree(place: TablePlace, clock: FakeClock) -> None:
     logs = [place.open(clock).log(SHARD) for _ in range(4)]
     stands = await asyncio.gather(*(log.append(0, b"%d" % number) for number, log in enumerate(logs)))

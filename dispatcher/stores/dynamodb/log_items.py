@@ -53,8 +53,8 @@ class LogItems:
         self._mark: _Mark | None = None
         self._last_unstriped = -1
         """The highest position at which the first partition is known to have an entry."""
-        self._newest: Item | None = None
-        """The last entry that was written or read here."""
+        self._known: Item | None = None
+        """An entry: the one that was written or read here last."""
 
     async def put(self, position: int, attributes: dict[str, Any]) -> None:
         """Write the entry's item at the position. Raises ConditionFailed with the item that is there."""
@@ -65,14 +65,14 @@ class LogItems:
             try:
                 await self._put(log_partition(self._shard), position, attributes)
                 self._last_unstriped = max(position, self._last_unstriped)
-                self._see({SORT: position_text(position), **attributes})
+                self._known = {SORT: position_text(position), **attributes}
                 return
             except ConditionFailed as refused:
                 self._learn(refused.old[0] or {})
                 if self._mark is None or position < self._mark.position:
                     raise
         await self._put(stripe_partition(self._shard, position % self._mark.stripes), position, attributes)
-        self._see({SORT: position_text(position), **attributes})
+        self._known = {SORT: position_text(position), **attributes}
 
     async def entries(self, position: int, limit: int) -> list[Item]:
         """Return the items of entries from `position` on, in order, at most `limit`. Some may be missing.
@@ -89,7 +89,7 @@ class LogItems:
                 return [*found, {SORT: position_text(start)}]
             found += await self._read_stripes(max(position, start), limit - len(found))
         if found:
-            self._see(found[-1])
+            self._known = found[-1]
         return found
 
     async def last(self) -> Item | None:
@@ -98,7 +98,7 @@ class LogItems:
             last = await self._last_of_first_partition()
             if self._mark is None:
                 return last
-        mark, known = self._mark, self._newest
+        mark, known = self._mark, self._known
         if known is not None and (after := _position(known) + 1) >= mark.position and self._is_next(after):
             condition, values = "#sk >= :from", {":from": position_text(after)}
             if not await self._reads.query(self._partitions(mark, after)[0], condition, values, 1):
@@ -107,11 +107,12 @@ class LogItems:
             *(self._reads.query(each, limit=1, ScanIndexForward=False) for each in self._partitions(mark))
         )
         if found := list(chain.from_iterable(newest)):
-            return self._see(max(found, key=_position))
+            self._known = max(found, key=_position)
+            return self._known
         before, values = "#sk < :from", {":from": position_text(mark.position)}
         first = log_partition(self._shard)
         items = await self._reads.query(first, before, values, limit=1, ScanIndexForward=False)
-        return self._see(items[0]) if items else None
+        return items[0] if items else None
 
     async def snapshot_partitions(self) -> Sequence[str]:
         """Return the partitions that may have snapshots. A new one goes to the first."""
@@ -182,18 +183,12 @@ class LogItems:
         elif item:
             self._last_unstriped = max(_position(item), self._last_unstriped)
 
-    def _see(self, item: Item) -> Item:
-        """Remember the entry's item, if it is the last one."""
-        if self._newest is None or _position(item) > _position(self._newest):
-            self._newest = item
-        return item
-
     def _is_next(self, position: int) -> bool:
         """Return whether there is no entry from the position on unless there is one at the position."""
-        clock, newest = self._requests.clock, self._newest
-        if newest is None or _position(newest) != position - 1:
+        clock, known = self._requests.clock, self._known
+        if known is None or _position(known) != position - 1:
             return False
-        is_kept = float(newest[EXPIRY]) - clock.now() > _KEPT_S
+        is_kept = float(known[EXPIRY]) - clock.now() > _KEPT_S
         return is_kept and self._requests.server_time.is_right(times(clock))
 
 
