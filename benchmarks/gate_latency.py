@@ -285,10 +285,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gate_latency", description=__doc__)
     parser.add_argument("--only", default="", help="run only the scenarios with this text in their names")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="virtual seconds of each scenario")
+    parser.add_argument("--rate", type=float, help="commands a second of each chosen scenario, instead of its own")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one object with stable keys instead of tables")
     arguments = parser.parse_args()
     chosen = [scenario for scenario in scenarios() if arguments.only in scenario.name]
+    if arguments.rate is not None:
+        chosen = list(dict.fromkeys(replace(scenario, rate=arguments.rate) for scenario in chosen))
     rows = [run(measured(scenario, arguments.seconds, arguments.seed)) for scenario in chosen]
     chosen = [scenario for scenario in slot_scenarios() if arguments.only in scenario.name]
     slots = [run(dispatched(scenario, arguments.seconds, arguments.seed)) for scenario in chosen]

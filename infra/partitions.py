@@ -21,6 +21,8 @@ OPERATIONS = {"G": "GetItem", "Q": "Query", "P": "PutItem", "U": "UpdateItem", "
 _LEADING_KEYS = "dynamodb:LeadingKeys"
 LOGS: Partitions = {"LOG#{pool}": "QP", "SNAP#{pool}": "QP", "STATE#{pool}": "P", "USAGE#*": "P", "MAIL#*": "QP"}
 """A process that may decide follows and writes the log, its snapshots and projections, and mailboxes."""
+STRIPES: Partitions = {"LOG#{pool}#*": "QP", "SNAP#{pool}#striped": "QP"}
+"""A log may become striped at any time and stays so. So these are granted beside LOGS, whatever the setting is."""
 ANSWERS: Partitions = {"INV#*": "GU"}
 """A process that writes the log also stores the answers of durable calls that end."""
 ACCEPTED: Partitions = {"TENANT#*": "G", "KEY#*": "G", "CALL#*": "GP", "INV#*": "P"}

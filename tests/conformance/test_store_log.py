@@ -11,6 +11,8 @@ from tests.conformance.store_backends import Place
 from tests.conformance.store_world import SHARD, FakeClock
 
 ENTRIES = [b"zero", b"", b"\x00\xff" * 10, b"three"]
+WEEK_S = 7 * 24 * 3600.0
+"""So long after it was written an entry expires."""
 
 
 async def written(log: Log, entries: list[bytes]) -> None:
@@ -93,8 +95,9 @@ async def test_a_read_of_several_pages_has_no_gap(log: Log) -> None:
     assert list(await log.read(1, limit=6)) == large[1:7]
 
 
-async def test_a_missing_entry_is_a_gap(place: Place, log: Log) -> None:
+async def test_a_missing_entry_is_a_gap(place: Place, log: Log, clock: FakeClock) -> None:
     await written(log, ENTRIES)
+    clock.time += WEEK_S
     place.damage.expire(SHARD, [0, 2])
     for position in (0, 2):
         with pytest.raises(LogGap, match=f"{SHARD} has no entry {position}.*snapshot"):
@@ -106,9 +109,10 @@ async def test_a_missing_entry_is_a_gap(place: Place, log: Log) -> None:
     assert list(await log.read(4)) == []
 
 
-async def test_a_lost_tail_is_no_gap(place: Place, log: Log) -> None:
+async def test_a_lost_tail_is_no_gap(place: Place, log: Log, clock: FakeClock) -> None:
     """The log cannot know of entries that expired behind its last one."""
     await written(log, ENTRIES)
+    clock.time += WEEK_S
     place.damage.expire(SHARD, [2, 3])
     assert await log.last() == (1, ENTRIES[1])
     assert list(await log.read(2)) == []

@@ -20,6 +20,7 @@ from tests.infra.templates import (
     role_of,
     statements,
 )
+from tests.support.iam.policies import matches
 
 WITHOUT_RESOURCE = {
     *("xray:PutTraceSegments", "xray:PutTelemetryRecords", "xray:PutSpans", "xray:PutSpansForIndexing"),
@@ -208,6 +209,20 @@ def test_the_partitions_are_those_of_the_store() -> None:
     """Only administrators write the last kinds of the layout; the gate writes all others."""
     kinds = {line.split("#")[0].strip() for line in (layout.__doc__ or "").splitlines() if "#<" in line[:24]}
     assert {f"{kind}#*" for kind in kinds} == GATE_PARTITIONS | {"TENANT#*", "KEY#*", "AUDIT#*"}
+
+
+def test_who_writes_a_log_writes_its_stripes(each_template: Template) -> None:
+    """Otherwise a process that makes the mark of a striped log could not write the entry after it."""
+    usual = [layout.log_partition("default"), layout.snapshot_partition("default")]
+    striped = [*(layout.stripe_partition("default", stripe) for stripe in (0, 15)),
+               layout.snapshot_partition("default", is_striped=True)]  # fmt: skip
+    writers = 0
+    for _, each in statements(each_template):
+        if "dynamodb:PutItem" in actions(each) and (patterns := leading_keys(each)):
+            may_write = [any(matches(pattern, key) for pattern in patterns) for key in (*usual, *striped)]
+            assert len(set(may_write)) == 1, patterns
+            writers += may_write[0]
+    assert writers >= 3
 
 
 def test_managed_policies_only_where_aws_asks_for_one(template: Template, lambda_template: Template) -> None:

@@ -54,6 +54,8 @@ the entry, and projections after 2,000 entries or an hour, which is later than a
 NOT_RECORDED = {
     (RESULT, "dynamodb:Query", "SNAP"): "a log begins with a snapshot only after 2,000 entries or an hour",
     (EXECUTE, "dynamodb:Query", "SNAP"): "the same",
+    (WORKER, "dynamodb:Query", "LOG"): "the stripes of a log; the recording's is not striped (test_policies.py)",
+    (WORKER, "dynamodb:Query", "SNAP"): "the same",
     (FRONT, "dynamodb:GetItem", "CALL"): "a repeated key, after an end that may be tried again (results.py)",
     (LAMBDA_FRONT, "dynamodb:GetItem", "CALL"): "the same",
     (

@@ -11,9 +11,10 @@ first partition is read or written at p without its entry p - 1, its last item i
 is one. And snapshots of a striped log are in a partition of their own: an older version of headgate does not find them,
 gets to the mark by the entries before it, and takes the mark for an entry of a newer version (`LogNewer`).
 
-If position p was free less than an hour ago, its entry has not expired since, and no later entry exists without it. So
-one stripe shows whether there is a new entry. In all other cases all stripes are asked: an expired entry with a later
-one is a gap.
+An entry is written after the entry before it, so it is kept at least as long. So while entry p - 1 is known and will be
+kept for a while, entry p is in its stripe, or there is no later one either: one stripe shows whether there is a new
+entry. In all other cases all stripes are asked: an expired entry with a later one is a gap. That a position was found
+free is not enough, because its entry and all later ones may have expired before.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import chain
-from operator import eq
 from typing import Any, NamedTuple
 
 from dispatcher.stores.dynamodb.requests import Reads, Requests, encode_item
+from dispatcher.stores.dynamodb.server_time import times
 from dispatcher.stores.layout import log_partition, position_text, snapshot_partition, stripe_partition
-from dispatcher.stores.table import PARTITION, SORT, ConditionFailed, Item
+from dispatcher.stores.table import EXPIRY, PARTITION, SORT, ConditionFailed, Item
 
 ENTRY, _STRIPES = "entry", "stripes"
 _NEWER_ENTRY = b'j[1000,0,0,"","",0,[]]'
 """What an older version reads at a mark: an entry of a format that it does not know."""
 _IS_FREE = "attribute_not_exists(pk)"
-_FREE_S = 3600.0
-"""An entry is kept for longer (log.py)."""
+_KEPT_S = 3600.0
+"""An entry that expires later than this is there, and so is the next one. Right clocks differ by seconds."""
 
 
 class _Mark(NamedTuple):
@@ -41,14 +42,6 @@ class _Mark(NamedTuple):
 
     position: int
     stripes: int
-
-
-class _Free(NamedTuple):
-    """No entry had this position, at a time by both clocks."""
-
-    position: int
-    at: float
-    monotonic_s: float
 
 
 class LogItems:
@@ -60,11 +53,11 @@ class LogItems:
         self._mark: _Mark | None = None
         self._last_unstriped = -1
         """The highest position at which the first partition is known to have an entry."""
-        self._free: _Free | None = None
+        self._known: Item | None = None
+        """An entry: the one that was written or read here last."""
 
     async def put(self, position: int, attributes: dict[str, Any]) -> None:
         """Write the entry's item at the position. Raises ConditionFailed with the item that is there."""
-        moment = self._moment(position + 1)
         await self._look_before(position)
         if self._mark is None and self._wanted > 1:
             await self._put_mark(position)
@@ -72,29 +65,32 @@ class LogItems:
             try:
                 await self._put(log_partition(self._shard), position, attributes)
                 self._last_unstriped = max(position, self._last_unstriped)
+                self._known = {SORT: position_text(position), **attributes}
                 return
             except ConditionFailed as refused:
                 self._learn(refused.old[0] or {})
                 if self._mark is None or position < self._mark.position:
                     raise
         await self._put(stripe_partition(self._shard, position % self._mark.stripes), position, attributes)
-        self._free = moment
+        self._known = {SORT: position_text(position), **attributes}
 
     async def entries(self, position: int, limit: int) -> list[Item]:
-        """Return the items of entries from `position` on, in order, at most `limit`. Some may be missing."""
-        moment = self._moment(position)
+        """Return the items of entries from `position` on, in order, at most `limit`. Some may be missing.
+
+        If those right before the mark are missing, the last item is the mark's: it shows that there were some.
+        """
         await self._look_before(position)
         found: list[Item] = []
         if self._mark is None or position < self._mark.position:
             found = await self._read_first_partition(position, limit)
-        if self._mark is None or len(found) == limit:
-            return found
-        start = max(position, self._mark.position)
-        striped = await self._read_stripes(start, limit - len(found))
-        end = start + len(striped)
-        if len(found) + len(striped) < limit and all(map(eq, map(_position, striped), range(start, end))):
-            self._free = moment._replace(position=end)
-        return found + striped
+        if self._mark is not None and len(found) < limit:
+            start = self._mark.position
+            if position + len(found) < start:
+                return [*found, {SORT: position_text(start)}]
+            found += await self._read_stripes(max(position, start), limit - len(found))
+        if found:
+            self._known = found[-1]
+        return found
 
     async def last(self) -> Item | None:
         """Return the item of the last entry."""
@@ -102,12 +98,17 @@ class LogItems:
             last = await self._last_of_first_partition()
             if self._mark is None:
                 return last
-        mark = self._mark
+        mark, known = self._mark, self._known
+        if known is not None and (after := _position(known) + 1) >= mark.position and self._is_next(after):
+            condition, values = "#sk >= :from", {":from": position_text(after)}
+            if not await self._reads.query(self._partitions(mark, after)[0], condition, values, 1):
+                return known
         newest = await asyncio.gather(
             *(self._reads.query(each, limit=1, ScanIndexForward=False) for each in self._partitions(mark))
         )
         if found := list(chain.from_iterable(newest)):
-            return max(found, key=_position)
+            self._known = max(found, key=_position)
+            return self._known
         before, values = "#sk < :from", {":from": position_text(mark.position)}
         first = log_partition(self._shard)
         items = await self._reads.query(first, before, values, limit=1, ScanIndexForward=False)
@@ -134,12 +135,12 @@ class LogItems:
         return self._learn_all(await self._reads.query(log_partition(self._shard), condition, values, limit))
 
     async def _read_stripes(self, position: int, limit: int) -> list[Item]:
-        """Return the entries from `position` on. If the position was free, its stripe alone may answer."""
+        """Return the entries from `position` on. If the entry before it is known, its stripe alone may answer."""
         assert self._mark is not None  # noqa: S101 (the caller has seen it)
         each_limit = -(-limit // self._mark.stripes)
         condition, values = "#sk >= :from", {":from": position_text(position)}
         asked, own = self._partitions(self._mark, position), list[Item]()
-        if self._is_free(position):
+        if self._is_next(position):
             own = await self._reads.query(asked.pop(0), condition, values, each_limit)
             if not own:
                 return []
@@ -182,16 +183,13 @@ class LogItems:
         elif item:
             self._last_unstriped = max(_position(item), self._last_unstriped)
 
-    def _moment(self, position: int) -> _Free:
-        clock = self._requests.clock
-        return _Free(position, clock.now(), clock.monotonic())
-
-    def _is_free(self, position: int) -> bool:
-        """Return whether the position was free less than _FREE_S ago, by the clock that shows more."""
-        clock, free = self._requests.clock, self._free
-        if free is None or free.position != position:
+    def _is_next(self, position: int) -> bool:
+        """Return whether there is no entry from the position on unless there is one at the position."""
+        clock, known = self._requests.clock, self._known
+        if known is None or _position(known) != position - 1:
             return False
-        return max(abs(clock.now() - free.at), clock.monotonic() - free.monotonic_s) < _FREE_S
+        is_kept = float(known[EXPIRY]) - clock.now() > _KEPT_S
+        return is_kept and self._requests.server_time.is_right(times(clock))
 
 
 def _position(item: Item) -> int:
