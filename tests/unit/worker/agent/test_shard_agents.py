@@ -93,6 +93,8 @@ async def test_the_calls_of_a_lost_shard_are_aborted_and_the_others_go_on(lost: 
         assert own.running() == {CALLS[1 - lost]}, "the lease at the other shard goes on"
         for call in CALLS:
             own.begin(f"{call}1")
+        await asyncio.sleep(0.05)
+        assert f"{CALLS[lost]}1" not in own.running(), "not even until the next look at the lease"
         await asyncio.sleep(1)
         assert own.running() == {CALLS[1 - lost], f"{CALLS[1 - lost]}1"}, "no order of the lost shard begins"
         own.gates[lost].away = False
