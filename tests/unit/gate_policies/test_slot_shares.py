@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from dispatcher.policies.slot_shares import IDLE_PART, ShardNeed, SlotShares, di
 NOTHING = ShardNeed(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 
-def need(**fields: float) -> ShardNeed:
+def need(**fields: Any) -> ShardNeed:
     return NOTHING._replace(**fields)
 
 
