@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
@@ -110,11 +111,11 @@ class Pool:
         self._waiting: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
         for worker, shard in itertools.product(range(WORKERS), range(shards)):
-            self._at(self.random.random() * REPORT_S, lambda worker=worker, shard=shard: self._report(worker, shard))
+            self._at(self.random.random() * REPORT_S, partial(self._report, worker, shard))
         for player in scene.players:
             for gate in self.gates:
                 gate.set_tenant(player.name, player.share)
-            self._at(self.random.random(), lambda player=player: self._begin(player))
+            self._at(self.random.random(), partial(self._begin, player))
 
     def run(self, until_s: float) -> None:
         while self._events and self._events[0][0] <= until_s:
@@ -133,18 +134,18 @@ class Pool:
             self.shares[worker].note(shard, answer.need[0] if answer.need else None, len(answer.held), self.now_s)
         self._follow(shard, decided)
         self._at(
-            self.now_s + REPORT_S * self.random.uniform(1 - JITTER, 1 + JITTER), lambda: self._report(worker, shard)
+            self.now_s + REPORT_S * self.random.uniform(1 - JITTER, 1 + JITTER), partial(self._report, worker, shard)
         )
 
     def _begin(self, player: Player) -> None:
         if player.gap_s:
             self._submit(player)
-            self._at(self.now_s + self.random.expovariate(1 / player.gap_s), lambda: self._begin(player))
+            self._at(self.now_s + self.random.expovariate(1 / player.gap_s), partial(self._begin, player))
             return
         while self._is_on(player) and self._waiting[player.name] < WAITING:
             self._submit(player)
         if player.on_s:
-            self._at(self.now_s + 1.0, lambda: self._begin(player))
+            self._at(self.now_s + 1.0, partial(self._begin, player))
 
     def _is_on(self, player: Player) -> bool:
         return not player.on_s or int(self.now_s / player.on_s) % 2 == 0
@@ -166,9 +167,9 @@ class Pool:
             if player.gap_s:
                 self.waits_s.append(self.now_s - arrived_s)
             took_s = self._lengths[name].uniform(0.5, 1.5) * player.call_s
-            self._at(self.now_s + took_s, lambda fact=fact: self._end(shard, fact.id, fact.worker))
+            self._at(self.now_s + took_s, partial(self._end, shard, fact.id, fact.worker))
             if not player.gap_s:
-                self._at(self.now_s, lambda player=player: self._begin(player))
+                self._at(self.now_s, partial(self._begin, player))
 
     def _end(self, shard: int, call_id: str, worker: str) -> None:
         name, _ = self._calls.pop((shard, call_id))
