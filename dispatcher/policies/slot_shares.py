@@ -46,7 +46,7 @@ _FACTOR_MAX = 8.0
 of another's."""
 _RATE_S = 10.0
 """The rate of the virtual time is the mean of about so many seconds."""
-_HALVINGS = 24
+_HALVINGS = 40
 _ALMOST = 1e-9
 
 
