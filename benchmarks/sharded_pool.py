@@ -42,7 +42,7 @@ WARMUP_S, SECONDS = 200.0, 400.0
 WAITING = 50
 REPORT_S, JITTER = 1.0, 0.2
 TARGET = 0.01
-_SERVICE_PER_S = 40.0
+_SERVICE_PER_S = 60.0
 """Of a slot, in the scene of guarantees: what a worker reports as its capacity."""
 
 

@@ -31,14 +31,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import ceil, exp, inf, log, log2
 from typing import NamedTuple
 from zlib import crc32
 
 IDLE_PART = 0.01
 """The part of a busy pool that the shards without calls keep together."""
 TURN_S = 10.0
-"""In this time each shard with a part of a slot gets the slot once, for this part of the time."""
+"""In this time each shard with a part of a slot gets the slot once, for this part of the time, if the pool has at most
+_TURN_WORKERS workers like this one. With twice as many it takes twice as long: a worker needs some seconds to move a
+slot, and its turn for it must last as long."""
+_TURN_WORKERS = 4
 CATCH_UP_S = 60.0
 """A lag is made up in about this time, which is several times as long as a slot takes to move."""
 _FACTOR_MAX = 8.0
@@ -127,8 +130,15 @@ class SlotShares:
         of many workers are right in the mean, because each worker begins to round at an offset of its own. The offset
         moves: else a shard could get a part of a slot of each of few workers, and a whole one of none."""
         parts = self._parts(slots_open)
-        begin = sum(parts[:shard]) * slots_open + (self._offset + self._now_s / TURN_S) % 1.0 + _ALMOST
+        turned = self._offset + self._now_s / self._turn_s(slots_open)
+        begin = sum(parts[:shard]) * slots_open + turned % 1.0 + _ALMOST
         return int(begin + parts[shard] * slots_open) - int(begin)
+
+    def _turn_s(self, slots_open: int) -> float:
+        """Return TURN_S, doubled as often as the pool has twice as many workers: so it seldom changes."""
+        slots = sum(each.need.slots for each in self._shards if each.need is not None)
+        workers = slots / max(1, slots_open)
+        return TURN_S * 2.0 ** ceil(log2(max(1.0, workers / _TURN_WORKERS)))
 
     def _parts(self, slots_open: int) -> list[float]:
         """Return the part of the pool that each shard gets. They add up to 1. `slots_open`: count if no shard has any
