@@ -19,7 +19,7 @@ tests/conformance then tests it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -101,6 +101,10 @@ class RequestRecord:
 Precedence = tuple[float, float]
 """How far a running request ranks behind a waiting one: tier ranks, then service over weight. The running request with
 the highest precedence is evicted first."""
+
+
+TenantFigures = tuple[str, int, int, float, float | None]
+"""A tenant; its input tokens, output tokens and service; its counter while it has waiting requests, otherwise None."""
 
 
 class QueuePolicy(ABC):
@@ -195,6 +199,25 @@ class QueuePolicy(ABC):
     @abstractmethod
     def remove(self, request_id: str) -> None:
         """Remove a request by `finish` or by `cancel`, as its state requires."""
+
+    # For reports about the tenants that changed (changed_tenants.py). A policy of policies has none of its own.
+
+    @property
+    def changed(self) -> int:
+        """Return for how many tenants `take_changed` has something."""
+        return 0
+
+    def take_changed(self, most: int) -> list[TenantFigures]:
+        """Return the figures of up to `most` tenants whose service, counter or queue changed since they were last
+        returned, the oldest change first. What running requests generated counts once it is brought up to date."""
+        return []
+
+    def running_requests(self) -> list[str]:
+        """Return the ids of the running requests."""
+        return []
+
+    def update_outputs(self, request_ids: Iterable[str]) -> None:
+        """Bring the outputs of those of these requests that run up to date, and the service of their tenants."""
 
     # The defaults below are for a policy without tiers: it never evicts a request.
 

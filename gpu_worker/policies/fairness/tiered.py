@@ -76,11 +76,19 @@ class TieredQueue(QueuePolicy):
                 tenants[tenant] = tenants[tenant] + service if tenant in tenants else service
         return tenants
 
+    @property
+    def by_tier(self) -> Mapping[Tier, QueuePolicy]:
+        """The policy of each tier that has had a request."""
+        return self._tiers
+
     def waiting_of(self, tenant: str) -> int:
         return sum(policy.waiting_of(tenant) for policy in self._tiers.values())
 
     def waiting_in(self, tier: Tier) -> int:
         return self._tiers[tier].waiting if tier in self._tiers else 0
+
+    def running_in(self, tier: Tier) -> int:
+        return self._tiers[tier].running if tier in self._tiers else 0
 
     def holds(self, request_id: str) -> bool:
         return request_id in self._states
