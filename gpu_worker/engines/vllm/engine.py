@@ -93,7 +93,7 @@ class VllmModel:
 
 
 class VllmEngine(Forwarding):
-    """`policy`, `tiers`: for the scheduler in the server, so the name and plain values."""
+    """`policy`, `tiers`, `applications`: for the scheduler in the server, so the name and plain values."""
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class VllmEngine(Forwarding):
         home: Path,
         policy: str = "tiered:vtc",
         tiers: Mapping[str, Any] | None = None,
+        applications: Mapping[str, str] | None = None,
         shape: VllmShape | None = None,
     ) -> None:
         """Raises ValueError for arguments that the worker cannot allow, and what VllmModel.find and weight_bytes
@@ -116,6 +117,7 @@ class VllmEngine(Forwarding):
         self._settings = {
             "policy": policy,
             "tiers": dict(tiers or {}),
+            "applications": dict(applications or {}),
             "send_stats": True,
             "trust_client_fields": True,  # only the worker reaches the server
         }

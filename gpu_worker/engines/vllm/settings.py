@@ -26,6 +26,8 @@ LOGGER_VARIABLE = "HEADGATE_STATS_LOGGER"
 class SchedulerSettings:
     """`policy`: a name of the registry. `tiers`: the fields of TierSettings.
 
+    `applications`: the application of each tenant that has one, for a policy `wsc`.
+
     `send_stats`: whether the scheduler reports to the server. None: if the server has loaded headgate's stat logger. A
     server that has not loaded it would fail on the reports.
 
@@ -42,6 +44,7 @@ class SchedulerSettings:
 
     policy: str = "tiered:vtc"
     tiers: Mapping[str, Any] = field(default_factory=dict)
+    applications: Mapping[str, str] = field(default_factory=dict)
     send_stats: bool | None = None
     trust_client_fields: bool = False
     priority_tiers: Mapping[TenantTier, int] | None = None
@@ -64,10 +67,11 @@ class SchedulerSettings:
         """Make the queue; a policy without tiers gets one tier. Raises ValueError, with one sentence."""
         try:
             if self.has_tiers:
-                queue = make_queue(self.policy, self.tiers)
+                queue = make_queue(self.policy, self.tiers, self.applications)
             else:
                 make_queue(self.policy, self.tiers)  # refuse settings of tiers that it lacks
-                queue = make_queue(f"tiered:{self.policy}", {**self.tiers, "preemption": False, "shares": {}})
+                tiers = {**self.tiers, "preemption": False, "shares": {}}
+                queue = make_queue(f"tiered:{self.policy}", tiers, self.applications)
         except ValueError as error:
             raise ValueError(f"{NAME}: {error}") from None
         assert isinstance(queue, TieredQueue)  # noqa: S101 (by its name)
