@@ -26,6 +26,7 @@ from gpu_worker.engines.vllm.arguments import ARGUMENT_PREFIX
 from gpu_worker.engines.vllm.settings import SchedulerSettings
 
 _TENANT_UNKNOWN = "unknown"
+_TIER = ARGUMENT_PREFIX + "tier"
 _TEXT_CHARS_MAX = 256
 TOKENS_MAX = 1_000_000_000
 _STAGE_MAX = 1_000_000
@@ -38,7 +39,8 @@ WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e12
 class RequestFields:
     """The fields, with their defaults. `output_max`: the output tokens up to which a request without a limit of its
     client may run; None: its own limit. `output_expected`: its usual output tokens; None: unknown. `timeout_s`: the
-    seconds until its deadline. `wrong`: the names of the fields that could not be read."""
+    seconds until its deadline. `wrong`: the names of the fields that could not be read. `ignored`: whether there were
+    fields that are not trusted."""
 
     tenant: str = _TENANT_UNKNOWN
     weight: float = 1.0
@@ -51,6 +53,7 @@ class RequestFields:
     output_expected: int | None = None
     timeout_s: float = math.inf
     wrong: tuple[str, ...] = ()
+    ignored: bool = False
 
 
 def read_fields(extra_args: object) -> RequestFields:
@@ -74,11 +77,15 @@ def read_fields(extra_args: object) -> RequestFields:
 
 def request_fields(request: Any, settings: SchedulerSettings) -> RequestFields:
     """Return the fields of one of vLLM's requests, as far as the settings believe them. Never raises."""
-    extra_args = getattr(request.sampling_params, "extra_args", None) if settings.trust_client_fields else None
-    fields = read_fields(extra_args)
+    extra_args = getattr(request.sampling_params, "extra_args", None)
+    if not isinstance(extra_args, Mapping):
+        extra_args = {}
+    fields = read_fields(extra_args) if settings.trust_client_fields else RequestFields()
+    if not settings.trust_client_fields:
+        fields.ignored = any(str(name).startswith(ARGUMENT_PREFIX) for name in extra_args)
     if not settings.has_tiers:
         fields.tier = Tier.STANDARD
-    elif settings.priority_tiers is not None:
+    elif settings.priority_tiers is not None and (fields.ignored or _TIER not in extra_args):
         fields.tier = settings.tier_of(request.priority)
     return fields
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from vllm.logger import init_logger
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request, RequestStatus
 
@@ -18,6 +19,8 @@ from gpu_worker.engines.vllm.protocol import RequestFields, request_fields
 from gpu_worker.engines.vllm.settings import SchedulerSettings
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
+
+_log = init_logger(__name__)
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
@@ -39,6 +42,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._kv_budget = kv_budget
         self._monotonic_s = monotonic_s
         self._settings = settings
+        self._has_warned = False
         self._requests: dict[str, Request] = {}
         self._popped: set[str] = set()
         """Requests admitted in this pass."""
@@ -157,6 +161,12 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         """Add the request to the policy, or return the reason to refuse it: invalid fields, or too large to be admitted
         again after a preemption."""
         now_s, fields = self._monotonic_s(), request_fields(request, self._settings)
+        if fields.ignored and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "headgate ignores the headgate_ fields of requests, because a client may have set them; where no client"
+                " can, set trust_client_fields in --additional-config"
+            )
         if fields.wrong:
             self.wrong_fields += len(fields.wrong)
             return "invalid"
