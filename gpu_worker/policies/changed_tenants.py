@@ -29,7 +29,7 @@ class ChangedTenants:
 
     @property
     def is_done(self) -> bool:
-        return not any(self._to_update.values()) and not any(policy.changed for policy in self._queue.by_tier.values())
+        return not any(self._to_update.values()) and not any(policy.changes for policy in self._queue.by_tier.values())
 
     def begin_round(self) -> None:
         self._to_update = {tier: policy.running_requests() for tier, policy in self._queue.by_tier.items()}
@@ -49,6 +49,6 @@ class ChangedTenants:
                 updated = min(updates, len(to_update))
                 del to_update[-updated:]
                 updates -= updated
-            if policy.changed and len(found) < most:
+            if policy.changes and len(found) < most:
                 found += [(tier, figures) for figures in policy.take_changed(most - len(found))]
         return found

@@ -106,7 +106,7 @@ def test_under_the_priority_policy_vllm_preempts_by_our_order(base: BaseConfig) 
 
 
 def test_a_forged_field_changes_nothing(base: BaseConfig) -> None:
-    forged = {"tenant": "other", "tier": "system", "weight": 1e9, "timeout_s": 0.0}
+    forged: dict[str, Any] = {"tenant": "other", "tier": "system", "weight": 1e9, "timeout_s": 0.0}
     for settings, tenant, tier in (({}, "unknown", Tier.STANDARD), ({"trust_client_fields": True}, "other", "system")):
         scheduler = scheduler_of(base, settings)
         scheduler.add_request(request("forged", **forged))

@@ -66,7 +66,7 @@ class KnownFigures:
         self._received: OrderedDict[_Key, TenantService] = OrderedDict()
         """The one that changed last is last."""
         self._counters: dict[_Key, float] = {}
-        """Of tenants with waiting requests."""
+        """A tenant has one while it has waiting requests."""
         self._versions: dict[_Key, int] = {}
         self._tenants: dict[str, TenantService] = {}
         """The sums over the tiers."""

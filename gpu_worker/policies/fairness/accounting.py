@@ -241,7 +241,7 @@ class ServiceByTenant:
         count = self._requests.get(tenant, 0)
         self._requests[tenant] = count + 1
         if not count:
-            self._present[tenant] = self._absent.pop(tenant, None) or TenantService()
+            self._present[tenant] = self._absent.pop(tenant) if tenant in self._absent else TenantService()
         self._changed[tenant] = None
 
     def remove_request(self, tenant: str) -> bool:
@@ -280,7 +280,7 @@ class ServiceByTenant:
         self._changed[tenant] = None
 
     @property
-    def changed(self) -> int:
+    def changes(self) -> int:
         return len(self._changed)
 
     def take_changed(self, most: int) -> list[tuple[str, TenantService]]:

@@ -223,7 +223,7 @@ class QueuePolicy(ABC):
     # For reports about the tenants that changed (changed_tenants.py). A policy of policies has none of its own.
 
     @property
-    def changed(self) -> int:
+    def changes(self) -> int:
         """Return for how many tenants `take_changed` has something."""
         return 0
 

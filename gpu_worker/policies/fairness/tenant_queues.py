@@ -45,8 +45,8 @@ class TenantQueuePolicy(QueuePolicy):
         return self._received.by_tenant()
 
     @property
-    def changed(self) -> int:
-        return self._received.changed
+    def changes(self) -> int:
+        return self._received.changes
 
     def take_changed(self, most: int) -> list[TenantFigures]:
         found: list[TenantFigures] = []

@@ -149,7 +149,7 @@ def test_the_bound_of_a_take_is_over_all_tiers() -> None:
     queue.on_decoded(1)
     changes.begin_round()
     assert len(changes.take(4)) == 4
-    assert not any(policy.changed for policy in queue.by_tier.values()), "no more than four requests were updated"
+    assert not any(policy.changes for policy in queue.by_tier.values()), "no more than four requests were updated"
 
 
 def drained(queue: TieredQueue) -> set[str]:
@@ -192,7 +192,7 @@ def test_where_nothing_reads_the_changes_they_stay_bounded(monkeypatch: pytest.M
         queue.enqueue(QueueRequest("cancelled", f"c{number}", 10))
         queue.cancel("cancelled")
     policy = queue.by_tier[Tier.STANDARD]
-    assert policy.changed <= 20
+    assert policy.changes <= 20
 
 
 def test_the_receiver_forgets_the_tenants_without_changes(monkeypatch: pytest.MonkeyPatch) -> None:

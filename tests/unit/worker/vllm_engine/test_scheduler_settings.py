@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.vllm import settings as vllm_settings
 from gpu_worker.engines.vllm.protocol import RequestFields, request_fields
 from gpu_worker.engines.vllm.settings import LOGGER_VARIABLE, SchedulerSettings, scheduler_settings
 from gpu_worker.policies.fairness.tiered import TieredQueue
@@ -26,8 +25,9 @@ def read(config: dict[str, Any], scheduling_policy: str = "fcfs") -> SchedulerSe
 
 
 def test_without_settings_there_are_defaults_that_believe_no_client() -> None:
-    for nothing in ({}, None, SimpleNamespace()):
-        assert scheduler_settings(nothing, "fcfs") == SchedulerSettings()
+    without: list[Any] = [{}, None, SimpleNamespace()]
+    for each in without:
+        assert scheduler_settings(each, "fcfs") == SchedulerSettings()
     assert not SchedulerSettings().trust_client_fields
 
 
@@ -134,7 +134,7 @@ def test_a_priority_gives_the_tier_beside_the_fields() -> None:
 def test_stats_are_sent_where_the_logger_was_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LOGGER_VARIABLE, raising=False)
     assert [read({"send_stats": each}).sends_stats for each in (None, True, False)] == [False, True, False]
-    monkeypatch.setitem(vllm_settings.os.environ, LOGGER_VARIABLE, "1")
+    monkeypatch.setenv(LOGGER_VARIABLE, "1")
     assert [read({"send_stats": each}).sends_stats for each in (None, True, False)] == [True, True, False]
 
 
