@@ -1,10 +1,13 @@
 """Time a step of our scheduler in vLLM beside vLLM's own: `schedule()` and `update_from_output()`, without a model.
 
-A batch of BATCH requests decodes while WAITING requests wait. Each step is answered at once with one token for each
-request. Every request that ends frees a slot for the next, so a step has decodes, sometimes an end, and an admission or
-two, as on a busy server. Runs alternate in one process. The figure is the median step of the fastest run, because other
-work on the machine only adds time. vLLM has a venv of its own: run `.venv-vllm/bin/python -m
-benchmarks.vllm_scheduler_cost` after `make test-vllm`.
+A batch of requests decodes while WAITING requests wait. Each step is answered at once with one token for each request.
+Every request that ends frees a slot for the next, so a step has decodes, sometimes an end, and an admission or two, as
+on a busy server. vLLM's stats are on for both. Ours runs without and with the reports to /metrics (reports.py), for
+which a step counts as STEP_S: the time of a step on a GPU. REMEMBERED tenants have been served and have left.
+
+Runs alternate in one process. The median is that of the fastest run, because other work on the machine only adds time;
+the 99th percentile is over all runs, of each step's shortest time in any run. vLLM has a venv of its own: run
+`.venv-vllm/bin/python -m benchmarks.vllm_scheduler_cost` after `make test-vllm`.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import os
 import sys
 import tempfile
 import time
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 BATCH = 256
@@ -26,7 +31,11 @@ PROMPT_TOKENS = 64
 STEPS = 300
 RUNS = 5
 BLOCK_TOKENS = 32
-TENANTS = (10, 100, 1_000)
+STEP_S = 0.02
+REMEMBERED = 10_000
+TIERS = ("premium", "standard", "background")
+CASES = ((256, 10, 0), (256, 1_000, 0), (256, 1_000, REMEMBERED), (64, 10, 0), (64, 1_000, 0), (64, 1_000, REMEMBERED))
+"""Batch, tenants, and tenants that are remembered."""
 _KEPT: list[Any] = []
 
 
@@ -37,28 +46,49 @@ def main() -> int:
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="2", VLLM_NO_USAGE_STATS="1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     logging.disable(logging.WARNING)
-    from vllm.v1.core.sched.scheduler import Scheduler
+    from gpu_worker.engines.vllm import reports
 
-    from gpu_worker.engines.vllm.scheduler import TierScheduler
-
+    reports.time = clock = _StepClock()  # type: ignore[attr-defined, assignment]
     config, cache = _real_configuration()
-    print(f"batch {BATCH}, {WAITING} waiting, prompts of {PROMPT_TOKENS} tokens")
-    print(f"processor time, us: the fastest of {RUNS} medians of {STEPS} steps")
-    print(f"{'tenants':>8} {'vLLM':>8} {'ours':>8} {'ratio':>7} {'of schedule':>12} {'mean batch':>11}   tiers")
-    for tiers in (("standard",), ("premium", "standard", "background")):
-        for tenants in TENANTS:
-            stock, ours = [], []
-            for _ in range(RUNS):
-                stock.append(_run(Scheduler, config, cache, tenants, tiers))
-                ours.append(_run(TierScheduler, config, cache, tenants, tiers))
-            theirs, mine = min(run[0] for run in stock), min(run[0] for run in ours)
-            schedule = min(run[1] for run in ours) / min(run[1] for run in stock)
-            batch = f"{fmean(run[2] for run in stock):.0f}/{fmean(run[2] for run in ours):.0f}"
-            print(
-                f"{tenants:>8} {1e6 * theirs:>8.0f} {1e6 * mine:>8.0f} {mine / theirs:>7.3f} {schedule:>12.3f}"
-                f" {batch:>11}   {', '.join(tiers)}"
-            )
+    print(f"{WAITING} waiting in {len(TIERS)} tiers, prompts of {PROMPT_TOKENS} tokens; {RUNS} runs of {STEPS} steps")
+    print("processor time of a step, us: median / P99. `silent`: ours without reports")
+    print(f"{'batch':>6} {'tenants':>8} {'left':>7} {'vLLM':>13} {'silent':>13} {'ours':>13}   ratios of ours")
+    for batch, tenants, remembered in CASES:
+        runs: dict[str, list[list[float]]] = {"stock": [], "silent": [], "ours": []}
+        for _ in range(RUNS):
+            for kind, steps in runs.items():
+                steps.append(_run(kind, _Setup(config, cache, clock, batch, tenants, remembered)))
+        stock, silent, ours = (_figures(steps) for steps in runs.values())
+        shown = " ".join(f"{1e6 * middle:>6.0f}/{1e6 * tail:>6.0f}" for middle, tail in (stock, silent, ours))
+        ratios = f"{ours[0] / stock[0]:.3f} and {ours[1] / stock[1]:.3f}; {ours[0] / silent[0]:.3f} of silent"
+        print(f"{batch:>6} {tenants:>8} {remembered:>7} {shown}   {ratios}", flush=True)
     return 0
+
+
+class _StepClock:
+    """The time of the reports: STEP_S for each step."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+@dataclass(frozen=True)
+class _Setup:
+    config: Any
+    cache: Any
+    clock: _StepClock
+    batch: int
+    tenants: int
+    remembered: int
+
+
+def _figures(runs: list[list[float]]) -> tuple[float, float]:
+    """Return the median of the fastest run, and the 99th percentile of the steps, each at its fastest."""
+    shortest = sorted(map(min, zip(*runs, strict=True)))
+    return min(map(median, runs)), shortest[int(0.99 * len(shortest))]
 
 
 def _real_configuration() -> tuple[Any, Any]:
@@ -86,41 +116,64 @@ def _real_configuration() -> tuple[Any, Any]:
     return config, cache
 
 
-def _run(kind: Any, config: Any, cache: Any, tenants: int, tiers: tuple[str, ...]) -> tuple[float, float, float]:
-    """Return the median seconds of a step and of its `schedule()`, and the mean batch."""
-    from vllm.v1.structured_output import StructuredOutputManager
-
-    scheduler = kind(
-        vllm_config=config,
-        kv_cache_config=cache,
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=BLOCK_TOKENS,
-    )
+def _run(kind: str, setup: _Setup) -> list[float]:
+    """Return the seconds of each step."""
+    scheduler = _scheduler(kind, setup)
+    if kind != "stock":
+        _serve_and_leave(scheduler.queue_policy, setup.remembered)
     for number in range(WAITING):
-        scheduler.add_request(_request(number, tenants, tiers))
-    steps, schedules, batches = [], [], []
+        scheduler.add_request(_request(number, setup.tenants))
+    steps = []
     gc.collect()
     gc.disable()
     for _ in range(STEPS):
+        setup.clock.now_s += STEP_S
         began_s = time.thread_time()
         output = scheduler.schedule()
         scheduled_s = time.thread_time()
         answer = _answer(output)
         answered_s = time.thread_time()
         scheduler.update_from_output(output, answer)
-        schedules.append(scheduled_s - began_s)
-        steps.append(time.thread_time() - answered_s + schedules[-1])
-        batches.append(len(output.num_scheduled_tokens))
+        steps.append(time.thread_time() - answered_s + scheduled_s - began_s)
     gc.enable()
-    return median(steps), median(schedules), fmean(batches)
+    return steps
 
 
-def _request(number: int, tenants: int, tiers: tuple[str, ...]) -> Any:
+def _scheduler(kind: str, setup: _Setup) -> Any:
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    from gpu_worker.engines.vllm.scheduler import TierScheduler
+
+    config = copy(setup.config)
+    config.scheduler_config = copy(config.scheduler_config)
+    config.scheduler_config.max_num_seqs = setup.batch
+    config.additional_config = {"headgate": {"send_stats": kind == "ours", "trust_client_fields": True}}
+    return (Scheduler if kind == "stock" else TierScheduler)(
+        vllm_config=config,
+        kv_cache_config=setup.cache,
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK_TOKENS,
+        log_stats=True,
+    )
+
+
+def _serve_and_leave(policy: Any, tenants: int) -> None:
+    from gpu_worker.policies.fairness.interface import QueueRequest
+
+    for number in range(tenants):
+        policy.enqueue(QueueRequest(f"old{number}", f"gone{number}", 10))
+        policy.admit(f"old{number}")
+        policy.on_generated(f"old{number}", 3)
+        policy.finish(f"old{number}")
+
+
+def _request(number: int, tenants: int) -> Any:
     from vllm import SamplingParams
     from vllm.v1.request import Request
 
     tenant = number % tenants
-    extra = {"headgate_tenant": f"t{tenant}", "headgate_tier": tiers[tenant % len(tiers)]}
+    extra = {"headgate_tenant": f"t{tenant}", "headgate_tier": TIERS[tenant % len(TIERS)]}
     parameters = SamplingParams(max_tokens=100 + number * 37 % 100, ignore_eos=True, extra_args=extra)
     return Request(f"r{number}", [5] * PROMPT_TOKENS, parameters, None)
 

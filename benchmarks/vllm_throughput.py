@@ -90,6 +90,7 @@ def _run(options: argparse.Namespace, scheduler: str, *, flood: bool) -> dict[st
         max_num_seqs=options.batch,
         enable_prefix_caching=False,
         scheduler_cls=scheduler,
+        additional_config={"headgate": {"trust_client_fields": True}},
         distributed_executor_backend="uni",
         **_for_a_cpu(),
     )

@@ -227,6 +227,7 @@ def _engine(options: argparse.Namespace, tiers: Mapping[str, Any], number: int) 
         batch=options.batch,
         home=options.home,
         tiers=tiers,
+        applications=options.tiers.applications,
         swap_bytes=int(options.swap_gib * _GIB),
         server=server_options(options, os.environ),
         arguments=options.arguments,

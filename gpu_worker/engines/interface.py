@@ -8,10 +8,8 @@ instead (sleeping_engines.py).
 from __future__ import annotations
 
 import asyncio
-import json
-from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Protocol, cast
 
@@ -22,11 +20,9 @@ from dispatcher.model.worker_protocol import Finished as Finished
 from dispatcher.model.worker_protocol import Started as Started
 from dispatcher.model.worker_protocol import Token as Token
 from dispatcher.model.worker_protocol import WorkOrder as WorkOrder
-from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.accounting import TenantService
 from gpu_worker.policies.fairness.interface import QueueRequest
-from gpu_worker.policies.preemption import Strategy
-from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats, TierGauges
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
 
 
 def own_order(
@@ -244,34 +240,3 @@ class EventQueue(asyncio.Queue[EngineEvent | EngineError]):
             raise event
         self._ended = isinstance(event, Finished)
         return event
-
-
-def stats_to_json(stats: EngineStats) -> str:
-    """Return the stats as JSON, for an engine that runs in a process of its own."""
-    payload = asdict(stats)
-    payload["counts"]["preemptions"] = [
-        [strategy, tier, count] for (strategy, tier), count in stats.counts.preemptions.items()
-    ]
-    return json.dumps(payload, separators=(",", ":"))
-
-
-def stats_from_json(text: str) -> EngineStats:
-    """Raises ValueError for text that is not an engine's stats."""
-    try:
-        payload: dict[str, Any] = json.loads(text)
-        counts, gauges = dict(payload["counts"]), dict(payload["gauges"])
-        counts["preemptions"] = Counter(
-            {(Strategy(strategy), Tier(tier)): count for strategy, tier, count in counts["preemptions"]}
-        )
-        counts["costs"] = {Strategy(name): ObservedCosts(**seen) for name, seen in counts["costs"].items()}
-        gauges["tiers"] = {Tier(name): TierGauges(**tier) for name, tier in gauges["tiers"].items()}
-        return EngineStats(
-            payload["waiting"],
-            payload["running"],
-            payload["kv_use"],
-            {name: TenantService(**tenant) for name, tenant in payload["tenants"].items()},
-            SchedulingStats(**counts),
-            SchedulingGauges(**gauges),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not an engine's stats: {error!r}") from None

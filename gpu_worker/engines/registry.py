@@ -30,6 +30,7 @@ def make_engine(
     batch: int,
     home: Path,
     tiers: Mapping[str, Any] | None = None,
+    applications: Mapping[str, str] | None = None,
     swap_bytes: int = 0,
     server: Mapping[str, Any] | None = None,
     arguments: Sequence[str] = (),
@@ -38,15 +39,15 @@ def make_engine(
     sleep_level: int = 0,
 ) -> Engine:
     """Make an engine, not started. `batch`: sequences in a batch at most. `home`: folder for a built model. `tiers`:
-    fields of TierSettings as plain values, for a policy with tiers. `swap_bytes`: host memory for swapped KV, for
-    engines that swap. `server`: fields of the openai engine's ServerOptions. `arguments`: of vLLM's server.
-    `modelled`: times and memory of the modelled engine (`load_s`, `sleep_bytes`, `wake_s`).
-    `transformers`: sizes of the transformers engine (`kv_tokens`, `step_tokens`), and its `dtype`, one of DTYPES.
-    `sleep_level`: of vLLM's server (vllm/process.py); 0: it cannot sleep.
+    fields of TierSettings as plain values, for a policy with tiers. `applications`: of tenants, for `wsc`.
+    `swap_bytes`: host memory for swapped KV, for engines that swap. `server`: fields of the openai engine's
+    ServerOptions. `arguments`: of vLLM's server. `modelled`: times and memory of the modelled engine (`load_s`,
+    `sleep_bytes`, `wake_s`). `transformers`: sizes of the transformers engine (`kv_tokens`, `step_tokens`), and its
+    `dtype`, one of DTYPES. `sleep_level`: of vLLM's server (vllm/process.py); 0: it cannot sleep.
 
     Raises EngineUnavailable; ValueError for an unknown policy; FileNotFoundError for a model that does not exist.
     """
-    queue = make_queue(policy, tiers)
+    queue = make_queue(policy, tiers, applications)
     if kind == "modelled":
         from gpu_worker.engines.modelled.engine import PROFILE, ModelledEngine
 
@@ -70,7 +71,9 @@ def make_engine(
         from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
 
         vllm_shape = VllmShape(batch=batch, swap_bytes=swap_bytes, arguments=arguments, sleep_level=sleep_level)
-        return VllmEngine(model=model, home=home, policy=policy, tiers=tiers, shape=vllm_shape)
+        return VllmEngine(
+            model=model, home=home, policy=policy, tiers=tiers, applications=applications, shape=vllm_shape
+        )
     if kind == "openai":
         from gpu_worker.engines.openai.engine import OpenAiEngine
         from gpu_worker.engines.openai.server_api import ServerOptions

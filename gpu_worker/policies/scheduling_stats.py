@@ -6,7 +6,8 @@ The gauges are read from the queue and the admission of an engine, in the form t
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from dispatcher.policies.service import WeightedTokens
@@ -103,6 +104,21 @@ class SchedulingGauges:
     reserve_used: int = 0
     aged: int = 0
 
+    def with_counters(self, counters: dict[str, float], difference: float) -> SchedulingGauges:
+        return replace(self, counters=counters, difference=difference)
+
+
+def largest_difference(groups: Iterable[Collection[float]]) -> float:
+    """Return the largest difference of two counters of one group; 0 without any."""
+    return max((max(group) - min(group) for group in groups if group), default=0.0)
+
+
+def outermost(counters: Mapping[str, float], tenants_max: int) -> dict[str, float]:
+    """Return at most `tenants_max` counters: half of them the lowest, half the highest."""
+    ordered = sorted(counters.items(), key=lambda item: (item[1], item[0]))
+    half = tenants_max // 2
+    return dict(ordered if len(ordered) <= tenants_max else ordered[:half] + ordered[half - tenants_max :])
+
 
 def scheduling_gauges(
     admission: Admission,
@@ -114,16 +130,18 @@ def scheduling_gauges(
     context_tokens: int,
     swap_bytes_total: float = 0.0,
     swap_bytes_used: float = 0.0,
+    with_counters: bool = True,
 ) -> SchedulingGauges:
     """Return the gauges as of now. `running`, `blocks`: requests in the batch and their KV blocks, by tier.
-    `pool_tokens`: M of VTC's Lemma 4.3. `context_tokens`: its L_input, the longest prompt."""
+    `pool_tokens`: M of VTC's Lemma 4.3. `context_tokens`: its L_input, the longest prompt. `with_counters`: False
+    leaves out the counters and their difference, which cost time for each waiting tenant."""
     policy = admission.policy
-    groups = [counters for counters in policy.counters() if counters]
+    groups = policy.counters() if with_counters else []
     reserve = ceil(admission.settings.premium_reserve * blocks_total)
     return SchedulingGauges(
         tiers={tier: TierGauges(_waiting(admission, tier), running.get(tier, 0)) for tier in Tier},
         counters={tenant: counter for counters in groups for tenant, counter in counters.items()},
-        difference=max((max(group.values()) - min(group.values()) for group in groups), default=0.0),
+        difference=largest_difference(group.values() for group in groups),
         difference_bound=_difference_bound(policy, pool_tokens, context_tokens),
         swap_bytes_total=swap_bytes_total,
         swap_bytes_used=swap_bytes_used,

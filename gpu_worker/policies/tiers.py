@@ -7,7 +7,7 @@ value, except premium_reserve. Each class names its section and its deviations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from math import inf
 from typing import Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ from dispatcher.policies.service import CACHED_FRACTION, WEIGHTED_TOKENS
 from dispatcher.policies.tiers import SHARES, TENANT_TIERS, TenantTier, Tier
 from gpu_worker.policies.fairness.accounting import TenantCounters
 from gpu_worker.policies.fairness.interface import QueueRequest, RequestRecord
+from gpu_worker.policies.plain_settings import read_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +73,7 @@ class TierSettings(BoundedSettings):
 
 def tier_settings(config: Mapping[str, Any]) -> TierSettings:
     """Make settings from plain values, as in JSON or YAML. Raises ValueError, with one sentence for a person."""
-    known = {setting.name for setting in fields(TierSettings)}
-    if unknown := sorted(set(config) - known):
-        raise ValueError(f"tiers have no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
-    values = dict(config)
-    try:
-        if "shares" in values:
-            values["shares"] = {Tier(tier): float(share) for tier, share in values["shares"].items()}
-        if "may_drop" in values:
-            values["may_drop"] = frozenset(Tier(tier) for tier in values["may_drop"])
-        return TierSettings(**values)
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"a tier setting has the wrong type: {error}") from None
+    return read_settings(TierSettings, config, "tiers")
 
 
 @dataclass(frozen=True, slots=True)

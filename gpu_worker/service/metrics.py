@@ -18,7 +18,7 @@ from dispatcher.policies.tiers import TENANT_TIERS
 from gpu_worker.engines.interface import EngineStats, SleepableEngine
 from gpu_worker.engines.supervised import SwapCounts
 from gpu_worker.policies.preemption import Strategy
-from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats
+from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats, outermost
 from gpu_worker.policies.slo import Slo
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.health.engine_health import EngineHealth
@@ -118,20 +118,13 @@ def _queues(stats: EngineStats, gauges: SchedulingGauges) -> Iterator[Metric]:
 
 
 def _fairness(gauges: SchedulingGauges) -> Iterator[Metric]:
-    counters = {(tenant,): value for tenant, value in outermost(gauges.counters).items()}
+    counters = {(tenant,): value for tenant, value in outermost(gauges.counters, TENANTS_MAX).items()}
     about = f"Service over weight of waiting tenants; at most {TENANTS_MAX}, the lowest and the highest."
     yield _gauge("tenant_counter", about, counters, "tenant")
     yield _gauge("service_difference", "Largest difference between two waiting tenants of a tier.", gauges.difference)
     yield _gauge(
         "service_difference_bound", "Bound of that difference by VTC's Lemma 4.3; 0: none.", gauges.difference_bound
     )
-
-
-def outermost(counters: Mapping[str, float], tenants_max: int = TENANTS_MAX) -> dict[str, float]:
-    """Return at most `tenants_max` counters: half of them the lowest, half the highest."""
-    ordered = sorted(counters.items(), key=lambda item: (item[1], item[0]))
-    half = tenants_max // 2
-    return dict(ordered if len(ordered) <= tenants_max else ordered[:half] + ordered[half - tenants_max :])
 
 
 def _space(gauges: SchedulingGauges) -> Iterator[Metric]:

@@ -10,6 +10,8 @@ slo:          # gpu_worker/policies/slo.py
     premium: {ttft_s: 0.2, tpot_s: 0.03, e2e_s: 5}
 shedding:     # gpu_worker/policies/shedding.py
   calm_s: 30
+applications: # gpu_worker/policies/fairness/wsc.py: the application of a tenant, for a policy `wsc`
+  acme: assistant
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class WorkerTiers(Strict):
     queue: TierSettings | None = None
     slo: SloSettings = Field(default_factory=SloSettings)
     shedding: ShedSettings = Field(default_factory=ShedSettings)
+    applications: dict[str, str] = Field(default_factory=dict)
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
     """The fields that the file has, as JSON values."""
 

@@ -15,6 +15,7 @@ from random import Random
 
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import ServiceFunction, WeightedTokens, service_function
+from gpu_worker.policies.fairness.interface import Applications
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import EngineLike, drive
 from headgate.simulator.engines.interface import Jitter, SimulatedEngine
@@ -42,7 +43,13 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
     slo = None if spec.shedding is None else SloObserver()
     engine = make_engine(
         spec.engines,
-        make_policy(spec.policy, service, random=Random(f"{spec.seed} policy"), tiers=spec.tiers),
+        make_policy(
+            spec.policy,
+            service,
+            random=Random(f"{spec.seed} policy"),
+            tiers=spec.tiers,
+            applications=Applications(as_labelled=True),
+        ),
         paged=spec.tiers is not None,
         observer=slo or theorems,
         jitter=Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None,

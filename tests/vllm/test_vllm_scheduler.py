@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import stats_from_json
 from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
+from gpu_worker.engines.vllm.figures import KnownFigures
 from gpu_worker.engines.vllm.reports import STATS_KEY
 from gpu_worker.policies.preemption import Calibration, Strategy
 from tests.support.vllm.engine import BLOCK_TOKENS, SWAP_GIB, VllmDriver, vllm_driver
@@ -259,7 +260,9 @@ def test_the_outputs_of_a_step_carry_the_stats(model: Path, monkeypatch: pytest.
         driver.scheduler._reports.attach({0: EngineCoreOutputs(scheduler_stats=carrier)})
         assert carrier.kv_connector_stats is not None
         assert carrier.kv_connector_stats["theirs"] == 1
-        stats: Any = stats_from_json(carrier.kv_connector_stats[STATS_KEY])
+        figures = KnownFigures()
+        figures.apply(json.loads(json.dumps(carrier.kv_connector_stats[STATS_KEY])))
+        stats: Any = figures.stats()
         assert stats.running == len(driver.scheduler.running)
         assert stats.counts.preemptions == driver.scheduler.counts.preemptions
         assert stats.tenants["paying"].input_tokens == 150

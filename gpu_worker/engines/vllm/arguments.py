@@ -22,6 +22,7 @@ REFUSED: Mapping[str, str] = {
     "--api-key": "nothing but the worker can reach the server",
     "--api-server-count": "the worker reads its stats from one API server",
     "--scheduler-cls": "the worker sets headgate's scheduler; choose its policy with --policy",
+    "--scheduling-policy": "headgate's scheduler orders by the tiers of the gate; choose its policy with --policy",
     "--kv-transfer-config": "the worker sets headgate's connector; set its memory with --swap-gib",
     "--disable-log-stats": "the worker reads its stats from vLLM's stats",
     "--enable-log-requests": "the log must not have the texts of tenants",

@@ -26,7 +26,6 @@ from gpu_worker.engines.interface import (
     Finished,
     RefusedByPolicy,
     WorkOrder,
-    stats_from_json,
 )
 from gpu_worker.engines.openai.client import IDLE_CONNECTIONS_MAX, IDLE_S
 from gpu_worker.engines.openai.forwarding import Forwarding, Stream
@@ -39,6 +38,7 @@ from gpu_worker.engines.vllm.arguments import (
     served_name,
     server_words,
 )
+from gpu_worker.engines.vllm.figures import KnownFigures
 from gpu_worker.engines.vllm.process import ServerProcess, fall_asleep, wake, weight_bytes
 from gpu_worker.engines.vllm.protocol import Expired, check_end
 
@@ -93,7 +93,7 @@ class VllmModel:
 
 
 class VllmEngine(Forwarding):
-    """`policy`, `tiers`: for the scheduler in the server, so the name and plain values."""
+    """`policy`, `tiers`, `applications`: for the scheduler in the server, so the name and plain values."""
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class VllmEngine(Forwarding):
         home: Path,
         policy: str = "tiered:vtc",
         tiers: Mapping[str, Any] | None = None,
+        applications: Mapping[str, str] | None = None,
         shape: VllmShape | None = None,
     ) -> None:
         """Raises ValueError for arguments that the worker cannot allow, and what VllmModel.find and weight_bytes
@@ -113,7 +114,13 @@ class VllmEngine(Forwarding):
         if self.shape.sleep_level:  # the space for swapped KV stays too
             weights = weight_bytes(Path(self._model.path)) if self.shape.sleep_level == 1 else 0
             self.sleep_bytes = weights + self.shape.swap_bytes
-        self._settings = {"policy": policy, "tiers": dict(tiers or {}), "send_stats": True}
+        self._settings = {
+            "policy": policy,
+            "tiers": dict(tiers or {}),
+            "applications": dict(applications or {}),
+            "send_stats": True,
+            "trust_client_fields": True,  # only the worker reaches the server
+        }
         self._words = server_words(
             self._arguments,
             model=self._model.path,
@@ -124,7 +131,8 @@ class VllmEngine(Forwarding):
             sleeps=bool(self.shape.sleep_level),
         )
         self._process = ServerProcess()
-        self._stats = _NOTHING
+        self._figures, self._since = KnownFigures(), 0
+        """What the server reported, and the version of it."""
         self._http: httpx.AsyncClient | None = None
         self._polling: asyncio.Task[None] | None = None
         super().__init__(self._server_options())
@@ -132,6 +140,7 @@ class VllmEngine(Forwarding):
     async def start(self) -> None:
         """Start the server, and measure the machine. Raises RuntimeError if it ends before it serves, and what
         Forwarding.start raises."""
+        self._figures, self._since = KnownFigures(), 0
         await self._process.start(self._words, developer_routes=bool(self.shape.sleep_level))
         self._http = httpx.AsyncClient(transport=self._transport(), timeout=_POLL_WAIT_S, trust_env=False)
         await super().start()
@@ -160,8 +169,8 @@ class VllmEngine(Forwarding):
         await wake(self._http, self.shape.sleep_level)
 
     def stats(self) -> EngineStats:
-        """Return the stats of at most half a second ago."""
-        return self._stats
+        """Return the stats of at most half a second ago; the figures of a tenant among very many may be older."""
+        return self._figures.stats() or _NOTHING
 
     def _server_options(self) -> ServerOptions:
         return ServerOptions(
@@ -243,11 +252,11 @@ class VllmEngine(Forwarding):
         assert self._http is not None  # noqa: S101 - `start` has set it
         while True:
             with suppress(httpx.HTTPError, ValueError):
-                answer = await self._http.get(_STATS_URL)
-                if answer.json() is not None:
-                    stats = stats_from_json(answer.text)
-                    stats.tenants.pop(CALIBRATION_TENANT, None)
-                    self._stats = stats
+                answer = await self._http.get(_STATS_URL, params={"since": self._since})
+                if (report := answer.json()) is not None:
+                    self._figures.apply(report)
+                    self._figures.forget(CALIBRATION_TENANT)
+                    self._since = int(report["version"])
             await asyncio.sleep(POLL_S)
 
 

@@ -2,7 +2,8 @@
 the reason of its end on the way out. Pure.
 
 Fields: vLLM's core gets them as `headgate_…` in the request's `extra_args`. The worker sets them; with the scheduler
-alone, in vLLM's own server, a client can send anything. An exception here would end vLLM's core, and with it all
+alone, in vLLM's own server, a client can send anything, and it is ignored unless the operator trusts it (settings.py).
+An exception here would end vLLM's core, and with it all
 requests. So one function reads all fields, and it never raises: a field that is missing or wrong has its default, and
 `wrong` names it. The scheduler then ends this request (waiting_queue.py). A number beyond its bounds becomes the
 nearest bound: a weight near 0 would lift all counters of a fair queue for good.
@@ -22,8 +23,10 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineError, Evicted, PromptTooLong, RefusedByPolicy
 from gpu_worker.engines.openai.normal.faults import failed
 from gpu_worker.engines.vllm.arguments import ARGUMENT_PREFIX
+from gpu_worker.engines.vllm.settings import SchedulerSettings
 
 _TENANT_UNKNOWN = "unknown"
+_TIER = ARGUMENT_PREFIX + "tier"
 _TEXT_CHARS_MAX = 256
 TOKENS_MAX = 1_000_000_000
 _STAGE_MAX = 1_000_000
@@ -36,7 +39,8 @@ WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e12
 class RequestFields:
     """The fields, with their defaults. `output_max`: the output tokens up to which a request without a limit of its
     client may run; None: its own limit. `output_expected`: its usual output tokens; None: unknown. `timeout_s`: the
-    seconds until its deadline. `wrong`: the names of the fields that could not be read."""
+    seconds until its deadline. `wrong`: the names of the fields that could not be read. `ignored`: whether there were
+    fields that are not trusted."""
 
     tenant: str = _TENANT_UNKNOWN
     weight: float = 1.0
@@ -49,6 +53,7 @@ class RequestFields:
     output_expected: int | None = None
     timeout_s: float = math.inf
     wrong: tuple[str, ...] = ()
+    ignored: bool = False
 
 
 def read_fields(extra_args: object) -> RequestFields:
@@ -67,6 +72,21 @@ def read_fields(extra_args: object) -> RequestFields:
         else:
             setattr(fields, name, found)
     fields.wrong = tuple(wrong)
+    return fields
+
+
+def request_fields(request: Any, settings: SchedulerSettings) -> RequestFields:
+    """Return the fields of one of vLLM's requests, as far as the settings believe them. Never raises."""
+    extra_args = getattr(request.sampling_params, "extra_args", None)
+    if not isinstance(extra_args, Mapping):
+        extra_args = {}
+    fields = read_fields(extra_args) if settings.trust_client_fields else RequestFields()
+    if not settings.trust_client_fields:
+        fields.ignored = any(str(name).startswith(ARGUMENT_PREFIX) for name in extra_args)
+    if not settings.has_tiers:
+        fields.tier = Tier.STANDARD
+    elif settings.priority_tiers is not None and (fields.ignored or _TIER not in extra_args):
+        fields.tier = settings.tier_of(request.priority)
     return fields
 
 

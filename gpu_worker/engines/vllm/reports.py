@@ -1,24 +1,36 @@
 """What our scheduler measures and reports: step times, costs of preemption predicted and observed, swap space.
 
-The engine core is a process of its own. A few times a second its outputs carry the stats for the worker and its
-/metrics, as a part of vLLM's own stats (stats_endpoint.py).
+The engine core is a process of its own. Its outputs carry reports (figures.py) for the worker and for /metrics, as a
+part of vLLM's own stats (stats_logger.py). What a report costs the scheduler's thread is bounded: it has at most
+TENANTS_MAX tenants that changed, and plain values that vLLM encodes in another thread. Reports follow PART_EVERY_S
+apart while tenants are left, and REPORT_EVERY_S apart otherwise; so often they have counts and gauges too.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm.v1.request import Request
 
+from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.copy_rates import measure_copy_rates
-from gpu_worker.engines.interface import EngineStats, stats_to_json
+from gpu_worker.engines.interface import EngineStats
 from gpu_worker.engines.step_costs import CostTracker
+from gpu_worker.engines.vllm.figures import make_report
+from gpu_worker.policies.admission import RESERVED_FOR
+from gpu_worker.policies.changed_tenants import ChangedTenants
 from gpu_worker.policies.preemption import Eviction, Strategy
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, scheduling_gauges
 
 REPORT_EVERY_S = 0.25
+PART_EVERY_S = 0.05
+TENANTS_MAX = 16
+TENANTS_IDLE_MAX = 512
+"""Tenants of a report when nothing waits or runs: no request waits for it."""
 STATS_KEY = "headgate"
 """The key of our stats among the stats of vLLM's KV connector."""
 
@@ -36,13 +48,20 @@ class HostPool:
 
 
 class Reports:
-    """`scheduler`: ours. `sends`: whether the server hands the stats to a worker (stats_endpoint.py). Otherwise vLLM's
-    own loggers would get them, and fail."""
+    """`scheduler`: ours. `sends`: whether the server has the logger that takes the reports (stats_logger.py). Otherwise
+    vLLM's own loggers would get them, and fail."""
 
     def __init__(self, scheduler: Any, *, sends: bool) -> None:
         self._scheduler = scheduler
         self._sends = sends
         self._sent_s = 0.0
+        self._changes = ChangedTenants(scheduler.queue_policy)
+        self._now_sent_s = 0.0
+        """When the last counts and gauges were sent."""
+        self._tenants_left = False
+        """Whether the last report left tenants to the next one."""
+        self.has_unsent = False
+        """Whether the engine is idle and reports are left: the scheduler then asks for another step."""
         self._cost_tracker = CostTracker(scheduler.admission, scheduler.counts)
         self._began: dict[int, float] = {}
         self._ended_s = 0.0
@@ -81,16 +100,31 @@ class Reports:
             self._cost_tracker.step(now_s - began_s, _computed_tokens(output))
 
     def attach(self, outputs: Mapping[int, Any]) -> None:
-        """Add the stats to a step's outputs every REPORT_EVERY_S, and when nothing is left to do: no later step would
-        send them. Add nothing if vLLM's own stats are off."""
+        """Add a report to a step's outputs if it is time for one, and always if nothing is left to do: no later step
+        would carry it. Add nothing if vLLM's own stats are off."""
         if not self._sends:
             return
-        carrier = next((each.scheduler_stats for each in outputs.values() if each.scheduler_stats is not None), None)
         idle = not self._scheduler.running and not len(self._scheduler.waiting)
-        if carrier is None or (self._ended_s - self._sent_s < REPORT_EVERY_S and not idle):
+        every_s = PART_EVERY_S if self._tenants_left else REPORT_EVERY_S
+        if self._ended_s - self._sent_s < every_s and not idle:
+            return
+        carrier = next((each.scheduler_stats for each in outputs.values() if each.scheduler_stats is not None), None)
+        if carrier is None:
             return
         self._sent_s = self._ended_s
-        carrier.kv_connector_stats = {**(carrier.kv_connector_stats or {}), STATS_KEY: stats_to_json(self.stats())}
+        report = self._next_report(idle=idle)
+        self.has_unsent = idle and self._tenants_left
+        carrier.kv_connector_stats = {**(carrier.kv_connector_stats or {}), STATS_KEY: report}
+
+    def _next_report(self, *, idle: bool) -> dict[str, Any]:
+        if not self._tenants_left:
+            self._changes.begin_round()
+        tenants = self._changes.take(TENANTS_IDLE_MAX if idle else TENANTS_MAX)
+        self._tenants_left = not self._changes.is_done
+        if self._ended_s - self._now_sent_s < REPORT_EVERY_S and not idle:
+            return make_report(tenants)
+        self._now_sent_s = self._ended_s
+        return make_report(tenants, self._now())
 
     def _calibrate_copies(self, ledger: Any) -> None:
         """Measure the copy rates of the GPU that this process sees, which may not be the model's."""
@@ -104,20 +138,34 @@ class Reports:
             copy_base_s=rates.base_s,
         )
 
-    def stats(self) -> EngineStats:
-        """Return the stats as of now."""
+    def _now(self) -> EngineStats:
+        """Return the counts and the gauges as of now; the tenants are in the reports."""
         scheduler = self._scheduler
         counts = scheduler.counts
         if self._connector is not None:
             swapped = self._connector.usage
             counts.swapped_out_bytes, counts.swapped_in_bytes = swapped.swapped_out_bytes, swapped.swapped_in_bytes
-        return EngineStats(
-            waiting=len(scheduler.waiting),
-            running=len(scheduler.running),
-            kv_use=float(scheduler.kv_cache_manager.usage),
-            tenants=scheduler.queue_policy.received,
-            counts=counts,
-            gauges=scheduler.gauges(),
+        sizes = len(scheduler.waiting), len(scheduler.running), float(scheduler.kv_cache_manager.usage)
+        return EngineStats(*sizes, {}, counts, self._gauges())
+
+    def _gauges(self) -> SchedulingGauges:
+        scheduler, policy, swap = self._scheduler, self._scheduler.queue_policy, self.swap()
+        blocks: Counter[Tier] = Counter()
+        if scheduler.admission.settings.premium_reserve:
+            for resident in scheduler._kv_budget().residents():
+                if resident.tier in RESERVED_FOR:
+                    blocks[resident.tier] += resident.blocks
+        blocks_total = scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1  # vLLM keeps one block for padding
+        return scheduling_gauges(
+            scheduler.admission,
+            running={tier: policy.running_in(tier) for tier in Tier},
+            blocks=blocks,
+            blocks_total=blocks_total,
+            pool_tokens=blocks_total * scheduler.block_size,
+            context_tokens=scheduler.max_model_len,
+            swap_bytes_total=swap.total_bytes,
+            swap_bytes_used=swap.used_bytes,
+            with_counters=False,
         )
 
 

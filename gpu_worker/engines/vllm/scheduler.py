@@ -8,8 +8,7 @@ and tests/vllm runs at every upgrade. Each step:
                            urgent; then vLLM's schedule() admits in the policy's order (waiting_queue.py)
     update_from_output()   charge the generated tokens; report the requests that were ended here
 
-Settings are in vLLM's `additional_config` under "headgate": `policy`, `tiers` (TierSettings), and `send_stats` under
-a worker.
+Settings are in vLLM's `additional_config` under "headgate" (settings.py).
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.outputs import LogprobsLists
@@ -31,13 +31,12 @@ from vllm.v1.request import Request, RequestStatus
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
+from gpu_worker.engines.vllm.settings import scheduler_settings
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
 from gpu_worker.policies.admission import Admission
-from gpu_worker.policies.fairness.tiered import TieredQueue, make_queue
 from gpu_worker.policies.preemption import Eviction, Strategy
-from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, scheduling_gauges
+from gpu_worker.policies.scheduling_stats import SchedulingStats
 
-_DEFAULT_POLICY = "tiered:vtc"
 _PLACEHOLDER_TOKEN = 0
 _REQUEST_ID = attrgetter("request_id")
 
@@ -48,17 +47,15 @@ class TieredSchedulingMixin:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         vllm: Any = self
-        config: Mapping[str, Any] = (vllm.vllm_config.additional_config or {}).get("headgate", {})
-        name = str(config.get("policy", _DEFAULT_POLICY))
-        tierless = not name.startswith("tiered")
-        settings = {"preemption": False, "shares": {}} if tierless else config.get("tiers", {})
-        policy = make_queue(f"tiered:{name}" if tierless else name, settings)
-        assert isinstance(policy, TieredQueue)  # noqa: S101 (by its name)
+        settings = scheduler_settings(vllm.vllm_config.additional_config, vllm.scheduler_config.policy)
+        policy = settings.make_queue()
         self.queue_policy = policy
-        """vLLM's scheduler has a `policy` of its own."""
+        """vLLM's scheduler has a `policy` of its own: it now preempts the last running request, in our order."""
+        vllm.policy = SchedulingPolicy.FCFS
+        vllm.kv_holding_waiting = create_request_queue(vllm.policy)
         self.admission = Admission(policy)
         self.counts = SchedulingStats()
-        self.waiting = PolicyQueue(self.admission, self._kv_budget, time.monotonic, tierless=tierless)
+        self.waiting = PolicyQueue(self.admission, self._kv_budget, time.monotonic, settings)
         self._unsent: list[tuple[int, EngineCoreOutput]] = []
         """Final outputs of requests that were ended here, with their clients' indexes."""
         self._eviction: Eviction | None = None
@@ -67,7 +64,7 @@ class TieredSchedulingMixin:
         """The policy's count of admissions at the last sort of the running requests."""
         self._cache_reset: set[str] = set()
         """Requests preempted by a cache reset that still have tokens in flight, which vLLM discards."""
-        self._reports = Reports(self, sends=bool(config.get("send_stats", False)))
+        self._reports = Reports(self, sends=settings.sends_stats)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         vllm: Any = self
@@ -101,27 +98,7 @@ class TieredSchedulingMixin:
         self.counts.wrong_fields = self.waiting.wrong_fields
 
     def has_requests(self) -> bool:
-        return bool(self._unsent) or bool(super().has_requests())  # type: ignore[misc]
-
-    def gauges(self) -> SchedulingGauges:
-        """Return the gauges as of now, for metrics."""
-        vllm: Any = self
-        running: dict[Any, int] = {}
-        blocks: dict[Any, int] = {}
-        for resident in (kv_budget := self._kv_budget()).residents():
-            running[resident.tier] = running.get(resident.tier, 0) + 1
-            blocks[resident.tier] = blocks.get(resident.tier, 0) + resident.blocks
-        swap = self._reports.swap()
-        return scheduling_gauges(
-            self.admission,
-            running=running,
-            blocks=blocks,
-            blocks_total=kv_budget.blocks_total,
-            pool_tokens=kv_budget.blocks_total * vllm.block_size,
-            context_tokens=vllm.max_model_len,
-            swap_bytes_total=swap.total_bytes,
-            swap_bytes_used=swap.used_bytes,
-        )
+        return bool(self._unsent) or self._reports.has_unsent or bool(super().has_requests())  # type: ignore[misc]
 
     def _kv_budget(self) -> VllmKvBudget:
         return VllmKvBudget(self, self.queue_policy, self.waiting.request_of, self._reports.swap().free_bytes)

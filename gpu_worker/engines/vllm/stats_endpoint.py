@@ -1,49 +1,20 @@
-"""Hands our scheduler's stats to the worker: `GET /headgate/stats` of vLLM's server.
+"""Hands our scheduler's figures to the worker: `GET /headgate/stats?since=N` of vLLM's server.
 
-The scheduler is in the engine core's process. Its stats travel as part of vLLM's own stats (SchedulerStats), which the
-core sends with the outputs of a step. vLLM's stats have no field per tenant; the only field with a free form is that of
-a KV connector's stats. So the scheduler adds its stats there (reports.py), whether there is a connector or not.
-
-A stat logger in the API server's process keeps the latest ones. It takes them out, because vLLM's own loggers fail on
-stats of a connector that is not configured. vLLM has plugins for stat loggers and for endpoints, found by the entry
-points of installed packages. They would be loaded into every vLLM of the environment, also where no worker runs. The
-`--middleware` option names a class for this server alone. So the middleware registers the logger, before the server
-takes its first request. That reads `logger_manager` and `stat_loggers`, which are not public: tests/vllm runs at every
-upgrade.
+The answer has what changed since version N of the figures (figures.py), so a poll costs what changed, and not what
+there is. The figures are kept by the stat logger (stats_logger.py). `--middleware` names this class for the worker's
+server alone. It takes the logger that vLLM loaded as a plugin, or registers one before the server takes its first
+request. That reads `logger_manager` and `stat_loggers`, which are not public: tests/vllm runs at every upgrade.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from urllib.parse import parse_qs
 
-from vllm.v1.metrics.loggers import AggregateStatLoggerBase
-
-from gpu_worker.engines.vllm.reports import STATS_KEY
+from gpu_worker.engines.vllm.stats_logger import StatsLogger
 
 _PATH = "/headgate/stats"
-_NO_STATS = "null"
-
-
-class StatsLogger(AggregateStatLoggerBase):  # type: ignore[misc]
-    """Keeps the latest stats of our scheduler, as JSON."""
-
-    def __init__(self, vllm_config: Any = None, engine_indexes: list[int] | None = None) -> None:
-        self.latest = _NO_STATS
-
-    def record(
-        self,
-        scheduler_stats: Any,
-        iteration_stats: Any,
-        mm_cache_stats: Any = None,
-        engine_idx: int = 0,
-    ) -> None:
-        found = getattr(scheduler_stats, "kv_connector_stats", None)
-        if found and STATS_KEY in found:
-            self.latest = found.pop(STATS_KEY)
-            scheduler_stats.kv_connector_stats = found or None
-
-    def log_engine_initialized(self) -> None:
-        """Do nothing."""
 
 
 class StatsEndpoint:
@@ -51,18 +22,33 @@ class StatsEndpoint:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._logger = StatsLogger()
+        self._logger: StatsLogger | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            loggers = scope["app"].state.engine_client.logger_manager.stat_loggers
-            loggers.insert(0, self._logger)  # before vLLM's own: it takes our stats out
+            self._logger = _find_logger(scope["app"].state.engine_client.logger_manager.stat_loggers)
         if scope["type"] == "http" and scope["path"] == _PATH:
-            await self._answer(send)
+            await self._answer(send, _since(scope["query_string"]))
         else:
             await self._app(scope, receive, send)
 
-    async def _answer(self, send: Any) -> None:
+    async def _answer(self, send: Any, since: int) -> None:
+        known = None if self._logger is None else self._logger.figures.get(0)
+        body = json.dumps(None if known is None else known.changes_since(since), separators=(",", ":"))
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": self._logger.latest.encode()})
+        await send({"type": "http.response.body", "body": body.encode()})
+
+
+def _find_logger(loggers: list[Any]) -> StatsLogger:
+    for each in loggers:
+        if isinstance(each, StatsLogger):
+            return each
+    loggers.insert(0, logger := StatsLogger())  # before vLLM's own: it takes our reports out
+    return logger
+
+
+def _since(query: bytes) -> int:
+    """Return the version that the query names; 0 for none."""
+    (text,) = parse_qs(query.decode("latin-1")).get("since", ["0"])[:1]
+    return int(text) if text.isdecimal() else 0

@@ -8,29 +8,30 @@ returns the charge of the pop: the request was not served. Any other prepend is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
+from vllm.logger import init_logger
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request, RequestStatus
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
-from gpu_worker.engines.vllm.protocol import RequestFields, read_fields
+from gpu_worker.engines.vllm.protocol import RequestFields, request_fields
+from gpu_worker.engines.vllm.settings import SchedulerSettings
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
 
+_log = init_logger(__name__)
+
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
-    """`kv_budget`: makes the budget as of now; needed only with a premium reserve. `tierless`: every request is put in
-    the standard tier."""
+    """`kv_budget`: makes the budget as of now; needed only with a premium reserve."""
 
     def __init__(
         self,
         admission: Admission,
         kv_budget: Callable[[], VllmKvBudget],
         monotonic_s: Callable[[], float],
-        *,
-        tierless: bool = False,
+        settings: SchedulerSettings,
     ) -> None:
         self.admission = admission
         self.policy = admission.policy
@@ -40,7 +41,8 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         """The dispatcher's fields that could not be read, of all requests so far."""
         self._kv_budget = kv_budget
         self._monotonic_s = monotonic_s
-        self._tierless = tierless
+        self._settings = settings
+        self._has_warned = False
         self._requests: dict[str, Request] = {}
         self._popped: set[str] = set()
         """Requests admitted in this pass."""
@@ -158,13 +160,17 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def _refusal(self, request: Request) -> str | None:
         """Add the request to the policy, or return the reason to refuse it: invalid fields, or too large to be admitted
         again after a preemption."""
-        now_s, fields = self._monotonic_s(), _fields_of(request)
+        now_s, fields = self._monotonic_s(), request_fields(request, self._settings)
+        if fields.ignored and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "headgate ignores the headgate_ fields of requests, because a client may have set them; where no client"
+                " can, set trust_client_fields in --additional-config"
+            )
         if fields.wrong:
             self.wrong_fields += len(fields.wrong)
             return "invalid"
         described = _queue_request(request, fields, now_s)
-        if self._tierless:
-            described = replace(described, tier=Tier.STANDARD)
         if request.resumable:  # a request is charged for one prompt only
             return "invalid"
         if not self._fit(request, described.tier, fields.output_max):
@@ -201,7 +207,3 @@ def _queue_request(request: Request, fields: RequestFields, now_s: float) -> Que
         tier=fields.tier,
         deadline_s=now_s + fields.timeout_s,
     )
-
-
-def _fields_of(request: Request) -> RequestFields:
-    return read_fields(None if request.sampling_params is None else request.sampling_params.extra_args)

@@ -219,26 +219,35 @@ class TenantService:
         return TenantService(*tokens, self.service + other.service)
 
 
+_NOTHING = TenantService()
+
+
 class ServiceByTenant:
     """The service that each tenant has received, for reports and metrics; no decision depends on it.
 
-    A tenant is present while at least one of its requests waits or runs.
+    A tenant is present while at least one of its requests waits or runs. Decisions need nothing of an absent one: what
+    is kept of it lets its counts go on when it returns.
     """
 
     def __init__(self) -> None:
         self._requests: dict[str, int] = {}
         self._present: dict[str, TenantService] = {}
         self._absent: OrderedDict[str, TenantService] = OrderedDict()
+        self._changed: OrderedDict[str, None] = OrderedDict()
+        """Tenants whose service, or whose place in the queues, changed since they were taken; the oldest change first.
+        Where nothing takes them, the oldest are dropped."""
 
     def add_request(self, tenant: str) -> None:
         count = self._requests.get(tenant, 0)
         self._requests[tenant] = count + 1
         if not count:
-            self._present[tenant] = self._absent.pop(tenant, TenantService())
+            self._present[tenant] = self._absent.pop(tenant) if tenant in self._absent else TenantService()
+        self._changed[tenant] = None
 
     def remove_request(self, tenant: str) -> bool:
         """Return whether the tenant is still present."""
         self._requests[tenant] -= 1
+        self._changed[tenant] = None
         if self._requests[tenant]:
             return True
         del self._requests[tenant]
@@ -247,6 +256,8 @@ class ServiceByTenant:
             self._absent[tenant] = received
         if len(self._absent) > _ABSENT_KEPT_MAX:
             self._absent.popitem(last=False)
+        if len(self._changed) > len(self._present) + _ABSENT_KEPT_MAX:
+            self._changed.popitem(last=False)
         return False
 
     def is_present(self, tenant: str) -> bool:
@@ -258,7 +269,22 @@ class ServiceByTenant:
         received.service += service
         received.input_tokens += input_tokens
         received.output_tokens += output_tokens
+        self._changed[tenant] = None
 
     def by_tenant(self) -> dict[str, TenantService]:
         """Return a copy."""
         return {tenant: replace(received) for tenant, received in (self._absent | self._present).items()}
+
+    def mark_changed(self, tenant: str) -> None:
+        """Let `take_changed` return the tenant."""
+        self._changed[tenant] = None
+
+    @property
+    def changes(self) -> int:
+        return len(self._changed)
+
+    def take_changed(self, most: int) -> list[tuple[str, TenantService]]:
+        """Return up to `most` tenants that changed since they were last returned here, the oldest change first, and
+        what they received, which the caller must not change."""
+        taken = [self._changed.popitem(last=False)[0] for _ in range(min(most, len(self._changed)))]
+        return [(name, self._present.get(name) or self._absent.get(name) or _NOTHING) for name in taken]

@@ -19,8 +19,8 @@ tests/conformance then tests it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from math import inf
 
 from dispatcher.policies.service import CACHED_FRACTION
@@ -37,9 +37,9 @@ class QueueRequest:
     prompt. `output_tokens`: the true output length, which only a simulator knows beforehand; an engine leaves it None
     and sets `output_tokens_max`, the longest output allowed, or the expected one if the client set no limit.
 
-    `interaction`: its tenant's name for the interaction that the request belongs to, "" for none. `app`, `stage`: the
-    application and the stage of the interaction. `deadline_s`: when the answer becomes useless, on the clock of the
-    policy.
+    `interaction`: its tenant's name for the interaction that the request belongs to, "" for none. `app`, `stage`: its
+    tenant's labels for the application and the stage of the interaction (Applications). `deadline_s`: when the answer
+    becomes useless, on the clock of the policy.
 
     A weight outside the bounds of the gate (dispatcher/policies/share_bounds.py) is clamped: otherwise one request of a
     tiny weight would lift the counters of all later tenants beyond the precision of a float.
@@ -68,6 +68,26 @@ class QueueRequest:
             raise ValueError(f"input_tokens must not be negative, not {self.input_tokens!r}")
         if not 0 <= self.system_tokens <= self.input_tokens:
             raise ValueError(f"system_tokens must be a part of input_tokens, not {self.system_tokens!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Applications:
+    """The applications that the operator defines. A policy that prices a request by its application (wsc.py) believes
+    only these: a client that could choose its price by a label would take the share of others.
+
+    `by_tenant`: the application of each tenant that has one. `as_labelled`: the labels of the requests themselves are
+    the operator's, their stages included: in a workload that is simulated, or where no client reaches the engine.
+    """
+
+    by_tenant: Mapping[str, str] = field(default_factory=dict)
+    as_labelled: bool = False
+
+    def label(self, request: QueueRequest) -> tuple[str, int | None] | None:
+        """Return the application and the stage of a request; the stage None stands for all; None if it has neither."""
+        if self.as_labelled:
+            return request.app, request.stage
+        app = self.by_tenant.get(request.tenant)
+        return None if app is None else (app, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +121,10 @@ class RequestRecord:
 Precedence = tuple[float, float]
 """How far a running request ranks behind a waiting one: tier ranks, then service over weight. The running request with
 the highest precedence is evicted first."""
+
+
+TenantFigures = tuple[str, int, int, float, float | None]
+"""A tenant; its input tokens, output tokens and service; its counter while it has waiting requests, otherwise None."""
 
 
 class QueuePolicy(ABC):
@@ -195,6 +219,25 @@ class QueuePolicy(ABC):
     @abstractmethod
     def remove(self, request_id: str) -> None:
         """Remove a request by `finish` or by `cancel`, as its state requires."""
+
+    # For reports about the tenants that changed (changed_tenants.py). A policy of policies has none of its own.
+
+    @property
+    def changes(self) -> int:
+        """Return for how many tenants `take_changed` has something."""
+        return 0
+
+    def take_changed(self, most: int) -> list[TenantFigures]:
+        """Return the figures of up to `most` tenants whose service, counter or queue changed since they were last
+        returned, the oldest change first. What running requests generated counts once it is brought up to date."""
+        return []
+
+    def running_requests(self) -> list[str]:
+        """Return the ids of the running requests."""
+        return []
+
+    def update_outputs(self, request_ids: Iterable[str]) -> None:
+        """Bring the outputs of those of these requests that run up to date, and the service of their tenants."""
 
     # The defaults below are for a policy without tiers: it never evicts a request.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 
 if TYPE_CHECKING:
-    from gpu_worker.policies.fairness.interface import QueuePolicy
+    from gpu_worker.policies.fairness.interface import Applications, QueuePolicy
     from gpu_worker.policies.tiers import TierSettings
 
 _PACKAGE = "gpu_worker.policies.fairness"
@@ -32,7 +32,7 @@ class PolicySpec:
     """What a policy is made from.
 
     `parameter`: the text after the colon, "" for none. `random`: for a policy that draws numbers. `tiers`: for a policy
-    with tiers; None means the default settings.
+    with tiers; None means the default settings. `applications`: for a policy that prices by them; None: there are none.
     """
 
     name: str
@@ -40,6 +40,7 @@ class PolicySpec:
     parameter: str
     random: Random
     tiers: TierSettings | None = None
+    applications: Applications | None = None
 
     def number(self, *, above: float = 0.0, most: float = math.inf) -> float:
         """Return the parameter as a finite number, above < number <= most. Raises ValueError."""
@@ -112,11 +113,12 @@ def make_policy(
     *,
     random: Random | None = None,
     tiers: TierSettings | None = None,
+    applications: Applications | None = None,
 ) -> QueuePolicy:
     """Make a policy by its name, with its parameter after a colon.
 
-    `random`: for policies that draw numbers; seeded with 0 by default. `tiers`: settings for a policy with tiers; other
-    policies ignore them.
+    `random`: for policies that draw numbers; seeded with 0 by default. `tiers`: settings for a policy with tiers.
+    `applications`: for `wsc`. Other policies ignore both.
 
     Raises ValueError, with one sentence for a person, for an unknown name and for a wrong parameter.
     """
@@ -130,4 +132,4 @@ def make_policy(
         raise ValueError(f"nothing after the colon of queue policy {name!r}; it is written {registered.usage}")
     if colon and ":" not in registered.usage:
         raise ValueError(f"queue policy {base!r} takes nothing after its name, not {parameter!r}")
-    return registered.make(PolicySpec(base, service, parameter, random or Random(0), tiers))
+    return registered.make(PolicySpec(base, service, parameter, random or Random(0), tiers, applications))

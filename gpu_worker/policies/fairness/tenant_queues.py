@@ -10,12 +10,12 @@ request: the output length of a request and the service of its tenant are brough
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, cache_discount, service_delta
 from gpu_worker.policies.fairness.accounting import ArrivalQueue, ServiceByTenant, TenantService
-from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest, RequestRecord
+from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest, RequestRecord, TenantFigures
 
 
 class TenantQueuePolicy(QueuePolicy):
@@ -43,6 +43,25 @@ class TenantQueuePolicy(QueuePolicy):
         for record in self._running.values():
             self._update_output(record)
         return self._received.by_tenant()
+
+    @property
+    def changes(self) -> int:
+        return self._received.changes
+
+    def take_changed(self, most: int) -> list[TenantFigures]:
+        found: list[TenantFigures] = []
+        for tenant, received in self._received.take_changed(most):
+            counter = self.counter(tenant) if tenant in self._queues else None
+            found.append((tenant, received.input_tokens, received.output_tokens, received.service, counter))
+        return found
+
+    def running_requests(self) -> list[str]:
+        return list(self._running)
+
+    def update_outputs(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
+            if (record := self._running.get(request_id)) is not None:
+                self._update_output(record)
 
     def waiting_of(self, tenant: str) -> int:
         queue = self._queues.get(tenant)
@@ -160,12 +179,14 @@ class TenantQueuePolicy(QueuePolicy):
             queue = self._queues[request.tenant] = ArrivalQueue()
         queue.add(record.place, record)
         self._waiting[request.request_id] = record
+        self._received.mark_changed(request.tenant)
         self._on_queue_entered(record, new_queue)
 
     def _remove_from_queue(self, record: RequestRecord) -> None:
         tenant = record.request.tenant
         queue = self._queues[tenant]
         queue.remove(record.place)
+        self._received.mark_changed(tenant)
         self._left_queue(record)
         if not queue:
             del self._queues[tenant]

@@ -30,7 +30,7 @@ from typing import Any
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.accounting import TenantService
-from gpu_worker.policies.fairness.interface import Precedence, QueuePolicy, QueueRequest, RequestRecord
+from gpu_worker.policies.fairness.interface import Applications, Precedence, QueuePolicy, QueueRequest, RequestRecord
 from gpu_worker.policies.fairness.registry import PolicySpec, make_policy, register
 from gpu_worker.policies.tiers import TierSettings, TierShares, TierState, tier_settings
 
@@ -76,11 +76,19 @@ class TieredQueue(QueuePolicy):
                 tenants[tenant] = tenants[tenant] + service if tenant in tenants else service
         return tenants
 
+    @property
+    def by_tier(self) -> Mapping[Tier, QueuePolicy]:
+        """The policy of each tier that has had a request."""
+        return self._tiers
+
     def waiting_of(self, tenant: str) -> int:
         return sum(policy.waiting_of(tenant) for policy in self._tiers.values())
 
     def waiting_in(self, tier: Tier) -> int:
         return self._tiers[tier].waiting if tier in self._tiers else 0
+
+    def running_in(self, tier: Tier) -> int:
+        return self._tiers[tier].running if tier in self._tiers else 0
 
     def holds(self, request_id: str) -> bool:
         return request_id in self._states
@@ -292,20 +300,23 @@ def _make(spec: PolicySpec) -> TieredQueue:
     if name.startswith("tiered"):
         raise ValueError(f"queue policy {spec.name!r} takes another policy after the colon, not {name!r}")
     make_policy(name, spec.service)  # refuse a wrong name now, not at the first request
-    return TieredQueue(partial(make_policy, name, spec.service, random=spec.random), spec.tiers, spec.service)
+    inner = partial(make_policy, name, spec.service, random=spec.random, applications=spec.applications)
+    return TieredQueue(inner, spec.tiers, spec.service)
 
 
 register(TieredQueue, "tiered[:POLICY]", make=_make)
 
 
-def make_queue(policy: str, tiers: Mapping[str, Any] | None = None) -> QueuePolicy:
+def make_queue(
+    policy: str, tiers: Mapping[str, Any] | None = None, applications: Mapping[str, str] | None = None
+) -> QueuePolicy:
     """Make a queue policy by its name. `tiers`: fields of TierSettings as plain values, for a policy with tiers; every
-    policy takes `cached_fraction`.
+    policy takes `cached_fraction`. `applications`: the application of each tenant that has one, for `wsc`.
 
     Raises ValueError for an unknown policy, for a wrong setting, and for settings of tiers that the policy lacks.
     """
     settings = None if tiers is None else tier_settings(tiers)
-    queue = make_policy(policy, tiers=settings)
+    queue = make_policy(policy, tiers=settings, applications=Applications(applications or {}))
     if settings is None or tiers is None or isinstance(queue, TieredQueue):
         return queue
     if tiers.keys() - {"cached_fraction"}:

@@ -14,16 +14,23 @@ tokens, and N the expected ones (Expectations):
                        if there is none, arg min u_i, its oldest request
     lift               as in VTC (vtc.py)
 
+The application of a request is what the operator defines (Applications), and not what its client writes. Without one, w
+is that of all requests together. Then the price of a token is the same for every tenant at any time, whatever labels
+its requests carry. So a tenant's own labels change the order among its own requests, and let it lead by LEAD_MAX.
+
 a = 1, b = 2, c = 1 as printed in the paper, "following OpenAI conventions". The last two look swapped: by those
 conventions, and by the paper's own reason ("processing input tokens can be parallelized and hence is much faster
 compared to processing the output tokens"), output is the most expensive: 1, 1, 2. Use `wsc:1,1,2` for that.
 
 Invariant: a tenant that is preferred for an interaction is at most LEAD_MAX above the lowest waiting counter. The
 counters of waiting tenants therefore stay within VTC's bound (its U, in these units) + LEAD_MAX, and no tenant starves.
+So over any time no labelling gains a tenant more than LEAD_MAX requests of usual size, over its weight, and U.
 
 Deviations:
 - The paper charges everything when a request ends, so until then its tenant looks unserved and is served again. Here
   the input is charged at admission and the output while it is generated, as in VTC; the sum is the same.
+- In the paper any label of an application is believed, and an application of one's own makes each request cost 1,
+  however long it is.
 - Equation (3) sums the stages of an interaction when it ends; here each stage is charged when it is served, with its
   own w.
 - The paper prefers the interactions of the current batch without limit, so one endless interaction starves all other
@@ -39,7 +46,7 @@ from dataclasses import dataclass
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from gpu_worker.policies.fairness.accounting import ArrivalQueue, LazyMinHeap
-from gpu_worker.policies.fairness.interface import QueueRequest, RequestRecord
+from gpu_worker.policies.fairness.interface import Applications, QueueRequest, RequestRecord
 from gpu_worker.policies.fairness.registry import PolicySpec, register
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 
@@ -77,6 +84,10 @@ class _Mean:
         )
 
 
+_Label = tuple[str, int | None]
+"""An application and a stage."""
+
+
 class Expectations:
     """The usual lengths of a request, by application and stage of an interaction, learned from requests that ended.
 
@@ -91,18 +102,22 @@ class Expectations:
 
     def __init__(self) -> None:
         self._all = _Mean(PRIOR)
-        self._means: OrderedDict[tuple[str, int | None], _Mean] = OrderedDict()
+        self._means: OrderedDict[_Label, _Mean] = OrderedDict()
         """The mean lengths by application and stage; the stage None stands for all stages of the application."""
 
-    def of(self, app: str, stage: int) -> RequestLengths:
-        """Return the expected lengths of a request."""
-        mean = self._means.get((app, stage)) or self._means.get((app, None)) or self._all
+    def of(self, label: _Label | None) -> RequestLengths:
+        """Return the expected lengths of a request; None: a request without an application."""
+        if label is None:
+            return self._all.lengths
+        mean = self._means.get(label) or self._means.get((label[0], None)) or self._all
         return mean.lengths
 
-    def learn(self, app: str, stage: int, lengths: RequestLengths) -> None:
+    def learn(self, label: _Label | None, lengths: RequestLengths) -> None:
         """Add the true lengths of a request that ended."""
         self._all.learn(lengths)
-        for key in ((app, stage), (app, None)):
+        if label is None:
+            return
+        for key in {label: None, (label[0], None): None}:
             if key not in self._means:
                 self._means[key] = _Mean(lengths)
             self._means[key].learn(lengths)
@@ -220,13 +235,14 @@ _PAPER_WEIGHTS: _TokenWeights = (1.0, 2.0, 1.0)
 
 
 class WeightedServiceCounter(VirtualTokenCounter):
-    """`service`: the unit of `received`; the counters do not depend on it."""
+    """`service`: the unit of `received`; the counters do not depend on it. `applications`: None: there are none."""
 
     def __init__(
         self,
         weights: _TokenWeights = _PAPER_WEIGHTS,
         service: ServiceFunction = WEIGHTED_TOKENS,
         *,
+        applications: Applications | None = None,
         stages_first_max: int = _STAGES_FIRST_MAX,
         lead_max: float = LEAD_MAX,
     ) -> None:
@@ -234,6 +250,7 @@ class WeightedServiceCounter(VirtualTokenCounter):
         self._linear = True
         self._weights = weights
         self._lead_max = lead_max
+        self._applications = applications or Applications()
         self._expectations = Expectations()
         self._interactions = InteractionsInProgress(self._counters.value, stages_first_max)
 
@@ -264,7 +281,7 @@ class WeightedServiceCounter(VirtualTokenCounter):
         self._interactions.remove_waiting(record)
 
     def _charge_prompt(self, record: RequestRecord) -> None:
-        expected = self._expectations.of(record.request.app, record.request.stage)
+        expected = self._expectations.of(self._applications.label(record.request))
         record.expected = max(self._weighted_sum(expected), 1.0)
         super()._charge_prompt(record)
         self._interactions.count_admission(record)
@@ -279,7 +296,7 @@ class WeightedServiceCounter(VirtualTokenCounter):
 
     def _on_finish(self, record: RequestRecord) -> None:
         request = record.request
-        self._expectations.learn(request.app, request.stage, _lengths(request, record.output_tokens))
+        self._expectations.learn(self._applications.label(request), _lengths(request, record.output_tokens))
 
 
 def _lengths(request: QueueRequest, output_tokens: int) -> RequestLengths:
@@ -288,7 +305,7 @@ def _lengths(request: QueueRequest, output_tokens: int) -> RequestLengths:
 
 def _make(spec: PolicySpec) -> WeightedServiceCounter:
     weights = spec.numbers(3) if spec.parameter else _PAPER_WEIGHTS
-    return WeightedServiceCounter((weights[0], weights[1], weights[2]), spec.service)
+    return WeightedServiceCounter((weights[0], weights[1], weights[2]), spec.service, applications=spec.applications)
 
 
 register(WeightedServiceCounter, "wsc[:A,B,C]", make=_make)

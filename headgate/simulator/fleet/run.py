@@ -20,6 +20,7 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
+from gpu_worker.policies.fairness.interface import Applications
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.interface import Observer, SimulatedEngine
@@ -88,7 +89,8 @@ def _engine_maker(spec: RunSpec) -> EngineMaker:
     random = Random(f"{spec.seed} policy")
 
     def made(loadable: Loadable, observer: Observer) -> SimulatedEngine:
-        policy = make_policy(spec.policy, WEIGHTED_TOKENS, random=random)
+        labels = Applications(as_labelled=True)
+        policy = make_policy(spec.policy, WEIGHTED_TOKENS, random=random, applications=labels)
         return make_engine(loadable.profile, policy, observer=observer)
 
     return made

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.policies.fairness import wsc
-from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.interface import Applications, QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.wsc import LEAD_MAX, Expectations, RequestLengths, WeightedServiceCounter
 from tests.support.queue.calls import Call, Story, calls
+
+LABELLED = Applications(as_labelled=True)
 
 
 def put(policy: WeightedServiceCounter, request_id: str, interaction: str = "", input_tokens: int = 256) -> None:
@@ -31,7 +33,7 @@ def serve(policy: WeightedServiceCounter, output_tokens: int = 0) -> str:
 
 def test_the_cost_of_a_request_is_relative_to_its_application() -> None:
     """a = 1, b = 2, c = 1. Without history, 256 input and 256 output tokens are expected."""
-    policy = WeightedServiceCounter()
+    policy = WeightedServiceCounter(applications=LABELLED)
     policy.enqueue(QueueRequest("r", "a", 100, 2.0, app="x", system_tokens=60))
     policy.admit("r")
     assert policy.counter("a") == pytest.approx((40 + 2 * 60) / 512 / 2)
@@ -46,10 +48,10 @@ def test_the_cost_of_a_request_is_relative_to_its_application() -> None:
 
 
 def test_two_applications_of_different_size_share_by_requests_and_not_by_tokens() -> None:
-    policy = WeightedServiceCounter()
+    policy = WeightedServiceCounter(applications=Applications({"a": "small", "b": "large"}))
     for number in range(300):
-        policy.enqueue(QueueRequest(f"a{number}", "a", 10, app="small"))
-        policy.enqueue(QueueRequest(f"b{number}", "b", 1000, app="large"))
+        policy.enqueue(QueueRequest(f"a{number}", "a", 10))
+        policy.enqueue(QueueRequest(f"b{number}", "b", 1000))
     served = [serve(policy, 1 if number % 2 else 2)[0] for number in range(200)]
     assert served[-100:].count("a") == pytest.approx(50, abs=2)
 
@@ -184,20 +186,110 @@ def in_progress(policy: WeightedServiceCounter, run: Story, request_id: str, sta
 
 def test_expectations_fall_back_from_stage_to_application_to_all() -> None:
     known = Expectations()
-    assert known.of("x", 0) == wsc.PRIOR
-    known.learn("x", 0, RequestLengths(100, 10, 1))
-    known.learn("x", 0, RequestLengths(300, 30, 3))
-    known.learn("x", 1, RequestLengths(800, 80, 8))
-    known.learn("y", 0, RequestLengths(0, 0, 0))
-    assert known.of("x", 0) == RequestLengths(200, 20, 2)
-    assert known.of("x", 1) == RequestLengths(800, 80, 8)
-    assert known.of("x", 7).input_tokens == pytest.approx(400)
-    assert known.of("z", 0).input_tokens == pytest.approx(300)
+    assert known.of(("x", 0)) == wsc.PRIOR
+    known.learn(("x", 0), RequestLengths(100, 10, 1))
+    known.learn(("x", 0), RequestLengths(300, 30, 3))
+    known.learn(("x", 1), RequestLengths(800, 80, 8))
+    known.learn(("y", 0), RequestLengths(0, 0, 0))
+    assert known.of(("x", 0)) == RequestLengths(200, 20, 2)
+    assert known.of(("x", 1)) == RequestLengths(800, 80, 8)
+    assert known.of(("x", 7)).input_tokens == pytest.approx(400)
+    assert known.of(("z", 0)).input_tokens == pytest.approx(300)
 
 
 def test_expectations_follow_an_application_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wsc, "MEMORY", 10)
     known = Expectations()
     for tokens in [100] * 1000 + [500] * 60:
-        known.learn("x", 0, RequestLengths(tokens, 0, 0))
-    assert known.of("x", 0).input_tokens == pytest.approx(500, rel=0.01)
+        known.learn(("x", 0), RequestLengths(tokens, 0, 0))
+    assert known.of(("x", 0)).input_tokens == pytest.approx(500, rel=0.01)
+
+
+BATCH = 8
+"""Requests in the batch."""
+
+labels = st.fixed_dictionaries(
+    {
+        "app": st.sampled_from(["", "chat", "mine", "new-{}"]),
+        "stage": st.sampled_from(["0", "7", "{}"]),
+        "interaction": st.sampled_from(["", "endless", "new-{}", "pair-{half}"]),
+    }
+)
+Lengths = dict[str, tuple[int, int]]
+
+
+def play(policy: WeightedServiceCounter, lengths: Lengths, label: dict[str, str], ends: int) -> dict[str, int]:
+    """Return the tokens of tenants that always wait, until so many requests have ended; "g" labels its as `label`."""
+    running: dict[str, int] = {}
+    sent = 0
+
+    def send(tenant: str) -> None:
+        nonlocal sent
+        sent += 1
+        own = {name: text.format(sent, half=sent // 2) for name, text in label.items()} if tenant == "g" else {}
+        request = QueueRequest(
+            f"{tenant}{sent}",
+            tenant,
+            lengths[tenant][0],
+            app=own.get("app", "chat"),
+            stage=int(own.get("stage", "0")),
+            interaction=own.get("interaction", ""),
+        )
+        policy.enqueue(request)
+
+    for tenant in [*lengths] * (BATCH + 4):
+        send(tenant)
+    while ends > 0:
+        while len(running) < BATCH and (head := policy.peek()) is not None:
+            policy.admit(head.request_id)
+            running[head.request_id] = 0
+        policy.on_decoded(1)
+        for request_id in [*running]:
+            running[request_id] += 1
+            if running[request_id] >= lengths[request_id[0]][1]:
+                policy.finish(request_id)
+                del running[request_id]
+                send(request_id[0])
+                ends -= 1
+    return {tenant: got.input_tokens + got.output_tokens for tenant, got in policy.received.items()}
+
+
+short = st.tuples(st.integers(1, 300), st.integers(1, 60))
+long = st.tuples(st.integers(300, 1900), st.integers(1, 100))
+
+
+def epsilon(lengths: Lengths) -> float:
+    """The stated epsilon in tokens: LEAD_MAX requests of usual size, and what a full batch receives, as under VTC. The
+    usual size is at most that of the longest request; before any request has ended, it is PRIOR."""
+    longest = max(map(sum, lengths.values()))
+    return LEAD_MAX * max(longest, 512) + 2 * BATCH * longest
+
+
+@settings(max_examples=25, deadline=None)
+@given(label=labels, gamer=st.one_of(short, long), honest=st.one_of(short, long))
+def test_no_labelling_gains_more_than_epsilon(
+    label: dict[str, str], gamer: tuple[int, int], honest: tuple[int, int]
+) -> None:
+    lengths = {"g": gamer, "h": honest}
+    for each in (label, {}):
+        served = play(WeightedServiceCounter(), lengths, each, 800)
+        assert abs(served["g"] - served["h"]) <= epsilon(lengths)
+
+
+def test_believed_labels_would_gain_without_bound() -> None:
+    """So the test above passes because they are not believed: with an application of its own, each request costs 1."""
+    lengths, own = {"g": (1500, 100), "h": (100, 50)}, {"app": "mine", "stage": "0", "interaction": ""}
+    gained = play(WeightedServiceCounter(applications=LABELLED), lengths, own, 1000)
+    assert gained["g"] > gained["h"] + 4 * epsilon(lengths)
+    plain, labelled = (play(WeightedServiceCounter(), lengths, each, 1000) for each in ({}, own))
+    assert labelled == plain
+
+
+def test_the_tenants_own_application_is_ignored_beside_the_operators() -> None:
+    policy = WeightedServiceCounter(applications=Applications({"a": "assistant"}))
+    for number, app in enumerate(["", "mine", "assistant"]):
+        policy.enqueue(QueueRequest(f"r{number}", "a", 1000, app=app, stage=number))
+        policy.admit(f"r{number}")
+        policy.finish(f"r{number}")
+    assert policy._expectations.of(("assistant", None)) == RequestLengths(1000, 0, 0)
+    assert [*policy._expectations._means] == [("assistant", None)]

@@ -124,7 +124,9 @@ def vllm_driver(
         distributed_executor_backend="uni",
         scheduler_cls=scheduler,
         kv_transfer_config=None if swap_gib is None else transfer,
-        additional_config={"headgate": {"policy": policy, "tiers": tiers, "send_stats": send_stats}},
+        additional_config={
+            "headgate": {"policy": policy, "tiers": tiers, "send_stats": send_stats, "trust_client_fields": True}
+        },
     )
     try:
         yield VllmDriver(llm)

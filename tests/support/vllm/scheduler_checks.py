@@ -132,6 +132,19 @@ def _check_charges(harness: SchedulerHarness) -> None:
     for name, got in received.items():
         assert abs(got.service - (inputs[name] - 0.9 * cached[name] + 2 * outputs[name])) < 1e-6
     assert abs(harness.policy.shares.total - inputs.total() - 2 * outputs.total()) < 1e-6
+    _check_reports(harness)
+
+
+def _check_reports(harness: SchedulerHarness) -> None:
+    """Check that what was reported is what was counted, and that nothing is left to report."""
+    assert not any(policy.changes for policy in harness.policy.by_tier.values())
+    stats, received = harness.known.stats(), harness.policy.received
+    reported = {} if stats is None else {name: got for name, got in stats.tenants.items() if name in received}
+    assert reported.keys() == received.keys()
+    for name, got in received.items():
+        shown = reported[name]
+        assert (shown.input_tokens, shown.output_tokens) == (got.input_tokens, got.output_tokens)
+        assert abs(shown.service - got.service) < 1e-6
 
 
 def _check_nothing_left(harness: SchedulerHarness) -> None:

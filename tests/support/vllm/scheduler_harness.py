@@ -12,6 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.vllm.figures import KnownFigures
+from gpu_worker.engines.vllm.reports import STATS_KEY
 from gpu_worker.engines.vllm.scheduler import AsyncTierScheduler, TierScheduler
 from gpu_worker.policies.admission import AdmissionPlan
 from gpu_worker.policies.preemption import Eviction
@@ -64,7 +66,10 @@ class SchedulerHarness:
             kv_cache_config=cache_config,
             structured_output_manager=StructuredOutputManager(self.config),
             block_size=BLOCK_TOKENS,
+            log_stats=True,
         )
+        self.known = KnownFigures()
+        """What the scheduler has reported."""
         self.scheduler.use_v2_model_runner = setup.v2
         self.model_runner = FakeModelRunner()
         self.sent: dict[str, SentRequest] = {}
@@ -169,6 +174,9 @@ class SchedulerHarness:
         for name in [name for name, request in self.scheduler.requests.items() if request.num_stale_output_tokens]:
             self.seen["stale"] += name in self.in_flight[0][0].num_scheduled_tokens
         for client_outputs in self.scheduler.update_from_output(*self.in_flight.popleft()).values():
+            stats = client_outputs.scheduler_stats
+            if stats is not None and (report := (stats.kv_connector_stats or {}).get(STATS_KEY)) is not None:
+                self.known.apply(report)
             for output in client_outputs.outputs:
                 self._receive(output)
         scheduler_checks.check_step(self)

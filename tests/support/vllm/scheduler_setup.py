@@ -73,7 +73,9 @@ def configs_of(base: BaseConfig, setup: Setup) -> tuple[Any, Any]:
     config.cache_config.num_gpu_blocks = blocks
     config.cache_config.block_size = BLOCK_TOKENS
     config.model_config.max_model_len = CONTEXT_TOKENS
-    config.additional_config = {"headgate": {"policy": setup.policy, "tiers": dict(setup.tiers)}}
+    tiers = dict(setup.tiers) if setup.policy.startswith("tiered") else {}
+    settings = {"policy": setup.policy, "tiers": tiers, "trust_client_fields": True, "send_stats": True}
+    config.additional_config = {"headgate": settings}
     (group,), (placed,) = base.cache.kv_cache_groups, base.cache.kv_cache_tensors
     spec = replace(group.kv_cache_spec, block_size=BLOCK_TOKENS)
     stride = placed.block_stride * BLOCK_TOKENS // group.kv_cache_spec.block_size

@@ -19,11 +19,11 @@ from functions.observability import publish_delays, publish_load, publish_scalin
 from gpu_worker.engines.interface import EngineError, EngineStats
 from gpu_worker.engines.supervised import SwapCounts
 from gpu_worker.policies.preemption import Eviction, Resident, Strategy
-from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges, outermost
 from gpu_worker.service.executions.engine_reader import FIRST_TOKENS_MAX, Tally
 from gpu_worker.service.health.failures import FailureKind, ProbeVerdict
 from gpu_worker.service.metric_lines import MetricLines
-from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
+from gpu_worker.service.metrics import TENANTS_MAX, make_registry
 from tests.support.emf import series_in
 from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.metric_lines import write_metrics

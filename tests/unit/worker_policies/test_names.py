@@ -63,11 +63,20 @@ def test_settings_are_read_from_plain_values() -> None:
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ({"agin_max": 1.0}, "tiers have no setting 'agin_max'; there are aging_max, aging_per_s"),
+        (
+            {"agin_max": 1.0},
+            r"tiers: there is no setting 'agin_max' \(did you mean 'aging_max'\?\); there are",
+        ),
         ({"shares": {"gold": 0.5}}, "gold"),
-        ({"shares": [0.5]}, "has the wrong type"),
+        ({"shares": [0.5]}, r"tiers.shares should be a mapping, not \[0.5\]"),
         ({"may_drop": ["gold"]}, "gold"),
-        ({"aging_max": "much"}, "has the wrong type"),
+        ({"aging_max": "much"}, "tiers.aging_max should be a number, not 'much'"),
+        ({"aging_max": True}, "tiers.aging_max should be a number, not True"),
+        ({"preemption": "no"}, "tiers.preemption should be true or false, not 'no'"),
+        ({"preemptions_max": 2.5}, "tiers.preemptions_max should be a whole number, not 2.5"),
+        ({"at_limit": "stop"}, "tiers.at_limit should be one of promote, end, not 'stop'"),
+        ({"may_drop": "background"}, "tiers.may_drop should be a list, not 'background'"),
+        ({"lead_max": float("nan")}, "lead_max must be finite and above 0"),
         ({"preemptions_max": -1}, "preemptions_max must be at least 0"),
     ],
 )
