@@ -28,7 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.model.commands import Attempts
+from dispatcher.model.commands import Attempts, Refused
 from dispatcher.model.shards import shard_of_tenant
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.percentiles import percentile
@@ -115,7 +115,7 @@ class Pool:
         for player in scene.players:
             for gate in self.gates:
                 gate.set_tenant(player.name, player.share)
-            self._at(self.random.random(), partial(self._begin, player))
+            self._at(2 * REPORT_S + self.random.random(), partial(self._begin, player))
 
     def run(self, until_s: float) -> None:
         while self._events and self._events[0][0] <= until_s:
@@ -155,7 +155,10 @@ class Pool:
         gate, cost = self.gates[shard], player.tokens[0] + 2.0 * player.tokens[1]
         self._calls[shard, gate.next_name()] = (player.name, self.now_s)
         self._waiting[player.name] += 1
-        self._follow(shard, gate.submit(player.name, cost, EPOCH + self.now_s))
+        decided = gate.submit(player.name, cost, EPOCH + self.now_s)
+        if isinstance(decided.outcome, Refused):
+            raise RuntimeError(f"refused: {decided.outcome.message}")
+        self._follow(shard, decided)
 
     def _follow(self, shard: int, decided: Decided) -> None:
         for fact in decided.dispatched:
