@@ -140,6 +140,8 @@ class Agent:
     """This shard's part of the slots; None: all slots, because the pool has one shard."""
     _held: HeldAttempts = field(default_factory=HeldAttempts)
     _draining: bool = False
+    _last_heartbeat: asyncio.Future[bool] | None = None
+    """Tells the gate that this worker drains."""
     _left: bool = False
     _unanswered: bool = False
     """True if the last heartbeat was not answered."""
@@ -207,17 +209,18 @@ class Agent:
         self.executions.accepting = False
         if self.swapper is not None:
             await self._within(self.settings.drain_s, self.swapper.stop(), self.last_moment)
-        heartbeat = asyncio.ensure_future(self.heartbeat())
+        self._last_heartbeat = asyncio.ensure_future(self.heartbeat())
         if not await self._within(self.settings.drain_s, self.executions.idle(), self.last_moment):
             await self.executions.abort_all(Abort.DRAINED)
             if not await self._within(self.settings.abort_s, self.executions.idle()):
                 logger.error("not finished or not reported: %s", ", ".join(sorted(self.executions.live())))
-        heartbeat.cancel()
 
     async def leave(self) -> None:
         """Sign off at the gate, in a bounded time."""
         if not await self._within(self.settings.abort_s, self._leave()):
             logger.warning("could not leave in time: the lease ends by itself")
+        if self._last_heartbeat is not None:
+            self._last_heartbeat.cancel()  # not before: the gate could decide it after the Leave
 
     async def _heartbeat_loop(self) -> None:
         while True:
