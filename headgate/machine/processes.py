@@ -38,13 +38,13 @@ class ChildDied(Exception):
 
 
 class Child:
-    """One child process. Its standard output and standard error go to `log_path`."""
+    """One child process. Its standard output and standard error go to `log_path`, from `log_start` on: the log also has
+    those of earlier children."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log_path: Path) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log_path: Path, log_start: int) -> None:
         self.name = name
         self.log_path = log_path
-        self._log_start = log_path.stat().st_size if log_path.exists() else 0
-        """Where the output of this child begins: the log also has that of earlier ones."""
+        self._log_start = log_start
         self._process = process
         self._stopping = False
         self._announced: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -215,6 +215,7 @@ class Children:
         reading, writing = os.pipe()
         try:
             with log_path.open("ab") as log:
+                log_start = log.tell()  # before the child starts: it may write, and end, before this process goes on
                 process = await asyncio.create_subprocess_exec(
                     *command,
                     stdin=subprocess.DEVNULL,
@@ -229,7 +230,7 @@ class Children:
             raise
         finally:
             os.close(writing)
-        child = Child(name, process, log_path)
+        child = Child(name, process, log_path, log_start)
         self._children.append(child)
         task = asyncio.create_task(self._watch(child, reading, vital))
         self._watching.add(task)

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -137,7 +138,7 @@ class FullDisk(io.RawIOBase):
 
 async def test_its_output_is_read_although_the_disk_is_full(tmp_path: Path) -> None:
     """A child whose pipe is not read blocks in its next write, and answers no more."""
-    child = Child("one", None, tmp_path / "one.log")  # type: ignore[arg-type]
+    child = Child("one", None, tmp_path / "one.log", 0)  # type: ignore[arg-type]
     output = asyncio.StreamReader()
     output.feed_data(b"many lines\n")
     copying = asyncio.create_task(child._copy_output(output, FullDisk()))
@@ -248,3 +249,20 @@ def test_children_end_when_the_stack_is_killed(tmp_path: Path, number: signal.Si
     stack.wait()
     _, survivors = psutil.wait_procs(living, timeout=HANG_S)
     assert survivors == []
+
+
+async def test_a_child_that_ends_before_its_start_is_noted_keeps_its_sentence(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine it has written everything by then."""
+    spawn = asyncio.create_subprocess_exec
+
+    async def slow_spawn(*command: str, **settings: Any) -> asyncio.subprocess.Process:
+        process = await spawn(*command, **settings)
+        await process.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slow_spawn)
+    child = await children.spawn("one", python("raise SystemExit('no model there')"), environment={})
+    with pytest.raises(ChildDied, match=r"(?s)one ended with status 1.*no model there"):
+        await child.announcement(HANG_S)
