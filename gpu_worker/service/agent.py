@@ -26,7 +26,7 @@ import logging
 from collections.abc import Awaitable, Coroutine, Set
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from dispatcher.model.commands import Attempts, Leave, Report
 from dispatcher.model.errors import HeadgateError, StoreUnavailable
@@ -167,15 +167,7 @@ class Agent:
 
     async def serve(self, until: Awaitable[object]) -> None:
         """Send heartbeats until `until` is done. Then drain, still with heartbeats."""
-        stop, heartbeats = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
-        await asyncio.wait({stop, heartbeats}, return_when=asyncio.FIRST_COMPLETED)
-        if heartbeats.done():
-            logger.error("the heartbeats ended: %s", type(heartbeats.exception()).__name__)
-            await self.cut_off()
-        await self.drain()
-        stop.cancel()
-        heartbeats.cancel()
-        await asyncio.wait({stop, heartbeats})
+        await serve_until(until, self)
 
     async def run(self) -> None:
         """Send heartbeats, and watch the lease and the offers, until cancelled."""
@@ -349,6 +341,27 @@ class Agent:
 
     def _add_jitter(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self.random.random())
+
+
+class Serving(Protocol):
+    """What `serve_until` needs of an agent, or of the agents of several shards."""
+
+    async def run(self) -> None: ...
+    async def cut_off(self) -> None: ...
+    async def drain(self) -> None: ...
+
+
+async def serve_until(until: Awaitable[object], agent: Serving) -> None:
+    """Send heartbeats until `until` is done. Then drain, still with heartbeats."""
+    stop, heartbeats = asyncio.ensure_future(until), asyncio.ensure_future(agent.run())
+    await asyncio.wait({stop, heartbeats}, return_when=asyncio.FIRST_COMPLETED)
+    if heartbeats.done():
+        logger.error("the heartbeats ended: %s", type(heartbeats.exception()).__name__)
+        await agent.cut_off()
+    await agent.drain()
+    stop.cancel()
+    heartbeats.cancel()
+    await asyncio.wait({stop, heartbeats})
 
 
 def _since(names: Set[str], known: dict[str, float], now_s: float) -> dict[str, float]:

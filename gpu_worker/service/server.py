@@ -101,6 +101,8 @@ class LinesResponse(StreamingResponse):
                     for each in watching:
                         each.cancel()
         except TimeoutError:
+            if not limit.expired():
+                raise
             # After this return the server closes the connection, and the gate gets an incomplete answer.
             if self._clock.monotonic() >= self._sending_until_s:
                 logger.warning("the gate does not read the answer", extra={"execution": self._name})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dispatcher.model.commands import Report
 from dispatcher.policies.slot_shares import ShardShare, SlotShares
 from dispatcher.ports import Clock
-from gpu_worker.service.agent import Agent, AgentSettings
+from gpu_worker.service.agent import Agent, AgentSettings, serve_until
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.shard_view import ShardExecutions
 
@@ -100,15 +100,11 @@ class ShardAgents:
 
     async def serve(self, until: Awaitable[object]) -> None:
         """As Agent.serve: send heartbeats until `until` is done. Then drain, still with heartbeats."""
-        stop, heartbeats = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
-        await asyncio.wait({stop, heartbeats}, return_when=asyncio.FIRST_COMPLETED)
-        if heartbeats.done():
-            logger.error("the heartbeats ended: %s", type(heartbeats.exception()).__name__)
-            await asyncio.gather(*(agent.cut_off() for agent in self.agents))
-        await self.drain()
-        stop.cancel()
-        heartbeats.cancel()
-        await asyncio.wait({stop, heartbeats})
+        await serve_until(until, self)
+
+    async def cut_off(self) -> None:
+        """As Agent.cut_off, for all shards."""
+        await asyncio.gather(*(agent.cut_off() for agent in self.agents))
 
     async def run(self) -> None:
         """Send heartbeats, and watch the leases and the offers, until cancelled."""

@@ -39,7 +39,7 @@ async def read_request(request: Request, tenant: Tenant) -> tuple[str, bytes]:
 async def complete(request: Request, tenant: Tenant, parsed: Parsed, key: str, form: FormMaker) -> Response:
     """Submit the request and return its answer, in the form that `form` makes. Raises the error of the request."""
     response = await _answer(request, tenant, parsed.request, key, form)
-    _dropped_names(response, parsed.dropped)
+    _add_dropped_header(response, parsed.dropped)
     return response
 
 
@@ -62,7 +62,7 @@ async def _answer(request: Request, tenant: Tenant, asked: TenantRequest, key: s
     return await reply(context, submitted, form, request)
 
 
-def _dropped_names(response: Response, dropped: Sequence[str]) -> None:
+def _add_dropped_header(response: Response, dropped: Sequence[str]) -> None:
     """Add the header if fields were dropped. Names are separated by commas; other characters than letters, digits and
     . _ - ~ are percent-encoded. Names beyond HEADER_CHARS_MAX are replaced by "..."."""
     if not dropped:
