@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
-
-import msgspec
 
 from dispatcher.model import commands, facts
 from dispatcher.model.call import made, row_defaults, row_hints
 from dispatcher.model.commands import Command, Offer, Outcome, Over
 from dispatcher.model.errors import BadFrame
+from dispatcher.model.exact_json import read_json, write_json
 from dispatcher.model.formats import NEWEST
 
 
@@ -127,28 +125,6 @@ FRAME_MAX = 1_000_000
 """The most bytes of a frame. A larger frame closes the connection."""
 FRAME_FULL = 250_000
 """A frame takes a further message only up to this many bytes. A frame of one message may be larger."""
-
-_encode_json = msgspec.json.Encoder().encode
-"""Does not escape characters beyond ASCII, because escapes would make the longest answer
-(gpu_worker/service/executions/execution.py) larger than a frame."""
-_decode_json = msgspec.json.Decoder().decode
-"""Refuses NaN, infinities and numbers beyond a float."""
-
-
-def _to_json(packed: list[Any]) -> bytes:
-    """Raises ValueError for a number that is not finite."""
-    data = _encode_json(packed)
-    if b"null" in data:  # msgspec writes such a number as null
-        _refuse_infinite(packed)
-    return data
-
-
-def _refuse_infinite(value: Any) -> None:
-    if isinstance(value, list | tuple):
-        for item in value:
-            _refuse_infinite(item)
-    elif isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"{value!r} is no JSON")
 
 
 class Hello(NamedTuple):
@@ -287,7 +263,7 @@ _NUMBERS = frozenset({int, float})
 def encode_message(message: Message, reads: int = NEWEST) -> bytes:
     """Return the message as JSON, for a process that reads this format. Raises ValueError for a number that is not
     finite."""
-    return _to_json(_pack_message(message, reads))
+    return write_json(_pack_message(message, reads))
 
 
 def encode_frames(messages: Iterable[bytes]) -> Iterator[bytes]:
@@ -309,7 +285,7 @@ def decode_frame(frame: bytes) -> list[Message]:
     if len(frame) > FRAME_MAX:
         raise BadFrame("A frame is too large.")
     try:
-        packed = _decode_json(frame)
+        packed = read_json(frame)
     except (ValueError, RecursionError):
         raise BadFrame("A frame is not JSON.") from None
     if not isinstance(packed, list):
@@ -319,13 +295,13 @@ def decode_frame(frame: bytes) -> list[Message]:
 
 def encode_news(news: Offer | Over) -> bytes:
     """Return the news as bytes for a mailbox."""
-    return _to_json(_OUTCOMES.pack(news))
+    return write_json(_OUTCOMES.pack(news))
 
 
 def decode_news(data: bytes) -> Offer | Over:
     """Return the news of a mailbox. Raises BadFrame."""
     try:
-        return _news(_decode_json(data))
+        return _news(read_json(data))
     except (ValueError, RecursionError):
         raise BadFrame("News of a mailbox are not JSON.") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable
 from types import UnionType
@@ -10,6 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from dispatcher.model.call import made, row_defaults, row_hints
 from dispatcher.model.errors import LogCorrupt, LogNewer
+from dispatcher.model.exact_json import read_json, write_json
 from dispatcher.model.facts import (
     Accepted,
     Cancelling,
@@ -93,8 +93,6 @@ _HINTS: dict[type[Any], tuple[Any, ...]] = {}
 _DECODED: set[tuple[Any, ...] | None] = set()
 """The shapes of facts that decoded to themselves. There are few: a float may also be an integer."""
 
-_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-
 
 def encode_entry(entry: Entry, of_format: int = NEWEST, *, checked: bool = False) -> bytes:
     """Return the entry's bytes in a format. Raises ValueError or TypeError for a value that JSON does not have (NaN,
@@ -111,11 +109,10 @@ def encode_entry(entry: Entry, of_format: int = NEWEST, *, checked: bool = False
     ]
     if of_format < NEWEST:
         facts = list(map(_of_older_format, facts))
-    text = _to_json([of_format, entry.position, entry.at, entry.writer, entry.leader, entry.epoch, facts])
-    data = text.encode()
+    text = write_json([of_format, entry.position, entry.at, entry.writer, entry.leader, entry.epoch, facts])
     if checked:
         _check(entry, facts, text)
-    return _compress(data)
+    return _compress(text)
 
 
 def _of_older_format(row: list[Any]) -> list[Any]:
@@ -157,7 +154,7 @@ def _hints(kind: type[Any]) -> tuple[Any, ...]:
     return tuple(get_type_hints(kind).values())
 
 
-def _check(entry: Entry, rows: list[list[Any]], text: str) -> None:
+def _check(entry: Entry, rows: list[list[Any]], text: bytes) -> None:
     """Raise ValueError unless the text decodes to the entry, and TypeError for a field of another type than its kind's.
 
     Such a field may be folded in one copy and not in another one: a heap compares names only if their keys are equal.
@@ -168,7 +165,7 @@ def _check(entry: Entry, rows: list[list[Any]], text: str) -> None:
     else:
         return
     try:
-        is_same = _entry(json.loads(text)) == entry
+        is_same = _entry(read_json(text)) == entry
     except LogCorrupt as error:
         raise ValueError(f"the entry does not decode: {error}") from error
     if not is_same:
@@ -213,7 +210,7 @@ def decode_entry_at(position: int, data: bytes) -> Entry:
 
 def pack(*values: object) -> bytes:
     """Return the values as lines of JSON, compressed from COMPRESSED_FROM_BYTES on."""
-    return _compress(b"\n".join(_to_json(value).encode() for value in values))
+    return _compress(b"\n".join(map(write_json, values)))
 
 
 def _compress(text: bytes) -> bytes:
@@ -224,7 +221,7 @@ def unpack(data: bytes) -> list[Any]:
     """Return the values of `pack`. Raises LogCorrupt."""
     try:
         text = data[1:] if data[:1] == PLAIN else zlib.decompress(data[1:])
-        return [json.loads(line) for line in text.split(b"\n")]
+        return [read_json(line) for line in text.split(b"\n")]
     except (ValueError, zlib.error) as error:
         raise LogCorrupt(f"the log holds bytes that do not decode: {error}") from None
 
