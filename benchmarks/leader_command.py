@@ -1,11 +1,11 @@
-"""CPU of a leader's command with all around it: `python -m benchmarks.leader_command [--baseline FOLDER] [--workers N]`.
+"""CPU of a leader's command with all around it: `python -m benchmarks.leader_command [--baseline FOLDER]`.
 
 A gate process (`python -m dispatcher`) leads on a SQLite file. A client in another process sends it arrivals and ends
 over the gate's own protocol and waits for each outcome: one command after another, and 64 at a time. Counted is the CPU
-of the gate process: signatures, frames, decisions, entries, the file, outcomes and news. `--workers`: the pool's workers.
+of the gate process: signatures, frames, decisions, entries, the file, outcomes and news.
 
-FOLDER is the checkout of another commit, whose gate process runs in turns with this one's, because equal runs differ.
-The table has the least of the runs.
+FOLDER is the checkout of another commit. Its gate process runs in turns with this one's and with the floor
+(benchmarks/leader_floor.py), because equal runs differ. The table has the least of the runs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from dispatcher.service.tcp import TcpTransport
 from dispatcher.shard.alone import LoneGate
 
 WAYS = {"one after another": 1, "64 at a time": 64}
+THIS = "this"
 WARM_UP = 200
 PROCESS, TENANTS = "p8f3k2m9x1q4", 20
 JOINED_S = 20.0
@@ -121,13 +123,13 @@ def _report(number: int) -> Report:
 
 
 class Gate:
-    """A gate process of the checkout `folder`, with a log of its own."""
+    """A gate process of the checkout `folder`, or its floor, with a log of its own."""
 
-    def __init__(self, folder: Path, store: Path, secret: str) -> None:
+    def __init__(self, folder: Path, module: str, store: Path, secret: str) -> None:
         names = {"POWERTOOLS_SERVICE_NAME": "headgate", "POWERTOOLS_METRICS_NAMESPACE": "headgate"}
         environment = {**os.environ, **names, "HEADGATE_STORE": f"sqlite:{store}", "HEADGATE_WORKER_SECRET": secret}
-        self._process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "dispatcher"],
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
             cwd=folder,
             env={**environment, "PYTHONPATH": str(folder)},
             stdout=subprocess.PIPE,
@@ -137,9 +139,8 @@ class Gate:
         self.address = str(json.loads(self._process.stdout.readline())["url"])
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds of all its threads."""
-        tasks = Path(f"/proc/{self._process.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+        """Return the CPU seconds of all its threads, also of those that have ended."""
+        return time.clock_gettime(~self._process.pid << 3 | 2)  # what clock_getcpuclockid(3) returns
 
     def end(self) -> None:
         self._process.kill()
@@ -181,10 +182,10 @@ async def _run(client: Client, commands: int, parallel: int) -> None:
     await asyncio.gather(*(call_until_done() for _ in range(parallel)))
 
 
-def spent_by(folder: Path, workers: int, commands: int) -> dict[str, float]:
+def spent_by(folder: Path, module: str, workers: int, commands: int) -> dict[str, float]:
     secret = secrets.token_urlsafe(33)
     with tempfile.TemporaryDirectory() as scratch:
-        gate = Gate(folder, Path(scratch) / "gate.db", secret)
+        gate = Gate(folder, module, Path(scratch) / "gate.db", secret)
         try:
             return asyncio.run(_spend(gate, secret, workers, commands))
         finally:
@@ -192,16 +193,15 @@ def spent_by(folder: Path, workers: int, commands: int) -> dict[str, float]:
 
 
 def table_of(columns: dict[str, list[dict[str, float]]], workers: int) -> Table:
+    """Return the microseconds of each way by gate; of this one also as ratios to each of the others."""
     table = Table(title=f"A gate's CPU a command on SQLite, {workers} workers (microseconds, least of the runs)")
-    table.add_column("")
-    for name in columns:
-        table.add_column(name, justify="right")
-    if len(columns) > 1:
-        table.add_column("ratio", justify="right")
+    others = [name for name in columns if name != THIS]
+    for name in ("", *columns, *(f"to {name}" for name in others)):
+        table.add_column(name, justify="right" if name else "left")
     for way in WAYS:
-        least = [min(run[way] for run in runs) for runs in columns.values()]
-        ratio = [f"{least[-1] / least[0]:.2f}"] if len(least) > 1 else []
-        table.add_row(way, *(f"{value:.0f}" for value in least), *ratio)
+        least = {name: min(run[way] for run in runs) for name, runs in columns.items()}
+        ratios = (f"{least[THIS] / least[name]:.2f}" for name in others)
+        table.add_row(way, *(f"{value:.0f}" for value in least.values()), *ratios)
     return table
 
 
@@ -209,18 +209,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.leader_command", description=__doc__)
     parser.add_argument("--baseline", type=Path, help="the checkout of another commit")
     parser.add_argument("--commands", type=int, default=4_000, help="for each way and run")
-    parser.add_argument("--runs", type=int, default=3, help="of each checkout, in turns")
+    parser.add_argument("--runs", type=int, default=3, help="of each process, in turns")
     parser.add_argument("--workers", type=int, default=20, help="of the pool")
     options = parser.parse_args(arguments)
     if min(options.commands // 2, options.runs, options.workers) < 1:
         parser.error("at least two commands, one run and one worker")
     here = Path(__file__).resolve().parent.parent
-    folders = {"baseline": options.baseline.resolve(), "this": here} if options.baseline else {"this": here}
-    columns: dict[str, list[dict[str, float]]] = {name: [] for name in folders}
+    processes = {"floor": (here, "benchmarks.leader_floor")}
+    if options.baseline:
+        processes["baseline"] = (options.baseline.resolve(), "dispatcher")
+    processes[THIS] = (here, "dispatcher")
+    columns: dict[str, list[dict[str, float]]] = {name: [] for name in processes}
     for _ in range(options.runs):
-        for name, folder in folders.items():
-            columns[name].append(spent_by(folder, options.workers, options.commands))
-    Console().print(table_of(columns, options.workers))
+        for name, (folder, module) in processes.items():
+            columns[name].append(spent_by(folder, module, options.workers, options.commands))
+    Console(width=120).print(table_of(columns, options.workers))
     return 0
 
 

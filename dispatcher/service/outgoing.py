@@ -22,7 +22,9 @@ class Outgoing:
         self._unsent: list[bytes] = []
         self._is_due = False
         """True if the messages go out in this turn of the event loop."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._is_timed = False
+        """True while a timer runs, which sends what waits at its end. Messages that go out earlier leave it alone: to
+        set a timer costs as much as a message."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -37,20 +39,26 @@ class Outgoing:
         `can_wait`: or up to WAIT_S later, with the next message that cannot wait.
         """
         self._unsent.append(message)
+        self._flush_soon(can_wait=can_wait)
+
+    def _flush_soon(self, *, can_wait: bool) -> None:
+        """Call `_flush` after the callbacks that are due now, or up to WAIT_S later if the messages can wait."""
         if self._is_due:
             return
         if not can_wait:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._flush)
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(WAIT_S, self._flush)
+        elif not self._is_timed:
+            self._is_timed = True
+            asyncio.get_running_loop().call_later(WAIT_S, self._flush_waiting)
+
+    def _flush_waiting(self) -> None:
+        self._is_timed = False
+        self._flush()
 
     def _flush(self) -> None:
         """Send all messages now, in as few frames as fit."""
         unsent, self._unsent, self._is_due = self._unsent, [], False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         try:
             for frame in encode_frames(unsent):
                 self._send(frame)

@@ -27,7 +27,6 @@ from dispatcher.shard.state.records import Usage
 from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import News
 from dispatcher.shard.waits.estimate import CHANGED_MOST, observe, sum_changed
-from dispatcher.shard.workers import FOR_A_TIME
 
 
 class Shard:
@@ -123,10 +122,9 @@ class Shard:
     def next_tick(self) -> float:
         """Return when the next Tick has something to decide, in Unix seconds: the deadline of a waiting call, or the
         end of a worker's rest or retirement or of an order to load a model. Infinity if nothing is due."""
-        workers = self.state.workers.values()
-        rests = (worker.config.until for worker in workers if worker.config.state in FOR_A_TIME)
-        loads = (worker.order_ends_at for worker in workers if worker.load)
-        return min([self.state.deadlines.next(), *rests, *loads])
+        state = self.state
+        due = state.deadlines.next()
+        return min(due, *(worker.changes_at for worker in state.changing.values())) if state.changing else due
 
     def fleet(self) -> list[WorkerSet]:
         return [worker.config for worker in self.state.workers.values()]

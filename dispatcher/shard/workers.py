@@ -8,15 +8,13 @@ from dispatcher.model.commands import Attempts, Report, Retire
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.fleet import LoadableModel
 from dispatcher.shard.fold import Decision
-from dispatcher.shard.state.records import Worker
+from dispatcher.shard.state.records import FOR_A_TIME, Worker
 
 _CHANGE = 0.1
 """A measured capacity or swap time is logged if it differs from the logged one by more than this fraction."""
 
 RETIRE_S = 180.0
 """A worker retires for so long after each Retire: three sweeps."""
-FOR_A_TIME = frozenset({"resting", "retiring"})
-"""The states that end at a time, and not with a heartbeat."""
 USABLE = frozenset({"serving", "resting"})
 """The states of workers that get new work, now or in some seconds."""
 

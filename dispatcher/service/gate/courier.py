@@ -46,20 +46,25 @@ class Session(Outgoing):
         self.reads = max(hello.reads, OLDEST)
         """The highest format that the client reads."""
         self.heard_at = clock.monotonic()
-        self.frames = 0
-        """The number of frames that were received."""
+        self._received = self._acknowledged = 0
+        """The number of frames that were received, and that in the last receipt."""
         self.closed = False
 
     def post(self, message: Message) -> None:
-        """Send the message soon, with others. Receipts, and the ends of calls, wait a moment for company: a system call
-        for each of them would cost as much as the rest of a command."""
+        """Send the message soon, with others. The ends of calls wait a moment for company: a system call for each of
+        them would cost as much as the rest of a command."""
         if self.closed:
             return
         if len(self._unsent) >= UNSENT_MAX:
             self.close()
             return
-        can_wait = isinstance(message, Receipt) or (isinstance(message, News) and isinstance(message.news, Over))
-        self._add(encode_message(message), can_wait=can_wait)
+        self._add(encode_message(message), can_wait=isinstance(message, News) and isinstance(message.news, Over))
+
+    def acknowledge(self) -> None:
+        """Count a frame that was received. Its receipt goes out with the next messages, within outgoing.WAIT_S."""
+        self._received += 1
+        if not self.closed:
+            self._flush_soon(can_wait=True)
 
     def heard(self) -> None:
         self.heard_at = self._clock.monotonic()
@@ -67,6 +72,12 @@ class Session(Outgoing):
     def close(self) -> None:
         self.closed = True
         self._connection.close()
+
+    def _flush(self) -> None:
+        if self._acknowledged != self._received:
+            self._acknowledged = self._received
+            self._unsent.append(encode_message(Receipt(self._received)))
+        super()._flush()
 
     def _send(self, frame: bytes) -> None:
         self._connection.send(frame)

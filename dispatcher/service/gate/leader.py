@@ -18,7 +18,7 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Entry
 from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.ports import Clock
-from dispatcher.service.frames import Ask, Do, Heir, Hello, Message, NotLeader, ReadsFormat, Receipt, Reply, Result
+from dispatcher.service.frames import Ask, Do, Heir, Hello, Message, NotLeader, ReadsFormat, Reply, Result
 from dispatcher.service.garbage import Garbage
 from dispatcher.service.gate.courier import Courier, Launches, Session
 from dispatcher.service.gate.follower import Delivery, Offload, at_once, ignore_entry, ignore_load
@@ -134,8 +134,7 @@ class Leader:
 
     def on_received(self, session: Session, messages: Sequence[Message]) -> None:
         """Handle a frame. Send its receipt within outgoing.WAIT_S, even while the log does not answer (rule 7)."""
-        session.frames += 1
-        session.post(Receipt(session.frames))
+        session.acknowledge()
         self.presence.heard(session)
         for message in messages:
             if isinstance(message, Do):

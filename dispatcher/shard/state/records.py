@@ -14,6 +14,7 @@ worker cannot see, and for workers that do not probe.
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from dispatcher.model.call import made
@@ -25,6 +26,8 @@ RECENT = 8
 """The number of a worker's last attempts for which the state remembers whether they failed."""
 FAILED_MOST = 4
 """A worker rests if so many of its last RECENT attempts failed, each for another cause."""
+FOR_A_TIME = frozenset({"resting", "retiring"})
+"""The states of workers that end at a time, and not with a heartbeat."""
 SLOW_SWAPS = 3.0
 ORDER_MARGIN_S = 30.0
 """A worker has the time of a drain, of so many swaps, and this margin to load a model."""
@@ -97,6 +100,12 @@ class Worker:
     def order_ends_at(self) -> float:
         """When its order is withdrawn if it is not carried out, in Unix seconds."""
         return self.ordered_at + DRAIN_S + SLOW_SWAPS * max(0.0, self.swap_s.get(self.load, 0.0)) + ORDER_MARGIN_S
+
+    @property
+    def changes_at(self) -> float:
+        """When its rest, retirement or order ends, in Unix seconds; infinity if it has none."""
+        rests_until = self.config.until if self.config.state in FOR_A_TIME else inf
+        return min(rests_until, self.order_ends_at) if self.load else rests_until
 
     @property
     def target(self) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from dispatcher.model.call import TenantConfig
@@ -68,6 +69,8 @@ class State(UndoJournal):
         self.tenants: dict[str, Tenant] = {}
         self.calls: dict[str, Call] = {}
         self.workers: dict[str, Worker] = {}
+        self.changing: dict[str, Worker] = {}
+        """The workers whose rest, retirement or order to load a model ends at a time."""
         self.processes: dict[str, Process] = {}
         self.usage: GroupedDict[tuple[str, str, int], Usage] = GroupedDict()
         """The usage by tenant, application and hour."""
@@ -231,15 +234,16 @@ class State(UndoJournal):
             self.slots.remove(old)
         if worker is None:
             self.kv_use.pop(worker_id, None)
+            self.changing.pop(worker_id, None)
         else:
             self.workers[worker_id] = worker
-            self.slots.update(worker)
+            self._settle(worker)
 
     def set_config(self, worker: Worker, config: WorkerSet) -> None:
         self._note(self.set_config, worker, worker.config)
         self.slots.remove(worker)
         worker.configure(config)
-        self.slots.update(worker)
+        self._settle(worker)
 
     def set_failures(self, worker: Worker, failures: int, causes: tuple[str, ...]) -> None:
         self._note(self.set_failures, worker, worker.failures, worker.causes)
@@ -250,7 +254,15 @@ class State(UndoJournal):
         self._note(self.set_load, worker, worker.load, worker.ordered_at)
         self.slots.remove(worker)
         worker.order(model, at)
+        self._settle(worker)
+
+    def _settle(self, worker: Worker) -> None:
+        """Bring the indexes up to date with a worker that changed."""
         self.slots.update(worker)
+        if worker.changes_at < inf:
+            self.changing[worker.name] = worker
+        else:
+            self.changing.pop(worker.name, None)
 
     def note_admission(self, tenant: str, app: str) -> None:
         if self.throttle is not None:
