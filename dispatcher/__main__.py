@@ -16,6 +16,7 @@ import sys
 
 import uvloop
 
+from dispatcher.log_lines import LogStreams
 from dispatcher.model.errors import HeadgateError, LogError
 from dispatcher.processes.bootstrap import make_gate_processes, own_address
 from dispatcher.settings.config import load_config
@@ -25,12 +26,13 @@ FAILED, _NOT_STARTED = 1, 2
 
 def main() -> None:
     options = _options()
-    try:
-        uvloop.run(_serve(options))
-    except LogError as error:
-        _end(FAILED, error)
-    except HeadgateError as error:
-        _end(_NOT_STARTED, error)
+    with LogStreams():
+        try:
+            uvloop.run(_serve(options))
+        except LogError as error:
+            _end(FAILED, error)
+        except HeadgateError as error:
+            _end(_NOT_STARTED, error)
 
 
 async def _serve(options: argparse.Namespace) -> None:

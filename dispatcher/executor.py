@@ -15,6 +15,7 @@ import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from dispatcher.log_lines import LogStreams
 from dispatcher.model.errors import HeadgateError
 from dispatcher.operations.batches.run import serve_batches
 from dispatcher.operations.calls.detached import serve_launched
@@ -54,11 +55,12 @@ def _work(context: Context, only_batches: bool) -> list[Coroutine[Any, Any, None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    try:
-        asyncio.run(serve(only_batches=ONLY_BATCHES in (sys.argv[1:] if argv is None else argv)))
-    except HeadgateError as error:
-        sys.stderr.write(f"dispatcher.executor: {error}\n")
-        sys.exit(2)
+    with LogStreams():
+        try:
+            asyncio.run(serve(only_batches=ONLY_BATCHES in (sys.argv[1:] if argv is None else argv)))
+        except HeadgateError as error:
+            sys.stderr.write(f"dispatcher.executor: {error}\n")
+            sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ CALLS_MAX = 1000
 """So many calls are written before the second is over."""
 RECORD_CALLS_MAX = 96
 """A record has at most 100 metrics, with 100 values each. So many calls can have as many outcomes, and there are four
-metrics more. A record of the usual metrics has 3,000 bytes, which a pipe takes whole (server.LogLines)."""
+metrics more. A record of the usual metrics has 3,000 bytes, which a pipe takes whole (dispatcher/log_lines.py)."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 

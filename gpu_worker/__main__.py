@@ -25,6 +25,7 @@ import uvicorn
 import uvloop
 from botocore.exceptions import BotoCoreError
 
+from dispatcher.log_lines import LogStreams
 from dispatcher.model.commands import Report
 from dispatcher.model.errors import ConfigurationError, HeadgateError
 from dispatcher.ports import Clock
@@ -74,12 +75,13 @@ logger = logging.getLogger("headgate.worker")
 
 def main() -> None:
     options = parse_options()
-    log_json()
-    try:
-        code = uvloop.run(serve(options))
-    except (HeadgateError, EngineUnavailable, BotoCoreError, OSError, ValueError) as error:
-        sys.stderr.write(f"gpu_worker: {error}\n")
-        code = 2
+    with LogStreams():
+        log_json()
+        try:
+            code = uvloop.run(serve(options))
+        except (HeadgateError, EngineUnavailable, BotoCoreError, OSError, ValueError) as error:
+            sys.stderr.write(f"gpu_worker: {error}\n")
+            code = 2
     sys.exit(code)
 
 

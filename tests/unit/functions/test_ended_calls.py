@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
+from dispatcher.log_lines import LogLines
 from dispatcher.model.tracing import trace_id_of
 from dispatcher.policies.tiers import Tier
 from functions.ended_calls import CALLS_MAX, FLUSH_S, EndedCall, EndedCalls, write_lines, write_metrics
 from functions.http_api.app import make_app
-from functions.http_api.server import LogLines
 from functions.observability import logger
 from tests.support.asgi import Caller
 from tests.support.emf import VALUES_MAX, Series, series_in
 from tests.support.world.memory_gate import CHAT, Gate
-from tests.unit.functions.test_log_lines import read_rest
+from tests.unit.test_log_lines import read_rest
 
 ENDED_AT = 1_790_000_000.9876
 CALL = EndedCall(

@@ -1,4 +1,4 @@
-"""A front's log lines never stop it: a full pipe and a full disk cost lines, which are counted and named."""
+"""A process's log lines never stop it: a full pipe and a full disk cost lines, which are counted and named."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from functions.http_api.server import LogLines
+from dispatcher.log_lines import LogLines
 from tests.support.hang_guard import HANG_S
 
 LINE = "x" * 999
 FILE_THAT_FILLS_UP = """
 import resource, sys
-from functions.http_api.server import LogLines
+from dispatcher.log_lines import LogLines
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2500, hard))
 with open(sys.argv[1], "wb") as file:
@@ -162,3 +162,59 @@ def test_print_makes_one_line() -> None:
     lines.finish()
     os.close(writing)
     assert read_all(reading) == ['{"metric": 1}']
+
+
+PRINTS_MUCH = """
+import logging, sys
+from pathlib import Path
+from dispatcher.log_lines import LogStreams
+with LogStreams() as streams:
+    logging.basicConfig(stream=sys.stderr)
+    for number in range(3000):
+        logging.error("x" * 999)
+        print("y" * 999)
+    Path(sys.argv[1]).write_text("done")
+"""
+
+
+def test_a_process_goes_on_while_nobody_reads_what_it_prints(tmp_path: Path) -> None:
+    """A container's log driver may take no lines for a while. A gate or a worker must not stop for that."""
+    done = tmp_path / "done"
+    unread = subprocess.Popen(
+        [sys.executable, "-c", PRINTS_MUCH, str(done)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with unread:
+        assert unread.wait(HANG_S) == 0
+    assert done.read_text() == "done"
+
+
+def test_the_traceback_of_an_error_that_ends_the_process_is_written() -> None:
+    fails = "with LogStreams():\n    print('first')\n    raise ValueError('why')"
+    program = f"from dispatcher.log_lines import LogStreams\n{fails}"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert ended.stdout == "first\n"
+    assert ended.stderr.endswith("ValueError: why\n")
+
+
+WATCHED = """
+import runpy, sys
+from dispatcher.log_lines import LogLines
+written, write = [], LogLines.write
+LogLines.write = lambda self, text: written.append(text) or write(self, text)
+module, *sys.argv[1:] = sys.argv[1:]
+try:
+    runpy.run_module(module, run_name="__main__")
+except SystemExit:
+    sys.exit(0 if "".join(written) else 1)
+"""
+"""Runs a module, and fails unless it has printed through LogLines."""
+
+
+@pytest.mark.parametrize("module", ["dispatcher", "dispatcher.executor", "gpu_worker"])
+def test_every_process_that_serves_prints_this_way(module: str) -> None:
+    """Without an environment it cannot start, and says so. A front is tested in functions/test_ended_calls.py."""
+    options = ["--engine", "modelled"] if module == "gpu_worker" else []
+    command = [sys.executable, "-c", WATCHED, module, *options]
+    ended = subprocess.run(command, env={}, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "HEADGATE_" in ended.stderr or "AWS_" in ended.stderr
