@@ -74,7 +74,7 @@ async def serve_counted(results: Path) -> None:
 
     loop.add_signal_handler(BEGIN, begin)
     loop.add_signal_handler(END, end)
-    with LogStreams():  # as a front does: nobody reads its lines here
+    with LogStreams():  # as a front does: its lines are not read here
         await memory_front.main()
 
 

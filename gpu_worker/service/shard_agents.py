@@ -103,7 +103,7 @@ class ShardAgents:
         await serve_until(until, self)
 
     async def cut_off(self) -> None:
-        """As Agent.cut_off, for all shards."""
+        """Abort all executions: no shard renews its lease any more."""
         await asyncio.gather(*(agent.cut_off() for agent in self.agents))
 
     async def run(self) -> None:
