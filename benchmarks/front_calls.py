@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from uvicorn.loops.auto import auto_loop_factory
 
 from benchmarks.http_load import Caller, Front
 from benchmarks.peers import memory_front
@@ -55,7 +56,7 @@ async def serve_counted(results: Path) -> None:
     """Serve as a front. Between BEGIN and END count calls and tasks; then write them to `results`."""
     loop, profile, tasks = asyncio.get_running_loop(), cProfile.Profile(), [0]
 
-    def make_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    def make_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
         tasks[0] += 1
         return asyncio.Task(work, loop=loop, **options)
 
@@ -198,7 +199,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [SERVE]:
-        with asyncio.Runner(loop_factory=memory_front.auto_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
             runner.run(serve_counted(Path(sys.argv[2])))
     else:
         sys.exit(main())

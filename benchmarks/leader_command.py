@@ -74,7 +74,8 @@ class Client:
 
     async def do(self, command: Command) -> Outcome:
         self._sent += 1
-        outcome = self._outcomes[self._sent] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._outcomes[self._sent] = outcome
         self._connection.send(_frame(Do(self._sent, self._clock.now(), command)))
         return await outcome
 

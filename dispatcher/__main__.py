@@ -11,15 +11,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import signal
 import sys
 
 import uvloop
 
 from dispatcher.log_lines import LogStreams
-from dispatcher.model.errors import HeadgateError, LogError
-from dispatcher.processes.bootstrap import make_gate_processes, own_address
-from dispatcher.settings.config import load_config
+from dispatcher.model.errors import HeadgateError, LogError, StoreUnavailable
+from dispatcher.model.shards import shard_number
+from dispatcher.monitor.follower import find_left_out
+from dispatcher.processes.bootstrap import RealClock, make_gate_processes, make_store, own_address
+from dispatcher.settings.config import Config, load_config
+
+logger = logging.getLogger("headgate.gate")
 
 FAILED, _NOT_STARTED = 1, 2
 
@@ -47,7 +52,25 @@ async def _serve(options: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, process.stop)
     sys.stdout.write(json.dumps({"url": address, "role": "gate"}) + "\n")
     sys.stdout.flush()
+    telling = asyncio.create_task(_tell_left_out(config))
     await process.run()
+    telling.cancel()
+
+
+async def _tell_left_out(config: Config) -> None:
+    """Log an error if the pool had more shards before and calls wait in them, or run."""
+    store = make_store(config)
+    try:
+        for shard, calls in (await find_left_out(store, config, RealClock())).items():
+            needed = shard_number(shard) + 1
+            logger.error(
+                "%d calls are in shard %s, which no process serves: set HEADGATE_SHARDS to %d until they have ended",
+                calls, shard, needed,
+            )  # fmt: skip
+    except (StoreUnavailable, LogError) as error:
+        logger.warning("it is unknown whether calls are left in former shards: %s", error)
+    finally:
+        await store.close()
 
 
 def _options() -> argparse.Namespace:

@@ -20,6 +20,11 @@ def shard_name(pool: str, shard: int) -> str:
     return f"{pool}{_OF_LOG}{shard}" if shard else pool
 
 
+def shard_number(shard: str) -> int:
+    """Return the number of the shard of this name."""
+    return int(shard.partition(_OF_LOG)[2] or 0)
+
+
 def shard_of_tenant(tenant: str, shards: int) -> int:
     """Return the shard that gets the tenant's new calls. `tenant`: its identity."""
     return int.from_bytes(blake2b(tenant.encode(), digest_size=8).digest(), "big") % shards

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dispatcher.model.facts import WorkerSet
+from dispatcher.model.shards import SHARDS_MAX, shard_name
 from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.monitor.picture import Picture, Recent, take_picture
 from dispatcher.operations.usage import merged
@@ -40,6 +41,22 @@ def open_followers(store: Store, config: Config, clock: Clock) -> list[LogFollow
     return [open_follower(store, config, clock, shard) for shard in config.shard_names]
 
 
+async def find_left_out(store: Store, config: Config, clock: Clock) -> dict[str, int]:
+    """Return how many calls each shard has that the pool had before and that no process of this configuration serves.
+
+    Only the shards with a log and calls are in the result, by name. Raises StoreUnavailable, LogGap, LogCorrupt.
+    """
+    found = {}
+    for number in range(config.shards, SHARDS_MAX):
+        follower = open_follower(store, config, clock, shard_name(config.pool, number))
+        await follower.catch_up()
+        if not follower.position:
+            break
+        if follower.calls:
+            found[follower.shard] = follower.calls
+    return found
+
+
 class LogFollower:
     """A read-only copy of the shard. A picture shows the state at the last `catch_up`, so call `catch_up` first."""
 
@@ -58,6 +75,11 @@ class LogFollower:
     def position(self) -> int:
         """All entries below this position of the log were read."""
         return self._copy.shard.position
+
+    @property
+    def calls(self) -> int:
+        """The number of calls that wait or run."""
+        return len(self._copy.shard.state.calls)
 
     @property
     def log_format(self) -> int:

@@ -12,7 +12,7 @@ import json as json_module
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.formats import NEWEST, OLDEST, Reader
-from dispatcher.monitor.follower import LogFollower, open_follower, open_followers
+from dispatcher.monitor.follower import LogFollower, open_followers
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import NoLauncher, RealClock, RealIds, make_links, make_log_keeper
 from dispatcher.service.link.sharded import combine
@@ -64,14 +64,23 @@ def _print_pictures(shards: Sequence[LogFollower], now: float, json: bool) -> No
     if not json:
         Console().print(_view(shards, now))
         return
-    for follower in shards:
+    _print_lines(shards, [top_json(follower.picture(now)) for follower in shards])
+
+
+def _print_lines(shards: Sequence[LogFollower], objects: Sequence[dict[str, Any]]) -> None:
+    """Print an object for each shard as a line of JSON. Of several shards, each has its name."""
+    for follower, each in zip(shards, objects, strict=True):
         named = {"shard": follower.shard} if len(shards) > 1 else {}
-        sys.stdout.write(json_module.dumps({**named, **top_json(follower.picture(now))}) + "\n")
+        sys.stdout.write(json_module.dumps({**named, **each}) + "\n")
     sys.stdout.flush()
 
 
 def _view(shards: Sequence[LogFollower], now: float, problem: str = "") -> RenderableType:
-    views = [top_view(follower.picture(now), problem) for follower in shards]
+    return _grouped(shards, [top_view(follower.picture(now), problem) for follower in shards])
+
+
+def _grouped(shards: Sequence[LogFollower], views: Sequence[RenderableType]) -> RenderableType:
+    """Return a view for each shard below each other. Of several shards, each has its name."""
     if len(shards) == 1:
         return views[0]
     named = zip(shards, views, strict=True)
@@ -108,20 +117,21 @@ async def _live(shards: Sequence[LogFollower], clock: RealClock, every_s: float)
 def plan(
     data: Data = None,
     pool: PoolName = "",
-    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each shard.")] = False,
 ) -> None:
     """Show the plan of the fleet. It is read from the log, so no process has to run."""
 
     async def run(store: Store, config: Config) -> None:
         clock = RealClock()
-        follower = open_follower(store, config, clock)
-        await follower.catch_up()
+        shards = open_followers(store, config, clock)
+        for follower in shards:
+            await follower.catch_up()
         now = clock.now()
-        picture, needed = follower.picture(now), follower.needed(now)
+        found = [(follower.picture(now), follower.needed(now)) for follower in shards]
         if json:
-            sys.stdout.write(json_module.dumps(plan_json(picture, needed)) + "\n")
+            _print_lines(shards, [plan_json(picture, needed) for picture, needed in found])
         else:
-            Console().print(plan_view(picture, needed))
+            Console().print(_grouped(shards, [plan_view(picture, needed) for picture, needed in found]))
 
     with_store(data, run, pool)
 

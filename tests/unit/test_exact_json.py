@@ -13,7 +13,7 @@ from dispatcher.model.exact_json import read_json, write_json
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=("Cs",)))
+    | st.text(st.characters(exclude_categories=["Cs"]))
 )  # fmt: skip
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner))
 

@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.model.commands import Plan
 from dispatcher.model.fleet import GroupPlan, WorkerPlan
+from dispatcher.model.shards import shard_name
 from dispatcher.processes.bootstrap import RealClock
 from headgate.serve.folder import DataFolder
 from tests.support.world.lone_shard import swap_report
@@ -74,3 +75,16 @@ def test_an_empty_log_has_a_page(tmp_path: Path, capsys: Output) -> None:
     folder = make_folder(tmp_path / "data")
     assert headgate("plan", "--data", str(folder.path)) == 0
     assert "plan: none" in capsys.readouterr().out
+
+
+def test_each_shard_of_a_pool_has_a_plan(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = written(tmp_path / "data")
+    write(folder.database, swap_report("w-1", "other", {"other": 1.0}), pool=shard_name("default", 1))
+    monkeypatch.setenv("HEADGATE_SHARDS", "2")
+    monkeypatch.setenv("HEADGATE_STORE", folder.store)
+    assert headgate("plan", "--json") == 0
+    found = list(map(json.loads, capsys.readouterr().out.splitlines()))
+    models = {each["shard"]: [model["model"] for model in each["models"]] for each in found}
+    assert models == {"default": ["m", "n"], "default~1": ["other"]}
+    assert headgate("plan") == 0
+    assert "shard default~1" in capsys.readouterr().out
