@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from math import inf
 from typing import Any
 
 import pytest
@@ -274,6 +275,7 @@ class ShardMachine(RuleBasedStateMachine):
     def waiting_models_are_those_of_the_queues(self) -> None:
         state = self.writer.state
         assert state.waiting_models == Counter(call.model for call in state.calls.values() if call.queued)
+        assert state.changing == {name: each for name, each in state.workers.items() if each.changes_at < inf}
 
     @invariant()
     def no_slot_is_free_while_a_call_waits(self) -> None:

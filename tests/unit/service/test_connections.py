@@ -8,14 +8,16 @@ from collections.abc import Callable
 
 import pytest
 
+from dispatcher.model.commands import Done
 from dispatcher.model.errors import BadFrame, ConnectionLost
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.ports import Connection, Listener
 from dispatcher.processes.bootstrap import RealClock
 from dispatcher.service import tcp
 from dispatcher.service.authentication import MAC_BYTES, sign_as_client, sign_as_server
-from dispatcher.service.frames import Hello, Receipt, decode_frame
+from dispatcher.service.frames import Hello, Receipt, Result, decode_frame
 from dispatcher.service.gate.courier import Session
+from dispatcher.service.outgoing import WAIT_S
 from dispatcher.service.tcp import TcpTransport, split_address
 
 SECRETS = FleetSecrets("a secret of the whole fleet")
@@ -359,3 +361,16 @@ async def test_a_listener_of_many_connections_refuses_further_ones(monkeypatch: 
 async def test_an_address_is_host_and_port(address: str) -> None:
     with pytest.raises(ConnectionLost):
         await TcpTransport().connect(address)
+
+
+async def test_frames_that_come_together_have_one_receipt_and_an_idle_client_none() -> None:
+    one, _ = pipes()
+    session = Session(one, RealClock(), Hello(1, "p", "client", ""))
+    for frames in (3, 1):
+        for _ in range(frames):
+            session.acknowledge()
+        await asyncio.sleep(3 * WAIT_S)
+    session.post(Result(1, Done()))
+    await asyncio.sleep(0.001)
+    receipts = [message.frames for frame in one.sent for message in decode_frame(frame) if isinstance(message, Receipt)]
+    assert receipts == [3, 4]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from dispatcher.model.commands import Gone, Leave, Over, Retire, Silent, Tick, Waiting
@@ -130,6 +132,13 @@ def test_nothing_is_kept_of_a_worker_that_left() -> None:
         shard.do(report(f"restarted-{number}", kv_use=0.5))
         shard.do(Leave(f"restarted-{number}"))
     assert list(shard.shard.state.kv_use) == list(shard.shard.state.workers) == ["w"]
+
+
+def test_a_worker_that_leaves_while_it_retires_asks_for_no_tick() -> None:
+    shard = LoneShard(None, report("w"), report("other"))
+    shard.do(Retire("w"))
+    shard.do(Leave("w"))
+    assert shard.shard.next_tick() == inf
 
 
 def test_a_worker_without_a_measured_capacity_counts_as_the_average_of_the_others() -> None:
