@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from dispatcher.model.commands import End, Return
 from dispatcher.model.fleet_secrets import ExecutionToken, FleetSecrets, digest, sign
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder, WorkRefused
+from dispatcher.processes.bootstrap import RealClock
 from dispatcher.workers.wire import BODY_BYTES_MAX, encode_order
 from gpu_worker.engines.interface import EngineError, EngineEvent
-from gpu_worker.service.server import BODY_S, STALLED_S, make_app, metrics_token, stats_token
+from gpu_worker.service.server import BODY_S, STALLED_S, LinesResponse, make_app, metrics_token, stats_token
 from tests.support.asgi import Call, Caller
 from tests.support.worker.harness import SECRET, WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine, prompt_of
@@ -270,3 +272,19 @@ async def test_no_reply_names_what_was_asked(caplog: pytest.LogCaptureFixture) -
 async def test_paths_that_do_not_exist() -> None:
     caller = Caller(WorkerHarness().app, None)
     assert [(await caller.get("/v1/execute")).status, (await caller.post("/")).status] == [405, 404]
+
+
+async def test_a_timeout_inside_the_lines_is_no_stalled_reader() -> None:
+    async def lines() -> AsyncGenerator[bytes, None]:
+        yield b"{}\n"
+        raise TimeoutError("of the engine")
+
+    async def receive() -> dict[str, Any]:
+        return await asyncio.get_running_loop().create_future()
+
+    async def send(_: object) -> None:
+        return None
+
+    response = LinesResponse(None, lines(), name="p-1#1", deadline_at=inf, clock=RealClock())
+    with pytest.raises(TimeoutError, match="of the engine"):
+        await response({"type": "http"}, receive, send)
