@@ -91,7 +91,7 @@ def _check(each: VllmName) -> Iterator[NameCheck]:
         for method in methods:
             name, _, arguments = method.partition("(")
             found = getattr(target, name, None)
-            problem = "is missing" if found is None else check(found, arguments, bound=not isinstance(target, type))
+            problem = "is missing" if found is None else check(found, arguments, bound=_is_bound(target, name))
             yield NameCheck(each.part, f"{path}.{name}()", problem)
 
 
@@ -138,6 +138,11 @@ def _problem_of_hook(found: Callable[..., Any], arguments: str, *, bound: bool) 
     if passed == expected:
         return ""
     return f"takes ({', '.join(passed)}), not ({', '.join(expected)})"
+
+
+def _is_bound(target: object, name: str) -> bool:
+    """Return whether a method takes no `self`: an object's, or one of the class itself."""
+    return not isinstance(target, type) or isinstance(inspect.getattr_static(target, name), classmethod | staticmethod)
 
 
 def _parameters(found: Callable[..., Any], *, bound: bool) -> list[inspect.Parameter] | None:
