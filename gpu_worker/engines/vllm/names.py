@@ -19,6 +19,7 @@ class VllmPart(StrEnum):
     SCHEDULER = "scheduler"
     SWAP = "swap"
     STATISTICS = "statistics"
+    TENANTS = "tenants"
     WORKER = "worker"
 
 
@@ -265,6 +266,15 @@ VLLM_NAMES: tuple[VllmName, ...] = (
             "record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)",
             "log_engine_initialized()",
         ),
+    ),
+    # The tenants of a bare server.
+    VllmName(VllmPart.TENANTS, "vllm.v1.engine.async_llm", "AsyncLLM", attributes=("engine_core",)),
+    VllmName(VllmPart.TENANTS, "vllm.v1.engine", "EngineCoreRequest", attributes=("trace_headers",)),
+    VllmName(
+        VllmPart.TENANTS,
+        "vllm.v1.engine.core_client",
+        "AsyncMPClient",
+        hooks=("add_request_async(request)",),
     ),
     # A worker's server.
     VllmName(VllmPart.WORKER, "vllm.platforms", "current_platform", calls=("is_cpu()",)),

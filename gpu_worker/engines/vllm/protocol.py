@@ -79,14 +79,14 @@ def read_fields(extra_args: object) -> RequestFields:
 
 def request_fields(request: Any, settings: SchedulerSettings) -> RequestFields:
     """Return the fields of one of vLLM's requests, as far as the settings believe them. An identity that the operator's
-    middleware signed comes before a client's fields and its priority. Never raises."""
+    middleware added comes before a client's fields and its priority. Never raises."""
     extra_args = getattr(request.sampling_params, "extra_args", None)
     if not isinstance(extra_args, Mapping):
         extra_args = {}
     fields = read_fields(extra_args) if settings.trust_client_fields else RequestFields()
     if not settings.trust_client_fields:
         fields.ignored = any(str(name).startswith(ARGUMENT_PREFIX) for name in extra_args)
-    identity = read_identity(request.trace_headers, settings.tenants_secret)
+    identity = read_identity(request.trace_headers)
     if identity is not None:
         fields.tenant, fields.weight = identity.tenant, identity.weight
     if not settings.has_tiers:

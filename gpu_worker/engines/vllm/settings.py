@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from typing import Any
 
 from dispatcher.policies.tiers import TENANT_TIERS, TenantTier, Tier
-from gpu_worker.engines.vllm.identity import SECRET_VARIABLE
 from gpu_worker.policies.fairness.tiered import TieredQueue, make_queue
 from gpu_worker.policies.plain_settings import read_settings
 
@@ -88,11 +87,6 @@ class SchedulerSettings:
     @property
     def sends_stats(self) -> bool:
         return LOGGER_VARIABLE in os.environ if self.send_stats is None else self.send_stats
-
-    @property
-    def tenants_secret(self) -> str:
-        """The secret that signs identities (identity.py); "" for none: then no identity is believed."""
-        return os.environ.get(SECRET_VARIABLE, "")
 
 
 def scheduler_settings(additional_config: object, scheduling_policy: str) -> SchedulerSettings:

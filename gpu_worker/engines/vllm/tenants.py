@@ -15,8 +15,10 @@ The file is TOML, and the variable HEADGATE_TENANTS has its path. It names the t
     tier = "premium"
     weight = 2.0
 
-The middleware changes headers only (identity.py): bodies and answers stream through untouched. A mistake in the file
-ends the start with one sentence. It is read once: a new key needs a restart.
+The middleware reads headers only: bodies and answers stream past it. It keeps a request's identity in a context
+variable, which every task has that vLLM starts for the request. What sends requests to the engine core adds it there,
+and so every route has it, streamed or not. A mistake in the file ends the start with one sentence. The file is read
+once: a new key needs a restart.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -35,7 +38,9 @@ from typing import Annotated, Any, Literal
 from dispatcher.policies.bounds import BoundedSettings, Bounds
 from dispatcher.policies.share_bounds import WEIGHT_MAX, WEIGHT_MIN
 from dispatcher.policies.tiers import TENANT_TIERS, TenantTier, Tier
-from gpu_worker.engines.vllm.identity import HEADER, SECRET_VARIABLE, TenantIdentity, add_entry, remove_entry
+from gpu_worker.engines.vllm.compatibility import require_vllm
+from gpu_worker.engines.vllm.identity import TenantIdentity, add_identity
+from gpu_worker.engines.vllm.names import VllmPart
 from gpu_worker.policies.plain_settings import read_settings
 
 FILE_VARIABLE = "HEADGATE_TENANTS"
@@ -82,8 +87,8 @@ class TenantRules:
         for name in (self.header, self.tier_header):
             if name is not None and not _is_header_name(name):
                 raise ValueError(f"{name!r} is not the name of a header")
-        if self.header is not None and self.header.lower() in (HEADER, (self.tier_header or "").lower()):
-            raise ValueError(f"header cannot be {self.header!r}")
+        if self.header is not None and self.header.lower() == (self.tier_header or "").lower():
+            raise ValueError("header and tier_header cannot be the same")
         for tenant in (*self.keys.values(), *self.tenants):
             if not _is_tenant(tenant):
                 raise ValueError(f"{tenant!r} is not the name of a tenant (1 to {_TENANT_CHARS_MAX} characters)")
@@ -148,17 +153,14 @@ _USUAL = TenantShare()
 
 
 @cache
-def tenants_of_start() -> tuple[TenantDirectory, str]:
-    """Return the directory of the operator's file, and the secret that signs. Raises ValueError, with one sentence."""
-    path, secret = os.environ.get(FILE_VARIABLE, ""), os.environ.get(SECRET_VARIABLE, "")
+def tenants_of_start() -> TenantDirectory:
+    """Return the directory of the operator's file. Raises ValueError for a wrong file and IncompatibleVllm, each with
+    one sentence."""
+    require_vllm([VllmPart.TENANTS])
+    path = os.environ.get(FILE_VARIABLE, "")
     if not path:
         raise ValueError(f"headgate's middleware needs {FILE_VARIABLE}, the path of the file that names tenants")
-    if not secret:
-        raise ValueError(
-            "headgate's middleware needs headgate's plugin, which vLLM has not loaded: VLLM_PLUGINS must allow"
-            " 'headgate', if it is set"
-        )
-    return read_tenants(Path(path)), secret
+    return read_tenants(Path(path))
 
 
 def read_tenants(path: Path) -> TenantDirectory:
@@ -178,31 +180,51 @@ def read_tenants(path: Path) -> TenantDirectory:
     return TenantDirectory(read_settings(TenantRules, values, str(path)))
 
 
+_identity: ContextVar[TenantIdentity | None] = ContextVar("headgate_identity", default=None)
+"""That of the request in whose context the code runs."""
+
+
 class TenantMiddleware:
-    """ASGI middleware of vLLM's server. It sets the identity of every request, and removes one that a client sent."""
+    """ASGI middleware of vLLM's server. It serves nothing unless each request reaches the engine core with its
+    identity."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._directory, self._secret = tenants_of_start()
+        self._directory = tenants_of_start()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        try:
-            identity = self._directory.identify(scope["headers"])
-        except UnknownTenant as unknown:
-            if _is_guarded(scope):
-                await _refuse(scope, send, unknown)
+        if scope["type"] == "lifespan":
+            engine_client = getattr(scope["app"].state, "engine_client", None)
+            if engine_client is None:
+                sentence = "headgate's middleware needs a server with an engine: leave out --middleware"
+                await send({"type": "lifespan.startup.failed", "message": sentence})
                 return
-            identity = None
-        await self._app({**scope, "headers": self._headers(scope["headers"], identity)}, receive, send)
+            attach_identities(engine_client.engine_core)
+        elif scope["type"] in ("http", "websocket"):
+            try:
+                identity = self._directory.identify(scope["headers"])
+            except UnknownTenant as unknown:
+                if _is_guarded(scope):
+                    await _refuse(scope, send, unknown)
+                    return
+                identity = None
+            _identity.set(identity)
+        await self._app(scope, receive, send)
 
-    def _headers(self, headers: _Headers, identity: TenantIdentity | None) -> _Headers:
-        sent = ",".join(value.decode("latin-1") for name, value in headers if name.lower() == HEADER.encode())
-        others = [(name, value) for name, value in headers if name.lower() != HEADER.encode()]
-        state = remove_entry(sent) if identity is None else add_entry(sent, identity, self._secret)
-        return [*others, (HEADER.encode(), state.encode("latin-1"))] if state else others
+
+def attach_identities(engine_core: Any) -> None:
+    """Let the client of an engine core send the identity of its context with every request, in place of any other."""
+    send = engine_core.add_request_async
+    if getattr(send, "attaches", False):
+        return
+
+    async def add_request_async(core_request: Any) -> None:
+        if (identity := _identity.get()) is not None:
+            core_request.trace_headers = add_identity(core_request.trace_headers, identity)
+        await send(core_request)
+
+    add_request_async.attaches = True  # type: ignore[attr-defined]
+    engine_core.add_request_async = add_request_async
 
 
 def _is_guarded(scope: Any) -> bool:

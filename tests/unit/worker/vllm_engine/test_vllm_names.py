@@ -26,7 +26,7 @@ from gpu_worker.engines.vllm.names import VLLM_NAMES, VllmName, VllmPart
 ROOT = Path(__file__).parents[4]
 EDGE = ROOT / "gpu_worker/engines/vllm"
 PLUGIN = ROOT / "headgate_vllm"
-ALSO_EDGE = ("protocol.py", "stats_endpoint.py", "scheduler_choice.py")
+ALSO_EDGE = ("protocol.py", "stats_endpoint.py", "scheduler_choice.py", "tenants.py")
 """Modules that get vLLM's objects without an import of vLLM."""
 
 RECEIVERS = {
@@ -45,6 +45,9 @@ RECEIVERS = {
     "KVCacheBlock": ("block",),
     "KVCacheConfig": ("kv_cache_config",),
     "KVCacheTensor": ("placed",),
+    "AsyncLLM": ("engine_client",),
+    "AsyncMPClient": ("engine_core",),
+    "EngineCoreRequest": ("core_request",),
     "KVTransferConfig": ("self._kv_transfer_config", "transfer"),
 }
 """How our modules name vLLM's objects. An attribute of any other object must be ours, a library's or in the list."""
@@ -54,7 +57,7 @@ OTHERS = {
     *("untyped_storage", "index_copy_", "index_select", "shape", "copy_", "to", "set_", "itemsize"),
     *("CDLL", "prctl", "SIGTERM", "environ", "getppid", "argv", "exit", "platform", "state", "engine_client"),
     *("heappop", "heappush", "monotonic", "perf_counter", "dumps", "getLogger", "warning", "register", "unregister"),
-    *("inf", "isfinite"),
+    *("inf", "isfinite", "loads", "TOMLDecodeError", "strerror", "hexdigest", "attaches"),
 }
 """Attributes of numpy, torch, the standard library, Starlette and Prometheus that these modules use."""
 
