@@ -30,7 +30,7 @@ STARTS = (
     ),
 )
 FOLDERS = ("gpu_worker.policies.fairness",)
-"""Packages whose modules are imported by their names at run time."""
+"""Packages with modules that are imported by their names at run time."""
 _MODULE_NAME = re.compile(rf"(?:{'|'.join(COPIED)})(?:\.\w+)+")
 _FALLBACK_VERSION = "0.1.dev0"
 

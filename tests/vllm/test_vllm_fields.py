@@ -110,7 +110,7 @@ def test_a_vllm_without_a_name_does_not_start(
     monkeypatch.delattr(kind, name)
     config: Any = SimpleNamespace(kv_transfer_config=None)
     with pytest.raises(IncompatibleVllm) as refused:
-        ChosenScheduler(config)
+        ChosenScheduler(config, None)
     assert sentence in str(refused.value)
     assert str(refused.value).endswith("it works with vLLM 0.32")
     assert check.main() == 1
@@ -131,4 +131,4 @@ def test_a_name_of_the_swap_is_needed_with_the_swap_only(monkeypatch: pytest.Mon
     require_vllm([VllmPart.SCHEDULER])
     config: Any = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector="SwapConnector"))
     with pytest.raises(IncompatibleVllm, match="handle_preemptions"):
-        ChosenScheduler(config)
+        ChosenScheduler(config, None)

@@ -41,19 +41,21 @@ def require_vllm(parts: Collection[VllmPart]) -> None:
     """Raise IncompatibleVllm unless the installed vLLM has all names of these parts. Warn of an untested version."""
     version = installed_version()
     if version is None:
-        raise IncompatibleVllm(f"headgate's scheduler needs vLLM {_tested()}, which is not installed")
+        raise IncompatibleVllm(f"headgate's scheduler needs vLLM {_tested_versions()}, which is not installed")
     missing = [found for found in check_names(VLLM_NAMES, parts) if found.problem]
     if missing:
         raise IncompatibleVllm(describe_missing(version, missing))
     if not is_tested(version):
-        _log.warning("headgate was tested with vLLM %s, not with %s, which has all names it uses", _tested(), version)
+        _log.warning(
+            "headgate was tested with vLLM %s, not with %s, which has all names it uses", _tested_versions(), version
+        )
 
 
 def describe_missing(version: str, missing: list[NameCheck]) -> str:
     """Return the sentence for a vLLM that lacks names."""
     first = f"{missing[0].name} {missing[0].problem}"
     more = f" and {len(missing) - 1} other names do not fit" if len(missing) > 1 else ""
-    return f"headgate does not work with vLLM {version}, because {first}{more}; it works with vLLM {_tested()}"
+    return f"headgate does not work with vLLM {version}, because {first}{more}; it works with vLLM {_tested_versions()}"
 
 
 def is_tested(version: str) -> bool:
@@ -164,5 +166,5 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _tested() -> str:
+def _tested_versions() -> str:
     return " and ".join(TESTED_VERSIONS)

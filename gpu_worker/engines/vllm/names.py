@@ -40,7 +40,7 @@ class VllmName:
 
 
 TESTED_VERSIONS = ("0.32",)
-"""The releases of vLLM whose scheduler runs in tests/vllm."""
+"""The releases of vLLM that tests/vllm runs."""
 
 _SCHED, _CONFIG = "vllm.v1.core.sched", "vllm.config"
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base"
@@ -147,8 +147,19 @@ VLLM_NAMES: tuple[VllmName, ...] = (
         VllmPart.SCHEDULER,
         f"{_CONFIG}.vllm",
         "VllmConfig",
-        attributes=("additional_config", "scheduler_config", "kv_transfer_config"),
+        attributes=(
+            *("additional_config", "scheduler_config", "kv_transfer_config", "parallel_config", "model_config"),
+            "diffusion_config",
+        ),
     ),
+    VllmName(
+        VllmPart.SCHEDULER,
+        f"{_CONFIG}.parallel",
+        "ParallelConfig",
+        attributes=("pipeline_parallel_size", "data_parallel_size", "data_parallel_index"),
+    ),
+    VllmName(VllmPart.SCHEDULER, f"{_CONFIG}.model", "ModelConfig", attributes=("is_encoder_decoder",)),
+    VllmName(VllmPart.SCHEDULER, _CACHE, "KVCacheConfig", attributes=("kv_cache_groups",)),
     VllmName(
         VllmPart.SCHEDULER,
         f"{_CONFIG}.scheduler",
@@ -243,7 +254,6 @@ VLLM_NAMES: tuple[VllmName, ...] = (
         "KVCacheTensor",
         attributes=("layers", "layer_stride", "block_stride", "offset", "host_resident"),
     ),
-    VllmName(VllmPart.SWAP, f"{_CONFIG}.vllm", "VllmConfig", attributes=("parallel_config",)),
     VllmName(
         VllmPart.SWAP,
         f"{_CONFIG}.parallel",

@@ -104,7 +104,7 @@ class TenantRules:
 
 
 class TenantDirectory:
-    """Whose request is it, by its headers?"""
+    """Finds the tenant of a request by its headers."""
 
     def __init__(self, rules: TenantRules) -> None:
         self._rules = rules
@@ -181,7 +181,7 @@ def read_tenants(path: Path) -> TenantDirectory:
 
 
 _identity: ContextVar[TenantIdentity | None] = ContextVar("headgate_identity", default=None)
-"""That of the request in whose context the code runs."""
+"""The identity of the request for which the present task works."""
 
 
 class TenantMiddleware:

@@ -34,6 +34,7 @@ RECEIVERS = {
     "VllmConfig": ("vllm_config", "vllm.vllm_config"),
     "SchedulerConfig": ("vllm.scheduler_config", "self._scheduler.scheduler_config", "vllm_config.scheduler_config"),
     "ParallelConfig": ("parallel", "vllm_config.parallel_config"),
+    "ModelConfig": ("model",),
     "Request": ("request", "vllm.requests[request_id]", "self._waiting(request_id)"),
     "SchedulerOutput": ("scheduler_output", "output"),
     "ModelRunnerOutput": ("model_runner_output",),
