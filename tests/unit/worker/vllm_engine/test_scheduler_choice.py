@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import headgate_vllm
-from gpu_worker.engines.vllm import scheduler_choice
+from gpu_worker.engines.vllm import scheduler_choice, server
+from gpu_worker.engines.vllm.compatibility import IncompatibleVllm
 from gpu_worker.engines.vllm.scheduler_choice import refuse_features
 
 ROOT = Path(__file__).parents[4]
@@ -75,6 +76,20 @@ def test_the_scheduler_follows_vllms_configuration(monkeypatch: pytest.MonkeyPat
     config.kv_transfer_config = SimpleNamespace(kv_connector="SwapConnector")
     headgate_vllm.Scheduler(vllm_config=config, kv_cache_config=cache)
     assert parts == ["scheduler", "scheduler", "swap"]
+    with pytest.raises(ValueError, match="refuses 2 groups"):
+        headgate_vllm.Scheduler(vllm_config=config, kv_cache_config=cache_of(2))
+
+
+def test_a_workers_server_ends_with_the_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(parts: object) -> None:
+        raise IncompatibleVllm("headgate does not work with vLLM 9")
+
+    monkeypatch.setenv("VLLM_NO_USAGE_STATS", "1")
+    monkeypatch.setattr(server, "_end_with_worker", lambda: None)
+    monkeypatch.setattr(server, "require_vllm", refuse)
+    with pytest.raises(SystemExit) as ended:
+        server.main()
+    assert ended.value.code == "headgate does not work with vLLM 9"
 
 
 def test_each_row_of_the_table_of_features_names_its_test() -> None:

@@ -147,7 +147,7 @@ async def test_what_belongs_to_no_tenant_is_open(by_key: Server) -> None:
     for path, method in (("/v1/models", "GET"), ("/sleep", "POST"), ("/invocations", "POST"), ("/p/v1/models", "GET")):
         assert await by_key.request(path=path, method=method, root_path="/p") == 401 or path == "/v1/models"
     assert await by_key.request(path="/v1/models", method="GET") == 401
-    assert await by_key.request(type="websocket", path="/v1/realtime") == 1008
+    assert await by_key.request(type="websocket", path="/realtime", method="GET") == 1008
 
 
 async def test_unknown_tenants_share_one_if_the_operator_says_so(
@@ -176,6 +176,13 @@ async def test_requests_at_the_same_time_keep_their_own_identity(by_header: Serv
     await asyncio.gather(*map(asyncio.create_task, calls))
     found = [read_identity(each.trace_headers) for each in by_header.core.sent]
     assert sorted(each.tenant for each in found if each is not None) == sorted(names)
+
+
+async def test_a_second_start_of_the_app_adds_nothing(by_key: Server) -> None:
+    await by_key.start()
+    attached = by_key.core.add_request_async
+    await by_key.start()
+    assert by_key.core.add_request_async is attached
 
 
 async def test_a_server_without_an_engine_does_not_start(by_key: Server) -> None:
@@ -276,8 +283,11 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 def test_the_name_of_the_middleware_refuses_a_wrong_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM gets the name at its start; the object only with the first request."""
     monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    checked: list[Any] = []
+    monkeypatch.setattr(tenants, "require_vllm", checked.extend)
     with pytest.raises(ValueError, match="needs HEADGATE_TENANTS"):
         _ = headgate_vllm.Tenants
+    assert checked == ["tenants"]
     (tmp_path / "tenants.toml").write_text(BY_HEADER)
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "tenants.toml"))
     assert headgate_vllm.Tenants is TenantMiddleware

@@ -22,6 +22,7 @@ from gpu_worker.engines.vllm.compatibility import (
     require_vllm,
 )
 from gpu_worker.engines.vllm.names import VLLM_NAMES, VllmName, VllmPart
+from packages.headgate_vllm import build_backend
 
 ROOT = Path(__file__).parents[4]
 EDGE = ROOT / "gpu_worker/engines/vllm"
@@ -58,7 +59,7 @@ OTHERS = {
     *("untyped_storage", "index_copy_", "index_select", "shape", "copy_", "to", "set_", "itemsize"),
     *("CDLL", "prctl", "SIGTERM", "environ", "getppid", "argv", "exit", "platform", "state", "engine_client"),
     *("heappop", "heappush", "monotonic", "perf_counter", "dumps", "getLogger", "warning", "register", "unregister"),
-    *("inf", "isfinite", "loads", "TOMLDecodeError", "strerror", "hexdigest", "attaches"),
+    *("inf", "isfinite", "loads", "TOMLDecodeError", "strerror", "hexdigest", "attaches", "read_text"),
 }
 """Attributes of numpy, torch, the standard library, Starlette and Prometheus that these modules use."""
 
@@ -77,9 +78,9 @@ def imports_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 @cache
 def names_defined_by_us() -> set[str]:
-    """Return functions, classes, fields and attributes that any of our packages defines."""
+    """Return functions, classes, fields and attributes of all our modules that work with vLLM."""
     found: set[str] = set()
-    for path in (*(ROOT / "gpu_worker").rglob("*.py"), *(ROOT / "dispatcher").rglob("*.py")):
+    for path in {*build_backend.find_closure(ROOT).values(), *EDGE.glob("*.py")}:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 found.add(node.name)
