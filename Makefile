@@ -59,7 +59,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo unit test test-long test-stack test-engines test-all test-deep coverage test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence docs synth rehearse bundle constraints dynamodb-local clean
+.PHONY: help quickstart install demo unit test test-long test-stack test-engines test-all test-deep coverage test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence docs synth rehearse vllm-wheel bundle constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -234,6 +234,11 @@ synth: $(STAMPS)/infra $(CDK) ## synthesise the CDK app without credentials, che
 
 rehearse: $(STAMPS)/infra $(CDK) ## the stack in moto with real processes: smoke, fairness and scaling (1.5 minutes; needs Node)
 	@$(BIN)/python -m tests.rehearsal
+
+vllm-wheel: $(STAMPS)/venv ## headgate-vllm, the scheduler for vLLM's own server, as a wheel in build/wheels
+	@mkdir -p build/wheels
+	@$(PINS) $(PIP) wheel -qq --no-deps --wheel-dir build/wheels packages/headgate_vllm
+	@ls build/wheels/headgate_vllm-*.whl
 
 bundle: $(STAMPS)/install ## build the Lambda functions' asset; print its size and each handler's import time
 	@$(BIN)/python -m infra.bundle_sizes

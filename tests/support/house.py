@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("dispatcher", "functions", "gpu_worker", "headgate", "infra")
+PACKAGES = ("dispatcher", "functions", "gpu_worker", "headgate", "headgate_vllm", "infra")
 NOT_OURS = {"node_modules"}
 SMALL = 80
 IRREGULAR = {

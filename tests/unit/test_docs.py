@@ -157,9 +157,8 @@ def test_every_command_exists_with_its_options() -> None:
 
 def test_every_file_that_a_page_names_exists() -> None:
     """A path may begin at any folder: `shard/steps.py`. What is history may name what is gone."""
-    packages = (
-        ROOT / name for name in ("benchmarks", "dispatcher", "functions", "gpu_worker", "headgate", "infra", "tests")
-    )
+    folders = ("benchmarks", "dispatcher", "functions", "gpu_worker", "headgate", "headgate_vllm", "infra", "packages")
+    packages = (ROOT / name for name in (*folders, "tests"))
     files = [f"/{path.relative_to(ROOT).as_posix()}" for package in packages for path in package.rglob("*.py")]
     history = {ROOT / "CHANGELOG.md"} | {document for document in DOCUMENTS if document.parent == RESULTS}
     named = {

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("dispatcher", "functions", "gpu_worker", "headgate", "infra", "benchmarks")
+PACKAGES = ("dispatcher", "functions", "gpu_worker", "headgate", "headgate_vllm", "infra", "benchmarks")
 DOCUMENTS = ("*.md", "docs/*.md", "dispatcher/shard/*.md", "benchmarks/results/*.md")
 STOPPERS = frozenset({"who", "whom", "whose", "whoever", "whomever", "nobody", "somebody", "anybody", "told"})
 PER_THOUSAND_MAX = 0.3

@@ -15,6 +15,7 @@ from gpu_worker.engines.interface import EngineEvent, Finished, PromptTooLong, T
 from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
 
 POOLING = ("--runner", "pooling", "--convert", "embed", "--max-model-len", "512")
+TENANTS = ("--middleware", "headgate_vllm.Tenants")
 WIDTH = 128
 
 
@@ -42,8 +43,11 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
 
 
-async def test_an_embedding_model_serves_embeddings_alone(tmp_path: Path) -> None:
-    async with vllm_with(POOLING, tmp_path) as engine:
+async def test_an_embedding_model_serves_embeddings_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an embedding is its tenant's in the scheduler, by the middleware for a bare server."""
+    (tmp_path / "tenants.toml").write_text('header = "x-tenant"\nunknown = "share"\n')
+    monkeypatch.setenv("HEADGATE_TENANTS", str(tmp_path / "tenants.toml"))
+    async with vllm_with((*POOLING, *TENANTS), tmp_path) as engine:
         assert engine.facts.capabilities == {"embeddings", "vllm"}
         one = await embedded(engine, "one", input="hello")
         assert isinstance(one[-1], Finished)
@@ -59,3 +63,10 @@ async def test_an_embedding_model_serves_embeddings_alone(tmp_path: Path) -> Non
             await embedded(engine, "long", input="word " * 600)
         together = await asyncio.gather(*(embedded(engine, f"r{number}", input="hello") for number in range(10)))
         assert all(len(vectors(events)) == 1 for events in together)
+
+        assert engine._http is not None
+        body = {"model": engine.facts.model, "input": ["hello", "goodbye"]}
+        await engine._http.post("http://vllm/v1/embeddings", json=body, headers={"x-tenant": "acme"})
+        while (acme := engine.stats().tenants.get("acme")) is None:
+            await asyncio.sleep(0.05)
+        assert acme.input_tokens > 0

@@ -3,10 +3,11 @@ the reason of its end on the way out. Pure.
 
 Fields: vLLM's core gets them as `headgate_…` in the request's `extra_args`. The worker sets them; with the scheduler
 alone, in vLLM's own server, a client can send anything, and it is ignored unless the operator trusts it (settings.py).
-An exception here would end vLLM's core, and with it all
-requests. So one function reads all fields, and it never raises: a field that is missing or wrong has its default, and
-`wrong` names it. The scheduler then ends this request (waiting_queue.py). A number beyond its bounds becomes the
-nearest bound: a weight near 0 would lift all counters of a fair queue for good.
+There the tenant, its weight and its tier come from the operator's middleware (identity.py, tenants.py).
+An exception here would end vLLM's core, and with it all requests. So one function reads all fields, and it never
+raises: a field that is missing or wrong has its default, and `wrong` names it. The scheduler then ends this request
+(waiting_queue.py). A number beyond its bounds becomes the nearest bound: a weight near 0 would lift all counters of a
+fair queue for good.
 
 Ends: the scheduler ends a request with vLLM's reason `abort` and a stop reason of its own (scheduler.py). The server
 passes both on with the last chunk of a choice. A tenant's own stop string can be any text, but its reason is `stop`.
@@ -23,6 +24,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineError, Evicted, PromptTooLong, RefusedByPolicy
 from gpu_worker.engines.openai.normal.faults import failed
 from gpu_worker.engines.vllm.arguments import ARGUMENT_PREFIX
+from gpu_worker.engines.vllm.identity import read_identity
 from gpu_worker.engines.vllm.settings import SchedulerSettings
 
 _TENANT_UNKNOWN = "unknown"
@@ -76,17 +78,25 @@ def read_fields(extra_args: object) -> RequestFields:
 
 
 def request_fields(request: Any, settings: SchedulerSettings) -> RequestFields:
-    """Return the fields of one of vLLM's requests, as far as the settings believe them. Never raises."""
+    """Return the fields of one of vLLM's requests, as far as the settings believe them. An identity that the operator's
+    middleware added comes before a client's fields and its priority. Never raises."""
     extra_args = getattr(request.sampling_params, "extra_args", None)
     if not isinstance(extra_args, Mapping):
         extra_args = {}
     fields = read_fields(extra_args) if settings.trust_client_fields else RequestFields()
     if not settings.trust_client_fields:
         fields.ignored = any(str(name).startswith(ARGUMENT_PREFIX) for name in extra_args)
+    identity = read_identity(request.trace_headers)
+    if identity is not None:
+        fields.tenant, fields.weight = identity.tenant, identity.weight
     if not settings.has_tiers:
         fields.tier = Tier.STANDARD
-    elif settings.priority_tiers is not None and (fields.ignored or _TIER not in extra_args):
+    elif identity is not None and identity.tier is not None:
+        fields.tier = identity.tier
+    elif settings.priority_tiers is not None and (identity is not None or fields.ignored or _TIER not in extra_args):
         fields.tier = settings.tier_of(request.priority)
+    elif identity is not None:
+        fields.tier = Tier.STANDARD
     return fields
 
 

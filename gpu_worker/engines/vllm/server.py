@@ -5,6 +5,7 @@ This module hides how the server is started. `vllm serve` and vLLM's api_server 
 the `main` that this module calls. It runs before anything of vLLM is imported in this process:
 
 - the server ends with the worker, also if the worker is killed;
+- it ends at once, with a sentence, if vLLM lacks a name that our code uses;
 - it chooses the scheduler by the platform, and the options that the CPU build needs.
 """
 
@@ -16,6 +17,8 @@ import signal
 import sys
 
 from gpu_worker.engines.vllm.arguments import Arguments
+from gpu_worker.engines.vllm.compatibility import IncompatibleVllm, require_vllm
+from gpu_worker.engines.vllm.names import VllmPart
 
 _PR_SET_PDEATHSIG = 1
 PARENT_VARIABLE = "HEADGATE_WORKER_PID"
@@ -27,6 +30,10 @@ _SCHEDULERS = "gpu_worker.engines.vllm.scheduler"
 def main() -> None:
     _end_with_worker()
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    try:
+        require_vllm([VllmPart.SCHEDULER, VllmPart.SWAP, VllmPart.STATISTICS, VllmPart.WORKER])
+    except IncompatibleVllm as error:
+        sys.exit(str(error))
     from vllm.platforms import current_platform
 
     words = sys.argv[1:]

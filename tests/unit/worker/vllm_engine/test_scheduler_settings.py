@@ -108,7 +108,7 @@ def test_vllms_priority_is_mapped_by_the_operator_or_refused() -> None:
 
 def vllm_request(priority: int = 0, **fields: object) -> Any:
     extra = {f"headgate_{name}": value for name, value in fields.items()}
-    return SimpleNamespace(priority=priority, sampling_params=SimpleNamespace(extra_args=extra))
+    return SimpleNamespace(priority=priority, sampling_params=SimpleNamespace(extra_args=extra), trace_headers=None)
 
 
 def test_a_clients_own_fields_are_believed_only_if_the_operator_says_so() -> None:
@@ -116,7 +116,8 @@ def test_a_clients_own_fields_are_believed_only_if_the_operator_says_so() -> Non
     assert request_fields(forged, read({})) == RequestFields(ignored=True)
     believed = request_fields(forged, read({"trust_client_fields": True}))
     assert (believed.tenant, believed.tier, believed.weight) == ("other", Tier.SYSTEM, 1e9)
-    assert request_fields(SimpleNamespace(priority=0, sampling_params=None), read({})) == RequestFields()
+    pooling = SimpleNamespace(priority=0, sampling_params=None, trace_headers=None)
+    assert request_fields(pooling, read({})) == RequestFields()
     assert request_fields(vllm_request(), read({})) == RequestFields()
 
 

@@ -1,0 +1,43 @@
+"""A tenant's identity on its way from vLLM's API server to our scheduler: an entry of `trace_headers`. Pure.
+
+vLLM hands these to its engine core with every request, generating or pooling. It takes two names from a client's
+headers, `traceparent` and `tracestate`, and no other. So an entry with our name is from our middleware in the server's
+process (tenants.py), and no client can make one. vLLM's own tracing reads the two names only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dispatcher.policies.tiers import Tier
+
+_NAME = "headgate"
+_NO_TIER = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class TenantIdentity:
+    """`tier`: None if the operator names none for the tenant."""
+
+    tenant: str
+    tier: Tier | None = None
+    weight: float = 1.0
+
+
+def add_identity(trace_headers: Mapping[str, str] | None, identity: TenantIdentity) -> dict[str, str]:
+    """Return a request's trace headers with the identity."""
+    tier = _NO_TIER if identity.tier is None else identity.tier.value
+    return {**(trace_headers or {}), _NAME: f"{tier}/{identity.weight!r}/{identity.tenant}"}
+
+
+def read_identity(trace_headers: object) -> TenantIdentity | None:
+    """Return the identity of one of vLLM's requests; None if it has none. Never raises: that would end vLLM's core."""
+    entry = trace_headers.get(_NAME) if isinstance(trace_headers, Mapping) else None
+    if not isinstance(entry, str):
+        return None
+    try:
+        tier, weight, tenant = entry.split("/", 2)
+        return TenantIdentity(tenant, None if tier == _NO_TIER else Tier(tier), float(weight))
+    except ValueError:  # of another version of this module
+        return None

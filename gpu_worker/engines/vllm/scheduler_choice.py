@@ -1,0 +1,49 @@
+"""The class that an operator names: `--scheduler-cls`. It checks vLLM, and chooses our scheduler for it.
+
+vLLM schedules a step ahead of the results (asynchronously) where it can, by its configuration. Our two schedulers are
+for the two cases, so an operator need not know which one a machine needs. This module imports nothing of vLLM: a vLLM
+without a name that our modules import ends the start with a sentence. So does a feature of vLLM with which the shares
+would not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_worker.engines.vllm.compatibility import require_vllm
+from gpu_worker.engines.vllm.names import VllmPart
+
+_SWAP_CONNECTOR = "SwapConnector"
+
+
+class ChosenScheduler:
+    """Called as vLLM calls a scheduler's class, it returns one of ours. Raises IncompatibleVllm, and ValueError for
+    wrong settings and for a feature that is refused, each with one sentence."""
+
+    def __new__(cls, vllm_config: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> Any:
+        transfer = vllm_config.kv_transfer_config
+        swaps = transfer is not None and transfer.kv_connector == _SWAP_CONNECTOR
+        require_vllm([VllmPart.SCHEDULER, VllmPart.SWAP] if swaps else [VllmPart.SCHEDULER])
+        refuse_features(vllm_config, kv_cache_config)
+        from gpu_worker.engines.vllm.scheduler import AsyncTierScheduler, TierScheduler
+
+        chosen = AsyncTierScheduler if vllm_config.scheduler_config.async_scheduling else TierScheduler
+        return chosen(vllm_config, kv_cache_config, *args, **kwargs)
+
+
+def refuse_features(vllm_config: Any, kv_cache_config: Any) -> None:
+    """Raise ValueError, with one sentence, for a feature with which our scheduler does not do what it promises."""
+    parallel, model = vllm_config.parallel_config, vllm_config.model_config
+    groups = len(kv_cache_config.kv_cache_groups)
+    refusals = {
+        "data parallelism, because each replica would share its own capacity only; start a server for each replica": (
+            parallel.data_parallel_size > 1 or parallel.data_parallel_index > 0
+        ),
+        "pipeline parallelism, which was never tested with it": parallel.pipeline_parallel_size > 1,
+        "a diffusion model, which has a scheduler of its own": vllm_config.diffusion_config is not None,
+        "an encoder-decoder model, because it does not count the blocks of the encoder": model.is_encoder_decoder,
+        f"{groups} groups of KV blocks, because it plans with one; add --disable-hybrid-kv-cache-manager": groups > 1,
+    }
+    for refusal, found in refusals.items():
+        if found:
+            raise ValueError(f"headgate's scheduler refuses {refusal}")
