@@ -85,8 +85,11 @@ def _print_fit(fit: EngineFit, written: Path | None) -> None:
         f"{fitted_on.input_tokens_min} to {fitted_on.input_tokens_max} tokens"
     )
     decode_ms, request_ms = 1000 * profile.decode_base_s, 1000 * profile.decode_per_request_s
+    held_ms = 1e6 * profile.decode_per_kv_token_s
     prefill_ms, token_ms = 1000 * profile.prefill_base_s, 1000 * profile.prefill_per_token_s
-    console.print(f"decode step = {decode_ms:.3f} ms + {request_ms:.4f} ms a request")
+    console.print(
+        f"decode step = {decode_ms:.3f} ms + {request_ms:.4f} ms a request + {held_ms:.4f} ms a thousand KV tokens"
+    )
     console.print(f"prefill = {prefill_ms:.3f} ms + {token_ms:.5f} ms a prompt token")
     console.print(f"admission (assumed): {escape(fitted_on.admission)}; order: {escape(fitted_on.policy)}")
     console.print(_residuals(fit))

@@ -24,7 +24,7 @@ from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 
-_DIGITS = 10
+_DIGITS = 13
 """Decimals of a step time in seconds: more are noise."""
 _RULES = frozenset(EngineProfile.model_fields) - {
     *("name", "fitted", "source", "fitted_on", "overhead_s"),
@@ -69,7 +69,7 @@ def fit_engine(log: ServerLog, name: str, policy: str, rules: EngineProfile | No
     history = BatchHistory(log.requests, extra=extra, chunk=chunk)
     steps = fit_step_times(history)
     times = steps.times
-    if not steps.decodes or times.decode_base_s + times.decode_per_request_s <= 0:
+    if not steps.decodes or times.step_s(history.batch_max, history.kv_max) <= 0:
         raise ConfigurationError(
             f"{log.name}: no request decodes for a measurable time: fit to a log with outputs of many tokens, and "
             "check the columns of first token and end"
@@ -119,13 +119,13 @@ def _make_profile(
         name=name,
         fitted=True,
         source=f"step times fitted to {log.name} by headgate simulate --fit; admission is assumed: {admission}",
-        pool_tokens=ceil(_SPARE * history.kv_max()) + 1,
+        pool_tokens=ceil(_SPARE * history.kv_max) + 1,
         batch_max=history.batch_max,
         prefill_base_s=round(times.prefill_base_s, _DIGITS),
         prefill_per_token_s=round(times.prefill_per_token_s, _DIGITS),
         decode_base_s=round(times.decode_base_s, _DIGITS),
         decode_per_request_s=round(times.decode_per_request_s, _DIGITS),
-        decode_per_kv_token_s=0.0,
+        decode_per_kv_token_s=round(times.decode_per_kv_token_s, _DIGITS),
     )
     if rules is None:
         return profile, admission
@@ -168,11 +168,11 @@ def _notes(log: ServerLog, times: StepSeconds, history: BatchHistory, *, derived
     notes = []
     if history.batch_max == 1:
         notes.append("The log's requests run one at a time, so it does not tell how a larger batch slows a step.")
-    elif times.decode_per_request_s == 0:
+    elif times.decode_per_request_s == times.decode_per_kv_token_s == 0:
         notes.append("A step seems no slower with more requests: the batch varies too little to tell.")
     if len({request.input_tokens for request in log.requests}) == 1:
         notes.append("All prompts have one length, so the log does not tell how a prompt's length slows its prefill.")
-    if derived and not history.waited_when_full(_longest_start_s(log, times, history.batch_max)):
+    if derived and not history.waited_when_full(_longest_start_s(log, times, history)):
         notes.append(
             f"No request waited while {history.batch_max} ran, so batch_max and pool_tokens of the profile are lower "
             "bounds: raise them if the server holds more, or take the rules of another profile with --engine."
@@ -180,8 +180,11 @@ def _notes(log: ServerLog, times: StepSeconds, history: BatchHistory, *, derived
     return notes
 
 
-def _longest_start_s(log: ServerLog, times: StepSeconds, batch_max: int) -> float:
+def _longest_start_s(log: ServerLog, times: StepSeconds, history: BatchHistory) -> float:
     """Return the seconds to a first token that a request needs at most where it waits for no room."""
     prompt = max(request.input_tokens for request in log.requests)
-    step_s = times.decode_base_s + times.decode_per_request_s * batch_max
-    return _WAIT_STEPS * step_s + times.prefill_base_s + times.prefill_per_token_s * prompt
+    return (
+        _WAIT_STEPS * times.step_s(history.batch_max, history.kv_max)
+        + times.prefill_base_s
+        + times.prefill_per_token_s * prompt
+    )

@@ -5,7 +5,8 @@ tokens decodes o - 1 steps between its first token and its end, while n(t) reque
 prefilled, in mini-batches (first tokens at one moment). So each request gives one equation:
 
     end - first token = (o - 1) base + sum of n over its steps x per_request
-                      + their prompt tokens x prefill_per_token + mini-batches in between x prefill_base
+                      + sum of KV tokens held over its steps x per_kv_token
+                      + prompt tokens in between x prefill_per_token + mini-batches in between x prefill_base
 
 A request that arrives at an idle server, and so waits for nothing, gives another:
 
@@ -14,13 +15,10 @@ A request that arrives at an idle server, and so waits for nothing, gives anothe
 How many steps fall into each interval of constant n follows from the step times that are sought: the interval less its
 prefill, over base + per_request n. So the fit is repeated with the intervals of the last one until it stays, from
 intervals in proportion to time. The number of a request's steps is known, so an error of this division only shifts the
-mean of its n.
+means of its n and of the KV tokens. A request's tokens are taken to come evenly.
 
 With chunked prefill, prompts share steps with decodes: there is no prefill_base, and an idle server takes a decode's
 base for each chunk of the prompt.
-
-The KV tokens held are no column: they grow with n, and few logs tell the two apart. Their time is in base and
-per_request.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import ceil, inf
 
 from headgate.simulator.fit.least_squares import LeastSquares
@@ -40,7 +38,7 @@ of one are at most 0.5 ms apart, and those of two at least 100 ms."""
 _ROUNDS_MAX = 60
 _CONVERGED = 1e-9
 
-Columns = tuple[float, float, float, float]
+Columns = tuple[float, float, float, float, float]
 """The columns have the order of StepSeconds. Where a log cannot tell two apart, the first of them gets all: of equal
 prompts, each prefilled alone, the time is by token."""
 
@@ -51,19 +49,28 @@ class StepSeconds:
 
     decode_base_s: float
     decode_per_request_s: float
+    decode_per_kv_token_s: float
     prefill_per_token_s: float
     prefill_base_s: float
 
     def columns(self) -> Columns:
-        return self.decode_base_s, self.decode_per_request_s, self.prefill_per_token_s, self.prefill_base_s
+        return (
+            *(self.decode_base_s, self.decode_per_request_s, self.decode_per_kv_token_s),
+            *(self.prefill_per_token_s, self.prefill_base_s),
+        )
+
+    def step_s(self, running: int, held: float) -> float:
+        return self.decode_base_s + self.decode_per_request_s * running + self.decode_per_kv_token_s * held
 
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """The time from one event to the next. `prefilled`: prompt tokens of the mini-batch that ends it, if one does."""
+    """The time from one event to the next. `held`: KV tokens, their mean. `prefilled`: prompt tokens
+    of the mini-batch that ends it, if one does."""
 
     seconds: float
     running: int
+    held: float
     prefilled: int | None
 
 
@@ -89,10 +96,14 @@ class BatchHistory:
             change[end_s] = change.get(end_s, 0) - 1
         self._times = sorted(change)
         running = list(accumulate(change[time] for time in self._times))
+        held = self._held()
         self._intervals = [
-            _Interval(end_s - begin_s, count, prompts.get(end_s))
-            for begin_s, end_s, count in zip(self._times, self._times[1:], running, strict=False)
+            _Interval(
+                end_s - begin_s, running[number], (held[2 * number + 1] + held[2 * number + 2]) / 2, prompts.get(end_s)
+            )
+            for number, (begin_s, end_s) in enumerate(pairwise(self._times))
         ]
+        self.kv_max = ceil(max(held))
         self._prompts = prompts
         self._mini_batches = _sums(1 if time in prompts else 0 for time in self._times[1:])
         self._prompt_tokens = _sums(prompts.get(time, 0) for time in self._times[1:])
@@ -102,15 +113,17 @@ class BatchHistory:
         """Yield the columns of each request's decoding, and its seconds. `times`: of the last fit."""
         steps = [self._steps_in(interval, times) for interval in self._intervals]
         passed = _sums(steps)
-        in_batch = _sums(count * interval.running for count, interval in zip(steps, self._intervals, strict=True))
+        in_batch = _sums(count * each.running for count, each in zip(steps, self._intervals, strict=True))
+        held = _sums(count * each.held for count, each in zip(steps, self._intervals, strict=True))
         for request, joined_s in zip(self._requests, self._joined_s, strict=True):
             begin, end = bisect_left(self._times, joined_s), bisect_left(self._times, max(request.end_s, joined_s))
             if request.output_tokens > 1 and passed[end] > passed[begin]:
                 own = request.output_tokens - 1
-                mean = (in_batch[end] - in_batch[begin]) / (passed[end] - passed[begin])
+                share = own / (passed[end] - passed[begin])
+                running, tokens_held = share * (in_batch[end] - in_batch[begin]), share * (held[end] - held[begin])
                 prefills = 0.0 if self._chunk else self._mini_batches[end] - self._mini_batches[begin]
                 tokens = self._prompt_tokens[end] - self._prompt_tokens[begin]
-                yield (own, own * mean, tokens, prefills), request.end_s - joined_s
+                yield (own, running, tokens_held, tokens, prefills), request.end_s - joined_s
 
     def idle_equations(self) -> Iterator[tuple[Columns, float]]:
         """Yield the columns of each first token that waited for nothing, and its seconds."""
@@ -122,7 +135,7 @@ class BatchHistory:
                 alone = request.input_tokens + self._extra
                 if tokens == alone:
                     steps = ceil(max(tokens, 1) / self._chunk) if self._chunk else 0
-                    yield (steps, 0.0, tokens, 0.0 if self._chunk else 1.0), joined_s - request.arrival_s
+                    yield (steps, 0.0, 0.0, tokens, 0.0 if self._chunk else 1.0), joined_s - request.arrival_s
             busy_until_s = max(busy_until_s, request.end_s)
 
     def _steps_in(self, interval: _Interval, times: StepSeconds | None) -> float:
@@ -134,7 +147,7 @@ class BatchHistory:
         seconds = interval.seconds
         if interval.prefilled is not None:
             seconds -= times.prefill_base_s + times.prefill_per_token_s * interval.prefilled
-        step_s = times.decode_base_s + times.decode_per_request_s * interval.running
+        step_s = times.step_s(interval.running, interval.held)
         return max(seconds, 0.0) / step_s if step_s > 0 else max(seconds, 0.0)
 
     def waited_when_full(self, wait_s: float) -> bool:
@@ -149,26 +162,26 @@ class BatchHistory:
             for request in self._requests
         )
 
-    def kv_max(self) -> int:
-        """Return the most KV tokens held at once, if each request's tokens come at an even rate."""
-        rate: dict[float, float] = {}
-        level: dict[float, float] = {}
+    def _held(self) -> list[float]:
+        """Return the KV tokens held just after and just before each event, if each request's tokens come evenly."""
+        rate: dict[float, float] = dict.fromkeys(self._times, 0.0)
+        level: dict[float, float] = dict.fromkeys(self._times, 0.0)
         for request, joined_s in zip(self._requests, self._joined_s, strict=True):
             end_s = max(request.end_s, joined_s)
             per_s = (request.output_tokens - 1) / (end_s - joined_s) if end_s > joined_s else 0.0
-            rate[joined_s] = rate.get(joined_s, 0.0) + per_s
-            rate[end_s] = rate.get(end_s, 0.0) - per_s
+            rate[joined_s] += per_s
+            rate[end_s] -= per_s
             held = request.input_tokens + self._extra + 1
-            level[joined_s] = level.get(joined_s, 0.0) + held
-            level[end_s] = level.get(end_s, 0.0) - held - per_s * (end_s - joined_s)
-        most = held_now = per_s_now = 0.0
+            level[joined_s] += held
+            level[end_s] -= held + per_s * (end_s - joined_s)
+        found = []
+        now = per_s_now = 0.0
         last_s = self._times[0]
         for time in self._times:
-            held_now += per_s_now * (time - last_s)
-            most = max(most, held_now)
-            held_now, per_s_now, last_s = held_now + level[time], per_s_now + rate[time], time
-            most = max(most, held_now)
-        return ceil(most)
+            before = now + per_s_now * (time - last_s)
+            now, per_s_now, last_s = before + level[time], per_s_now + rate[time], time
+            found += [before, now]
+        return found
 
 
 def _mini_batches(requests: Sequence[LoggedRequest]) -> list[float]:
@@ -213,7 +226,7 @@ def fit_step_times(history: BatchHistory) -> FittedSteps:
 
 
 def _fit_once(history: BatchHistory, times: StepSeconds | None) -> StepSeconds:
-    squares = LeastSquares(4)
+    squares = LeastSquares(5)
     for columns, seconds in history.equations(times):
         squares.add(columns, seconds)
     for columns, seconds in history.idle_equations():
