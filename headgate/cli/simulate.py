@@ -26,7 +26,7 @@ from headgate.cli.simulate_fit import fit_and_print
 from headgate.cli.simulate_options import (
     DEFAULT_POLICY,
     SimulateOptions,
-    given_policy,
+    choose_policy,
     notes_of,
     policy_names,
     run_specs,
@@ -117,7 +117,7 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     names = list(dict.fromkeys(name.strip() for name in options.planner.split(",") if name.strip()))
     if not names:
         raise ConfigurationError(f"--planner: name at least one of {', '.join(sorted(PLANNERS))}")
-    policies = policy_names(given_policy(options, DEFAULT_POLICY), "", "weighted")
+    policies = policy_names(choose_policy(options, DEFAULT_POLICY), "", "weighted")
     fleet, workload = read_fleet(options.fleet), open_workload(options.trace or [])
     specs = [RunSpec(workload, policy, fleet, planner=name, seed=options.seed) for name in names for policy in policies]
     for spec in specs:

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.cli.simulate_options import SimulateOptions, check_writable, given_policy, policy_names
+from headgate.cli.simulate_options import SimulateOptions, check_writable, choose_policy, policy_names
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.fit.fitting import FRACTIONS, EngineFit, Residuals, fit_engine
 from headgate.simulator.fit.log import parse_columns, read_log
@@ -37,7 +37,7 @@ def fit_and_print(options: SimulateOptions, path: Path) -> None:
             name = "a workload" if field.name == "trace" else f"--{field.name.replace('_', '-')}"
             raise ConfigurationError(f"{name} does not apply with --fit")
     columns = parse_columns(options.columns)
-    policies = policy_names(given_policy(options, _ORDER), "", "weighted")
+    policies = policy_names(choose_policy(options, _ORDER), "", "weighted")
     if len(policies) > 1:
         raise ConfigurationError("--fit takes one policy: the order in which the server admitted")
     rules = None if options.engine is None else load_profile(options.engine)

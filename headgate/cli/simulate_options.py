@@ -110,7 +110,7 @@ _VTC_LAST_ARRIVAL_S = (300.0, 620.0)
 _JITTER_MAX = 1.0
 
 
-def given_policy(options: SimulateOptions, default: str) -> str:
+def choose_policy(options: SimulateOptions, default: str) -> str:
     return default if options.policy is None else options.policy
 
 
@@ -121,7 +121,7 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
     """
     if options.profile is not None or options.columns:
         raise ConfigurationError("--profile and --columns need --fit LOG.csv")
-    policies = policy_names(given_policy(options, DEFAULT_POLICY), options.wsc_weights, options.service)
+    policies = policy_names(choose_policy(options, DEFAULT_POLICY), options.wsc_weights, options.service)
     profile = load_profile(DEFAULT_ENGINE if options.engine is None else options.engine)
     _check_numbers(options)
     gate = _gate(options)

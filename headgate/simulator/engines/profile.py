@@ -71,6 +71,9 @@ class EngineProfile(Strict):
     """Added to each step."""
     steps_between_admissions: Annotated[int, Field(ge=1)] = 1
     """Decode steps between two attempts to admit while requests run."""
+    repeats_failed_attempts: bool = False
+    """An attempt that admits nothing is repeated after each further decode step; else after `steps_between_admissions`
+    again. Only for prefill in steps of its own."""
     minibatch_tokens_max: _Tokens = 1_000_000_000
     """Most prompt tokens admitted in one attempt. A longer prompt is prefilled alone."""
     prompt_extra_tokens: Annotated[int, Field(ge=0)] = 0

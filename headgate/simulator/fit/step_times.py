@@ -212,25 +212,24 @@ class FittedSteps:
     idle: int
 
 
-def fit_step_times(history: BatchHistory) -> FittedSteps:
-    """Fit the step times of a log."""
+def fit_step_times(*histories: BatchHistory) -> FittedSteps:
+    """Fit the step times of one log, or of several of one server."""
     times: StepSeconds | None = None
     for _ in range(_ROUNDS_MAX):
-        before, times = times, _fit_once(history, times)
+        before, times = times, _fit_once(histories, times)
         if before is not None and _is_close(before, times):
             break
     assert times is not None  # noqa: S101
-    rows = list(history.equations(times))
+    rows = [row for history in histories for row in history.equations(times)]
     errors = tuple(abs(_predict(times, columns) - seconds) for columns, seconds in rows)
-    return FittedSteps(times, errors, len(rows), sum(1 for _ in history.idle_equations()))
+    return FittedSteps(times, errors, len(rows), sum(1 for history in histories for _ in history.idle_equations()))
 
 
-def _fit_once(history: BatchHistory, times: StepSeconds | None) -> StepSeconds:
+def _fit_once(histories: Sequence[BatchHistory], times: StepSeconds | None) -> StepSeconds:
     squares = LeastSquares(5)
-    for columns, seconds in history.equations(times):
-        squares.add(columns, seconds)
-    for columns, seconds in history.idle_equations():
-        squares.add(columns, seconds)
+    for history in histories:
+        for columns, seconds in (*history.equations(times), *history.idle_equations()):
+            squares.add(columns, seconds)
     return StepSeconds(*squares.solve())
 
 
