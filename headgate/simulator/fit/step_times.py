@@ -96,7 +96,7 @@ class BatchHistory:
             change[end_s] = change.get(end_s, 0) - 1
         self._times = sorted(change)
         running = list(accumulate(change[time] for time in self._times))
-        held = self._held()
+        held = self._sum_held_tokens()
         self._intervals = [
             _Interval(
                 end_s - begin_s, running[number], (held[2 * number + 1] + held[2 * number + 2]) / 2, prompts.get(end_s)
@@ -162,7 +162,7 @@ class BatchHistory:
             for request in self._requests
         )
 
-    def _held(self) -> list[float]:
+    def _sum_held_tokens(self) -> list[float]:
         """Return the KV tokens held just after and just before each event, if each request's tokens come evenly."""
         rate: dict[float, float] = dict.fromkeys(self._times, 0.0)
         level: dict[float, float] = dict.fromkeys(self._times, 0.0)
