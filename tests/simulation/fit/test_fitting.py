@@ -130,6 +130,16 @@ def test_limits_that_the_log_does_not_show_are_named_lower_bounds() -> None:
     assert any("lower bounds" in note for note in fit.notes)
 
 
+@pytest.mark.parametrize(
+    ("arrival_s", "first_s", "waited"),
+    [(0.5, 1.6, True), (0.5, 0.85, False), (2.0, 5.0, False)],  # the last waits while the batch has room
+)
+def test_a_wait_counts_where_the_batch_was_full(arrival_s: float, first_s: float, waited: bool) -> None:
+    full = [LoggedRequest(0.0, 0.1, end_s, 10, 5, "a") for end_s in (0.8, 1.0, 1.0)]
+    late = LoggedRequest(arrival_s, first_s, first_s + 0.05, 10, 1, "a")
+    assert BatchHistory([*full, late]).waited_when_full(1.0) is waited
+
+
 def test_one_request_at_a_time_tells_nothing_about_batches() -> None:
     arrivals = [Arrival(100.0 * number, "a", 100, 50 + number) for number in range(20)]
     fit = fit_engine(serve_log(known_profile(), arrivals), "mine", "fcfs", known_profile())

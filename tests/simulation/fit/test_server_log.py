@@ -53,6 +53,9 @@ def test_a_given_column_comes_before_a_known_one(tmp_path: Path) -> None:
     assert log.requests[0].first_token_s == 0.5
     moments = read_log(path, parse_columns("first_token=arrival_s"))  # a moment, though a duration is known too
     assert moments.requests[3].first_token_s == moments.requests[3].arrival_s
+    header = HEADER.replace("ttft_s", "first_token_s")
+    path = write_log(tmp_path, *(f"{row},0.5" for row in ROWS), header=f"{header},seen_s")
+    assert read_log(path, parse_columns("ttft=seen_s")).requests[0].first_token_s == 0.5
 
 
 def test_rows_of_requests_that_were_not_served_are_counted(tmp_path: Path) -> None:
