@@ -1,6 +1,7 @@
 """`headgate simulate` runs policies on a workload, in virtual time, and prints the result.
 
-With --fleet, it compares planners on a fleet of workers with several models. Without --json, the result is a table of
+With --fleet, it compares planners on a fleet of workers with several models. With --fit, it makes a profile of the
+engine from a server's log (simulate_fit.py). Without --json, the result is a table of
 policies, and of tenants if there are few. With --preemption, a table of the tiers and a line about evictions follow,
 from the first seed.
 """
@@ -21,7 +22,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.cli.simulate_options import SimulateOptions, notes_of, policy_names, run_specs
+from headgate.cli.simulate_fit import fit_and_print
+from headgate.cli.simulate_options import (
+    DEFAULT_POLICY,
+    SimulateOptions,
+    choose_policy,
+    notes_of,
+    policy_names,
+    run_specs,
+)
 from headgate.cli.terminal.one_object import takes
 from headgate.cli.terminal.output import progress
 from headgate.simulator.fleet.planners.registry import PLANNERS
@@ -42,6 +51,9 @@ def simulate(options: SimulateOptions) -> None:
 
     The same arguments give the same output, byte for byte (without --timing).
     """
+    if options.fit is not None:
+        fit_and_print(options, options.fit)
+        return
     if options.fleet is not None or options.planner is not None:
         _simulate_on_fleet(options)
         return
@@ -50,6 +62,8 @@ def simulate(options: SimulateOptions) -> None:
         sys.stderr.write(f"note: {note}\n")
     with progress("simulating") as on_done, Processes(options.processes, on_done=on_done) as pool:
         runs = pool.map(simulate_one, specs)
+    for note in dict.fromkeys(note for run in runs for note in run.outside_fit):
+        sys.stderr.write(f"note: {note}\n")
     by_policy = [runs[start : start + options.seeds] for start in range(0, len(runs), options.seeds)]
     if options.report is not None:
         from headgate.simulator.report import page
@@ -103,8 +117,8 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     names = list(dict.fromkeys(name.strip() for name in options.planner.split(",") if name.strip()))
     if not names:
         raise ConfigurationError(f"--planner: name at least one of {', '.join(sorted(PLANNERS))}")
-    policies = policy_names(options.policy, "", "weighted")
-    fleet, workload = read_fleet(options.fleet), open_workload(options.trace)
+    policies = policy_names(choose_policy(options, DEFAULT_POLICY), "", "weighted")
+    fleet, workload = read_fleet(options.fleet), open_workload(options.trace or [])
     specs = [RunSpec(workload, policy, fleet, planner=name, seed=options.seed) for name in names for policy in policies]
     for spec in specs:
         check_fleet_run(spec)

@@ -29,9 +29,20 @@ from headgate.workloads.sources import Workload, open_workload
 _TRACE = "FILE.csv, TENANT=FILE.csv (one of Azure's files for each tenant) or FILE.yaml."
 _POLICY = (
     "The engine's queue policy: fcfs, rpm:N, lcf, vtc, vtc-predict, vtc-noisy:0.5, vtc-oracle, vtc-cap:TOKENS, wsc, "
-    "drr:QUANTUM, tiered:POLICY. Separate several with commas."
+    "drr:QUANTUM, tiered:POLICY. Separate several with commas. Default: vtc, with --fit fcfs."
 )
-_ENGINE = "Profile of step times: a name, or a profile's .yaml file."
+DEFAULT_POLICY = "vtc"
+_ENGINE = f"Profile of step times: a name, or a profile's .yaml file. Default: {DEFAULT_ENGINE}."
+_FIT = (
+    "Fit a profile of step times to the LOG of a server: a CSV with arrival, first token, end and lengths of each "
+    "request. Prints how well it repeats the log. The rules of admission are those of --engine, or else as wide as the "
+    "log shows; --policy is the order in which the server admitted."
+)
+_PROFILE = "Write the fitted profile to this FILE.yaml, for --engine. Needs --fit."
+_COLUMNS = (
+    "Columns of the log with other names: KIND=NAME,KIND=NAME with the kinds arrival, first_token or ttft, end or "
+    "latency, input_tokens, output_tokens, tenant. Needs --fit."
+)
 _WEIGHTS = "Weights of tenants: TENANT=1,TENANT=2,…; 1 for the others."
 _SERVICE = "How service is measured: weighted, tokens, flops or profiled."
 _WSC_WEIGHTS = "Weights of wsc for input, system and output tokens: a,b,c. Default: 1,2,1."
@@ -63,9 +74,12 @@ _TIMING = "Also print how long the runs take on this machine."
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    trace: Annotated[list[str], Argument(help=_TRACE)]
-    policy: Annotated[str, Option(help=_POLICY)] = "vtc"
-    engine: Annotated[str, Option(help=_ENGINE)] = DEFAULT_ENGINE
+    trace: Annotated[list[str] | None, Argument(help=_TRACE)] = None
+    policy: Annotated[str | None, Option(help=_POLICY)] = None
+    engine: Annotated[str | None, Option(help=_ENGINE)] = None
+    fit: Annotated[Path | None, Option(help=_FIT)] = None
+    profile: Annotated[Path | None, Option(help=_PROFILE)] = None
+    columns: Annotated[str, Option(help=_COLUMNS)] = ""
     weights: Annotated[str, Option(help=_WEIGHTS)] = ""
     service: Annotated[str, Option(help=_SERVICE)] = "weighted"
     wsc_weights: Annotated[str, Option(help=_WSC_WEIGHTS)] = ""
@@ -96,19 +110,25 @@ _VTC_LAST_ARRIVAL_S = (300.0, 620.0)
 _JITTER_MAX = 1.0
 
 
+def choose_policy(options: SimulateOptions, default: str) -> str:
+    return default if options.policy is None else options.policy
+
+
 def run_specs(options: SimulateOptions) -> list[RunSpec]:
     """Make all seeds of the first policy, all seeds of the next, and so on.
 
     Raises ConfigurationError, with one sentence, for the first option that is wrong.
     """
-    policies = policy_names(options.policy, options.wsc_weights, options.service)
-    profile = load_profile(options.engine)
+    if options.profile is not None or options.columns:
+        raise ConfigurationError("--profile and --columns need --fit LOG.csv")
+    policies = policy_names(choose_policy(options, DEFAULT_POLICY), options.wsc_weights, options.service)
+    profile = load_profile(DEFAULT_ENGINE if options.engine is None else options.engine)
     _check_numbers(options)
     gate = _gate(options)
     if options.report is not None:
-        _check_writable(options.report, "--report")
+        check_writable(options.report, "--report")
         check_installed()
-    workload = open_workload(options.trace)
+    workload = open_workload(options.trace or [])
     first = RunSpec(
         workload,
         policies[0],
@@ -136,7 +156,7 @@ def _check_numbers(options: SimulateOptions) -> None:
         raise ConfigurationError(f"--horizon must be a positive number of seconds, not {options.horizon:g}")
 
 
-def _check_writable(path: Path, option: str) -> None:
+def check_writable(path: Path, option: str) -> None:
     if path.is_dir():
         raise ConfigurationError(f"{option}: {path} is a folder")
     if not path.parent.is_dir():

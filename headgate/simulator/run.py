@@ -76,7 +76,8 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The measures of a run. `total_time_s`: from 0 to the last token. `throughput_tokens_per_s`: input and output
+    """The measures of a run. `outside_fit`: sentences about what the run did beyond the log that its profile was fitted
+    to. `total_time_s`: from 0 to the last token. `throughput_tokens_per_s`: input and output
     tokens of served requests over `total_time_s`. `decisions`: requests that the policy picked and the engine admitted.
     `scheduling`: only of the paged engine.
 
@@ -101,6 +102,7 @@ class Run:
     timing: Timing | None = None
     timeline: Timeline | None = None
     scheduling: Scheduling | None = None
+    outside_fit: tuple[str, ...] = ()
     planner: str = ""
     classes: dict[str, Measures] = field(default_factory=dict)
     swaps: int = 0
@@ -120,6 +122,7 @@ def run_of(
     bounds: dict[str, Any] | None = None,
     timing: Timing | None = None,
     scheduling: Scheduling | None = None,
+    outside_fit: tuple[str, ...] = (),
 ) -> Run:
     """Make a Run of what a collector measured."""
     everything, total_s = collector.all(), collector.total_time_s
@@ -142,6 +145,7 @@ def run_of(
         timing=timing,
         timeline=collector.timeline(),
         scheduling=scheduling,
+        outside_fit=outside_fit,
         planner=spec.planner,
         classes=collector.classes(),
     )
@@ -161,8 +165,8 @@ def as_json(run: Run) -> dict[str, Any]:
     summary = {"service_difference" if name == "difference" else name: value for name, value in fields.items()}
     for name in ("pool_tokens", "timeline", "all", *_OF_FLEETS):
         del summary[name]
-    for name in ("timing", "scheduling"):
-        if summary[name] is None:
+    for name in ("timing", "scheduling", "outside_fit"):
+        if not summary[name]:
             del summary[name]
     summary["service_difference"] = summary["service_difference"] or dict.fromkeys(_DIFFERENCE_KEYS)
     for tenant in summary["tenants"].values():

@@ -18,6 +18,7 @@ from dispatcher.policies.service import ServiceFunction, WeightedTokens, service
 from gpu_worker.policies.fairness.interface import Applications
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import EngineLike, drive
+from headgate.simulator.engines.fitted_range import RangeWatch
 from headgate.simulator.engines.interface import Jitter, SimulatedEngine
 from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import EngineProfile
@@ -56,7 +57,8 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
         stopwatch=time.perf_counter if spec.timing else None,
     )
     collector = collector or _collector(spec, service)
-    front = _front(spec, engine, slo, service)
+    watch = None if spec.engines.fitted_on is None else RangeWatch(engine, spec.engines.fitted_on)
+    front = _front(spec, watch or engine, engine, slo, service)
     drive(_with_tiers(spec.workload, _tiers(spec)), front, collector, weights=_weights(spec))
     return run_of(
         spec,
@@ -65,12 +67,14 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
         bounds={} if theorems is None else theorems.bounds(),
         timing=_timing(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None,
         scheduling=_scheduling(collector, engine),
+        outside_fit=() if watch is None else watch.sentences(),
     )
 
 
-def _front(spec: RunSpec, engine: SimulatedEngine, slo: SloObserver | None, service: ServiceFunction) -> EngineLike:
-    """Put before the engine what the spec names."""
-    front: EngineLike = engine
+def _front(
+    spec: RunSpec, front: EngineLike, engine: SimulatedEngine, slo: SloObserver | None, service: ServiceFunction
+) -> EngineLike:
+    """Put before the engine, or before `front` that stands before it, what the spec names."""
     if spec.shedding is not None and slo is not None:
         front = SheddingEngine(front, slo.monitor, spec.shedding)
     if spec.gate is not None:

@@ -43,7 +43,7 @@ class Rows:
     """
 
     def __init__(self, path: Path, file: BinaryIO, tenant: str | None, first: datetime | None = None) -> None:
-        self._numbered_rows = _numbered_rows(path, file)
+        self._numbered_rows = numbered_rows(path, file)
         header = _header(path, next(self._numbered_rows, (1, []))[1])
         self._tenant = tenant or (path.stem if _is_azure(header) else None)
         self.row = CheckedRow(path, header)
@@ -63,7 +63,7 @@ class Rows:
         return self.row.azure(self._tenant or "", self.first)
 
 
-def _numbered_rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+def numbered_rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
     """Yield each row with the number of its last line: a quoted value may contain line ends."""
     reader = csv.reader(_lines(path, file), strict=True)
     try:
@@ -260,7 +260,7 @@ class Trace:
                     raise TraceError(f"{self.path}: has changed since it was checked")
                 yield from Rows(self.path, file, self.tenant, self.first)
         except OSError as error:
-            raise _unreadable(self.path, error) from None
+            raise unreadable(self.path, error) from None
 
 
 def read_trace(path: Path, *, tenant: str | None = None) -> list[Arrival]:
@@ -286,7 +286,7 @@ def scan_trace(path: Path, *, tenant: str | None = None) -> Trace:
                 scan.take(arrival)
             return scan.result(tenant, _identity(file))
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 class _Scan:
@@ -346,5 +346,5 @@ def _identity(file: BinaryIO) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _unreadable(path: Path, error: OSError) -> TraceError:
+def unreadable(path: Path, error: OSError) -> TraceError:
     return TraceError(f"{path}: {error.strerror or 'cannot be read'}")

@@ -52,13 +52,14 @@ arrivals = st.builds(
     Arrival, st.floats(0, 20), st.sampled_from("abcd"), st.integers(1, 160), st.integers(0, 120)
 )  # fmt: skip
 profiles = st.builds(
-    lambda pool, steps, minibatch, extra, batch: PROFILE.model_copy(
+    lambda pool, steps, minibatch, extra, batch, repeats: PROFILE.model_copy(
         update={
             "pool_tokens": pool,
             "steps_between_admissions": steps,
             "minibatch_tokens_max": minibatch,
             "prompt_extra_tokens": extra,
             "batch_max": batch,
+            "repeats_failed_attempts": repeats,
         }
     ),
     st.integers(200, 1200),
@@ -66,6 +67,7 @@ profiles = st.builds(
     st.integers(50, 400),
     st.integers(0, 3),
     st.one_of(st.none(), st.integers(1, 5)),
+    st.booleans(),
 )
 
 

@@ -28,6 +28,31 @@ _Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
 DEFAULT_ENGINE = "a10g-llama2-7b"
 
 
+class FittedOn(Strict):
+    """The log that a profile was fitted to, by `headgate simulate --fit`, and the ranges in which it may be trusted."""
+
+    log: str
+    """Name of the file."""
+    requests: Annotated[int, Field(ge=1)]
+    unserved: Annotated[int, Field(ge=0)] = 0
+    """Requests of the log without a first token and an end, which were left out."""
+    seconds: Annotated[float, Field(ge=0)]
+    """From the first arrival to the last end."""
+    batch_max: Annotated[int, Field(ge=1)]
+    """Most requests that ran at once."""
+    input_tokens_min: Annotated[int, Field(ge=0)]
+    input_tokens_max: Annotated[int, Field(ge=0)]
+    output_tokens_min: Annotated[int, Field(ge=0)]
+    output_tokens_max: Annotated[int, Field(ge=0)]
+    admission: str
+    """When the engine is assumed to admit: the rules were not fitted."""
+    policy: str
+    """The order of the queue with which the fit was compared with the log."""
+    first_token_errors_s: dict[str, _Seconds]
+    """Quantiles (`p50`, `p90`, `p99`) of the difference between log and simulation, over requests."""
+    whole_answer_errors_s: dict[str, _Seconds]
+
+
 class EngineProfile(Strict):
     """One engine. `fitted`: whether the step times were fitted to measurements of this machine and model."""
 
@@ -46,6 +71,9 @@ class EngineProfile(Strict):
     """Added to each step."""
     steps_between_admissions: Annotated[int, Field(ge=1)] = 1
     """Decode steps between two attempts to admit while requests run."""
+    repeats_failed_attempts: bool = False
+    """An attempt that admits nothing is repeated after each further decode step; else after `steps_between_admissions`
+    again. Only for prefill in steps of its own."""
     minibatch_tokens_max: _Tokens = 1_000_000_000
     """Most prompt tokens admitted in one attempt. A longer prompt is prefilled alone."""
     prompt_extra_tokens: Annotated[int, Field(ge=0)] = 0
@@ -68,6 +96,8 @@ class EngineProfile(Strict):
     """Fixed time of each copy."""
     swap_bytes: Annotated[float, Field(ge=0)] = 0.0
     """Size of the host memory for swapped KV."""
+    fitted_on: FittedOn | None = None
+    """The log that the step times come from; None: `source` says where they come from."""
 
 
 def engine_names() -> list[str]:

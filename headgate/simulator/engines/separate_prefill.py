@@ -1,9 +1,11 @@
 """An engine in virtual time that prefills in steps of their own. It skips from event to event.
 
 This is the continuous batching of the VTC paper (section 2.1), as the paper's own server does it. The engine attempts
-to admit requests every `steps_between_admissions` decode steps, or at once if nothing runs. The admitted requests are
-prefilled as a mini-batch and then join the batch. The policy is the one that the real engines run; only the time of a
-step is modelled.
+to admit requests every `steps_between_admissions` decode steps, or at once if nothing runs. With
+`repeats_failed_attempts`, as in that server, the count begins again only after an attempt that admitted a request; one
+that admitted nothing is repeated after each further step (slora/server/router/manager.py, `_step`). The admitted
+requests are prefilled as a mini-batch and then join the batch. The policy is the one that the real engines run; only
+the time of a step is modelled.
 
 An event is what could change a decision: an attempt to admit, the end of a request, or an arrival. Between two events,
 k decode steps of n requests that hold v tokens take
@@ -141,6 +143,9 @@ class SeparatePrefillEngine(SimulatedEngine):
         self._per_request_s = profile.decode_per_request_s
         self._per_kv_token_s = profile.decode_per_kv_token_s
         self._since_attempt = 0
+        """Decode steps since the last attempt; with `repeats_failed_attempts`, since the last that admitted."""
+        self._queued_s = 0.0
+        """When the first request came to an empty queue."""
         self._prefill: _Prefill | None = None
         self._stretch: _Stretch | None = None
 
@@ -157,7 +162,7 @@ class SeparatePrefillEngine(SimulatedEngine):
             return self._prefill.end_s
         if not self._kv.size:
             return self.now_s if self._waiting else math.inf
-        if self._since_attempt >= self.profile.steps_between_admissions:
+        if self._is_attempt_due():
             return self.now_s
         stretch = self._next_stretch()
         return self.now_s + stretch.factor * self._decode_s(stretch.steps)
@@ -169,7 +174,7 @@ class SeparatePrefillEngine(SimulatedEngine):
                 if self._prefill.end_s > until_s:
                     return finished
                 finished = self._end_prefill(self._prefill)
-            elif not self._kv.size or self._since_attempt >= self.profile.steps_between_admissions:
+            elif not self._kv.size or self._is_attempt_due():
                 if self.now_s >= until_s or not (self._kv.size or self._waiting):
                     return finished
                 self._attempt()
@@ -183,9 +188,24 @@ class SeparatePrefillEngine(SimulatedEngine):
     def _could_hold(self, request: SimRequest, prompt: int) -> bool:
         return self._kv.could_hold(prompt, request.arrival.output_tokens)
 
+    def _is_attempt_due(self) -> bool:
+        """Return whether the batch has decoded for long enough. Repeated attempts at an empty queue are left out."""
+        if self._since_attempt < self.profile.steps_between_admissions:
+            return False
+        return not self.profile.repeats_failed_attempts or (bool(self._waiting) and self.now_s >= self._queued_s)
+
+    def _enqueue(self, request: SimRequest, at_s: float) -> bool:
+        was_empty = not self._waiting
+        if not super()._enqueue(request, at_s):
+            return False
+        if was_empty and self.profile.repeats_failed_attempts:
+            self._queued_s = at_s
+            self._stretch = None
+        return True
+
     def _attempt(self) -> None:
         """Admit requests in the policy's order until one does not fit."""
-        self._since_attempt = 0
+        self._since_attempt = self.profile.steps_between_admissions - 1 if self.profile.repeats_failed_attempts else 0
         self._stretch = None
         self._observer.on_attempted(self.now_s)
         admitted: list[SimRequest] = []
@@ -199,6 +219,7 @@ class SeparatePrefillEngine(SimulatedEngine):
             admitted.append(request)
             tokens += prompt
         if admitted:
+            self._since_attempt = 0
             seconds = self.profile.prefill_base_s + self.profile.prefill_per_token_s * tokens + self.profile.overhead_s
             self._prefill = _Prefill(admitted, self.now_s + seconds * self._jitter_factor(1))
         elif not self._kv.size:
@@ -235,7 +256,9 @@ class SeparatePrefillEngine(SimulatedEngine):
     def _next_stretch(self) -> _Stretch:
         if self._stretch is None:
             left = self.profile.steps_between_admissions - self._since_attempt
-            steps = min(left, int(self._kv.next_end) - self._kv.step)
+            steps = int(self._kv.next_end) - self._kv.step
+            if left > 0 or self._waiting:
+                steps = min(max(left, 1), steps)
             self._stretch = _Stretch(steps, self._jitter_factor(steps))
         return self._stretch
 

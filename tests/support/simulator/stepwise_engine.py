@@ -50,8 +50,9 @@ class StepwiseEngine:
                 self.now_s = max(self.now_s, upcoming[0].arrival.arrival_s)
             self.enqueue_arrivals(upcoming)
             if not self.batch or steps >= self.profile.steps_between_admissions:
-                steps = 0
-                self.attempt(upcoming)
+                admitted = self.attempt(upcoming)
+                repeats = self.profile.repeats_failed_attempts and not admitted
+                steps = self.profile.steps_between_admissions - 1 if repeats else 0
             else:
                 steps += 1
                 self.step(upcoming)
@@ -68,7 +69,8 @@ class StepwiseEngine:
                 arrival.arrival_s,
             )
 
-    def attempt(self, upcoming: list[Served]) -> None:
+    def attempt(self, upcoming: list[Served]) -> bool:
+        """Return whether a request was admitted."""
         admitted: list[Served] = []
         while (head := self.policy.peek()) is not None:
             one = self.waiting[head.request_id]
@@ -97,6 +99,7 @@ class StepwiseEngine:
                     one.tokens = 1
                     self.policy.on_generated(one.request_id, 1)
             self.end()
+        return bool(admitted)
 
     def peak(self, batch: Sequence[Served]) -> int:
         """Return the most tokens held just before a request ends, if no other arrives."""

@@ -1,0 +1,51 @@
+"""Notes the batches and prompts of a run, to say where it leaves the range that its profile was fitted to."""
+
+from __future__ import annotations
+
+from headgate.simulator.engines.interface import SimulatedEngine
+from headgate.simulator.engines.profile import FittedOn
+from headgate.simulator.requests import SimRequest
+
+
+class RangeWatch:
+    """drive.EngineLike: the engine, and what it was used for beyond a log."""
+
+    def __init__(self, engine: SimulatedEngine, fitted_on: FittedOn) -> None:
+        self._engine = engine
+        self._fitted_on = fitted_on
+        self._batch_max = 0
+        self._requests = self._outside = 0
+        self._shortest, self._longest = fitted_on.input_tokens_min, fitted_on.input_tokens_max
+
+    @property
+    def now_s(self) -> float:
+        return self._engine.now_s
+
+    def submit(self, request: SimRequest, at_s: float) -> bool:
+        prompt, fitted_on = request.arrival.input_tokens, self._fitted_on
+        self._requests += 1
+        self._outside += not fitted_on.input_tokens_min <= prompt <= fitted_on.input_tokens_max
+        self._shortest, self._longest = min(self._shortest, prompt), max(self._longest, prompt)
+        return self._engine.submit(request, at_s)
+
+    def advance(self, until_s: float) -> list[SimRequest]:
+        """Advance the engine. It returns whenever requests end, so that the batch was largest just before."""
+        ended = self._engine.advance(until_s)
+        self._batch_max = max(self._batch_max, self._engine.running + len(ended))
+        return ended
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return a sentence for each range that the run left."""
+        fitted_on, found = self._fitted_on, []
+        if self._batch_max > fitted_on.batch_max:
+            found.append(
+                f"{self._batch_max} requests ran at once, and the profile was fitted to at most {fitted_on.batch_max} "
+                f"({fitted_on.log}): its step times are a guess there."
+            )
+        if self._outside:
+            found.append(
+                f"{self._outside:,} of {self._requests:,} prompts are outside {fitted_on.input_tokens_min} to "
+                f"{fitted_on.input_tokens_max} tokens, to which the profile was fitted ({fitted_on.log}): they have "
+                f"{self._shortest} to {self._longest}."
+            )
+        return tuple(found)
