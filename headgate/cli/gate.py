@@ -76,10 +76,10 @@ def _print_lines(shards: Sequence[LogFollower], objects: Sequence[dict[str, Any]
 
 
 def _view(shards: Sequence[LogFollower], now: float, problem: str = "") -> RenderableType:
-    return _grouped(shards, [top_view(follower.picture(now), problem) for follower in shards])
+    return _join_views(shards, [top_view(follower.picture(now), problem) for follower in shards])
 
 
-def _grouped(shards: Sequence[LogFollower], views: Sequence[RenderableType]) -> RenderableType:
+def _join_views(shards: Sequence[LogFollower], views: Sequence[RenderableType]) -> RenderableType:
     """Return a view for each shard below each other. Of several shards, each has its name."""
     if len(shards) == 1:
         return views[0]
@@ -131,7 +131,7 @@ def plan(
         if json:
             _print_lines(shards, [plan_json(picture, needed) for picture, needed in found])
         else:
-            Console().print(_grouped(shards, [plan_view(picture, needed) for picture, needed in found]))
+            Console().print(_join_views(shards, [plan_view(picture, needed) for picture, needed in found]))
 
     with_store(data, run, pool)
 
