@@ -23,6 +23,7 @@ from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import TieredQueue
 from gpu_worker.policies.preemption import Resident, Strategy, sort_by_protection
+from gpu_worker.policies.step_tokens import StepTokens
 from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.chunked_prefill import ChunkedPrefillEngine
@@ -360,7 +361,7 @@ def test_a_swapped_request_that_is_cancelled_returns_its_host_memory() -> None:
     tiers = make_policy("tiered:vtc")
     batch = PagedBatch(replace(machine, batch_max=1), Admission(tiers, replace(machine.calibration(), copy_base_s=0.0)))
     background = batch.enqueue(QueueRequest("b", "b", 5000, tier=Tier.BACKGROUND, output_tokens_max=10), 0.0)
-    batch.admit(10_000, 0.0, begun=False)
+    batch.admit(StepTokens(10_000, ()), 0.0, begun=False)
     assert background is not None
     background.left = 0  # its prompt is computed
     batch.kv_tokens = background.held

@@ -7,14 +7,14 @@ already, otherwise a second victim would be preempted for the blocks of the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from vllm.utils.math_utils import cdiv
 from vllm.v1.request import Request
 
 from gpu_worker.policies.fairness.tiered import TieredQueue
-from gpu_worker.policies.preemption import Eviction, Resident
+from gpu_worker.policies.preemption import Resident
 
 
 class VllmKvBudget:
@@ -31,7 +31,6 @@ class VllmKvBudget:
         self._policy = policy
         self._waiting = waiting
         self._blocks_taken = 0
-        self._tokens_taken = 0
         self._hits: frozenset[int] = frozenset()
         """Prefix cache hits of the request of the last `blocks_needed`. It shares these blocks, so preempting their
         holder does not free them for it."""
@@ -51,14 +50,6 @@ class VllmKvBudget:
     def slots_free(self) -> int:
         return int(self._scheduler.max_num_active_reqs) - len(self._scheduler.running) - len(self.admitted)
 
-    def has_tokens(self, without: Sequence[Eviction]) -> bool:
-        """Return whether the step's token budget has any left for a newcomer, after the running requests without these
-        victims."""
-        victims = {eviction.resident.request_id for eviction in without}
-        running = (request for request in self._scheduler.running if request.request_id not in victims)
-        needed = sum(self._tokens_of(request) for request in running)
-        return int(self._scheduler.max_num_scheduled_tokens) > needed + self._tokens_taken
-
     def blocks_needed(self, request_id: str) -> int:
         """Return the blocks by vLLM's own arithmetic, less prefix cache hits."""
         needed, self._hits = self._needs(request_id)
@@ -74,10 +65,9 @@ class VllmKvBudget:
         return int(blocks * self._scheduler.block_size)
 
     def admit(self, request_id: str) -> None:
-        """Take the blocks, the slot and the tokens of a request that this pass admits."""
+        """Take the blocks and the slot of a request that this pass admits."""
         needed, hits = self._needs(request_id)
         self._blocks_taken += needed
-        self._tokens_taken += self._waiting(request_id).num_tokens
         self._hits, self._hits_of_admitted = frozenset(), self._hits_of_admitted | hits
         self.admitted.append(request_id)
 
@@ -126,12 +116,6 @@ class VllmKvBudget:
         )
         kept_free = manager.watermark_blocks if self._scheduler.running or self.admitted else 0
         return int(blocks + kept_free), frozenset(block.block_id for group in hits.blocks for block in group)
-
-    def _tokens_of(self, request: Request) -> int:
-        """Return the tokens that a running request takes in this step if the budget allows."""
-        tokens = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
-        most = self._scheduler.scheduler_config.long_prefill_token_threshold
-        return int(min(tokens, most) if most else tokens)
 
     def _growth_of_running(self) -> int:
         """Return the blocks that the running requests will take in this step."""

@@ -3,8 +3,8 @@
 vLLM lets a class replace its `Scheduler`, but the class is not public API. So the version is pinned (pyproject.toml),
 and tests/vllm runs at every upgrade. Each step:
 
-    schedule()             end expired requests; run a pass of admissions that preempts for waiting requests (swap,
-                           recompute or drop); sort the running requests so that vLLM's own preemption takes the least
+    schedule()             end expired requests; run a pass of admissions that pauses prompts and preempts for waiting
+                           requests (swap, recompute or drop); sort the running requests so that vLLM's own preemption takes the least
                            urgent; then vLLM's schedule() admits in the policy's order (waiting_queue.py)
     update_from_output()   charge the generated tokens; report the requests that were ended here
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -32,10 +33,12 @@ from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.settings import scheduler_settings
+from gpu_worker.engines.vllm.step_tokens import step_tokens_of
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
+from gpu_worker.policies.step_tokens import Turns
 
 _PLACEHOLDER_TOKEN = 0
 _REQUEST_ID = attrgetter("request_id")
@@ -64,6 +67,9 @@ class TieredSchedulingMixin:
         """The policy's count of admissions at the last sort of the running requests."""
         self._cache_reset: set[str] = set()
         """Requests preempted by a cache reset that still have tokens in flight, which vLLM discards."""
+        self._turns = Turns(policy.settings)
+        self._parts: dict[str, int] = {}
+        """The tokens of running prompts in this step, where they get less than they could take."""
         self._reports = Reports(self, sends=settings.sends_stats)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
@@ -73,11 +79,14 @@ class TieredSchedulingMixin:
         for request_id in self.admission.pop_expired():
             self.counts.expired += 1
             self._end(vllm.requests[request_id], "expired")
+        self._sort_running()
         if self._may_preempt():
             self._preempt_for_waiting()
-        self._sort_running()
+        elif self._turns.is_counting:
+            self._parts = self._turns.settle(step_tokens_of(self, self._turns.next()))
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         self.waiting.end_pass()
+        self._parts = {}
         self._reports.scheduled(output)
         return output
 
@@ -115,11 +124,18 @@ class TieredSchedulingMixin:
         The admissions are tentative: they are undone at the end, and vLLM makes them again in `schedule`.
         """
         kv_budget, skipped = self._kv_budget(), self._admit_skipped_requests()
-        while (plan := self.admission.next_plan(kv_budget)) is not None and kv_budget.has_tokens(plan.evictions):
+        tokens = step_tokens_of(self, self._turns.next())
+        while (plan := self.admission.next_plan(kv_budget)) is not None:
+            precedence = partial(self.queue_policy.precedence, plan.request)
+            victims = [eviction.resident.request_id for eviction in plan.evictions]
+            if not tokens.available(precedence, victims):
+                break
             for eviction in plan.evictions:
                 self._evict(eviction)
             if plan.evictions:
                 kv_budget.update_after_evictions()
+                tokens.release(victims)
+            tokens.take(self.waiting.request_of(plan.request.request_id).num_tokens, precedence)
             kv_budget.admit(plan.request.request_id)
             self.queue_policy.admit(plan.request.request_id)
             skipped += self._admit_skipped_requests()
@@ -129,6 +145,19 @@ class TieredSchedulingMixin:
         for request_id in reversed(tentative):
             self.queue_policy.undo_admit(request_id)
         self.waiting.put_first(kv_budget.admitted)
+        self._parts = self._turns.settle(tokens)
+
+    def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """Limit a running prompt to its part of this step: 0 tokens is a pause, in which vLLM leaves it as it is."""
+        part = self._parts.get(request.request_id, num_new_tokens)
+        if part < num_new_tokens:
+            num_new_tokens = part if self._may_shorten(request) else 0
+        return int(super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens))  # type: ignore[misc]
+
+    def _may_shorten(self, request: Request) -> bool:
+        """Return whether vLLM has not yet bound this part of a prompt to its images or to whole blocks of states."""
+        vllm: Any = self
+        return not (request.has_encoder_inputs or vllm.need_mamba_block_aligned_split)
 
     def _admit_skipped_requests(self) -> list[str]:
         """Tentatively admit the next requests that vLLM will skip, so that none is preempted for them."""

@@ -30,14 +30,16 @@ The model has no clock. A driver gives it the time: the simulator a virtual one,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget, PagedSequence
 from gpu_worker.engines.modelled.paged.profile import Copies, PagedProfile
 from gpu_worker.policies.admission import RESERVED_FOR, Admission
-from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.interface import Precedence, QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy, sort_by_protection
 from gpu_worker.policies.scheduling_stats import SchedulingStats
+from gpu_worker.policies.step_tokens import Prefill, StepTokens, Turns
 
 _Part = tuple[PagedSequence, int]
 """A sequence, and how many of its tokens a step prefills."""
@@ -108,31 +110,38 @@ class PagedBatch:
         return dropped
 
     def admit(
-        self, step_tokens: int, now_s: float, *, begun: bool
+        self, step_tokens: StepTokens, now_s: float, *, begun: bool
     ) -> tuple[list[PagedSequence], list[_Part], set[PagedSequence]]:
         """Run a pass of admissions. Return the sequences that entered, their parts of the step, and the victims.
 
-        `step_tokens`: prompt tokens that the step can still take; `begun`: other sequences have parts of it already. A
-        prompt that is prefilled whole and is longer than that is prefilled alone.
+        `begun`: other sequences have parts of the step already. A prompt that is prefilled whole and is longer than
+        what the step can take is prefilled alone.
         """
         self.admission.begin_pass(now_s)
         self.kv_budget.begin_pass()
         entered: list[PagedSequence] = []
         parts: list[_Part] = []
         victims: set[PagedSequence] = set()
-        while step_tokens > 0 and (plan := self.admission.next_plan(self.kv_budget)) is not None:
-            sequence = self.sequences[plan.request.request_id]
-            if self._whole_prompts and (begun or parts) and sequence.left > step_tokens:
+        while step_tokens.has_any() and (plan := self.admission.next_plan(self.kv_budget)) is not None:
+            sequence, precedence = self.sequences[plan.request.request_id], partial(self._precedence, plan.request)
+            available = step_tokens.available(precedence)
+            if not available or (self._whole_prompts and (begun or parts) and sequence.left > available):
                 break
+            evicted = {self.sequences[eviction.resident.request_id] for eviction in plan.evictions}
             for eviction in plan.evictions:
-                victims.add(self.sequences[eviction.resident.request_id])
                 self._evict(eviction, now_s)
+            step_tokens.release([eviction.resident.request_id for eviction in plan.evictions])
+            victims |= evicted
             self._enter(sequence, now_s)
             entered.append(sequence)
-            if sequence.ready_s <= now_s:
-                most = max(step_tokens, sequence.left) if self._whole_prompts else step_tokens
-                step_tokens = _take_part(parts, sequence, most)
+            if sequence.ready_s <= now_s and sequence.left:
+                part = step_tokens.take(sequence.left, precedence)
+                parts.append((sequence, sequence.left if self._whole_prompts else part))
         return entered, parts, victims
+
+    def _precedence(self, newcomer: QueueRequest, running_id: str) -> Precedence | None:
+        """Return the precedence over a newcomer whose prompt is not prefilled whole."""
+        return None if self._whole_prompts else self._policy.precedence(newcomer, running_id)
 
     def _enter(self, sequence: PagedSequence, now_s: float) -> None:
         self._policy.admit(sequence.request.request_id)
@@ -240,14 +249,6 @@ class PagedBatch:
             self._throw_away(sequence)
 
 
-def _take_part(parts: list[_Part], sequence: PagedSequence, step_tokens: int) -> int:
-    """Add what fits of the tokens that `sequence` has left; return the tokens that the step can still take."""
-    tokens = min(sequence.left, step_tokens)
-    if tokens:
-        parts.append((sequence, tokens))
-    return step_tokens - tokens
-
-
 @dataclass(slots=True)
 class Step:
     """`decoding`: sequences that get a token. `parts`: prompt tokens of each sequence that is prefilled. Both are empty
@@ -270,6 +271,7 @@ class PagedModel:
         self._policy = admission.policy
         self._since_attempt = 0
         """Steps since the last pass of admissions."""
+        self._turns = Turns(admission.settings)
 
     def plan(self, now_s: float) -> Step:
         """Evict, admit, and choose what the next step computes."""
@@ -277,16 +279,18 @@ class PagedModel:
         evicted = batch.grow()
         ready = [sequence for sequence in batch.running if sequence.ready_s <= now_s]
         decoding = [sequence for sequence in ready if not sequence.left]
-        parts: list[_Part] = []
+        new_parts: list[_Part] = []
         entered: list[PagedSequence] = []
-        step_tokens = self._step_tokens(decoding)
-        for sequence in sorted((one for one in ready if one.left), key=lambda one: (not one.protected, one.rank)):
-            step_tokens = _take_part(parts, sequence, step_tokens)
+        begun = sorted((one for one in ready if one.left), key=lambda one: (not one.protected, one.rank))
+        prefills = [Prefill(one.request.request_id, one.request.tier, one.left) for one in begun]
+        step_tokens = StepTokens(self._step_tokens(decoding), prefills, self._turns.next())
         if not evicted and (not batch.running or self._since_attempt >= self._profile.steps_between_admissions):
             self._since_attempt = 0
-            entered, new_parts, victims = batch.admit(step_tokens, now_s, begun=bool(parts))
+            entered, new_parts, victims = batch.admit(step_tokens, now_s, begun=bool(begun))
             decoding = [sequence for sequence in decoding if sequence not in victims]
-            parts = [*((one, tokens) for one, tokens in parts if one not in victims), *new_parts]
+        settled = step_tokens.settle()
+        self._turns.count(settled)
+        parts = [*((batch.sequences[one.request_id], one.part) for one in settled if one.part), *new_parts]
         if parts and self._profile.chunk_tokens is None:
             decoding = []
         return Step(decoding, parts, entered)
