@@ -61,16 +61,18 @@ class StepTokens:
         """Return the tokens that a newcomer can take once these victims are gone. `precedence`: of a running request
         over it, by request id."""
         behind = sum(prefill.part for _, prefill in self._behind(precedence) if prefill.request_id not in victims)
-        return max(0, self._free + self._held(victims)) + behind
+        return max(0, self._free + self._held(victims) + behind)
 
     def take(self, tokens: int, precedence: Callable[[str], Precedence | None]) -> int:
-        """Take up to so many tokens for a newcomer; return how many it gets."""
+        """Take up to so many tokens for a newcomer; return how many it gets. What it lacks is its own if it gets free:
+        the next newcomer must not evict a request for it."""
         taken = min(tokens, max(0, self._free))
-        self._free -= taken
         for _, prefill in sorted(self._behind(precedence), key=lambda pair: pair[0], reverse=True):
             part = min(tokens - taken, prefill.part)
             prefill.part -= part
+            self._free += part
             taken += part
+        self._free -= tokens
         return taken
 
     def release(self, victims: Collection[str]) -> None:

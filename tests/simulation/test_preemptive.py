@@ -366,7 +366,7 @@ def test_a_swapped_request_that_is_cancelled_returns_its_host_memory() -> None:
     background.left = 0  # its prompt is computed
     batch.kv_tokens = background.held
     batch.enqueue(QueueRequest("p", "p", 10, tier=Tier.PREMIUM, output_tokens_max=10), 1.0)
-    batch.admit(10_000, 1.0, begun=False)
+    batch.admit(StepTokens(10_000, ()), 1.0, begun=False)
     assert batch.kv_budget.swap_bytes_used == background.swap_bytes > 0
     batch.cancel(background)
     assert (batch.kv_budget.swap_bytes_used, batch.waiting, len(batch.running)) == (0.0, 0, 1)

@@ -109,6 +109,13 @@ class TieredSchedulingMixin:
     def has_requests(self) -> bool:
         return bool(self._unsent) or self._reports.has_unsent or bool(super().has_requests())  # type: ignore[misc]
 
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        self.waiting.resetting = True
+        try:
+            return bool(super().reset_prefix_cache(*args, **kwargs))  # type: ignore[misc]
+        finally:
+            self.waiting.resetting = False
+
     def _kv_budget(self) -> VllmKvBudget:
         return VllmKvBudget(self, self.queue_policy, self.waiting.request_of, self._reports.swap().free_bytes)
 
@@ -248,6 +255,8 @@ class TieredSchedulingMixin:
         stalled = []
         if not all(map(generated.__contains__, map(_REQUEST_ID, vllm.running))):
             stalled = [request.request_id for request in vllm.running if request.request_id not in generated]
+        if vllm.kv_holding_waiting:  # their KV is being loaded
+            stalled += filter(self._runs, map(_REQUEST_ID, vllm.kv_holding_waiting))
         if lengths - {1}:
             stalled += self._running_with(generated, sampled, lambda count: count == 0)
         self.queue_policy.on_decoded(1, stalled)

@@ -39,6 +39,8 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         """Requests that were not accepted, with the reason: the scheduler ends them."""
         self.wrong_fields = 0
         """The dispatcher's fields that could not be read, of all requests so far."""
+        self.resetting = False
+        """Whether vLLM resets its cache now, and preempts every request for it."""
         self._kv_budget = kv_budget
         self._monotonic_s = monotonic_s
         self._settings = settings
@@ -94,7 +96,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             self._popped.discard(request.request_id)
             self.policy.undo_admit(request.request_id)
         else:
-            self.policy.preempt(request.request_id)
+            self.policy.preempt(request.request_id, counts=not self.resetting)
         self._requests[request.request_id] = request
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:

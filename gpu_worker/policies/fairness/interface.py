@@ -183,8 +183,11 @@ class QueuePolicy(ABC):
         """
 
     @abstractmethod
-    def preempt(self, request_id: str) -> None:
-        """Return a request that ran to its old place in the queue. It keeps its charges."""
+    def preempt(self, request_id: str, *, counts: bool = True) -> None:
+        """Return a request that ran to its old place in the queue. It keeps its charges.
+
+        `counts`: as one of its preemptions; not where no other request took its place (a reset of the cache).
+        """
 
     @abstractmethod
     def on_cached(self, request_id: str, input_tokens: int) -> None:

@@ -197,9 +197,9 @@ class TieredQueue(QueuePolicy):
         if policy.waiting == 1:
             self.shares.undo_stop_waiting(tier)
 
-    def preempt(self, request_id: str) -> None:
+    def preempt(self, request_id: str, *, counts: bool = True) -> None:
         state = self._remove_from_batch(request_id)
-        self._tiers[state.tier].preempt(request_id)
+        self._tiers[state.tier].preempt(request_id, counts=counts)
         if state.promoted(self.settings):
             self._promoted[request_id] = state
         self._after_joining(state.tier)
