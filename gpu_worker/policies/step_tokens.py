@@ -9,7 +9,7 @@ is *paused*: it keeps its KV and its slot, so a pause costs nothing but the wait
 Turns. With s_t the share of tier t (TierSettings.shares), a tier whose prompts got no token in ceil(1 / s_t) - 1 steps
 in a row has its turn: in the next step nobody takes from its prompts, and they come before all others. So while the
 earliest prompt of a tier with s_t > 0 has T tokens left, and each step has at least C tokens for prompts, it ends
-within ceil(T / C) ceil(1 / s_t) steps, whatever comes. A tier without a share has no turn, as it has no other guarantee.
+within ceil(T / C) ceil(1 / s_t) steps, whatever comes. A tier without a share has no turn.
 """
 
 from __future__ import annotations
@@ -35,29 +35,27 @@ class Prefill:
 
 
 class StepTokens:
-    """The parts of one step. `prefills`: the most urgent first. `turn`: the tier that has its turn. `decodes`: the
-    tokens of the requests that decode, by request id; they are part of `tokens`."""
+    """The parts of one step. `prefills`: the most urgent first. `turn`: the tier that has its turn. `fixed`: tokens
+    of running requests that no newcomer can take, by request id: those of decodes; they are part of `tokens`."""
 
     def __init__(
         self,
         tokens: int,
         prefills: Iterable[Prefill],
         turn: Tier | None = None,
-        decodes: Mapping[str, int] | None = None,
+        fixed: Mapping[str, int] | None = None,
     ) -> None:
         self.prefills = sorted(prefills, key=lambda prefill: prefill.tier is not turn)
         self._turn = turn
-        self._decodes = decodes or {}
-        self._free = tokens - sum(self._decodes.values())
+        self._fixed = fixed or {}
+        self._free = tokens - sum(self._fixed.values())
         self._share_out()
 
     def has_any(self) -> bool:
         """Return whether the step has tokens that some newcomer could take."""
         return self._free > 0 or any(prefill.part for prefill in self.prefills)
 
-    def available(
-        self, precedence: Callable[[str], Precedence | None], victims: Collection[str] = frozenset()
-    ) -> int:
+    def available(self, precedence: Callable[[str], Precedence | None], victims: Collection[str] = frozenset()) -> int:
         """Return the tokens that a newcomer can take once these victims are gone. `precedence`: of a running request
         over it, by request id."""
         behind = sum(prefill.part for _, prefill in self._behind(precedence) if prefill.request_id not in victims)
@@ -87,7 +85,7 @@ class StepTokens:
 
     def _held(self, request_ids: Collection[str]) -> int:
         parts = sum(prefill.part for prefill in self.prefills if prefill.request_id in request_ids)
-        return parts + sum(self._decodes.get(request_id, 0) for request_id in request_ids)
+        return parts + sum(self._fixed.get(request_id, 0) for request_id in request_ids)
 
     def _behind(self, precedence: Callable[[str], Precedence | None]) -> list[tuple[Precedence, Prefill]]:
         """Return the prompts that a newcomer may take from, the least urgent first where they rank the same."""
@@ -130,4 +128,3 @@ class Turns:
         for prefill in prefills:
             served[prefill.tier] = served.get(prefill.tier, False) or prefill.part > 0
         self._missed = {tier: self._missed.get(tier, 0) + 1 for tier, some in served.items() if not some}
-

@@ -437,3 +437,31 @@ def test_a_cache_reset_does_not_charge_discarded_tokens(make: Make, steps: int) 
         harness.step()
         assert harness.policy.received["a"].output_tokens == len(harness.sent["a"].tokens)
     harness.finish()
+
+
+def test_a_prompt_of_a_lower_tier_sits_out_a_step_and_keeps_its_blocks(make: Make) -> None:
+    harness = make(Setup(blocks=40, batch=4, step_tokens=8))
+    harness.add("b", prompt(60), 2, tier="background")
+    harness.step(2)
+    before = harness.scheduler.requests["b"].num_computed_tokens
+    gold = harness.add("p", prompt(8, family=1), 2, tier="premium")
+    harness.step()
+    assert len(gold.tokens) == 1
+    assert harness.scheduler.requests["b"].num_computed_tokens == before
+    assert "b" in harness.running
+    harness.finish()
+    assert not preemptions(harness)
+
+
+def test_a_cache_reset_is_no_preemption(make: Make) -> None:
+    harness = make(Setup(batch=1))
+    harness.add("b", prompt(4), 30, tier="background")
+    harness.step(2)
+    for _ in range(3):
+        harness.scheduler.reset_prefix_cache(reset_running_requests=True)
+        harness.step(2)
+    assert harness.policy.record("b").preemptions == 0
+    gold = harness.add("p", prompt(4, family=1), 2, tier="premium")
+    harness.step()
+    assert len(gold.tokens) == 1
+    harness.finish()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from dispatcher.policies.tiers import Tier
@@ -52,6 +52,10 @@ class ServerPlaces:
 
     def blocks_needed(self, request_id: str) -> int:
         return self._wanted[request_id]
+
+    def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
+        """No request has an adapter."""
+        return ()
 
     def residents(self) -> Iterable[Resident]:
         return self.running.values()

@@ -8,7 +8,7 @@ every step, decodes before prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,6 +72,10 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         request, block = sequence.request, self.tokens_per_block
         output = min(request.max_tokens, max(request.likely_tokens, sequence.output_tokens + block))
         return -(-(sequence.input_tokens + output) // block)
+
+    def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
+        """No request has an adapter."""
+        return ()
 
     def residents(self) -> Iterable[Resident]:
         running = [state for state in self.active_requests.values() if state.request_id in self.router.live]

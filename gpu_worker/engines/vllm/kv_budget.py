@@ -75,6 +75,19 @@ class VllmKvBudget:
         running = [self._resident(request) for request in self._scheduler.running]
         return running + [self._newcomer(request_id) for request_id in self.admitted]
 
+    def adapter_holders(self, request_id: str) -> list[list[str]]:
+        """Return, for each loaded adapter, the requests that use it; empty if the request needs no room for its own."""
+        config, wanted = self._scheduler.lora_config, self._waiting(request_id).lora_request
+        if not config or wanted is None:
+            return []
+        holders: dict[int, list[str]] = {}
+        for request in (*self._scheduler.running, *map(self._waiting, self.admitted)):
+            if request.lora_request is not None:
+                holders.setdefault(request.lora_request.lora_int_id, []).append(request.request_id)
+        if wanted.lora_int_id in holders or len(holders) < config.max_loras:
+            return []
+        return list(holders.values())
+
     def update_after_evictions(self) -> None:
         """Count again: victims take no blocks in this step, and newcomers need blocks that they would have shared."""
         self._growth = self._growth_of_running()

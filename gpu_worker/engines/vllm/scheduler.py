@@ -33,9 +33,10 @@ from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.settings import scheduler_settings
-from gpu_worker.engines.vllm.step_tokens import step_tokens_of
+from gpu_worker.engines.vllm.step_tokens import least_tokens, may_shorten, step_tokens_of
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
 from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from gpu_worker.policies.step_tokens import Turns
@@ -130,7 +131,8 @@ class TieredSchedulingMixin:
 
         The admissions are tentative: they are undone at the end, and vLLM makes them again in `schedule`.
         """
-        kv_budget, skipped = self._kv_budget(), self._admit_skipped_requests()
+        kv_budget = self._kv_budget()
+        skipped = self._admit_skipped_requests(kv_budget)
         tokens = step_tokens_of(self, self._turns.next())
         while (plan := self.admission.next_plan(kv_budget)) is not None:
             precedence = partial(self.queue_policy.precedence, plan.request)
@@ -145,7 +147,7 @@ class TieredSchedulingMixin:
             tokens.take(self.waiting.request_of(plan.request.request_id).num_tokens, precedence)
             kv_budget.admit(plan.request.request_id)
             self.queue_policy.admit(plan.request.request_id)
-            skipped += self._admit_skipped_requests()
+            skipped += self._admit_skipped_requests(kv_budget)
         tentative = sorted(
             [*skipped, *kv_budget.admitted], key=lambda name: self.queue_policy.tier_state(name).admission
         )
@@ -156,26 +158,26 @@ class TieredSchedulingMixin:
 
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Limit a running prompt to its part of this step: 0 tokens is a pause, in which vLLM leaves it as it is."""
-        part = self._parts.get(request.request_id, num_new_tokens)
-        if part < num_new_tokens:
-            num_new_tokens = part if self._may_shorten(request) else 0
+        part = self._parts.get(request.request_id)
+        if part is not None:
+            part = part if may_shorten(self, request) else 0
+            num_new_tokens = min(num_new_tokens, part + least_tokens(request))
         return int(super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens))  # type: ignore[misc]
 
-    def _may_shorten(self, request: Request) -> bool:
-        """Return whether vLLM has not yet bound this part of a prompt to its images or to whole blocks of states."""
-        vllm: Any = self
-        return not (request.has_encoder_inputs or vllm.need_mamba_block_aligned_split)
-
-    def _admit_skipped_requests(self) -> list[str]:
+    def _admit_skipped_requests(self, kv_budget: VllmKvBudget) -> list[str]:
         """Tentatively admit the next requests that vLLM will skip, so that none is preempted for them."""
         admitted: list[str] = []
         while skipped := [
-            one.request_id for one in self.queue_policy.heads() if not self.waiting.is_ready(one.request_id)
+            one.request_id for one in self.queue_policy.heads() if not self._is_admissible(one, kv_budget)
         ]:
             for request_id in skipped:
                 self.queue_policy.admit(request_id)
             admitted += skipped
         return admitted
+
+    def _is_admissible(self, waiting: QueueRequest, kv_budget: VllmKvBudget) -> bool:
+        """Return whether vLLM would admit the request if it had the room: it is ready, and its adapter fits or can."""
+        return self.waiting.is_ready(waiting.request_id) and self.admission.may_have_adapter(waiting, kv_budget)
 
     def _evict(self, eviction: Eviction) -> None:
         vllm: Any = self

@@ -13,15 +13,27 @@ from gpu_worker.policies.step_tokens import Prefill, StepTokens
 def step_tokens_of(scheduler: Any, turn: Tier | None) -> StepTokens:
     """Return the tokens of the running requests, as vLLM will give them out: in their order, as far as they reach."""
     prefills: list[Prefill] = []
-    decodes: dict[str, int] = {}
+    fixed: dict[str, int] = {}
     for request in scheduler.running:
-        tokens = _tokens_of(scheduler, request)
-        if request.is_prefill_chunk:
-            tier = scheduler.queue_policy.tier_state(request.request_id).tier
-            prefills.append(Prefill(request.request_id, tier, tokens))
+        tokens, name = _tokens_of(scheduler, request), request.request_id
+        if not request.is_prefill_chunk or not (least_tokens(request) == 0 or may_shorten(scheduler, request)):
+            fixed[name] = tokens
         else:
-            decodes[request.request_id] = tokens
-    return StepTokens(int(scheduler.max_num_scheduled_tokens), prefills, turn, decodes)
+            fixed[name] = least_tokens(request)
+            tier = scheduler.queue_policy.tier_state(name).tier
+            prefills.append(Prefill(name, tier, tokens - fixed[name]))
+    return StepTokens(int(scheduler.max_num_scheduled_tokens), prefills, turn, fixed)
+
+
+def least_tokens(request: Request) -> int:
+    """Return the tokens that a running prompt gets in any step. One with an adapter gets one: vLLM counts the adapters
+    of the requests in the step, and ends if those of all running requests are ever more than it has room for."""
+    return 0 if request.lora_request is None else 1
+
+
+def may_shorten(scheduler: Any, request: Request) -> bool:
+    """Return whether a part of this prompt may have any length: vLLM has not bound it to images or whole blocks."""
+    return not (request.has_encoder_inputs or scheduler.need_mamba_block_aligned_split)
 
 
 def _tokens_of(scheduler: Any, request: Request) -> int:

@@ -9,7 +9,7 @@ The ledger is a literal account of what the engine delivered, each token once, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dispatcher.policies.tiers import Tier
@@ -165,6 +165,10 @@ class BlockModel:
 
     def blocks_needed(self, request_id: str) -> int:
         return self.blocks_of(self.waiting[request_id].tokens)
+
+    def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
+        """No request has an adapter."""
+        return ()
 
     def residents(self) -> list[Resident]:
         return [self.resident(live) for live in self.running.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -33,6 +34,8 @@ class World:
     swap_bytes_free: float = 0.0
     needed: dict[str, int] = field(default_factory=dict)
     running: dict[str, Resident] = field(default_factory=dict)
+    holders: dict[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    """Of each waiting request that needs an adapter: the users of each loaded one."""
 
     def __post_init__(self) -> None:
         self.admission = Admission(TieredQueue(lambda: make_policy("vtc"), self.settings), self.calibration)
@@ -48,6 +51,9 @@ class World:
 
     def blocks_needed(self, request_id: str) -> int:
         return self.needed[request_id]
+
+    def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
+        return self.holders.get(request_id, ())
 
     def residents(self) -> list[Resident]:
         return list(self.running.values())
@@ -247,3 +253,33 @@ def test_a_pass_sets_the_time_of_the_policy() -> None:
     world.wait("ba1", 10)
     world.admission.begin_pass(5.0)
     assert world.policy.rank_of("ba1") == 1.5
+
+
+def test_an_adapter_comes_in_for_all_users_of_another_or_for_none() -> None:
+    world = World()
+    for name in ("b1", "b2", "b3", "s1"):
+        world.run(name, 10)
+    world.wait("p1", 10)
+    world.holders["p1"] = [["b1", "b2"], ["b3"]]
+    plan = world.next()
+    assert plan is not None
+    assert [eviction.resident.request_id for eviction in plan.evictions] == ["b3"]
+    world.running["p0"] = Resident("p0", PREMIUM, 10, 10, 0)
+    world.wait("p0", 10)
+    world.policy.admit("p0")
+    world.holders["p1"] = [["b1", "p0"]]
+    assert world.next() is None
+    assert not world.admission.may_have_adapter(QueueRequest("p1", "1", 10, tier=PREMIUM), world)
+
+
+def test_the_users_of_an_adapter_count_for_the_blocks_that_lack() -> None:
+    world = World(blocks_total=40)
+    for name in ("b1", "b2", "b3", "b4"):
+        world.run(name, 10)
+    world.wait("p1", 20)
+    world.holders["p1"] = [["b2"]]
+    plan = world.next()
+    assert plan is not None
+    victims = [eviction.resident.request_id for eviction in plan.evictions]
+    assert victims[0] == "b2"
+    assert len(victims) == 2

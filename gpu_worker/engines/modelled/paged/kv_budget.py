@@ -14,7 +14,7 @@ for an output of 1,024 tokens, most of which never come, would keep all other re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -139,6 +139,10 @@ class PagedKvBudget:
         outside = self._protected_most[False] + (0 if in_reserve else sequence.blocks_most)
         inside = self._protected_most[True] + (sequence.blocks_most if in_reserve else 0)
         return outside + inside <= self.blocks_total and (in_reserve or outside <= self.blocks_total - self.reserve)
+
+    def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
+        """No request has an adapter."""
+        return ()
 
     def residents(self) -> list[Resident]:
         return [replace(sequence.resident(), entered=sequence in self._entered) for sequence in self.running]
