@@ -194,7 +194,7 @@ class Admission:
     ) -> tuple[Eviction, ...] | None:
         """Return the evictions that make room for the request; None if no allowed set of victims does.
 
-        `holders`: victims whose adapter must leave.
+        `holders`: victims that must leave for their adapter.
         """
         if not self.settings.preemption:
             return None

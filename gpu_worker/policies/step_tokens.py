@@ -6,10 +6,10 @@ take from: the same that it may evict (`QueuePolicy.precedence`: a lower tier, o
 tier that is further ahead), and of these the one that ranks furthest behind first. A prompt that loses its whole part
 is *paused*: it keeps its KV and its slot, so a pause costs nothing but the wait, and comes before an eviction.
 
-Turns. With s_t the share of tier t (TierSettings.shares), a tier whose prompts got no token in ceil(1 / s_t) - 1 steps
-in a row has its turn: in the next step nobody takes from its prompts, and they come before all others. So while the
-earliest prompt of a tier with s_t > 0 has T tokens left, and each step has at least C tokens for prompts, it ends
-within ceil(T / C) ceil(1 / s_t) steps, whatever comes. A tier without a share has no turn.
+Turns. With s_t the share of tier t (TierSettings.shares), if the prompts of a tier got no token in ceil(1 / s_t) - 1
+steps in a row, it has its turn: in the next step no newcomer takes from its prompts, and they come before all others.
+So while the earliest prompt of a tier with s_t > 0 has T tokens left, and each step has at least C tokens for prompts,
+it ends within ceil(T / C) ceil(1 / s_t) steps, whatever comes. A tier without a share has no turn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpu_worker.policies.tiers import TierSettings
 
 @dataclass(slots=True, eq=False)
 class Prefill:
-    """A running request whose prompt is not computed. `wanted`: the tokens that the step would compute of it; `part`:
+    """A running request that computes its prompt. `wanted`: the tokens that the step would compute of it; `part`:
     those that it will."""
 
     request_id: str
@@ -59,7 +59,7 @@ class StepTokens:
         """Return the tokens that a newcomer can take once these victims are gone. `precedence`: of a running request
         over it, by request id."""
         behind = sum(prefill.part for _, prefill in self._behind(precedence) if prefill.request_id not in victims)
-        return max(0, self._free + self._held(victims) + behind)
+        return max(0, self._free + self._tokens_of(victims) + behind)
 
     def take(self, tokens: int, precedence: Callable[[str], Precedence | None]) -> int:
         """Take up to so many tokens for a newcomer; return how many it gets. What it lacks is its own if it gets free:
@@ -75,7 +75,7 @@ class StepTokens:
 
     def release(self, victims: Collection[str]) -> None:
         """Free the tokens of evicted requests."""
-        self._free += self._held(victims)
+        self._free += self._tokens_of(victims)
         self.prefills = [prefill for prefill in self.prefills if prefill.request_id not in victims]
 
     def settle(self) -> list[Prefill]:
@@ -83,7 +83,7 @@ class StepTokens:
         self._share_out()
         return self.prefills
 
-    def _held(self, request_ids: Collection[str]) -> int:
+    def _tokens_of(self, request_ids: Collection[str]) -> int:
         parts = sum(prefill.part for prefill in self.prefills if prefill.request_id in request_ids)
         return parts + sum(self._fixed.get(request_id, 0) for request_id in request_ids)
 
@@ -101,7 +101,7 @@ class StepTokens:
 
 class Turns:
     """Counts, for each tier, the steps in a row in which its prompts got no token. Without preemption there are no
-    turns: nobody takes from a prompt then."""
+    turns: no newcomer takes from a prompt then."""
 
     def __init__(self, settings: TierSettings) -> None:
         shares = {tier: settings.share(tier) if settings.preemption else 0.0 for tier in Tier}

@@ -8,7 +8,7 @@ every step, decodes before prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -73,7 +73,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         output = min(request.max_tokens, max(request.likely_tokens, sequence.output_tokens + block))
         return -(-(sequence.input_tokens + output) // block)
 
-    def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
+    def adapter_holders(self, request_id: str) -> tuple[tuple[str, ...], ...]:
         """No request has an adapter."""
         return ()
 

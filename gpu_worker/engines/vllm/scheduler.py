@@ -4,8 +4,8 @@ vLLM lets a class replace its `Scheduler`, but the class is not public API. So t
 and tests/vllm runs at every upgrade. Each step:
 
     schedule()             end expired requests; run a pass of admissions that pauses prompts and preempts for waiting
-                           requests (swap, recompute or drop); sort the running requests so that vLLM's own preemption takes the least
-                           urgent; then vLLM's schedule() admits in the policy's order (waiting_queue.py)
+                           requests (swap, recompute or drop); sort the running requests so that vLLM's own preemption
+                           takes the least urgent; then vLLM's schedule() admits in the policy's order
     update_from_output()   charge the generated tokens; report the requests that were ended here
 
 Settings are in vLLM's `additional_config` under "headgate" (settings.py).
