@@ -56,10 +56,14 @@ class StepTokens:
         return self._free > 0 or any(prefill.part for prefill in self.prefills)
 
     def available(self, precedence: Callable[[str], Precedence | None], victims: Collection[str] = frozenset()) -> int:
-        """Return the tokens that a newcomer can take once these victims are gone. `precedence`: of a running request
-        over it, by request id."""
-        behind = sum(prefill.part for _, prefill in self._behind(precedence) if prefill.request_id not in victims)
-        return max(0, self._free + self._tokens_of(victims) + behind)
+        """Return the tokens that a newcomer can take once these victims are gone; what they free goes first to prompts
+        that it may not take from. `precedence`: of a running request over it, by request id."""
+        left = [prefill for prefill in self.prefills if prefill.request_id not in victims]
+        behind = {prefill.request_id for _, prefill in self._behind(precedence)}
+        ahead = sum(prefill.wanted - prefill.part for prefill in left if prefill.request_id not in behind)
+        free = self._free + self._tokens_of(victims)
+        free -= min(max(0, free), ahead)
+        return max(0, free + sum(prefill.part for prefill in left if prefill.request_id in behind))
 
     def take(self, tokens: int, precedence: Callable[[str], Precedence | None]) -> int:
         """Take up to so many tokens for a newcomer; return how many it gets. What it lacks is its own if it gets free:
@@ -77,6 +81,7 @@ class StepTokens:
         """Free the tokens of evicted requests."""
         self._free += self._tokens_of(victims)
         self.prefills = [prefill for prefill in self.prefills if prefill.request_id not in victims]
+        self._share_out()
 
     def settle(self) -> list[Prefill]:
         """Share what is left among the prompts; return all of them with their parts."""
@@ -89,7 +94,7 @@ class StepTokens:
 
     def _behind(self, precedence: Callable[[str], Precedence | None]) -> list[tuple[Precedence, Prefill]]:
         """Return the prompts that a newcomer may take from, the least urgent first where they rank the same."""
-        candidates = [one for one in reversed(self.prefills) if one.part and one.tier is not self._turn]
+        candidates = [one for one in reversed(self.prefills) if one.tier is not self._turn]
         return [(found, one) for one in candidates if (found := precedence(one.request_id)) is not None]
 
     def _share_out(self) -> None:
