@@ -33,16 +33,17 @@ from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.settings import scheduler_settings
-from gpu_worker.engines.vllm.step_tokens import least_tokens, may_shorten, step_tokens_of
+from gpu_worker.engines.vllm.step_tokens import decoding_tiers, least_tokens, may_shorten, step_tokens_of
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
-from gpu_worker.policies.step_tokens import Turns
+from gpu_worker.policies.step_tokens import StepTokens, Turns
 
 _PLACEHOLDER_TOKEN = 0
 _REQUEST_ID = attrgetter("request_id")
+_IS_PROMPT = attrgetter("is_prefill_chunk")
 
 
 class TieredSchedulingMixin:
@@ -68,7 +69,7 @@ class TieredSchedulingMixin:
         """The policy's count of admissions at the last sort of the running requests."""
         self._cache_reset: set[str] = set()
         """Requests preempted by a cache reset that still have tokens in flight, which vLLM discards."""
-        self._turns = Turns(policy.settings)
+        self._turns = Turns(policy)
         self._parts: dict[str, int] = {}
         """The tokens of running prompts in this step, where they get less than they could take."""
         self._reports = Reports(self, sends=settings.sends_stats)
@@ -81,10 +82,11 @@ class TieredSchedulingMixin:
             self.counts.expired += 1
             self._end(vllm.requests[request_id], "expired")
         self._sort_running()
-        if self._may_preempt():
-            self._preempt_for_waiting()
-        elif self._turns.is_counting:
-            self._parts = self._turns.settle(step_tokens_of(self, self._turns.next()))
+        has_prompts = any(map(_IS_PROMPT, vllm.running))
+        if self._may_make_room(has_prompts):
+            self._make_room_for_waiting()
+        elif has_prompts:
+            self._share_tokens(step_tokens_of(self, self._turns.next()))
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         self.waiting.end_pass()
         self._parts = {}
@@ -120,13 +122,15 @@ class TieredSchedulingMixin:
     def _kv_budget(self) -> VllmKvBudget:
         return VllmKvBudget(self, self.queue_policy, self.waiting.request_of, self._reports.swap().free_bytes)
 
-    def _may_preempt(self) -> bool:
-        """Fast pre-check, usually false: could any running request be preempted for a waiting one, and does vLLM admit
-        requests?"""
+    def _may_make_room(self, has_prompts: bool) -> bool:
+        """Fast pre-check, usually false: could any running request be preempted or paused for a waiting one, and does
+        vLLM admit requests? `has_prompts`: whether running requests compute their prompts."""
         vllm: Any = self
-        return self.queue_policy.may_preempt() and vllm.pause_state is PauseState.UNPAUSED
+        policy = self.queue_policy
+        could = policy.may_preempt() or (has_prompts and policy.waiting > 0)
+        return could and vllm.pause_state is PauseState.UNPAUSED
 
-    def _preempt_for_waiting(self) -> None:
+    def _make_room_for_waiting(self) -> None:
         """Plan the pass of admissions that vLLM is about to make, and evict its victims.
 
         The admissions are tentative: they are undone at the end, and vLLM makes them again in `schedule`.
@@ -135,7 +139,7 @@ class TieredSchedulingMixin:
         skipped = self._admit_skipped_requests(kv_budget)
         tokens = step_tokens_of(self, self._turns.next())
         while (plan := self.admission.next_plan(kv_budget)) is not None:
-            precedence = partial(self.queue_policy.precedence, plan.request)
+            precedence = partial(self.queue_policy.pause_precedence, plan.request)
             victims = [eviction.resident.request_id for eviction in plan.evictions]
             if not tokens.available(precedence, victims):
                 break
@@ -144,7 +148,7 @@ class TieredSchedulingMixin:
             if plan.evictions:
                 kv_budget.update_after_evictions()
                 tokens.release(victims)
-            tokens.take(self.waiting.request_of(plan.request.request_id).num_tokens, precedence)
+            tokens.take(self.waiting.request_of(plan.request.request_id).num_tokens, plan.request.tier, precedence)
             kv_budget.admit(plan.request.request_id)
             self.queue_policy.admit(plan.request.request_id)
             skipped += self._admit_skipped_requests(kv_budget)
@@ -154,7 +158,12 @@ class TieredSchedulingMixin:
         for request_id in reversed(tentative):
             self.queue_policy.undo_admit(request_id)
         self.waiting.put_first(kv_budget.admitted)
-        self._parts = self._turns.settle(tokens)
+        self._share_tokens(tokens)
+
+    def _share_tokens(self, tokens: StepTokens) -> None:
+        """Settle this step's tokens, and note the parts of prompts that vLLM must limit."""
+        prefills = self._turns.settle(tokens, decoding_tiers(self) if tokens.prefills else ())
+        self._parts = {one.request_id: one.part for one in prefills if one.part < one.wanted}
 
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Limit a running prompt to its part of this step: 0 tokens is a pause, in which vLLM leaves it as it is."""

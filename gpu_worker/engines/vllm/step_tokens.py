@@ -25,6 +25,12 @@ def step_tokens_of(scheduler: Any, turn: Tier | None) -> StepTokens:
     return StepTokens(int(scheduler.max_num_scheduled_tokens), prefills, turn, fixed)
 
 
+def decoding_tiers(scheduler: Any) -> set[Tier]:
+    """Return the tiers of the running requests whose prompts are computed."""
+    tier_state = scheduler.queue_policy.tier_state
+    return {tier_state(request.request_id).tier for request in scheduler.running if not request.is_prefill_chunk}
+
+
 def least_tokens(request: Request) -> int:
     """Return the tokens that a running prompt gets in any step. One with an adapter gets one: vLLM counts the adapters
     of the requests in the step, and ends if those of all running requests are ever more than it has room for."""

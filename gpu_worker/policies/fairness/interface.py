@@ -257,6 +257,14 @@ class QueuePolicy(ABC):
         """Return how far a running request ranks behind a waiting one; None if it must not be evicted for it."""
         return None
 
+    def pause_precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
+        """Return how far a running prompt ranks behind a waiting one; None if it must not be paused for it.
+
+        A paused prompt keeps all that it has, and its tier has its turns (step_tokens.py). So what protects a request
+        from an eviction does not count here.
+        """
+        return None
+
     def counter(self, tenant: str) -> float | None:
         """Return the tenant's counter, in service units over weight; None if the policy has no counters."""
         return None

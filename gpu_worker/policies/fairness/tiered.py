@@ -138,16 +138,22 @@ class TieredQueue(QueuePolicy):
         return state.rank if state.running else self._rank_now(state)
 
     def precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
-        victim = self._states[running_id]
-        if not self.settings.preemption or victim.protected(self.settings):
+        found = self.pause_precedence(waiting, running_id)
+        if found is None or (victim := self._states[running_id]).protected(self.settings):
             return None
-        ranks = victim.tier.rank - waiting.tier.rank
-        if ranks == 0:
-            lead = self._lead(victim.request, waiting)
-            return (0.0, lead) if lead > self.settings.lead_max else None
-        if ranks < 0 or waiting.tier is Tier.BACKGROUND or victim.rank <= self.rank_of(waiting.request_id):
+        if victim.tier is not waiting.tier and victim.rank <= self.rank_of(waiting.request_id):
             return None
-        return float(ranks), 0.0
+        return found
+
+    def pause_precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
+        running = self._states[running_id].request
+        ranks = running.tier.rank - waiting.tier.rank
+        if not self.settings.preemption or ranks < 0:
+            return None
+        if ranks > 0:
+            return float(ranks), 0.0
+        lead = self._lead(running, waiting)
+        return (0.0, lead) if lead > self.settings.lead_max else None
 
     def may_preempt(self) -> bool:
         """Return False if certainly no running request can be evicted for a waiting one: a fast pre-check."""

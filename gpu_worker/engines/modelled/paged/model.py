@@ -29,6 +29,7 @@ The model has no clock. A driver gives it the time: the simulator a virtual one,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -135,13 +136,13 @@ class PagedBatch:
             self._enter(sequence, now_s)
             entered.append(sequence)
             if sequence.ready_s <= now_s and sequence.left:
-                part = step_tokens.take(sequence.left, precedence)
+                part = step_tokens.take(sequence.left, plan.request.tier, precedence)
                 parts.append((sequence, sequence.left if self._whole_prompts else part))
         return entered, parts, victims
 
     def _precedence(self, newcomer: QueueRequest, running_id: str) -> Precedence | None:
         """Return the precedence over a newcomer whose prompt is not prefilled whole."""
-        return None if self._whole_prompts else self._policy.precedence(newcomer, running_id)
+        return None if self._whole_prompts else self._policy.pause_precedence(newcomer, running_id)
 
     def _enter(self, sequence: PagedSequence, now_s: float) -> None:
         self._policy.admit(sequence.request.request_id)
@@ -264,6 +265,10 @@ class Step:
         self.parts = [(one, tokens) for one, tokens in self.parts if one is not sequence]
 
 
+def _prefill(sequence: PagedSequence) -> Prefill:
+    return Prefill(sequence.request.request_id, sequence.request.tier, sequence.left)
+
+
 class PagedModel:
     def __init__(self, profile: PagedProfile, admission: Admission) -> None:
         self.batch = PagedBatch(profile, admission)
@@ -271,7 +276,7 @@ class PagedModel:
         self._policy = admission.policy
         self._since_attempt = 0
         """Steps since the last pass of admissions."""
-        self._turns = Turns(admission.settings)
+        self._turns = Turns(admission.policy)
 
     def plan(self, now_s: float) -> Step:
         """Evict, admit, and choose what the next step computes."""
@@ -282,18 +287,23 @@ class PagedModel:
         new_parts: list[_Part] = []
         entered: list[PagedSequence] = []
         begun = sorted((one for one in ready if one.left), key=lambda one: (not one.protected, one.rank))
-        prefills = [Prefill(one.request.request_id, one.request.tier, one.left) for one in begun]
-        step_tokens = StepTokens(self._step_tokens(decoding), prefills, self._turns.next())
+        step_tokens = StepTokens(self._step_tokens(decoding), map(_prefill, begun), self._turns.next())
         if not evicted and (not batch.running or self._since_attempt >= self._profile.steps_between_admissions):
             self._since_attempt = 0
             entered, new_parts, victims = batch.admit(step_tokens, now_s, begun=bool(begun))
             decoding = [sequence for sequence in decoding if sequence not in victims]
-        settled = step_tokens.settle()
-        self._turns.count(settled)
+        settled = self._settle(step_tokens, decoding)
         parts = [*((batch.sequences[one.request_id], one.part) for one in settled if one.part), *new_parts]
         if parts and self._profile.chunk_tokens is None:
             decoding = []
         return Step(decoding, parts, entered)
+
+    def _settle(self, step_tokens: StepTokens, decoding: Iterable[PagedSequence]) -> list[Prefill]:
+        """Return the parts of the prompts that were begun. Whole prompts have steps of their own: none rests."""
+        if self._profile.chunk_tokens is None:
+            return step_tokens.settle()
+        tiers = {sequence.request.tier for sequence in decoding} if step_tokens.prefills else ()
+        return self._turns.settle(step_tokens, tiers)
 
     def _step_tokens(self, decoding: list[PagedSequence]) -> int:
         """Return the prompt tokens that a step can take beside these decodes."""
