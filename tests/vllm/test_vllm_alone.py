@@ -303,7 +303,7 @@ def test_a_tentative_pass_leaves_nothing(make: Make, time: FakeTime) -> None:
     time.now_s += 7.0
     scheduler.admission.begin_pass(time.now_s)
     expected = state()
-    scheduler._preempt_for_waiting()
+    scheduler._make_room_for_waiting()
     assert scheduler.waiting.peek_request().request_id == "r0"
     scheduler.waiting.end_pass()
     now = state()
