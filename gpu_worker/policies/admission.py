@@ -17,8 +17,9 @@ took the free blocks, it would wait even longer. There are two exceptions, in wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import Protocol
@@ -70,8 +71,13 @@ class KvBudget(Protocol):
         """
         ...
 
-    def residents(self) -> Iterable[Resident]:
-        """Return the running requests. Those admitted in this pass are included and marked as `entered`."""
+    @property
+    def premium_blocks(self) -> int:
+        """Blocks held by requests that may use the premium reserve, those admitted in this pass included."""
+        ...
+
+    def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
+        """Return the running requests with a `wanted` id, without those admitted in this pass."""
         ...
 
 
@@ -161,13 +167,12 @@ class Admission:
             return ()
         if not self.settings.preemption:
             return None
-        entered = {resident.request_id for resident in budget.residents() if resident.entered}
-        evictable = [
-            group
-            for group in groups
-            if entered.isdisjoint(group) and all(self.policy.precedence(head, name) is not None for name in group)
-        ]
-        return min(evictable, key=len, default=None)
+        victims = {resident.request_id for resident in self._evictable(head, budget)}
+        return min(filter(victims.issuperset, groups), key=len, default=None)
+
+    def _evictable(self, head: QueueRequest, budget: KvBudget) -> Iterable[Resident]:
+        """Return the running requests that may be evicted for this one."""
+        return budget.residents(lambda request_id: self.policy.precedence(head, request_id) is not None)
 
     def _shortage(self, head: QueueRequest, budget: KvBudget) -> Shortage:
         unusable = 0 if head.tier in RESERVED_FOR else self._unused_reserve(budget)
@@ -186,8 +191,7 @@ class Admission:
         """Return the blocks of the premium reserve that are not in use."""
         if not self.settings.premium_reserve:
             return 0
-        used = sum(resident.blocks for resident in budget.residents() if resident.tier in RESERVED_FOR)
-        return max(0, self._reserve(budget.blocks_total) - used)
+        return max(0, self._reserve(budget.blocks_total) - budget.premium_blocks)
 
     def _evictions(
         self, head: QueueRequest, shortage: Shortage, budget: KvBudget, holders: Collection[str]
@@ -198,9 +202,8 @@ class Admission:
         """
         if not self.settings.preemption:
             return None
-        victims = choose_victims(
-            shortage, budget.residents(), lambda request_id: self.policy.precedence(head, request_id), holders
-        )
+        precedence = partial(self.policy.precedence, head)
+        victims = choose_victims(shortage, self._evictable(head, budget), precedence, holders)
         if victims is None:
             return None
         evictions: list[Eviction] = []

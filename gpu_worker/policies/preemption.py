@@ -47,7 +47,7 @@ class Resident:
     """A running request with its KV blocks, as an engine adapter sees it.
 
     `blocks`: KV blocks that its eviction frees. `kv_tokens`: tokens that a swap copies. `generated`: its output tokens
-    so far. `preemptions`: how often it was preempted. `entered`: it was admitted in this pass, so it is no victim.
+    so far. `preemptions`: how often it was preempted.
     """
 
     request_id: str
@@ -56,7 +56,6 @@ class Resident:
     kv_tokens: int
     generated: int
     preemptions: int = 0
-    entered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +113,7 @@ def choose_victims(
     `precedence`: of a running request over the waiting one, by request id; None if it must not be evicted. `required`:
     victims in any case, for what they hold beside blocks and a slot.
     """
-    candidates = [resident for resident in residents if not resident.entered]
-    ranked = [(found, resident) for resident in candidates if (found := precedence(resident.request_id)) is not None]
+    ranked = [(found, resident) for resident in residents if (found := precedence(resident.request_id)) is not None]
     ranked.sort(key=lambda pair: _order(*pair))
     leaving = [resident for _, resident in ranked if resident.request_id in required]
     shortage = Shortage(shortage.blocks - sum(one.blocks for one in leaving), shortage.slots - len(leaving))

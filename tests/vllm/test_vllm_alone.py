@@ -466,3 +466,25 @@ def test_a_cache_reset_is_no_preemption(make: Make) -> None:
     harness.step()
     assert len(gold.tokens) == 1
     harness.finish()
+
+
+def test_an_abort_in_prefill_is_charged_for_what_was_computed(make: Make) -> None:
+    harness = make(blocks=40, step_tokens=8)
+    harness.add("a", prompt(60), 5, tenant="a")
+    harness.step(2)
+    harness.abort("a")
+    assert harness.policy.received["a"].service == harness.policy.received["a"].input_tokens == 16
+
+
+def test_a_prompt_of_a_lower_tier_rests_beside_decodes_while_nothing_waits(make: Make) -> None:
+    harness = make(blocks=60, batch=2, step_tokens=8)
+    harness.add("p", prompt(4), 40, tier="premium")
+    harness.add("b", prompt(60, 1), 2, tier="background")
+    harness.step(2)
+    before = harness.scheduler.requests["b"].num_computed_tokens
+    harness.step(4)
+    assert harness.scheduler.requests["b"].num_computed_tokens == before
+    harness.add("waits", prompt(60, 2), 2, tier="background")
+    harness.step(2)
+    assert harness.scheduler.requests["b"].num_computed_tokens > before
+    harness.finish()

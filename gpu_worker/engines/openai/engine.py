@@ -27,7 +27,7 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.openai.forwarding import Forwarding, Stream
 from gpu_worker.engines.openai.server_api import ServerOptions, answers
-from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.admission import RESERVED_FOR, Admission
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from gpu_worker.policies.preemption import Resident
 from gpu_worker.policies.scheduling_stats import SchedulingStats, scheduling_gauges
@@ -57,8 +57,13 @@ class ServerPlaces:
         """No request has an adapter."""
         return ()
 
-    def residents(self) -> Iterable[Resident]:
-        return self.running.values()
+    @property
+    def premium_blocks(self) -> int:
+        return sum(each.blocks for each in self.running.values() if each.tier in RESERVED_FOR)
+
+    def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
+        """No request is ever evicted."""
+        return ()
 
     def enter(self, request: QueueRequest) -> None:
         name = request.request_id

@@ -7,12 +7,14 @@ already, otherwise a second victim would be preempted for the blocks of the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from vllm.utils.math_utils import cdiv
 from vllm.v1.request import Request
 
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.admission import RESERVED_FOR
 from gpu_worker.policies.fairness.tiered import TieredQueue
 from gpu_worker.policies.preemption import Resident
 
@@ -35,7 +37,10 @@ class VllmKvBudget:
         """Prefix cache hits of the request of the last `blocks_needed`. It shares these blocks, so preempting their
         holder does not free them for it."""
         self._hits_of_admitted: frozenset[int] = frozenset()
-        self._growth = self._growth_of_running()
+        self._block_tables = [manager.req_to_blocks for manager in self._manager.coordinator.single_type_managers]
+        self._growth: int | None = None
+        """What the running requests will take in this step; counted when it is first needed."""
+        self._premium_blocks: int | None = None
 
     @property
     def blocks_total(self) -> int:
@@ -43,6 +48,8 @@ class VllmKvBudget:
 
     @property
     def blocks_free(self) -> int:
+        if self._growth is None:
+            self._growth = sum(map(self._growth_of, self._scheduler.running))
         deferred = sum(len(blocks) for _, blocks in self._scheduler.deferred_frees)
         return int(self._manager.block_pool.get_num_free_blocks()) + deferred - self._growth - self._blocks_taken
 
@@ -68,12 +75,31 @@ class VllmKvBudget:
         """Take the blocks and the slot of a request that this pass admits."""
         needed, hits = self._needs(request_id)
         self._blocks_taken += needed
+        self._premium_blocks = None
         self._hits, self._hits_of_admitted = frozenset(), self._hits_of_admitted | hits
         self.admitted.append(request_id)
 
-    def residents(self) -> Iterable[Resident]:
-        running = [self._resident(request) for request in self._scheduler.running]
-        return running + [self._newcomer(request_id) for request_id in self.admitted]
+    def note_entered(self, request: Request) -> None:
+        """Count the blocks of a request that vLLM has just admitted."""
+        if self._premium_blocks is not None and self._policy.tier_state(request.request_id).tier in RESERVED_FOR:
+            self._premium_blocks += self._held_by(request.request_id)
+
+    @property
+    def premium_blocks(self) -> int:
+        if self._premium_blocks is None:
+            newcomers = [name for name in self.admitted if self._policy.tier_state(name).tier in RESERVED_FOR]
+            taken = sum(self._needs(request_id)[0] for request_id in newcomers)
+            self._premium_blocks = self.blocks_held_by(RESERVED_FOR) + taken
+        return self._premium_blocks
+
+    def blocks_held_by(self, tiers: Collection[Tier]) -> int:
+        """Return the blocks of running requests of these tiers; one that several share counts for each."""
+        tier_state = self._policy.tier_state
+        names = (request.request_id for request in self._scheduler.running)
+        return sum(self._held_by(name) for name in names if tier_state(name).tier in tiers)
+
+    def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
+        return [self._resident(request) for request in self._scheduler.running if wanted(request.request_id)]
 
     def adapter_holders(self, request_id: str) -> list[list[str]]:
         """Return, for each loaded adapter, the requests that use it; empty if the request needs no room for its own."""
@@ -90,7 +116,7 @@ class VllmKvBudget:
 
     def update_after_evictions(self) -> None:
         """Count again: victims take no blocks in this step, and newcomers need blocks that they would have shared."""
-        self._growth = self._growth_of_running()
+        self._growth = self._premium_blocks = None
         self._blocks_taken = sum(self._needs(request_id)[0] for request_id in self.admitted)
 
     def _resident(self, request: Request) -> Resident:
@@ -105,11 +131,6 @@ class VllmKvBudget:
             request.num_output_tokens,
             tier_state.preemptions,
         )
-
-    def _newcomer(self, request_id: str) -> Resident:
-        needed, _ = self._needs(request_id)
-        tier_state = self._policy.tier_state(request_id)
-        return Resident(request_id, tier_state.tier, needed, 0, 0, tier_state.preemptions, entered=True)
 
     def _needs(self, request_id: str) -> tuple[int, frozenset[int]]:
         """Return how many blocks a waiting request needs, and the blocks of its prefix cache hits."""
@@ -130,10 +151,10 @@ class VllmKvBudget:
         kept_free = manager.watermark_blocks if self._scheduler.running or self.admitted else 0
         return int(blocks + kept_free), frozenset(block.block_id for group in hits.blocks for block in group)
 
-    def _growth_of_running(self) -> int:
-        """Return the blocks that the running requests will take in this step."""
-        return sum(self._growth_of(request) for request in self._scheduler.running)
+    def _held_by(self, request_id: str) -> int:
+        return sum(len(table.get(request_id, ())) for table in self._block_tables)
 
     def _growth_of(self, request: Request) -> int:
-        held = len(self._manager.get_blocks(request.request_id).blocks[0])
+        """Return the blocks that a running request will take in this step."""
+        held = len(self._block_tables[0].get(request.request_id, ()))
         return max(0, int(cdiv(request.num_tokens_with_spec + 1, self._scheduler.block_size)) - held)

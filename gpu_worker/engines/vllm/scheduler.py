@@ -89,7 +89,9 @@ class TieredSchedulingMixin:
             self._share_tokens(step_tokens_of(self, self._turns.next()))
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         self.waiting.end_pass()
-        self._parts = {}
+        if self._parts:
+            self._parts = {}
+            del vllm._reserve_prefill_lookahead
         self._reports.scheduled(output)
         return output
 
@@ -164,8 +166,11 @@ class TieredSchedulingMixin:
         """Settle this step's tokens, and note the parts of prompts that vLLM must limit."""
         prefills = self._turns.settle(tokens, decoding_tiers(self) if tokens.prefills else ())
         self._parts = {one.request_id: one.part for one in prefills if one.part < one.wanted}
+        if self._parts:
+            vllm: Any = self
+            vllm._reserve_prefill_lookahead = self._limit_prompt  # vLLM calls it for every request of every step
 
-    def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+    def _limit_prompt(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Limit a running prompt to its part of this step: 0 tokens is a pause, in which vLLM leaves it as it is."""
         part = self._parts.get(request.request_id)
         if part is not None:
@@ -297,11 +302,18 @@ class TieredSchedulingMixin:
         if self.queue_policy.is_running(request_id):
             self.queue_policy.on_generated(request_id, tokens)
 
+    def _charge_computed(self, request: Request) -> None:
+        """Refund what was not computed of the prompt of a request that ends before its first token."""
+        computed = request.num_computed_tokens
+        if computed < request.num_prompt_tokens and self.queue_policy.is_running(request.request_id):
+            self.queue_policy.on_prompt_counted(request.request_id, computed)
+
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """Remove an ended request from the policy. vLLM calls this at every end."""
         request_id = request.request_id
         if self.queue_policy.holds(request_id):
             self._charge_final(request)
+            self._charge_computed(request)
             self.queue_policy.remove(request_id)
         self._reports.gone(request_id)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]

@@ -159,11 +159,19 @@ class TieredQueue(QueuePolicy):
         """Return False if certainly no running request can be evicted for a waiting one: a fast pre-check."""
         if not self.settings.preemption:
             return False
-        waiting = [tier.rank for tier, policy in self._tiers.items() if policy.waiting]
-        running = [tier.rank for tier, evictable in self._evictable.items() if evictable]
-        if self.settings.lead_max < inf and set(waiting) & set(running):
+        waiting = [tier for tier, policy in self._tiers.items() if policy.waiting]
+        running = [tier for tier, evictable in self._evictable.items() if evictable]
+        if not waiting or not running:
+            return False
+        if min(tier.rank for tier in waiting) < max(tier.rank for tier in running):
             return True
-        return bool(waiting) and bool(running) and min(waiting) < max(running)
+        return self.settings.lead_max < inf and any(map(self._may_lead, set(waiting).intersection(running)))
+
+    def _may_lead(self, tier: Tier) -> bool:
+        """Return whether a running request's tenant leads the tier's next one by more than `lead_max`."""
+        head, policy = self._head(tier), self._tiers[tier]
+        counter = None if head is None else policy.counter(head.tenant)
+        return counter is not None and policy.highest_running_counter() - counter > self.settings.lead_max
 
     def eviction_key(self, request_id: str) -> tuple[bool, float, int]:
         """Return a sort key for running requests: an engine that runs out of blocks evicts the last one first.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.admission import Admission, AdmissionPlan
+from gpu_worker.policies.admission import RESERVED_FOR, Admission, AdmissionPlan
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import TieredQueue
@@ -34,6 +34,8 @@ class World:
     swap_bytes_free: float = 0.0
     needed: dict[str, int] = field(default_factory=dict)
     running: dict[str, Resident] = field(default_factory=dict)
+    entered: set[str] = field(default_factory=set)
+    """Admitted in this pass."""
     holders: dict[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     """Of each waiting request that needs an adapter: the users of each loaded one."""
 
@@ -55,8 +57,12 @@ class World:
     def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
         return self.holders.get(request_id, ())
 
-    def residents(self) -> list[Resident]:
-        return list(self.running.values())
+    @property
+    def premium_blocks(self) -> int:
+        return sum(resident.blocks for resident in self.running.values() if resident.tier in RESERVED_FOR)
+
+    def residents(self, wanted: Callable[[str], bool]) -> list[Resident]:
+        return [one for name, one in self.running.items() if name not in self.entered and wanted(name)]
 
     def wait(self, request_id: str, blocks: int, deadline_s: float = inf, now_s: float = 0.0) -> None:
         self.needed[request_id] = blocks
@@ -86,11 +92,11 @@ class World:
                 entered.append(f"-{name}")
             name = plan.request.request_id
             self.policy.admit(name)
-            self.running[name] = Resident(
-                name, plan.request.tier, self.needed[name], self.needed[name], 0, entered=True
-            )
+            self.running[name] = Resident(name, plan.request.tier, self.needed[name], self.needed[name], 0)
+            self.entered.add(name)
             self.slots_free -= 1
             entered.append(name)
+        self.entered.clear()
         return entered
 
 

@@ -95,8 +95,12 @@ class PagedBatch:
         return found
 
     def end(self, sequence: PagedSequence) -> None:
-        """Remove a running sequence that is done or aborted."""
+        """Remove a running sequence that is done or aborted. One that ends before its first token is charged for the
+        prompt tokens that were computed."""
         self._out(sequence)
+        if sequence.left and not sequence.tokens:
+            computed = min(sequence.held, sequence.request.input_tokens)
+            self._policy.on_prompt_counted(sequence.request.request_id, computed)
         self._policy.finish(sequence.request.request_id)
         del self.sequences[sequence.request.request_id]
 
