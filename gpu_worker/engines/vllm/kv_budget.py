@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from vllm.utils.math_utils import cdiv
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.request import Request
 
 from dispatcher.policies.tiers import Tier
@@ -37,7 +38,12 @@ class VllmKvBudget:
         """Prefix cache hits of the request of the last `blocks_needed`. It shares these blocks, so preempting their
         holder does not free them for it."""
         self._hits_of_admitted: frozenset[int] = frozenset()
-        self._block_tables = [manager.req_to_blocks for manager in self._manager.coordinator.single_type_managers]
+        managers = self._manager.coordinator.single_type_managers
+        self._block_tables = [manager.req_to_blocks for manager in managers]
+        self._are_blocks_own = not self._manager.enable_caching and all(
+            type(one) is FullAttentionManager for one in managers
+        )
+        """Whether each block in a request's table is its own: none is shared, and none a placeholder."""
         self._growth: int | None = None
         """What the running requests will take in this step; counted when it is first needed."""
         self._premium_blocks: int | None = None
@@ -82,21 +88,21 @@ class VllmKvBudget:
     def note_entered(self, request: Request) -> None:
         """Count the blocks of a request that vLLM has just admitted."""
         if self._premium_blocks is not None and self._policy.tier_state(request.request_id).tier in RESERVED_FOR:
-            self._premium_blocks += self._held_by(request.request_id)
+            self._premium_blocks += self._own_blocks(request.request_id)
 
     @property
     def premium_blocks(self) -> int:
-        if self._premium_blocks is None:
+        if self._premium_blocks is None or not self._are_blocks_own:
             newcomers = [name for name in self.admitted if self._policy.tier_state(name).tier in RESERVED_FOR]
             taken = sum(self._needs(request_id)[0] for request_id in newcomers)
             self._premium_blocks = self.blocks_held_by(RESERVED_FOR) + taken
         return self._premium_blocks
 
     def blocks_held_by(self, tiers: Collection[Tier]) -> int:
-        """Return the blocks of running requests of these tiers; one that several share counts for each."""
+        """Return the blocks of running requests of these tiers; one that several requests share does not count."""
         tier_state = self._policy.tier_state
         names = (request.request_id for request in self._scheduler.running)
-        return sum(self._held_by(name) for name in names if tier_state(name).tier in tiers)
+        return sum(self._own_blocks(name) for name in names if tier_state(name).tier in tiers)
 
     def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
         return [self._resident(request) for request in self._scheduler.running if wanted(request.request_id)]
@@ -120,13 +126,11 @@ class VllmKvBudget:
         self._blocks_taken = sum(self._needs(request_id)[0] for request_id in self.admitted)
 
     def _resident(self, request: Request) -> Resident:
-        blocks = [block for group in self._manager.get_blocks(request.request_id).blocks for block in group]
-        shared = self._hits | self._hits_of_admitted
         tier_state = self._policy.tier_state(request.request_id)
         return Resident(
             request.request_id,
             tier_state.tier,
-            sum(block.ref_cnt == 1 and not block.is_null and block.block_id not in shared for block in blocks),
+            self._own_blocks(request.request_id),
             request.num_computed_tokens,
             request.num_output_tokens,
             tier_state.preemptions,
@@ -151,8 +155,14 @@ class VllmKvBudget:
         kept_free = manager.watermark_blocks if self._scheduler.running or self.admitted else 0
         return int(blocks + kept_free), frozenset(block.block_id for group in hits.blocks for block in group)
 
-    def _held_by(self, request_id: str) -> int:
-        return sum(len(table.get(request_id, ())) for table in self._block_tables)
+    def _own_blocks(self, request_id: str) -> int:
+        """Return the blocks that an eviction of the request frees for the request of the last `blocks_needed`."""
+        tables = [table.get(request_id, ()) for table in self._block_tables]
+        if self._are_blocks_own:
+            return sum(map(len, tables))
+        blocks = (block for table in tables for block in table)
+        shared = self._hits | self._hits_of_admitted
+        return sum(block.ref_cnt == 1 and not block.is_null and block.block_id not in shared for block in blocks)
 
     def _growth_of(self, request: Request) -> int:
         """Return the blocks that a running request will take in this step."""

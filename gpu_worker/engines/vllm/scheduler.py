@@ -304,9 +304,10 @@ class TieredSchedulingMixin:
 
     def _charge_computed(self, request: Request) -> None:
         """Refund what was not computed of the prompt of a request that ends before its first token."""
-        computed = request.num_computed_tokens
-        if computed < request.num_prompt_tokens and self.queue_policy.is_running(request.request_id):
-            self.queue_policy.on_prompt_counted(request.request_id, computed)
+        request_id, computed = request.request_id, request.num_computed_tokens
+        in_prefill = computed < request.num_prompt_tokens and not request.num_output_tokens
+        if in_prefill and self.queue_policy.is_running(request_id):
+            self.queue_policy.on_prompt_counted(request_id, computed)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """Remove an ended request from the policy. vLLM calls this at every end."""
