@@ -9,7 +9,7 @@ it keeps its KV and its slot, so a pause costs nothing but the wait, and comes b
 Rests. A step's time grows with its prompt tokens, and all requests of a step wait for its end. So a running prompt also
 sits out a step that has room for it,
 
-- if the step computes a prompt of a more urgent tier, whose first token would wait for the longer step;
+- if the step computes a prompt of a more urgent tier: its first token would wait for the longer step;
 - if the step decodes a request of a more urgent tier, and no request of a less urgent tier than that waits. While some
   wait, the tokens that a rest leaves unused would be missing for good, and the prompt goes on beside the decodes.
 
@@ -161,13 +161,13 @@ class Turns:
                 continue
             if prefill.tier.rank > prompts:
                 prefill.part = 0
-            elif may_rest and prefill.part and prefill.tier.rank > decodes and self._rests_left(prefill.tier):
+            elif may_rest and prefill.part and prefill.tier.rank > decodes and self._may_rest(prefill.tier):
                 prefill.part = 0
                 resting.add(prefill.tier)
         return resting
 
-    def _rests_left(self, tier: Tier) -> int:
-        return RESTS_MAX - self._rested.get(tier, 0)
+    def _may_rest(self, tier: Tier) -> bool:
+        return self._rested.get(tier, 0) < RESTS_MAX
 
     def _waits_below(self, rank: float) -> bool:
         """Return whether a request of a less urgent tier waits."""

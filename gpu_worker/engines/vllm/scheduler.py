@@ -72,6 +72,8 @@ class TieredSchedulingMixin:
         self._turns = Turns(policy)
         self._parts: dict[str, int] = {}
         """The tokens of running prompts in this step, where they get less than they could take."""
+        self._is_shared = False
+        """Whether this step's tokens are shared out."""
         self._reports = Reports(self, sends=settings.sends_stats)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
@@ -85,8 +87,9 @@ class TieredSchedulingMixin:
         has_prompts = any(map(_IS_PROMPT, vllm.running))
         if self._may_make_room(has_prompts):
             self._make_room_for_waiting()
-        elif has_prompts:
+        if has_prompts and not self._is_shared:
             self._share_tokens(step_tokens_of(self, self._turns.next()))
+        self._is_shared = False
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         self.waiting.end_pass()
         if self._parts:
@@ -139,8 +142,9 @@ class TieredSchedulingMixin:
         """
         kv_budget = self._kv_budget()
         skipped = self._admit_skipped_requests(kv_budget)
-        tokens = step_tokens_of(self, self._turns.next())
+        tokens: StepTokens | None = None
         while (plan := self.admission.next_plan(kv_budget)) is not None:
+            tokens = tokens or step_tokens_of(self, self._turns.next())
             precedence = partial(self.queue_policy.pause_precedence, plan.request)
             victims = [eviction.resident.request_id for eviction in plan.evictions]
             if not tokens.available(precedence, victims):
@@ -160,10 +164,12 @@ class TieredSchedulingMixin:
         for request_id in reversed(tentative):
             self.queue_policy.undo_admit(request_id)
         self.waiting.put_first(kv_budget.admitted)
-        self._share_tokens(tokens)
+        if tokens is not None:
+            self._share_tokens(tokens)
 
     def _share_tokens(self, tokens: StepTokens) -> None:
         """Settle this step's tokens, and note the parts of prompts that vLLM must limit."""
+        self._is_shared = True
         prefills = self._turns.settle(tokens, decoding_tiers(self) if tokens.prefills else ())
         self._parts = {one.request_id: one.part for one in prefills if one.part < one.wanted}
         if self._parts:
@@ -302,7 +308,7 @@ class TieredSchedulingMixin:
         if self.queue_policy.is_running(request_id):
             self.queue_policy.on_generated(request_id, tokens)
 
-    def _charge_computed(self, request: Request) -> None:
+    def _refund_rest_of_prompt(self, request: Request) -> None:
         """Refund what was not computed of the prompt of a request that ends before its first token."""
         request_id, computed = request.request_id, request.num_computed_tokens
         in_prefill = computed < request.num_prompt_tokens and not request.num_output_tokens
@@ -314,7 +320,7 @@ class TieredSchedulingMixin:
         request_id = request.request_id
         if self.queue_policy.holds(request_id):
             self._charge_final(request)
-            self._charge_computed(request)
+            self._refund_rest_of_prompt(request)
             self.queue_policy.remove(request_id)
         self._reports.gone(request_id)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]

@@ -136,9 +136,9 @@ def test_no_prompt_rests_for_decodes_while_a_less_urgent_request_waits() -> None
 def test_a_prompt_rests_in_the_step_of_a_more_urgent_prompt_whatever_waits() -> None:
     policy = queue(waiting=[BACKGROUND])
     assert settled(made(100, p0=20, s0=30), policy=policy) == {"p0": 20, "s0": 0}
-    tokens = made(100, s0=30, b0=30)
+    tokens = made(100, b0=30)
     tokens.take(10, STANDARD, lambda name: None)
-    assert settled(tokens, policy=policy) == {"s0": 30, "b0": 0}
+    assert settled(tokens, policy=policy) == {"b0": 0}
 
 
 def test_in_its_turn_a_prompt_does_not_rest() -> None:
