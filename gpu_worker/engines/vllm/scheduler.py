@@ -257,7 +257,7 @@ class TieredSchedulingMixin:
         return self.queue_policy.eviction_key(request.request_id)
 
     def _discarded_requests(self, scheduler_output: Any) -> set[str]:
-        """Return the requests whose sampled tokens are discarded this step (cache reset)."""
+        """Return the requests that lose their sampled tokens in this step (cache reset)."""
         if not self._cache_reset:
             return self._cache_reset
         vllm: Any = self

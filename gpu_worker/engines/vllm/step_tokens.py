@@ -26,7 +26,7 @@ def step_tokens_of(scheduler: Any, turn: Tier | None) -> StepTokens:
 
 
 def decoding_tiers(scheduler: Any) -> set[Tier]:
-    """Return the tiers of the running requests whose prompts are computed."""
+    """Return the tiers of the running requests that decode."""
     tier_state = scheduler.queue_policy.tier_state
     return {tier_state(request.request_id).tier for request in scheduler.running if not request.is_prefill_chunk}
 

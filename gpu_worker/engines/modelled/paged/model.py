@@ -145,7 +145,7 @@ class PagedBatch:
         return entered, parts, victims
 
     def _precedence(self, newcomer: QueueRequest, running_id: str) -> Precedence | None:
-        """Return the precedence over a newcomer whose prompt is not prefilled whole."""
+        """Return how far a running prompt ranks behind a newcomer; a prompt that is prefilled whole is never paused."""
         return None if self._whole_prompts else self._policy.pause_precedence(newcomer, running_id)
 
     def _enter(self, sequence: PagedSequence, now_s: float) -> None:
@@ -236,8 +236,8 @@ class PagedBatch:
         return len(order) > len(self.running)
 
     def _last(self, order: list[PagedSequence], wanting: PagedSequence) -> PagedSequence:
-        """Return the last sequence whose blocks `wanting` may use: if only reserved blocks are free, one whose tier may
-        not use them."""
+        """Return the last sequence with blocks that `wanting` may use: if only reserved blocks are free, one of a tier
+        that may not use them."""
         outside = wanting.request.tier not in RESERVED_FOR and self.kv_budget.free > 0
         return next(
             last
