@@ -128,8 +128,8 @@ class CountingQueue(TieredQueue):
 
     preempted_most = 0
 
-    def preempt(self, request_id: str) -> None:
-        super().preempt(request_id)
+    def preempt(self, request_id: str, *, counts: bool = True) -> None:
+        super().preempt(request_id, counts=counts)
         self.preempted_most = max(self.preempted_most, self.tier_state(request_id).preemptions)
 
 

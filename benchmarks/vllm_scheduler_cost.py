@@ -3,7 +3,8 @@
 A batch of requests decodes while WAITING requests wait. Each step is answered at once with one token for each request.
 Every request that ends frees a slot for the next, so a step has decodes, sometimes an end, and an admission or two, as
 on a busy server. vLLM's stats are on for both. Ours runs without and with the reports to /metrics (reports.py), for
-which a step counts as STEP_S: the time of a step on a GPU. REMEMBERED tenants have been served and have left.
+which a step counts as STEP_S: the time of a step on a GPU; with them also with the options of OPTIONS. REMEMBERED
+tenants have been served and have left.
 
 Runs alternate in one process. The median is that of the fastest run, because other work on the machine only adds time;
 the 99th percentile is over all runs, of each step's shortest time in any run. vLLM has a venv of its own: run
@@ -36,6 +37,13 @@ REMEMBERED = 10_000
 TIERS = ("premium", "standard", "background")
 CASES = ((256, 10, 0), (256, 1_000, 0), (256, 1_000, REMEMBERED), (64, 10, 0), (64, 1_000, 0), (64, 1_000, REMEMBERED))
 """Batch, tenants, and tenants that are remembered."""
+OPTIONS: dict[str, dict[str, float]] = {
+    "silent": {},
+    "ours": {},
+    "lead_max": {"lead_max": 2000.0},
+    "reserve": {"premium_reserve": 0.3},
+    "both": {"lead_max": 2000.0, "premium_reserve": 0.3},
+}
 _KEPT: list[Any] = []
 
 
@@ -51,17 +59,17 @@ def main() -> int:
     reports.time = clock = _StepClock()  # type: ignore[attr-defined, assignment]
     config, cache = _real_configuration()
     print(f"{WAITING} waiting in {len(TIERS)} tiers, prompts of {PROMPT_TOKENS} tokens; {RUNS} runs of {STEPS} steps")
-    print("processor time of a step, us: median / P99. `silent`: ours without reports")
-    print(f"{'batch':>6} {'tenants':>8} {'left':>7} {'vLLM':>13} {'silent':>13} {'ours':>13}   ratios of ours")
+    print("processor time of a step: vLLM's in us, median / P99; ours as ratios to it. `silent`: without reports")
+    print(f"{'batch':>6} {'tenants':>8} {'left':>7} {'vLLM':>11}" + "".join(f" {kind:>12}" for kind in OPTIONS))
     for batch, tenants, remembered in CASES:
-        runs: dict[str, list[list[float]]] = {"stock": [], "silent": [], "ours": []}
+        runs: dict[str, list[list[float]]] = {kind: [] for kind in ("stock", *OPTIONS)}
         for _ in range(RUNS):
             for kind, steps in runs.items():
                 steps.append(_run(kind, _Setup(config, cache, clock, batch, tenants, remembered)))
-        stock, silent, ours = (_figures(steps) for steps in runs.values())
-        shown = " ".join(f"{1e6 * middle:>6.0f}/{1e6 * tail:>6.0f}" for middle, tail in (stock, silent, ours))
-        ratios = f"{ours[0] / stock[0]:.3f} and {ours[1] / stock[1]:.3f}; {ours[0] / silent[0]:.3f} of silent"
-        print(f"{batch:>6} {tenants:>8} {remembered:>7} {shown}   {ratios}", flush=True)
+        (middle, tail), *ours = map(_figures, runs.values())
+        shown = f"{1e6 * middle:>5.0f}/{1e6 * tail:>5.0f}"
+        ratios = "".join(f"  {one / middle:.3f}/{other / tail:.3f}" for one, other in ours)
+        print(f"{batch:>6} {tenants:>8} {remembered:>7} {shown}{ratios}", flush=True)
     return 0
 
 
@@ -148,7 +156,8 @@ def _scheduler(kind: str, setup: _Setup) -> Any:
     config = copy(setup.config)
     config.scheduler_config = copy(config.scheduler_config)
     config.scheduler_config.max_num_seqs = setup.batch
-    config.additional_config = {"headgate": {"send_stats": kind == "ours", "trust_client_fields": True}}
+    ours = {"send_stats": kind != "silent", "trust_client_fields": True, "tiers": OPTIONS.get(kind, {})}
+    config.additional_config = {"headgate": ours}
     return (Scheduler if kind == "stock" else TierScheduler)(
         vllm_config=config,
         kv_cache_config=setup.cache,

@@ -17,8 +17,9 @@ took the free blocks, it would wait even longer. There are two exceptions, in wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import Protocol
@@ -63,8 +64,20 @@ class KvBudget(Protocol):
         """Return the blocks that a waiting request takes when it enters."""
         ...
 
-    def residents(self) -> Iterable[Resident]:
-        """Return the running requests. Those admitted in this pass are included and marked as `entered`."""
+    def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
+        """Return, for each loaded adapter, the running requests that use it, those admitted in this pass included.
+
+        Empty if the waiting request needs no room for an adapter.
+        """
+        ...
+
+    @property
+    def premium_blocks(self) -> int:
+        """Blocks held by requests that may use the premium reserve, those admitted in this pass included."""
+        ...
+
+    def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
+        """Return the running requests with a `wanted` id, without those admitted in this pass."""
         ...
 
 
@@ -129,13 +142,37 @@ class Admission:
             if reserved_tiers_only and head.tier not in RESERVED_FOR:
                 continue
             shortage = _shortage_without_free(head, budget) if must_evict_all else self._shortage(head, budget)
-            if shortage.is_covered:
+            holders = self._adapter_victims(head, budget)
+            if holders is None:
+                continue
+            if shortage.is_covered and not holders:
                 return AdmissionPlan(head)
-            if (evictions := self._evictions(head, shortage, budget)) is not None:
+            if (evictions := self._evictions(head, shortage, budget, holders)) is not None:
                 return AdmissionPlan(head, evictions)
             reserved_tiers_only = shortage.slots <= 0 and self._is_kept_from_reserve(head, budget)
             must_evict_all = not reserved_tiers_only
         return None
+
+    def may_have_adapter(self, head: QueueRequest, budget: KvBudget) -> bool:
+        """Return whether the engine has room for the request's adapter, or can have it by allowed evictions."""
+        return self._adapter_victims(head, budget) is not None
+
+    def _adapter_victims(self, head: QueueRequest, budget: KvBudget) -> Collection[str] | None:
+        """Return the running requests that must leave so that the request's adapter fits: all that use one adapter.
+
+        Of several adapters, that of the fewest requests. None if each adapter has a user that may not be evicted.
+        """
+        groups = budget.adapter_holders(head.request_id)
+        if not groups:
+            return ()
+        if not self.settings.preemption:
+            return None
+        victims = {resident.request_id for resident in self._evictable(head, budget)}
+        return min(filter(victims.issuperset, groups), key=len, default=None)
+
+    def _evictable(self, head: QueueRequest, budget: KvBudget) -> Iterable[Resident]:
+        """Return the running requests that may be evicted for this one."""
+        return budget.residents(lambda request_id: self.policy.precedence(head, request_id) is not None)
 
     def _shortage(self, head: QueueRequest, budget: KvBudget) -> Shortage:
         unusable = 0 if head.tier in RESERVED_FOR else self._unused_reserve(budget)
@@ -154,16 +191,19 @@ class Admission:
         """Return the blocks of the premium reserve that are not in use."""
         if not self.settings.premium_reserve:
             return 0
-        used = sum(resident.blocks for resident in budget.residents() if resident.tier in RESERVED_FOR)
-        return max(0, self._reserve(budget.blocks_total) - used)
+        return max(0, self._reserve(budget.blocks_total) - budget.premium_blocks)
 
-    def _evictions(self, head: QueueRequest, shortage: Shortage, budget: KvBudget) -> tuple[Eviction, ...] | None:
-        """Return the evictions that make room for the request; None if no allowed set of victims does."""
+    def _evictions(
+        self, head: QueueRequest, shortage: Shortage, budget: KvBudget, holders: Collection[str]
+    ) -> tuple[Eviction, ...] | None:
+        """Return the evictions that make room for the request; None if no allowed set of victims does.
+
+        `holders`: victims that must leave for their adapter.
+        """
         if not self.settings.preemption:
             return None
-        victims = choose_victims(
-            shortage, budget.residents(), lambda request_id: self.policy.precedence(head, request_id)
-        )
+        precedence = partial(self.policy.precedence, head)
+        victims = choose_victims(shortage, self._evictable(head, budget), precedence, holders)
         if victims is None:
             return None
         evictions: list[Eviction] = []

@@ -32,7 +32,7 @@ costs more than a recompute, so it is never chosen; here a request is dropped if
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
@@ -47,7 +47,7 @@ class Resident:
     """A running request with its KV blocks, as an engine adapter sees it.
 
     `blocks`: KV blocks that its eviction frees. `kv_tokens`: tokens that a swap copies. `generated`: its output tokens
-    so far. `preemptions`: how often it was preempted. `entered`: it was admitted in this pass, so it is no victim.
+    so far. `preemptions`: how often it was preempted.
     """
 
     request_id: str
@@ -56,7 +56,6 @@ class Resident:
     kv_tokens: int
     generated: int
     preemptions: int = 0
-    entered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +103,27 @@ def sort_by_protection(
 
 
 def choose_victims(
-    shortage: Shortage, residents: Iterable[Resident], precedence: Callable[[str], Precedence | None]
+    shortage: Shortage,
+    residents: Iterable[Resident],
+    precedence: Callable[[str], Precedence | None],
+    required: Collection[str] = (),
 ) -> list[Resident] | None:
     """Return the victims in the order of their eviction; None if no allowed set of victims covers the shortage.
 
-    `precedence`: of a running request over the waiting one, by request id; None if it must not be evicted.
+    `precedence`: of a running request over the waiting one, by request id; None if it must not be evicted. `required`:
+    victims in any case, for what they hold beside blocks and a slot.
     """
-    candidates = [resident for resident in residents if not resident.entered]
-    ranked = [(found, resident) for resident in candidates if (found := precedence(resident.request_id)) is not None]
+    ranked = [(found, resident) for resident in residents if (found := precedence(resident.request_id)) is not None]
     ranked.sort(key=lambda pair: _order(*pair))
+    leaving = [resident for _, resident in ranked if resident.request_id in required]
+    shortage = Shortage(shortage.blocks - sum(one.blocks for one in leaving), shortage.slots - len(leaving))
     chosen: list[Resident] = []
     for _, resident in ranked:
         if shortage.is_covered_by(chosen):
             break
-        chosen.append(resident)
-    return _needed_victims(shortage, chosen) if shortage.is_covered_by(chosen) else None
+        if resident.request_id not in required:
+            chosen.append(resident)
+    return leaving + _needed_victims(shortage, chosen) if shortage.is_covered_by(chosen) else None
 
 
 def _order(precedence: Precedence, resident: Resident) -> tuple[float, float, int, int, str]:

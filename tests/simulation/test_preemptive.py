@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget, PagedSequence
-from gpu_worker.engines.modelled.paged.model import PagedBatch
+from gpu_worker.engines.modelled.paged.model import PagedBatch, PagedModel
 from gpu_worker.engines.modelled.paged.profile import Copies
 from gpu_worker.policies.admission import RESERVED_FOR, Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import TieredQueue
 from gpu_worker.policies.preemption import Resident, Strategy, sort_by_protection
+from gpu_worker.policies.step_tokens import StepTokens
 from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.chunked_prefill import ChunkedPrefillEngine
@@ -360,12 +361,41 @@ def test_a_swapped_request_that_is_cancelled_returns_its_host_memory() -> None:
     tiers = make_policy("tiered:vtc")
     batch = PagedBatch(replace(machine, batch_max=1), Admission(tiers, replace(machine.calibration(), copy_base_s=0.0)))
     background = batch.enqueue(QueueRequest("b", "b", 5000, tier=Tier.BACKGROUND, output_tokens_max=10), 0.0)
-    batch.admit(10_000, 0.0, begun=False)
+    batch.admit(StepTokens(10_000, ()), 0.0, begun=False)
     assert background is not None
     background.left = 0  # its prompt is computed
     batch.kv_tokens = background.held
     batch.enqueue(QueueRequest("p", "p", 10, tier=Tier.PREMIUM, output_tokens_max=10), 1.0)
-    batch.admit(10_000, 1.0, begun=False)
+    batch.admit(StepTokens(10_000, ()), 1.0, begun=False)
     assert batch.kv_budget.swap_bytes_used == background.swap_bytes > 0
     batch.cancel(background)
     assert (batch.kv_budget.swap_bytes_used, batch.waiting, len(batch.running)) == (0.0, 0, 1)
+
+
+def giant_beside_premium() -> tuple[PagedModel, PagedSequence]:
+    """Return a model in which premium's request has just come while a giant prompt of background is computed."""
+    model = PagedModel(paged_profile(load_profile("a100-llama3-8b-chunked")), Admission(make_policy("tiered:vtc")))
+    giant = model.batch.enqueue(QueueRequest("b", "b", 60_000, tier=Tier.BACKGROUND, output_tokens_max=10), 0.0)
+    assert giant is not None
+    model.compute(model.plan(0.0))
+    model.batch.enqueue(QueueRequest("p", "p", 300, tier=Tier.PREMIUM, output_tokens_max=10), 0.1)
+    return model, giant
+
+
+def test_a_giant_prompt_rests_for_a_more_urgent_request_and_keeps_its_blocks() -> None:
+    model, giant = giant_beside_premium()
+    first = model.plan(0.2)
+    assert [(sequence.request.request_id, tokens) for sequence, tokens in first.parts] == [("p", 300)]
+    model.compute(first)
+    decode = model.plan(0.3)
+    assert (len(decode.decoding), decode.parts, giant.left) == (1, [], 60_000 - 2048)
+    assert giant in model.batch.running
+    model.batch.enqueue(QueueRequest("waits", "b", 400_000, tier=Tier.BACKGROUND, output_tokens_max=10), 0.3)
+    assert model.plan(0.4).parts == [(giant, 2047)]
+
+
+def test_an_abort_in_prefill_is_charged_for_what_was_computed() -> None:
+    model, giant = giant_beside_premium()
+    model.batch.end(giant)
+    received = model.batch.admission.policy.received["b"]
+    assert received.service == received.input_tokens == 2048

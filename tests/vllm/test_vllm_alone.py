@@ -303,7 +303,7 @@ def test_a_tentative_pass_leaves_nothing(make: Make, time: FakeTime) -> None:
     time.now_s += 7.0
     scheduler.admission.begin_pass(time.now_s)
     expected = state()
-    scheduler._preempt_for_waiting()
+    scheduler._make_room_for_waiting()
     assert scheduler.waiting.peek_request().request_id == "r0"
     scheduler.waiting.end_pass()
     now = state()
@@ -332,13 +332,13 @@ def test_the_last_allowed_eviction_is_not_useless(make: Make, ahead: bool) -> No
 
 
 def test_no_request_is_evicted_when_the_step_has_no_tokens_left(make: Make) -> None:
-    """The prompt of the standard request takes all tokens of the step."""
+    """A prompt of the same tier takes all tokens of the step."""
     harness = make(batch=2, step_tokens=8, tiers={"aging_per_s": 0.0})
     harness.add("short", prompt(4), 20, tier="background")
     harness.step(2)
-    harness.add("s", prompt(36, 1), 2, tier="standard")
+    harness.add("s", prompt(36, 1), 2, tier="premium")
     harness.step()
-    assert harness.running == ["short", "s"]
+    assert sorted(harness.running) == ["s", "short"]
     harness.add("premium", prompt(8, 2), 2, tier="premium")
     while 36 - harness.scheduler.requests["s"].num_computed_tokens >= 8:
         harness.step()
@@ -425,15 +425,66 @@ def test_vllms_own_attribute_of_the_scheduler_stays(make: Make, ahead: bool) -> 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_a_cache_reset_does_not_charge_discarded_tokens(make: Make, steps: int) -> None:
-    """Tokens in flight are computed again; the running requests were preempted."""
+    """Tokens in flight are computed again. No other request took a place, so it is nobody's preemption."""
     harness = make(ahead=True, caching=True)
     harness.add("a", prompt(8), 10, tenant="a")
     harness.add("b", prompt(8, 1), 10, tenant="b")
     harness.step(steps)
     assert harness.in_flight
     assert harness.scheduler.reset_prefix_cache(reset_running_requests=True)
-    assert [harness.policy.tier_state(name).preemptions for name in ("a", "b")] == [1, 1]
+    assert not harness.running
+    assert [harness.policy.tier_state(name).preemptions for name in ("a", "b")] == [0, 0]
     for _ in range(4):
         harness.step()
         assert harness.policy.received["a"].output_tokens == len(harness.sent["a"].tokens)
+    harness.finish()
+
+
+def test_a_prompt_of_a_lower_tier_sits_out_a_step_and_keeps_its_blocks(make: Make) -> None:
+    harness = make(blocks=40, batch=4, step_tokens=8)
+    harness.add("b", prompt(60), 2, tier="background")
+    harness.step(2)
+    before = harness.scheduler.requests["b"].num_computed_tokens
+    gold = harness.add("p", prompt(8, family=1), 2, tier="premium")
+    harness.step()
+    assert len(gold.tokens) == 1
+    assert harness.scheduler.requests["b"].num_computed_tokens == before
+    assert "b" in harness.running
+    harness.finish()
+    assert not preemptions(harness)
+
+
+def test_a_cache_reset_is_no_preemption(make: Make) -> None:
+    harness = make(batch=1)
+    harness.add("b", prompt(4), 30, tier="background")
+    harness.step(2)
+    for _ in range(3):
+        harness.scheduler.reset_prefix_cache(reset_running_requests=True)
+        harness.step(2)
+    assert harness.policy.record("b").preemptions == 0
+    gold = harness.add("p", prompt(4, family=1), 2, tier="premium")
+    harness.step()
+    assert len(gold.tokens) == 1
+    harness.finish()
+
+
+def test_an_abort_in_prefill_is_charged_for_what_was_computed(make: Make) -> None:
+    harness = make(blocks=40, step_tokens=8)
+    harness.add("a", prompt(60), 5, tenant="a")
+    harness.step(2)
+    harness.abort("a")
+    assert harness.policy.received["a"].service == harness.policy.received["a"].input_tokens == 16
+
+
+def test_a_prompt_of_a_lower_tier_rests_beside_decodes_while_nothing_waits(make: Make) -> None:
+    harness = make(blocks=60, batch=2, step_tokens=8)
+    harness.add("p", prompt(4), 40, tier="premium")
+    harness.add("b", prompt(60, 1), 2, tier="background")
+    harness.step(2)
+    before = harness.scheduler.requests["b"].num_computed_tokens
+    harness.step(4)
+    assert harness.scheduler.requests["b"].num_computed_tokens == before
+    harness.add("waits", prompt(60, 2), 2, tier="background")
+    harness.step(2)
+    assert harness.scheduler.requests["b"].num_computed_tokens > before
     harness.finish()

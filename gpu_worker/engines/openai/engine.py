@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from dispatcher.policies.tiers import Tier
@@ -27,7 +27,7 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.openai.forwarding import Forwarding, Stream
 from gpu_worker.engines.openai.server_api import ServerOptions, answers
-from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.admission import RESERVED_FOR, Admission
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from gpu_worker.policies.preemption import Resident
 from gpu_worker.policies.scheduling_stats import SchedulingStats, scheduling_gauges
@@ -53,8 +53,17 @@ class ServerPlaces:
     def blocks_needed(self, request_id: str) -> int:
         return self._wanted[request_id]
 
-    def residents(self) -> Iterable[Resident]:
-        return self.running.values()
+    def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
+        """No request has an adapter."""
+        return ()
+
+    @property
+    def premium_blocks(self) -> int:
+        return sum(each.blocks for each in self.running.values() if each.tier in RESERVED_FOR)
+
+    def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
+        """No request is ever evicted."""
+        return ()
 
     def enter(self, request: QueueRequest) -> None:
         name = request.request_id

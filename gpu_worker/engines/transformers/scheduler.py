@@ -8,7 +8,7 @@ every step, decodes before prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from gpu_worker.engines.copy_rates import measure_copy_rates
 from gpu_worker.engines.step_costs import CostTracker
 from gpu_worker.engines.transformers.batch import PolicyRouter, Sequence
 from gpu_worker.engines.transformers.swap import HostSwap
+from gpu_worker.policies.admission import RESERVED_FOR
 from gpu_worker.policies.fairness.tiered import TieredQueue
 from gpu_worker.policies.preemption import Eviction, Resident, Strategy
 
@@ -73,10 +74,20 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         output = min(request.max_tokens, max(request.likely_tokens, sequence.output_tokens + block))
         return -(-(sequence.input_tokens + output) // block)
 
-    def residents(self) -> Iterable[Resident]:
-        running = [state for state in self.active_requests.values() if state.request_id in self.router.live]
-        newcomers = [replace(self._resident(state), entered=True) for state in self._admitted]
-        return [self._resident(state) for state in running] + newcomers
+    def adapter_holders(self, request_id: str) -> tuple[tuple[str, ...], ...]:
+        """No request has an adapter."""
+        return ()
+
+    @property
+    def premium_blocks(self) -> int:
+        held = [self._resident(state) for state in (*self._live(), *self._admitted)]
+        return sum(resident.blocks for resident in held if resident.tier in RESERVED_FOR)
+
+    def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
+        return [self._resident(state) for state in self._live() if wanted(state.request_id)]
+
+    def _live(self) -> list[RequestState]:
+        return [state for state in self.active_requests.values() if state.request_id in self.router.live]
 
     def held(self) -> dict[Tier, tuple[int, int]]:
         """Return the requests in the batch and the blocks kept for them, by tier. For any thread."""

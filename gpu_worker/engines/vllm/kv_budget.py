@@ -7,14 +7,17 @@ already, otherwise a second victim would be preempted for the blocks of the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from vllm.utils.math_utils import cdiv
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.request import Request
 
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.admission import RESERVED_FOR
 from gpu_worker.policies.fairness.tiered import TieredQueue
-from gpu_worker.policies.preemption import Eviction, Resident
+from gpu_worker.policies.preemption import Resident
 
 
 class VllmKvBudget:
@@ -31,12 +34,19 @@ class VllmKvBudget:
         self._policy = policy
         self._waiting = waiting
         self._blocks_taken = 0
-        self._tokens_taken = 0
         self._hits: frozenset[int] = frozenset()
         """Prefix cache hits of the request of the last `blocks_needed`. It shares these blocks, so preempting their
         holder does not free them for it."""
         self._hits_of_admitted: frozenset[int] = frozenset()
-        self._growth = self._growth_of_running()
+        managers = self._manager.coordinator.single_type_managers
+        self._block_tables = [manager.req_to_blocks for manager in managers]
+        self._are_blocks_own = not self._manager.enable_caching and all(
+            type(one) is FullAttentionManager for one in managers
+        )
+        """Whether each block in a request's table is its own: none is shared, and none a placeholder."""
+        self._growth: int | None = None
+        """What the running requests will take in this step; counted when it is first needed."""
+        self._premium_blocks: int | None = None
 
     @property
     def blocks_total(self) -> int:
@@ -44,20 +54,14 @@ class VllmKvBudget:
 
     @property
     def blocks_free(self) -> int:
+        if self._growth is None:
+            self._growth = sum(map(self._growth_of, self._scheduler.running))
         deferred = sum(len(blocks) for _, blocks in self._scheduler.deferred_frees)
         return int(self._manager.block_pool.get_num_free_blocks()) + deferred - self._growth - self._blocks_taken
 
     @property
     def slots_free(self) -> int:
         return int(self._scheduler.max_num_active_reqs) - len(self._scheduler.running) - len(self.admitted)
-
-    def has_tokens(self, without: Sequence[Eviction]) -> bool:
-        """Return whether the step's token budget has any left for a newcomer, after the running requests without these
-        victims."""
-        victims = {eviction.resident.request_id for eviction in without}
-        running = (request for request in self._scheduler.running if request.request_id not in victims)
-        needed = sum(self._tokens_of(request) for request in running)
-        return int(self._scheduler.max_num_scheduled_tokens) > needed + self._tokens_taken
 
     def blocks_needed(self, request_id: str) -> int:
         """Return the blocks by vLLM's own arithmetic, less prefix cache hits."""
@@ -74,39 +78,63 @@ class VllmKvBudget:
         return int(blocks * self._scheduler.block_size)
 
     def admit(self, request_id: str) -> None:
-        """Take the blocks, the slot and the tokens of a request that this pass admits."""
+        """Take the blocks and the slot of a request that this pass admits."""
         needed, hits = self._needs(request_id)
         self._blocks_taken += needed
-        self._tokens_taken += self._waiting(request_id).num_tokens
+        self._premium_blocks = None
         self._hits, self._hits_of_admitted = frozenset(), self._hits_of_admitted | hits
         self.admitted.append(request_id)
 
-    def residents(self) -> Iterable[Resident]:
-        running = [self._resident(request) for request in self._scheduler.running]
-        return running + [self._newcomer(request_id) for request_id in self.admitted]
+    def note_entered(self, request: Request) -> None:
+        """Count the blocks of a request that vLLM has just admitted."""
+        if self._premium_blocks is not None and self._policy.tier_state(request.request_id).tier in RESERVED_FOR:
+            self._premium_blocks += self._own_blocks(request.request_id)
+
+    @property
+    def premium_blocks(self) -> int:
+        if self._premium_blocks is None or not self._are_blocks_own:
+            newcomers = [name for name in self.admitted if self._policy.tier_state(name).tier in RESERVED_FOR]
+            taken = sum(self._needs(request_id)[0] for request_id in newcomers)
+            self._premium_blocks = self.blocks_held_by(RESERVED_FOR) + taken
+        return self._premium_blocks
+
+    def blocks_held_by(self, tiers: Collection[Tier]) -> int:
+        """Return the blocks of running requests of these tiers; one that several requests share does not count."""
+        tier_state = self._policy.tier_state
+        names = (request.request_id for request in self._scheduler.running)
+        return sum(self._own_blocks(name) for name in names if tier_state(name).tier in tiers)
+
+    def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
+        return [self._resident(request) for request in self._scheduler.running if wanted(request.request_id)]
+
+    def adapter_holders(self, request_id: str) -> list[list[str]]:
+        """Return, for each loaded adapter, the requests that use it; empty if the request needs no room for its own."""
+        config, wanted = self._scheduler.lora_config, self._waiting(request_id).lora_request
+        if not config or wanted is None:
+            return []
+        holders: dict[int, list[str]] = {}
+        for request in (*self._scheduler.running, *map(self._waiting, self.admitted)):
+            if request.lora_request is not None:
+                holders.setdefault(request.lora_request.lora_int_id, []).append(request.request_id)
+        if wanted.lora_int_id in holders or len(holders) < config.max_loras:
+            return []
+        return list(holders.values())
 
     def update_after_evictions(self) -> None:
         """Count again: victims take no blocks in this step, and newcomers need blocks that they would have shared."""
-        self._growth = self._growth_of_running()
+        self._growth = self._premium_blocks = None
         self._blocks_taken = sum(self._needs(request_id)[0] for request_id in self.admitted)
 
     def _resident(self, request: Request) -> Resident:
-        blocks = [block for group in self._manager.get_blocks(request.request_id).blocks for block in group]
-        shared = self._hits | self._hits_of_admitted
         tier_state = self._policy.tier_state(request.request_id)
         return Resident(
             request.request_id,
             tier_state.tier,
-            sum(block.ref_cnt == 1 and not block.is_null and block.block_id not in shared for block in blocks),
+            self._own_blocks(request.request_id),
             request.num_computed_tokens,
             request.num_output_tokens,
             tier_state.preemptions,
         )
-
-    def _newcomer(self, request_id: str) -> Resident:
-        needed, _ = self._needs(request_id)
-        tier_state = self._policy.tier_state(request_id)
-        return Resident(request_id, tier_state.tier, needed, 0, 0, tier_state.preemptions, entered=True)
 
     def _needs(self, request_id: str) -> tuple[int, frozenset[int]]:
         """Return how many blocks a waiting request needs, and the blocks of its prefix cache hits."""
@@ -127,16 +155,16 @@ class VllmKvBudget:
         kept_free = manager.watermark_blocks if self._scheduler.running or self.admitted else 0
         return int(blocks + kept_free), frozenset(block.block_id for group in hits.blocks for block in group)
 
-    def _tokens_of(self, request: Request) -> int:
-        """Return the tokens that a running request takes in this step if the budget allows."""
-        tokens = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
-        most = self._scheduler.scheduler_config.long_prefill_token_threshold
-        return int(min(tokens, most) if most else tokens)
-
-    def _growth_of_running(self) -> int:
-        """Return the blocks that the running requests will take in this step."""
-        return sum(self._growth_of(request) for request in self._scheduler.running)
+    def _own_blocks(self, request_id: str) -> int:
+        """Return the blocks that an eviction of the request frees for the request of the last `blocks_needed`."""
+        tables = [table.get(request_id, ()) for table in self._block_tables]
+        if self._are_blocks_own:
+            return sum(map(len, tables))
+        blocks = (block for table in tables for block in table)
+        shared = self._hits | self._hits_of_admitted
+        return sum(block.ref_cnt == 1 and not block.is_null and block.block_id not in shared for block in blocks)
 
     def _growth_of(self, request: Request) -> int:
-        held = len(self._manager.get_blocks(request.request_id).blocks[0])
+        """Return the blocks that a running request will take in this step."""
+        held = len(self._block_tables[0].get(request.request_id, ()))
         return max(0, int(cdiv(request.num_tokens_with_spec + 1, self._scheduler.block_size)) - held)

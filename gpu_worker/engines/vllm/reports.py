@@ -152,9 +152,8 @@ class Reports:
         scheduler, policy, swap = self._scheduler, self._scheduler.queue_policy, self.swap()
         blocks: Counter[Tier] = Counter()
         if scheduler.admission.settings.premium_reserve:
-            for resident in scheduler._kv_budget().residents():
-                if resident.tier in RESERVED_FOR:
-                    blocks[resident.tier] += resident.blocks
+            for tier in RESERVED_FOR:
+                blocks[tier] = scheduler._kv_budget().blocks_held_by({tier})
         blocks_total = scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1  # vLLM keeps one block for padding
         return scheduling_gauges(
             scheduler.admission,

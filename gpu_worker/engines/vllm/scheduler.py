@@ -3,9 +3,9 @@
 vLLM lets a class replace its `Scheduler`, but the class is not public API. So the version is pinned (pyproject.toml),
 and tests/vllm runs at every upgrade. Each step:
 
-    schedule()             end expired requests; run a pass of admissions that preempts for waiting requests (swap,
-                           recompute or drop); sort the running requests so that vLLM's own preemption takes the least
-                           urgent; then vLLM's schedule() admits in the policy's order (waiting_queue.py)
+    schedule()             end expired requests; run a pass of admissions that pauses prompts and preempts for waiting
+                           requests (swap, recompute or drop); sort the running requests so that vLLM's own preemption
+                           takes the least urgent; then vLLM's schedule() admits in the policy's order
     update_from_output()   charge the generated tokens; report the requests that were ended here
 
 Settings are in vLLM's `additional_config` under "headgate" (settings.py).
@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -32,13 +33,17 @@ from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.settings import scheduler_settings
+from gpu_worker.engines.vllm.step_tokens import decoding_tiers, least_tokens, may_shorten, step_tokens_of
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
 from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
+from gpu_worker.policies.step_tokens import StepTokens, Turns
 
 _PLACEHOLDER_TOKEN = 0
 _REQUEST_ID = attrgetter("request_id")
+_IS_PROMPT = attrgetter("is_prefill_chunk")
 
 
 class TieredSchedulingMixin:
@@ -64,6 +69,11 @@ class TieredSchedulingMixin:
         """The policy's count of admissions at the last sort of the running requests."""
         self._cache_reset: set[str] = set()
         """Requests preempted by a cache reset that still have tokens in flight, which vLLM discards."""
+        self._turns = Turns(policy)
+        self._parts: dict[str, int] = {}
+        """The tokens of running prompts in this step, where they get less than they could take."""
+        self._is_shared = False
+        """Whether this step's tokens are shared out."""
         self._reports = Reports(self, sends=settings.sends_stats)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
@@ -73,11 +83,18 @@ class TieredSchedulingMixin:
         for request_id in self.admission.pop_expired():
             self.counts.expired += 1
             self._end(vllm.requests[request_id], "expired")
-        if self._may_preempt():
-            self._preempt_for_waiting()
         self._sort_running()
+        has_prompts = any(map(_IS_PROMPT, vllm.running))
+        if self._may_make_room(has_prompts):
+            self._make_room_for_waiting()
+        if has_prompts and not self._is_shared:
+            self._share_tokens(step_tokens_of(self, self._turns.next()))
+        self._is_shared = False
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         self.waiting.end_pass()
+        if self._parts:
+            self._parts = {}
+            del vllm._reserve_prefill_lookahead
         self._reports.scheduled(output)
         return output
 
@@ -100,46 +117,87 @@ class TieredSchedulingMixin:
     def has_requests(self) -> bool:
         return bool(self._unsent) or self._reports.has_unsent or bool(super().has_requests())  # type: ignore[misc]
 
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        self.waiting.resetting = True
+        try:
+            return bool(super().reset_prefix_cache(*args, **kwargs))  # type: ignore[misc]
+        finally:
+            self.waiting.resetting = False
+
     def _kv_budget(self) -> VllmKvBudget:
         return VllmKvBudget(self, self.queue_policy, self.waiting.request_of, self._reports.swap().free_bytes)
 
-    def _may_preempt(self) -> bool:
-        """Fast pre-check, usually false: could any running request be preempted for a waiting one, and does vLLM admit
-        requests?"""
+    def _may_make_room(self, has_prompts: bool) -> bool:
+        """Fast pre-check, usually false: could any running request be preempted or paused for a waiting one, and does
+        vLLM admit requests? `has_prompts`: whether running requests compute their prompts."""
         vllm: Any = self
-        return self.queue_policy.may_preempt() and vllm.pause_state is PauseState.UNPAUSED
+        policy = self.queue_policy
+        could = policy.may_preempt() or (has_prompts and policy.waiting > 0)
+        return could and vllm.pause_state is PauseState.UNPAUSED
 
-    def _preempt_for_waiting(self) -> None:
+    def _make_room_for_waiting(self) -> None:
         """Plan the pass of admissions that vLLM is about to make, and evict its victims.
 
         The admissions are tentative: they are undone at the end, and vLLM makes them again in `schedule`.
         """
-        kv_budget, skipped = self._kv_budget(), self._admit_skipped_requests()
-        while (plan := self.admission.next_plan(kv_budget)) is not None and kv_budget.has_tokens(plan.evictions):
+        kv_budget = self._kv_budget()
+        skipped = self._admit_skipped_requests(kv_budget)
+        tokens: StepTokens | None = None
+        while (plan := self.admission.next_plan(kv_budget)) is not None:
+            tokens = tokens or step_tokens_of(self, self._turns.next())
+            precedence = partial(self.queue_policy.pause_precedence, plan.request)
+            victims = [eviction.resident.request_id for eviction in plan.evictions]
+            if not tokens.available(precedence, victims):
+                break
             for eviction in plan.evictions:
                 self._evict(eviction)
             if plan.evictions:
                 kv_budget.update_after_evictions()
+                tokens.release(victims)
+            tokens.take(self.waiting.request_of(plan.request.request_id).num_tokens, plan.request.tier, precedence)
             kv_budget.admit(plan.request.request_id)
             self.queue_policy.admit(plan.request.request_id)
-            skipped += self._admit_skipped_requests()
+            skipped += self._admit_skipped_requests(kv_budget)
         tentative = sorted(
             [*skipped, *kv_budget.admitted], key=lambda name: self.queue_policy.tier_state(name).admission
         )
         for request_id in reversed(tentative):
             self.queue_policy.undo_admit(request_id)
         self.waiting.put_first(kv_budget.admitted)
+        if tokens is not None:
+            self._share_tokens(tokens)
 
-    def _admit_skipped_requests(self) -> list[str]:
+    def _share_tokens(self, tokens: StepTokens) -> None:
+        """Settle this step's tokens, and note the parts of prompts that vLLM must limit."""
+        self._is_shared = True
+        prefills = self._turns.settle(tokens, decoding_tiers(self) if tokens.prefills else ())
+        self._parts = {one.request_id: one.part for one in prefills if one.part < one.wanted}
+        if self._parts:
+            vllm: Any = self
+            vllm._reserve_prefill_lookahead = self._limit_prompt  # vLLM calls it for every request of every step
+
+    def _limit_prompt(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """Limit a running prompt to its part of this step: 0 tokens is a pause, in which vLLM leaves it as it is."""
+        part = self._parts.get(request.request_id)
+        if part is not None:
+            part = part if may_shorten(self, request) else 0
+            num_new_tokens = min(num_new_tokens, part + least_tokens(request))
+        return int(super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens))  # type: ignore[misc]
+
+    def _admit_skipped_requests(self, kv_budget: VllmKvBudget) -> list[str]:
         """Tentatively admit the next requests that vLLM will skip, so that none is preempted for them."""
         admitted: list[str] = []
         while skipped := [
-            one.request_id for one in self.queue_policy.heads() if not self.waiting.is_ready(one.request_id)
+            one.request_id for one in self.queue_policy.heads() if not self._is_admissible(one, kv_budget)
         ]:
             for request_id in skipped:
                 self.queue_policy.admit(request_id)
             admitted += skipped
         return admitted
+
+    def _is_admissible(self, waiting: QueueRequest, kv_budget: VllmKvBudget) -> bool:
+        """Return whether vLLM would admit the request if it had the room: it is ready, and its adapter fits or can."""
+        return self.waiting.is_ready(waiting.request_id) and self.admission.may_have_adapter(waiting, kv_budget)
 
     def _evict(self, eviction: Eviction) -> None:
         vllm: Any = self
@@ -199,7 +257,7 @@ class TieredSchedulingMixin:
         return self.queue_policy.eviction_key(request.request_id)
 
     def _discarded_requests(self, scheduler_output: Any) -> set[str]:
-        """Return the requests whose sampled tokens are discarded this step (cache reset)."""
+        """Return the requests that lose their sampled tokens in this step (cache reset)."""
         if not self._cache_reset:
             return self._cache_reset
         vllm: Any = self
@@ -219,6 +277,8 @@ class TieredSchedulingMixin:
         stalled = []
         if not all(map(generated.__contains__, map(_REQUEST_ID, vllm.running))):
             stalled = [request.request_id for request in vllm.running if request.request_id not in generated]
+        if vllm.kv_holding_waiting:  # their KV is being loaded
+            stalled += filter(self._runs, map(_REQUEST_ID, vllm.kv_holding_waiting))
         if lengths - {1}:
             stalled += self._running_with(generated, sampled, lambda count: count == 0)
         self.queue_policy.on_decoded(1, stalled)
@@ -248,11 +308,19 @@ class TieredSchedulingMixin:
         if self.queue_policy.is_running(request_id):
             self.queue_policy.on_generated(request_id, tokens)
 
+    def _refund_rest_of_prompt(self, request: Request) -> None:
+        """Refund what was not computed of the prompt of a request that ends before its first token."""
+        request_id, computed = request.request_id, request.num_computed_tokens
+        in_prefill = computed < request.num_prompt_tokens and not request.num_output_tokens
+        if in_prefill and self.queue_policy.is_running(request_id):
+            self.queue_policy.on_prompt_counted(request_id, computed)
+
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """Remove an ended request from the policy. vLLM calls this at every end."""
         request_id = request.request_id
         if self.queue_policy.holds(request_id):
             self._charge_final(request)
+            self._refund_rest_of_prompt(request)
             self.queue_policy.remove(request_id)
         self._reports.gone(request_id)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]

@@ -39,10 +39,14 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         """Requests that were not accepted, with the reason: the scheduler ends them."""
         self.wrong_fields = 0
         """The dispatcher's fields that could not be read, of all requests so far."""
+        self.resetting = False
+        """Whether vLLM resets its cache now, and preempts every request for it."""
         self._kv_budget = kv_budget
         self._monotonic_s = monotonic_s
         self._settings = settings
         self._has_warned = False
+        self._pass_budget: VllmKvBudget | None = None
+        """The budget of this pass, while every change of it is noted."""
         self._requests: dict[str, Request] = {}
         self._popped: set[str] = set()
         """Requests admitted in this pass."""
@@ -52,7 +56,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
 
     def begin_pass(self) -> None:
         """Forget the head: charges since the last pass may have changed the order."""
-        self._head = None
+        self._head = self._pass_budget = None
 
     def put_first(self, request_ids: list[str]) -> None:
         """Put these first in this pass, in this order: requests were evicted for them, and might now precede them."""
@@ -82,6 +86,8 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._popped.add(request.request_id)
         del self._requests[request.request_id]
         self._head = None
+        if self._pass_budget is not None:
+            self._pass_budget.note_entered(request)
         if request.num_preemptions:
             self.policy.on_generated(request.request_id, request.num_output_tokens)  # one may have come meanwhile
         elif (stats := request.prefill_stats) is not None:
@@ -89,12 +95,12 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         return request
 
     def prepend_request(self, request: Request) -> None:
-        self._head = None
+        self._head = self._pass_budget = None
         if request.request_id in self._popped:
             self._popped.discard(request.request_id)
             self.policy.undo_admit(request.request_id)
         else:
-            self.policy.preempt(request.request_id)
+            self.policy.preempt(request.request_id, counts=not self.resetting)
         self._requests[request.request_id] = request
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
@@ -150,12 +156,15 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         return self._first[0] if self._first else None
 
     def _next_by_policy(self) -> str | None:
-        if not self.admission.settings.premium_reserve:
-            head = self.policy.peek()
-        else:
-            plan = self.admission.next_plan(self._kv_budget())
-            head = None if plan is None or plan.evictions else plan.request
+        head = self.policy.peek() if not self.admission.settings.premium_reserve else self._next_with_reserve()
         return None if head is None else head.request_id
+
+    def _next_with_reserve(self) -> QueueRequest | None:
+        budget = self._pass_budget = self._pass_budget or self._kv_budget()
+        if budget.slots_free <= 0:
+            return self.policy.peek()  # vLLM admits none: it need not be known which fits
+        plan = self.admission.next_plan(budget)
+        return None if plan is None or plan.evictions else plan.request
 
     def _refusal(self, request: Request) -> str | None:
         """Add the request to the policy, or return the reason to refuse it: invalid fields, or too large to be admitted

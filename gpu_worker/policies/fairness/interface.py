@@ -183,8 +183,11 @@ class QueuePolicy(ABC):
         """
 
     @abstractmethod
-    def preempt(self, request_id: str) -> None:
-        """Return a request that ran to its old place in the queue. It keeps its charges."""
+    def preempt(self, request_id: str, *, counts: bool = True) -> None:
+        """Return a request that ran to its old place in the queue. It keeps its charges.
+
+        `counts`: as one of its preemptions; not where no other request took its place (a reset of the cache).
+        """
 
     @abstractmethod
     def on_cached(self, request_id: str, input_tokens: int) -> None:
@@ -254,9 +257,21 @@ class QueuePolicy(ABC):
         """Return how far a running request ranks behind a waiting one; None if it must not be evicted for it."""
         return None
 
+    def pause_precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
+        """Return how far a running prompt ranks behind a waiting one; None if it must not be paused for it.
+
+        A paused prompt keeps all that it has, and its tier has its turns (step_tokens.py). So what protects a request
+        from an eviction does not count here.
+        """
+        return None
+
     def counter(self, tenant: str) -> float | None:
         """Return the tenant's counter, in service units over weight; None if the policy has no counters."""
         return None
+
+    def highest_running_counter(self) -> float:
+        """Return the highest counter of a tenant with running requests; minus infinity if there is none."""
+        return -inf
 
     def counters(self) -> list[dict[str, float]]:
         """Return the counters of tenants with waiting requests. The policy bounds the differences within each dict."""

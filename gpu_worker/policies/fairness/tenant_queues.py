@@ -112,9 +112,9 @@ class TenantQueuePolicy(QueuePolicy):
             self._refund_admission(record)
         self._add_to_queue(record, tenant_may_join=False)
 
-    def preempt(self, request_id: str) -> None:
+    def preempt(self, request_id: str, *, counts: bool = True) -> None:
         record = self._remove_from_batch(request_id)
-        record.preemptions += 1
+        record.preemptions += counts
         self._add_to_queue(record, tenant_may_join=True)
 
     def on_cached(self, request_id: str, input_tokens: int) -> None:

@@ -138,26 +138,40 @@ class TieredQueue(QueuePolicy):
         return state.rank if state.running else self._rank_now(state)
 
     def precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
-        victim = self._states[running_id]
-        if not self.settings.preemption or victim.protected(self.settings):
+        found = self.pause_precedence(waiting, running_id)
+        if found is None or (victim := self._states[running_id]).protected(self.settings):
             return None
-        ranks = victim.tier.rank - waiting.tier.rank
-        if ranks == 0:
-            lead = self._lead(victim.request, waiting)
-            return (0.0, lead) if lead > self.settings.lead_max else None
-        if ranks < 0 or waiting.tier is Tier.BACKGROUND or victim.rank <= self.rank_of(waiting.request_id):
+        if victim.tier is not waiting.tier and victim.rank <= self.rank_of(waiting.request_id):
             return None
-        return float(ranks), 0.0
+        return found
+
+    def pause_precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
+        running = self._states[running_id].request
+        ranks = running.tier.rank - waiting.tier.rank
+        if not self.settings.preemption or ranks < 0:
+            return None
+        if ranks > 0:
+            return float(ranks), 0.0
+        lead = self._lead(running, waiting)
+        return (0.0, lead) if lead > self.settings.lead_max else None
 
     def may_preempt(self) -> bool:
         """Return False if certainly no running request can be evicted for a waiting one: a fast pre-check."""
         if not self.settings.preemption:
             return False
-        waiting = [tier.rank for tier, policy in self._tiers.items() if policy.waiting]
-        running = [tier.rank for tier, evictable in self._evictable.items() if evictable]
-        if self.settings.lead_max < inf and set(waiting) & set(running):
+        waiting = [tier for tier, policy in self._tiers.items() if policy.waiting]
+        running = [tier for tier, evictable in self._evictable.items() if evictable]
+        if not waiting or not running:
+            return False
+        if min(tier.rank for tier in waiting) < max(tier.rank for tier in running):
             return True
-        return bool(waiting) and bool(running) and min(waiting) < max(running)
+        return self.settings.lead_max < inf and any(map(self._may_lead, set(waiting).intersection(running)))
+
+    def _may_lead(self, tier: Tier) -> bool:
+        """Return whether a running request's tenant leads the tier's next one by more than `lead_max`."""
+        head, policy = self._head(tier), self._tiers[tier]
+        counter = None if head is None else policy.counter(head.tenant)
+        return counter is not None and policy.highest_running_counter() - counter > self.settings.lead_max
 
     def eviction_key(self, request_id: str) -> tuple[bool, float, int]:
         """Return a sort key for running requests: an engine that runs out of blocks evicts the last one first.
@@ -197,9 +211,9 @@ class TieredQueue(QueuePolicy):
         if policy.waiting == 1:
             self.shares.undo_stop_waiting(tier)
 
-    def preempt(self, request_id: str) -> None:
+    def preempt(self, request_id: str, *, counts: bool = True) -> None:
         state = self._remove_from_batch(request_id)
-        self._tiers[state.tier].preempt(request_id)
+        self._tiers[state.tier].preempt(request_id, counts=counts)
         if state.promoted(self.settings):
             self._promoted[request_id] = state
         self._after_joining(state.tier)

@@ -33,6 +33,8 @@ Deviations:
 
 from __future__ import annotations
 
+from math import inf
+
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, WeightedTokens
 from gpu_worker.policies.fairness.accounting import LazyMinHeap, TenantCounters
 from gpu_worker.policies.fairness.interface import QueueRequest, RequestRecord
@@ -59,6 +61,9 @@ class VirtualTokenCounter(TenantQueuePolicy):
     def counter(self, tenant: str) -> float:
         """Return service over weight; 0 for a tenant that is new or forgotten."""
         return self._counters.value(tenant)
+
+    def highest_running_counter(self) -> float:
+        return max(map(self.counter, {record.request.tenant for record in self._running.values()}), default=-inf)
 
     def counters(self) -> list[dict[str, float]]:
         return [{tenant: self._counters.value(tenant) for tenant in self._queues}]

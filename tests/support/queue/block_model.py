@@ -9,11 +9,11 @@ The ledger is a literal account of what the engine delivered, each token once, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.admission import Admission, AdmissionPlan
+from gpu_worker.policies.admission import RESERVED_FOR, Admission, AdmissionPlan
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import TieredQueue
@@ -166,12 +166,20 @@ class BlockModel:
     def blocks_needed(self, request_id: str) -> int:
         return self.blocks_of(self.waiting[request_id].tokens)
 
-    def residents(self) -> list[Resident]:
-        return [self.resident(live) for live in self.running.values()]
+    def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
+        """No request has an adapter."""
+        return ()
+
+    @property
+    def premium_blocks(self) -> int:
+        return sum(live.blocks for live in self.running.values() if live.request.tier in RESERVED_FOR)
+
+    def residents(self, wanted: Callable[[str], bool]) -> list[Resident]:
+        return [self.resident(live) for name, live in self.running.items() if not live.entered and wanted(name)]
 
     def resident(self, live: Live) -> Resident:
         name, tier, preemptions = live.request.request_id, live.request.tier, live.evicted + live.native
-        return Resident(name, tier, live.blocks, live.tokens, live.generated, preemptions, live.entered)
+        return Resident(name, tier, live.blocks, live.tokens, live.generated, preemptions)
 
     def blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.machine.block_tokens)
@@ -248,7 +256,9 @@ class BlockModel:
     def by_protection(self) -> list[Live]:
         tier_state = self.policy.tier_state
         order = sort_by_protection(
-            self.residents(), self.policy.rank_of, lambda request_id: tier_state(request_id).protected(self.settings)
+            map(self.resident, self.running.values()),
+            self.policy.rank_of,
+            lambda request_id: tier_state(request_id).protected(self.settings),
         )
         return [self.running[resident.request_id] for resident in order]
 

@@ -71,10 +71,11 @@ def _eviction_order(model: BlockModel, head: QueueRequest, one: Resident) -> tup
 def _candidates(model: BlockModel, head: QueueRequest) -> list[Resident]:
     settings, policy = model.settings, model.policy
     found: list[Resident] = []
-    for one in model.residents():
+    for one in map(model.resident, model.running.values()):
         often = one.preemptions >= settings.preemptions_max
         tier_state = policy.tier_state(one.request_id)
-        if one.entered or tier_state.for_share or (often and settings.at_limit == "promote") or not settings.preemption:
+        entered = model.running[one.request_id].entered
+        if entered or tier_state.for_share or (often and settings.at_limit == "promote") or not settings.preemption:
             continue
         below = one.tier.rank > head.tier.rank and tier_state.rank > policy.rank_of(head.request_id)
         ahead = _counter(model, one.request_id) - _counter(model, head.request_id)

@@ -23,6 +23,8 @@ class FakeModelRunner:
     def __init__(self) -> None:
         self.first_computed: dict[str, int] = {}
         """By request: prompt tokens that were computed already at its first step."""
+        self.computed: dict[str, int] = {}
+        """By request: its tokens whose KV was there after its last step."""
         self._tokens: dict[str, list[int]] = {}
         self._chains: dict[str, list[int]] = {}
         """By request: a hash of the tokens up to each position."""
@@ -88,6 +90,7 @@ class FakeModelRunner:
             assert held == chain[start:end], f"{name} goes on from the KV of another request, at {start}"
         for position in range(before, before + tokens):
             self._block(blocks[position // BLOCK_TOKENS])[position % BLOCK_TOKENS] = chain[position]
+        self.computed[name] = before + tokens
         if before + tokens < len(known):
             return []
         known.append(token_at(name, len(known)))

@@ -116,6 +116,14 @@ def _check_outcome(harness: SchedulerHarness, sent: SentRequest) -> None:
         assert str(stop).startswith(ENDED_PREFIX)
 
 
+def _charged_prompt(harness: SchedulerHarness, sent: SentRequest) -> int:
+    """Return the prompt tokens to charge: of a request that ended while it computed its prompt those that it had."""
+    if sent.name not in harness.ended_in_prefill:
+        return len(sent.prompt)
+    assert not sent.tokens
+    return harness.model_runner.computed.get(sent.name, 0)
+
+
 def _check_charges(harness: SchedulerHarness) -> None:
     inputs: Counter[str] = Counter()
     outputs: Counter[str] = Counter()
@@ -124,7 +132,7 @@ def _check_charges(harness: SchedulerHarness) -> None:
     for sent in harness.sent.values():
         outputs[sent.tenant] += len(sent.tokens)
         if sent.name in first_computed:
-            inputs[sent.tenant] += len(sent.prompt)
+            inputs[sent.tenant] += _charged_prompt(harness, sent)
             cached[sent.tenant] += first_computed[sent.name]
     received = harness.policy.received
     assert {name: got.input_tokens for name, got in received.items()} == {k: v for k, v in inputs.items() if v}

@@ -81,6 +81,7 @@ class SchedulerHarness:
         """Planned evictions for a request that was not admitted, although vLLM evicted nothing natively."""
         self.seen: Counter[str] = Counter()
         self.broken_grammars: set[str] = set()
+        self.ended_in_prefill: set[str] = set()
         self._hash = get_hash_fn_by_name(self.config.cache_config.prefix_caching_hash_algo)
         init_none_hash(self._hash)
         self._wrap()
@@ -214,6 +215,7 @@ class SchedulerHarness:
         admission, scheduler, manager = self.scheduler.admission, self.scheduler, self.scheduler.kv_cache_manager
         next_plan, evict, new_step_starts = admission.next_plan, scheduler._evict, manager.new_step_starts
         pop_request = scheduler.waiting.pop_request
+        count_prompt = self.policy.on_prompt_counted
         last: list[AdmissionPlan] = []
 
         def checked_plan(kv_budget: Any) -> AdmissionPlan | None:
@@ -237,5 +239,10 @@ class SchedulerHarness:
             assert order == sorted(order), "vLLM would not evict the least urgent"
             new_step_starts()
 
+        def noted_prompt(name: str, input_tokens: int) -> None:
+            self.ended_in_prefill.add(name)
+            count_prompt(name, input_tokens)
+
+        self.policy.on_prompt_counted = noted_prompt
         scheduler.waiting.pop_request = checked_pop
         admission.next_plan, scheduler._evict, manager.new_step_starts = checked_plan, checked_evict, checked_start

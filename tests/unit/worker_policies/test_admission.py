@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.admission import Admission, AdmissionPlan
+from gpu_worker.policies.admission import RESERVED_FOR, Admission, AdmissionPlan
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import TieredQueue
@@ -33,6 +34,10 @@ class World:
     swap_bytes_free: float = 0.0
     needed: dict[str, int] = field(default_factory=dict)
     running: dict[str, Resident] = field(default_factory=dict)
+    entered: set[str] = field(default_factory=set)
+    """Admitted in this pass."""
+    holders: dict[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    """Of each waiting request that needs an adapter: the users of each loaded one."""
 
     def __post_init__(self) -> None:
         self.admission = Admission(TieredQueue(lambda: make_policy("vtc"), self.settings), self.calibration)
@@ -49,8 +54,15 @@ class World:
     def blocks_needed(self, request_id: str) -> int:
         return self.needed[request_id]
 
-    def residents(self) -> list[Resident]:
-        return list(self.running.values())
+    def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
+        return self.holders.get(request_id, ())
+
+    @property
+    def premium_blocks(self) -> int:
+        return sum(resident.blocks for resident in self.running.values() if resident.tier in RESERVED_FOR)
+
+    def residents(self, wanted: Callable[[str], bool]) -> list[Resident]:
+        return [one for name, one in self.running.items() if name not in self.entered and wanted(name)]
 
     def wait(self, request_id: str, blocks: int, deadline_s: float = inf, now_s: float = 0.0) -> None:
         self.needed[request_id] = blocks
@@ -80,11 +92,11 @@ class World:
                 entered.append(f"-{name}")
             name = plan.request.request_id
             self.policy.admit(name)
-            self.running[name] = Resident(
-                name, plan.request.tier, self.needed[name], self.needed[name], 0, entered=True
-            )
+            self.running[name] = Resident(name, plan.request.tier, self.needed[name], self.needed[name], 0)
+            self.entered.add(name)
             self.slots_free -= 1
             entered.append(name)
+        self.entered.clear()
         return entered
 
 
@@ -247,3 +259,33 @@ def test_a_pass_sets_the_time_of_the_policy() -> None:
     world.wait("ba1", 10)
     world.admission.begin_pass(5.0)
     assert world.policy.rank_of("ba1") == 1.5
+
+
+def test_an_adapter_comes_in_for_all_users_of_another_or_for_none() -> None:
+    world = World()
+    for name in ("b1", "b2", "b3", "s1"):
+        world.run(name, 10)
+    world.wait("p1", 10)
+    world.holders["p1"] = [["b1", "b2"], ["b3"]]
+    plan = world.next()
+    assert plan is not None
+    assert [eviction.resident.request_id for eviction in plan.evictions] == ["b3"]
+    world.running["p0"] = Resident("p0", PREMIUM, 10, 10, 0)
+    world.wait("p0", 10)
+    world.policy.admit("p0")
+    world.holders["p1"] = [["b1", "p0"]]
+    assert world.next() is None
+    assert not world.admission.may_have_adapter(QueueRequest("p1", "1", 10, tier=PREMIUM), world)
+
+
+def test_the_users_of_an_adapter_count_for_the_blocks_that_lack() -> None:
+    world = World(blocks_total=40)
+    for name in ("b1", "b2", "b3", "b4"):
+        world.run(name, 10)
+    world.wait("p1", 20)
+    world.holders["p1"] = [["b2"]]
+    plan = world.next()
+    assert plan is not None
+    victims = [eviction.resident.request_id for eviction in plan.evictions]
+    assert victims[0] == "b2"
+    assert len(victims) == 2

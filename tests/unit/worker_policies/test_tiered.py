@@ -443,3 +443,30 @@ def test_the_total_is_the_service_of_all_tiers() -> None:
     shares.on_decoded(5)
     assert [shares.given(tier) for tier in (PREMIUM, STANDARD, BACKGROUND, Tier.SYSTEM)] == [50, 30, 0, 7]
     assert shares.total == 87
+
+
+def test_a_pass_for_a_lead_is_needed_only_where_a_running_tenant_leads_the_next_one_by_enough() -> None:
+    queue = TieredQueue(lambda: make_policy("vtc"), TierSettings(lead_max=100.0))
+    queue.enqueue(QueueRequest("a", "a", 90))
+    queue.admit("a")
+    assert not queue.may_preempt()
+    queue.enqueue(QueueRequest("b", "b", 10))
+    assert not queue.may_preempt()
+    queue.on_generated("a", 50)  # b's counter was lifted to that of a
+    assert not queue.may_preempt()
+    queue.on_generated("a", 51)
+    assert queue.may_preempt()
+    assert queue.precedence(QueueRequest("b", "b", 10), "a") == (0.0, 102.0)
+
+
+def test_what_protects_from_an_eviction_does_not_protect_from_a_pause() -> None:
+    queue = TieredQueue(lambda: make_policy("vtc"), TierSettings(preemptions_max=0))
+    premium = QueueRequest("p", "p", 10, tier=Tier.PREMIUM)
+    queue.enqueue(QueueRequest("b", "b", 10, tier=Tier.BACKGROUND))
+    queue.admit("b")
+    queue.enqueue(premium)
+    assert queue.precedence(premium, "b") is None
+    assert queue.pause_precedence(premium, "b") == (2.0, 0.0)
+    never = TieredQueue(lambda: make_policy("vtc"), TierSettings(preemption=False))
+    never.enqueue(QueueRequest("b", "b", 10, tier=Tier.BACKGROUND))
+    assert never.pause_precedence(premium, "b") is None

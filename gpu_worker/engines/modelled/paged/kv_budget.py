@@ -14,8 +14,8 @@ for an output of 1,024 tokens, most of which never come, would keep all other re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from dispatcher.policies.tiers import Tier
@@ -140,8 +140,13 @@ class PagedKvBudget:
         inside = self._protected_most[True] + (sequence.blocks_most if in_reserve else 0)
         return outside + inside <= self.blocks_total and (in_reserve or outside <= self.blocks_total - self.reserve)
 
-    def residents(self) -> list[Resident]:
-        return [replace(sequence.resident(), entered=sequence in self._entered) for sequence in self.running]
+    def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
+        """No request has an adapter."""
+        return ()
+
+    def residents(self, wanted: Callable[[str], bool]) -> list[Resident]:
+        old = (sequence for sequence in self.running if sequence not in self._entered)
+        return [sequence.resident() for sequence in old if wanted(sequence.request.request_id)]
 
     def enter(self, sequence: PagedSequence) -> None:
         """Add a sequence that the policy has just admitted; it keeps the rank of this admission while it runs."""

@@ -29,15 +29,18 @@ The model has no clock. A driver gives it the time: the simulator a virtual one,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget, PagedSequence
 from gpu_worker.engines.modelled.paged.profile import Copies, PagedProfile
 from gpu_worker.policies.admission import RESERVED_FOR, Admission
-from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.interface import Precedence, QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy, sort_by_protection
 from gpu_worker.policies.scheduling_stats import SchedulingStats
+from gpu_worker.policies.step_tokens import Prefill, StepTokens, Turns
 
 _Part = tuple[PagedSequence, int]
 """A sequence, and how many of its tokens a step prefills."""
@@ -92,8 +95,12 @@ class PagedBatch:
         return found
 
     def end(self, sequence: PagedSequence) -> None:
-        """Remove a running sequence that is done or aborted."""
+        """Remove a running sequence that is done or aborted. One that ends before its first token is charged for the
+        prompt tokens that were computed."""
         self._out(sequence)
+        if sequence.left and not sequence.tokens:
+            computed = min(sequence.held, sequence.request.input_tokens)
+            self._policy.on_prompt_counted(sequence.request.request_id, computed)
         self._policy.finish(sequence.request.request_id)
         del self.sequences[sequence.request.request_id]
 
@@ -108,31 +115,38 @@ class PagedBatch:
         return dropped
 
     def admit(
-        self, step_tokens: int, now_s: float, *, begun: bool
+        self, step_tokens: StepTokens, now_s: float, *, begun: bool
     ) -> tuple[list[PagedSequence], list[_Part], set[PagedSequence]]:
         """Run a pass of admissions. Return the sequences that entered, their parts of the step, and the victims.
 
-        `step_tokens`: prompt tokens that the step can still take; `begun`: other sequences have parts of it already. A
-        prompt that is prefilled whole and is longer than that is prefilled alone.
+        `begun`: other sequences have parts of the step already. A prompt that is prefilled whole and is longer than
+        what the step can take is prefilled alone.
         """
         self.admission.begin_pass(now_s)
         self.kv_budget.begin_pass()
         entered: list[PagedSequence] = []
         parts: list[_Part] = []
         victims: set[PagedSequence] = set()
-        while step_tokens > 0 and (plan := self.admission.next_plan(self.kv_budget)) is not None:
-            sequence = self.sequences[plan.request.request_id]
-            if self._whole_prompts and (begun or parts) and sequence.left > step_tokens:
+        while step_tokens.has_any() and (plan := self.admission.next_plan(self.kv_budget)) is not None:
+            sequence, precedence = self.sequences[plan.request.request_id], partial(self._precedence, plan.request)
+            available = step_tokens.available(precedence)
+            if not available or (self._whole_prompts and (begun or parts) and sequence.left > available):
                 break
+            evicted = {self.sequences[eviction.resident.request_id] for eviction in plan.evictions}
             for eviction in plan.evictions:
-                victims.add(self.sequences[eviction.resident.request_id])
                 self._evict(eviction, now_s)
+            step_tokens.release([eviction.resident.request_id for eviction in plan.evictions])
+            victims |= evicted
             self._enter(sequence, now_s)
             entered.append(sequence)
-            if sequence.ready_s <= now_s:
-                most = max(step_tokens, sequence.left) if self._whole_prompts else step_tokens
-                step_tokens = _take_part(parts, sequence, most)
+            if sequence.ready_s <= now_s and sequence.left:
+                part = step_tokens.take(sequence.left, plan.request.tier, precedence)
+                parts.append((sequence, sequence.left if self._whole_prompts else part))
         return entered, parts, victims
+
+    def _precedence(self, newcomer: QueueRequest, running_id: str) -> Precedence | None:
+        """Return how far a running prompt ranks behind a newcomer; a prompt that is prefilled whole is never paused."""
+        return None if self._whole_prompts else self._policy.pause_precedence(newcomer, running_id)
 
     def _enter(self, sequence: PagedSequence, now_s: float) -> None:
         self._policy.admit(sequence.request.request_id)
@@ -222,8 +236,8 @@ class PagedBatch:
         return len(order) > len(self.running)
 
     def _last(self, order: list[PagedSequence], wanting: PagedSequence) -> PagedSequence:
-        """Return the last sequence whose blocks `wanting` may use: if only reserved blocks are free, one whose tier may
-        not use them."""
+        """Return the last sequence with blocks that `wanting` may use: if only reserved blocks are free, one of a tier
+        that may not use them."""
         outside = wanting.request.tier not in RESERVED_FOR and self.kv_budget.free > 0
         return next(
             last
@@ -238,14 +252,6 @@ class PagedBatch:
             self._drop(sequence, exhausted=True)
         else:
             self._throw_away(sequence)
-
-
-def _take_part(parts: list[_Part], sequence: PagedSequence, step_tokens: int) -> int:
-    """Add what fits of the tokens that `sequence` has left; return the tokens that the step can still take."""
-    tokens = min(sequence.left, step_tokens)
-    if tokens:
-        parts.append((sequence, tokens))
-    return step_tokens - tokens
 
 
 @dataclass(slots=True)
@@ -263,6 +269,10 @@ class Step:
         self.parts = [(one, tokens) for one, tokens in self.parts if one is not sequence]
 
 
+def _prefill(sequence: PagedSequence) -> Prefill:
+    return Prefill(sequence.request.request_id, sequence.request.tier, sequence.left)
+
+
 class PagedModel:
     def __init__(self, profile: PagedProfile, admission: Admission) -> None:
         self.batch = PagedBatch(profile, admission)
@@ -270,6 +280,7 @@ class PagedModel:
         self._policy = admission.policy
         self._since_attempt = 0
         """Steps since the last pass of admissions."""
+        self._turns = Turns(admission.policy)
 
     def plan(self, now_s: float) -> Step:
         """Evict, admit, and choose what the next step computes."""
@@ -277,19 +288,26 @@ class PagedModel:
         evicted = batch.grow()
         ready = [sequence for sequence in batch.running if sequence.ready_s <= now_s]
         decoding = [sequence for sequence in ready if not sequence.left]
-        parts: list[_Part] = []
+        new_parts: list[_Part] = []
         entered: list[PagedSequence] = []
-        step_tokens = self._step_tokens(decoding)
-        for sequence in sorted((one for one in ready if one.left), key=lambda one: (not one.protected, one.rank)):
-            step_tokens = _take_part(parts, sequence, step_tokens)
+        begun = sorted((one for one in ready if one.left), key=lambda one: (not one.protected, one.rank))
+        step_tokens = StepTokens(self._step_tokens(decoding), map(_prefill, begun), self._turns.next())
         if not evicted and (not batch.running or self._since_attempt >= self._profile.steps_between_admissions):
             self._since_attempt = 0
-            entered, new_parts, victims = batch.admit(step_tokens, now_s, begun=bool(parts))
+            entered, new_parts, victims = batch.admit(step_tokens, now_s, begun=bool(begun))
             decoding = [sequence for sequence in decoding if sequence not in victims]
-            parts = [*((one, tokens) for one, tokens in parts if one not in victims), *new_parts]
+        settled = self._settle(step_tokens, decoding)
+        parts = [*((batch.sequences[one.request_id], one.part) for one in settled if one.part), *new_parts]
         if parts and self._profile.chunk_tokens is None:
             decoding = []
         return Step(decoding, parts, entered)
+
+    def _settle(self, step_tokens: StepTokens, decoding: Iterable[PagedSequence]) -> list[Prefill]:
+        """Return the parts of the prompts that were begun. Whole prompts have steps of their own: none rests."""
+        if self._profile.chunk_tokens is None:
+            return step_tokens.settle()
+        tiers = {sequence.request.tier for sequence in decoding} if step_tokens.prefills else ()
+        return self._turns.settle(step_tokens, tiers)
 
     def _step_tokens(self, decoding: list[PagedSequence]) -> int:
         """Return the prompt tokens that a step can take beside these decodes."""
