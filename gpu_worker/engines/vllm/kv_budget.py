@@ -39,7 +39,7 @@ class VllmKvBudget:
         holder does not free them for it."""
         self._hits_of_admitted: frozenset[int] = frozenset()
         managers = self._manager.coordinator.single_type_managers
-        self._block_tables = [manager.req_to_blocks for manager in managers]
+        self._block_tables = [kv_manager.req_to_blocks for kv_manager in managers]
         self._are_blocks_own = not self._manager.enable_caching and all(
             type(one) is FullAttentionManager for one in managers
         )

@@ -55,7 +55,8 @@ VLLM_NAMES: tuple[VllmName, ...] = (
         attributes=(
             *("vllm_config", "scheduler_config", "policy", "kv_holding_waiting", "waiting", "running", "requests"),
             *("pause_state", "prev_step_scheduled_req_ids", "connector", "kv_cache_manager", "deferred_frees"),
-            *("block_size", "max_model_len", "max_num_active_reqs", "max_num_scheduled_tokens"),
+            *("block_size", "max_model_len", "max_num_active_reqs", "max_num_scheduled_tokens", "lora_config"),
+            "need_mamba_block_aligned_split",
         ),
         calls=("finish_requests(request_ids, finished_status)", "_preempt_request(request, timestamp)"),
         hooks=(
@@ -65,6 +66,8 @@ VLLM_NAMES: tuple[VllmName, ...] = (
             "has_requests()",
             "_preempt_request(request, timestamp, drop_stale_output)",
             "_free_request(request, delay_free_blocks)",
+            "_reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)",
+            "reset_prefix_cache(reset_running_requests, reset_connector)",
         ),
     ),
     VllmName(VllmPart.SCHEDULER, f"{_SCHED}.async_scheduler", "AsyncScheduler"),
@@ -95,6 +98,7 @@ VLLM_NAMES: tuple[VllmName, ...] = (
             *("max_tokens", "num_tokens", "num_prompt_tokens", "num_output_tokens", "num_computed_tokens"),
             *("num_tokens_with_spec", "num_output_placeholders", "num_stale_output_tokens", "drop_stale_output"),
             *("num_preemptions", "prefill_stats", "resumable", "trace_headers"),
+            *("lora_request", "is_prefill_chunk", "has_encoder_inputs"),
         ),
     ),
     VllmName(
@@ -172,19 +176,28 @@ VLLM_NAMES: tuple[VllmName, ...] = (
         VllmPart.SCHEDULER,
         "vllm.v1.core.kv_cache_manager",
         "KVCacheManager",
-        attributes=("block_pool", "coordinator", "max_model_len", "usage", "watermark_blocks"),
-        calls=("get_computed_blocks(request)", "get_blocks(request_id)"),
+        attributes=("block_pool", "coordinator", "enable_caching", "max_model_len", "usage", "watermark_blocks"),
+        calls=("get_computed_blocks(request)",),
     ),
     VllmName(
         VllmPart.SCHEDULER,
         "vllm.v1.core.kv_cache_coordinator",
         "KVCacheCoordinator",
+        attributes=("single_type_managers",),
         calls=(
             "get_num_blocks_to_allocate(*, request_id, num_tokens, new_computed_blocks, num_encoder_tokens,"
             " total_computed_tokens, num_local_computed_tokens, num_tokens_main_model, apply_admission_cap,"
             " prefill_end)",
         ),
     ),
+    VllmName(
+        VllmPart.SCHEDULER,
+        "vllm.v1.core.single_type_kv_cache_manager",
+        "FullAttentionManager",
+        attributes=("req_to_blocks",),
+    ),
+    VllmName(VllmPart.SCHEDULER, f"{_CONFIG}.lora", "LoRAConfig", attributes=("max_loras",)),
+    VllmName(VllmPart.SCHEDULER, "vllm.lora.request", "LoRARequest", attributes=("lora_int_id",)),
     VllmName(VllmPart.SCHEDULER, "vllm.v1.core.kv_cache_manager", "KVCacheBlocks", attributes=("blocks",)),
     VllmName(
         VllmPart.SCHEDULER,
