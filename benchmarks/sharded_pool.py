@@ -1,10 +1,13 @@
 """A pool of eight shards beside one of one shard: `python -m benchmarks.sharded_pool [--only TEXT] [--json]`.
 
+`--workers`, `--slots`: another size of the pool.
+
 The production's shards (dispatcher/shard/alone.py) and division of slots (policies/slot_shares.py), over workers in
-virtual time: 20 workers with 16 slots report each second, to each shard. A tenant of a flood has 50 calls waiting at
-any time. The same calls with the same lengths in both pools. After a warm-up, each tenant's service is compared with
-that in the pool of one shard: `shares` is the greatest difference of any flooding tenant, `served` the service of all
-tenants, both relative to one shard. `quiet`: seconds from arrival to dispatch of tenants with few calls.
+virtual time: 20 workers with 16 slots report each second, to each shard, and at once where that moves a slot. A report
+waits for the shard's next entry, as at a leader. A tenant of a flood has 50 calls waiting at any time. The same calls
+with the same lengths in both pools. After a warm-up, each tenant's service is compared with that in the pool of one
+shard: `shares` is the greatest difference of any flooding tenant, `served` the service of all tenants, both relative to
+one shard. `quiet`: seconds from arrival to dispatch of tenants with few calls. `reports/s`: of a worker.
 
 `--rate R` instead: arrivals of 2,000 tenants at R invocations a second, and the CPU seconds that each shard's decisions
 take for a second of virtual time. All shards run in one process here, one after another.
@@ -23,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -33,17 +36,25 @@ from dispatcher.model.shards import shard_of_tenant
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.slot_shares import SlotShares
+from dispatcher.service.gate.group_commit import PATIENT_S
 from dispatcher.shard.alone import EPOCH, Decided, LoneGate, report
 from dispatcher.shard.settings import ShardSettings
 
 SHARDS = 8
-WORKERS, SLOTS = 20, 16
 WARMUP_S, SECONDS = 200.0, 400.0
 WAITING = 50
 REPORT_S, JITTER = 1.0, 0.2
+NETWORK_S, APPEND_S = 0.002, 0.01
+"""From a worker to a leader, and from a decision to its outcome at the worker."""
 TARGET = 0.01
 _SERVICE_PER_S = 60.0
 """Of a slot, in the scene of guarantees: what a worker reports as its capacity."""
+
+
+class Size(NamedTuple):
+    workers: int = 20
+    slots: int = 16
+    """Of each worker."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +105,23 @@ def _names_of_shard(shard: int) -> Any:
 class Pool:
     """Workers before shards. `on_dispatched` gets the tenant and the seconds of its wait."""
 
-    def __init__(self, scene: Scene, shards: int, seed: int) -> None:
+    def __init__(self, scene: Scene, shards: int, seed: int, size: Size) -> None:
         settings = ShardSettings(is_sharded=shards > 1, reach=0.0)
-        self.now_s, self.random = 0.0, Random(seed)
+        self.now_s, self.random, self.slots = 0.0, Random(seed), size.slots
         self.gates = [LoneGate(settings, now=EPOCH) for _ in range(shards)]
-        self.shares = [SlotShares(f"w{number}", shards) for number in range(WORKERS)]
+        self.shares = [SlotShares(f"w{number}", shards) for number in range(size.workers)]
         self.players = {player.name: player for player in scene.players}
         self.service: Counter[str] = Counter()
         self.waits_s: list[float] = []
         self.most_running = 0
+        self.reports = 0
+        self._sent: set[tuple[int, int]] = set()
+        """The workers and shards with a report on its way."""
+        self._again: set[tuple[int, int]] = set()
+        self._patient: list[list[tuple[int, int]]] = [[] for _ in range(shards)]
+        """The reports of each shard that wait for its next entry: worker and slots."""
+        self._entries = [0] * shards
+        """The entries of each shard with reports."""
         self._lengths = {name: Random(f"{seed} {name}") for name in self.players}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -110,8 +129,8 @@ class Pool:
         """Tenant and arrival of each call in the pool, by shard and id."""
         self._waiting: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
-        for worker, shard in itertools.product(range(WORKERS), range(shards)):
-            self._at(self.random.random() * REPORT_S, partial(self._report, worker, shard))
+        for worker, shard in itertools.product(range(size.workers), range(shards)):
+            self._at(self.random.random() * REPORT_S, partial(self._report_each_second, worker, shard))
         for player in scene.players:
             for gate in self.gates:
                 gate.set_tenant(player.name, player.share)
@@ -126,16 +145,46 @@ class Pool:
     def _at(self, at_s: float, event: Callable[[], None]) -> None:
         heappush(self._events, (at_s, next(self._numbers), event))
 
-    def _report(self, worker: int, shard: int) -> None:
-        slots = self.shares[worker].slots(shard, SLOTS)
-        sent = report(f"w{worker}", slots, capacity_per_s=_SERVICE_PER_S * slots)
-        decided = self.gates[shard].decide(sent, now=EPOCH + self.now_s)
-        if isinstance(answer := decided.outcome, Attempts):
-            self.shares[worker].note(shard, answer.need[0] if answer.need else None, len(answer.held), self.now_s)
-        self._follow(shard, decided)
-        self._at(
-            self.now_s + REPORT_S * self.random.uniform(1 - JITTER, 1 + JITTER), partial(self._report, worker, shard)
-        )
+    def _report_each_second(self, worker: int, shard: int) -> None:
+        self._report(worker, shard)
+        pause_s = REPORT_S * self.random.uniform(1 - JITTER, 1 + JITTER)
+        self._at(self.now_s + pause_s, partial(self._report_each_second, worker, shard))
+
+    def _report(self, worker: int, shard: int, *, again: bool = False) -> None:
+        """Send a report. It waits for the next entry of the shard, at most PATIENT_S. `again`: also if one is on its
+        way, after its answer."""
+        if (worker, shard) in self._sent:
+            if again:
+                self._again.add((worker, shard))
+            return
+        self._sent.add((worker, shard))
+        self.reports += 1
+        if not self._patient[shard]:
+            self._entries[shard] += 1
+            self._at(self.now_s + PATIENT_S, partial(self._decide_late_reports, shard, self._entries[shard]))
+        self._patient[shard].append((worker, self.shares[worker].slots(shard, self.slots)))
+
+    def _decide_late_reports(self, shard: int, entry: int) -> None:
+        if self._entries[shard] == entry:
+            self._decide_reports(shard)
+
+    def _decide_reports(self, shard: int) -> None:
+        reports, self._patient[shard] = self._patient[shard], []
+        for worker, slots in reports:
+            sent = report(f"w{worker}", slots, capacity_per_s=_SERVICE_PER_S * slots)
+            decided = self.gates[shard].decide(sent, now=EPOCH + self.now_s)
+            if isinstance(answer := decided.outcome, Attempts):
+                self._at(self.now_s + APPEND_S, partial(self._note, worker, shard, answer))
+            self._follow(shard, decided)
+
+    def _note(self, worker: int, shard: int, answer: Attempts) -> None:
+        self._sent.discard((worker, shard))
+        self.shares[worker].note(shard, answer.need[0] if answer.need else None, len(answer.held), self.now_s)
+        for each in self.shares[worker].urgent(self.slots):
+            self._at(self.now_s + NETWORK_S, partial(self._report, worker, each))
+        if (worker, shard) in self._again:
+            self._again.discard((worker, shard))
+            self._at(self.now_s + NETWORK_S, partial(self._report, worker, shard))
 
     def _begin(self, player: Player) -> None:
         if player.gap_s:
@@ -159,6 +208,7 @@ class Pool:
         if isinstance(decided.outcome, Refused):
             raise RuntimeError(f"refused: {decided.outcome.message}")
         self._follow(shard, decided)
+        self._decide_reports(shard)
 
     def _follow(self, shard: int, decided: Decided) -> None:
         for fact in decided.dispatched:
@@ -180,6 +230,10 @@ class Pool:
         self.service[name] += tokens[0] + 2 * tokens[1]
         self._running[worker] -= 1
         self._follow(shard, self.gates[shard].finish(call_id, *tokens, EPOCH + self.now_s))
+        self._decide_reports(shard)
+        number = int(worker[1:])
+        if self.shares[number].is_urgent_end(shard, self.slots):
+            self._at(self.now_s + APPEND_S + NETWORK_S, partial(self._report, number, shard, again=True))
 
 
 @dataclass(frozen=True)
@@ -190,16 +244,19 @@ class Row:
     quiet_p50_s: tuple[float, float]
     """With one shard, and with several."""
     quiet_p99_s: tuple[float, float]
+    reports_per_s: tuple[float, float]
+    """Of a worker, to all shards."""
     most_running: int
-    """On one worker; it has SLOTS."""
+    """On one worker."""
 
 
-def compare(scene: Scene, seconds: float, seed: int) -> Row:
-    pools = [Pool(scene, shards, seed) for shards in (1, SHARDS)]
+def compare(scene: Scene, seconds: float, seed: int, size: Size) -> Row:
+    pools = [Pool(scene, shards, seed, size) for shards in (1, SHARDS)]
     for pool in pools:
         pool.run(WARMUP_S)
         pool.service.clear()
         pool.waits_s.clear()
+        pool.reports = 0
         pool.run(WARMUP_S + seconds)
     one, several = pools
     totals = [sum(pool.service.values()) for pool in pools]
@@ -208,7 +265,7 @@ def compare(scene: Scene, seconds: float, seed: int) -> Row:
     waits = [[percentile(pool.waits_s, part) or 0.0 for pool in pools] for part in (0.5, 0.99)]
     return Row(
         scene.name, max(differences), totals[1] / totals[0], (waits[0][0], waits[0][1]), (waits[1][0], waits[1][1]),
-        several.most_running,
+        (one.reports / seconds / size.workers, several.reports / seconds / size.workers), several.most_running,
     )  # fmt: skip
 
 
@@ -248,6 +305,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sharded_pool", description=__doc__)
     parser.add_argument("--only", default="", help="only the scenes with this text in their names")
     parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--workers", type=int, default=Size().workers)
+    parser.add_argument("--slots", type=int, default=Size().slots, help="of each worker")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, help="invocations a second: the CPU of each shard instead")
     parser.add_argument("--json", action="store_true")
@@ -256,17 +315,22 @@ def main() -> int:
         found = shard_cpu(options.rate, min(options.seconds, 5.0), options.seed)
         sys.stdout.write(json.dumps(found) + "\n")
         return 0
-    rows = [compare(scene, options.seconds, options.seed) for scene in scenes() if options.only in scene.name]
+    size = Size(options.workers, options.slots)
+    chosen = [scene for scene in scenes() if options.only in scene.name]
+    rows = [compare(scene, options.seconds, options.seed, size) for scene in chosen]
     if options.json:
         sys.stdout.write(json.dumps([asdict(row) for row in rows]) + "\n")
         return 0
-    table = Table(title=f"{SHARDS} shards beside one; aim for shares: {TARGET:.0%}", title_justify="left", box=None)
-    for column in ("", "shares", "served", "quiet P50, s", "quiet P99, s", "most running"):
+    title = f"{SHARDS} shards beside one, {size.workers} workers with {size.slots} slots; aim for shares: {TARGET:.0%}"
+    table = Table(title=title, title_justify="left", box=None)
+    for column in ("", "shares", "served", "quiet P50, s", "quiet P99, s", "reports/s", "most running"):
         table.add_column(column, justify="right" if column else "left")
     for row in rows:
         quiet = [f"{one:.2f} → {several:.2f}" for one, several in (row.quiet_p50_s, row.quiet_p99_s)]
         waits = quiet if any(row.quiet_p99_s) else ["", ""]
-        table.add_row(row.scene, f"{row.shares:.1%}", f"{row.served:.3f}", *waits, f"{row.most_running} of {SLOTS}")
+        reports = f"{row.reports_per_s[0]:.1f} → {row.reports_per_s[1]:.1f}"
+        running = f"{row.most_running} of {size.slots}"
+        table.add_row(row.scene, f"{row.shares:.1%}", f"{row.served:.3f}", *waits, reports, running)
     Console(width=120).print(table)
     return 0
 

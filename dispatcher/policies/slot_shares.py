@@ -19,9 +19,13 @@ Slots are not service: a call may give its tenant more or less service in the sa
 service that its waiting tenants have got for a weight of 1. A shard with a virtual time behind that of the others
 counts with more weight, until it has caught up (`_Progress`). This also evens out that slots are whole.
 
-A slot moves only when it is free. What a worker has reported to a shard counts until a smaller number is answered, and
-what the shard's log holds here counts as long as it does. So the shards together never have more slots than the worker.
-A shard that does not answer keeps its slots until its lease ends (`lose`): its loss touches its own tenants.
+A shard with a call that waits for its first slots, while the division gives it slots for all its calls, gets a slot of
+the next worker where an execution ends: each worker that knows of it gives one, whatever it would round to.
+
+A slot moves only when it is free, and then at once: `urgent` says which reports move one. What a worker has reported to
+a shard counts until a smaller number is answered, and what the shard's log holds here counts as long as it does. So the
+shards together never have more slots than the worker. A shard that does not answer keeps its slots until its lease ends
+(`lose`): its loss touches its own tenants.
 
 Not as in one shard: floors of tiers hold within a shard, and between shards a waiting tenant counts with its weight,
 whatever its tier.
@@ -29,14 +33,16 @@ whatever its tier.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import ceil, exp, inf, log, log2
 from typing import NamedTuple
 from zlib import crc32
 
 IDLE_PART = 0.01
-"""The part of a busy pool that the shards without calls keep together."""
+"""The part of a busy pool that the shards without calls keep together: slots for first calls that come at once."""
 TURN_S = 10.0
 """In this time each shard with a part of a slot gets the slot once, for this part of the time, if the pool has at most
 _TURN_WORKERS workers like this one. With twice as many it takes twice as long: a worker needs some seconds to move a
@@ -102,6 +108,8 @@ class SlotShares:
         self._now_s = 0.0
         self._shards = [_Shard() for _ in range(shards)]
         self._progress = _Progress(shards)
+        self._divided: tuple[int, list[float]] | None = None
+        """The division by the present needs, and the open slots with which it was made."""
 
     def note(self, shard: int, need: ShardNeed | None, held: int, now_s: float) -> None:
         """Note the answer to the last report. `held`: the attempts of this worker in it. `now_s`: monotonic seconds.
@@ -110,29 +118,76 @@ class SlotShares:
         """
         known, self._now_s = self._shards[shard], max(self._now_s, now_s)
         known.given, known.held, known.need = known.sent, held, need
+        self._divided = None
         if need is not None:
             self._progress.note(shard, need, now_s)
 
     def lose(self, shard: int) -> None:
         """Take back the slots of a shard, because its lease here has ended: its executions were aborted."""
         self._shards[shard] = _Shard()
+        self._divided = None
 
     def slots(self, shard: int, slots_open: int) -> int:
         """Return the slots for the report to the shard that is sent now. `slots_open`: those of the worker."""
         known = self._shards[shard]
-        free = slots_open - sum(each.at_most for each in self._shards if each is not known)
-        known.sent = max(0, min(self._own_part(shard, slots_open), free))
+        known.sent = max(0, min(self._own_parts(slots_open)[shard], self._free(shard, slots_open)))
         known.given = max(known.given, known.sent)
         return known.sent
 
-    def _own_part(self, shard: int, slots_open: int) -> int:
-        """Return this worker's part of the shard's slots, as a whole number. The parts of all shards add up, and those
-        of many workers are right in the mean, because each worker begins to round at an offset of its own. The offset
-        moves: else a shard could get a part of a slot of each of few workers, and a whole one of none."""
+    def urgent(self, slots_open: int) -> list[int]:
+        """Return the shards to which a report now moves a slot to waiting calls: the shards that can have it at once,
+        else those that still have to give it back."""
+        parts = self._own_parts(slots_open)
+        claiming = self._claiming(parts)
+        ready = [shard for shard in claiming if self._free(shard, slots_open) > self._shards[shard].sent]
+        if ready or not claiming:
+            return ready
+        return [shard for shard, known in enumerate(self._shards) if parts[shard] < known.given]
+
+    def is_urgent_end(self, shard: int, slots_open: int) -> bool:
+        """Return whether a report to the shard frees a slot for waiting calls of another one, now that an execution of
+        it has ended."""
+        parts = self._own_parts(slots_open)
+        return bool(self._claiming(parts)) and parts[shard] < self._shards[shard].held
+
+    def _claiming(self, parts: Sequence[int]) -> list[int]:
+        """Return the shards with waiting calls that are to have more slots here than in their last reports."""
+        return [
+            shard
+            for shard, known in enumerate(self._shards)
+            if known.need is not None and known.need.waiting and parts[shard] > known.sent
+        ]
+
+    def _free(self, shard: int, slots_open: int) -> int:
+        """Return the slots that no other shard may use."""
+        return slots_open - sum(each.at_most for other, each in enumerate(self._shards) if other != shard)
+
+    def _own_parts(self, slots_open: int) -> list[int]:
+        """Return this worker's slots for each shard. They add up, and those of many workers are right in the mean,
+        because each worker begins to round at an offset of its own. The offset moves: else a shard could get a part of
+        a slot of each of few workers, and a whole one of none. A shard that lacks a slot gets one more than it uses
+        here, from one of the others."""
         parts = self._parts(slots_open)
-        turned = self._offset + self._now_s / self._turn_s(slots_open)
-        begin = sum(parts[:shard]) * slots_open + turned % 1.0 + _ALMOST
-        return int(begin + parts[shard] * slots_open) - int(begin)
+        turned = (self._offset + self._now_s / self._turn_s(slots_open)) % 1.0
+        ends = [int(end * slots_open + turned + _ALMOST) for end in accumulate(parts, initial=0.0)]
+        found = [end - begin for begin, end in pairwise(ends)]
+        lacking = self._lacking(slots_open)
+        for shard in lacking:
+            givers = [each for each, slots in enumerate(found) if slots and each not in lacking]
+            if givers and found[shard] <= self._shards[shard].held:
+                giver = _pick(givers, [parts[each] for each in givers], turned)
+                found[giver] -= 1
+                found[shard] += 1
+        return found
+
+    def _lacking(self, slots_open: int) -> list[int]:
+        """Return the shards with a call that waits for a slot, which get slots for all their calls in the division."""
+        lacking = []
+        for shard, part in enumerate(self._division(slots_open)):
+            need = self._shards[shard].need or _NOTHING
+            if need.waiting and need.slots < need.calls and need.calls * (1 - IDLE_PART) <= part + _ALMOST:
+                lacking.append(shard)
+        return lacking
 
     def _turn_s(self, slots_open: int) -> float:
         """Return TURN_S, doubled as often as the pool has twice as many workers: so it seldom changes."""
@@ -141,13 +196,19 @@ class SlotShares:
         return TURN_S * 2.0 ** ceil(log2(max(1.0, workers / _TURN_WORKERS)))
 
     def _parts(self, slots_open: int) -> list[float]:
-        """Return the part of the pool that each shard gets. They add up to 1. `slots_open`: count if no shard has any
-        slot at this moment, because the only one is on its way from one to another."""
-        needs = [each.need or _NOTHING for each in self._shards]
-        slots = float(sum(need.slots for need in needs) or slots_open)
-        if not slots:
-            return [1 / len(needs)] * len(needs)
-        return [each / slots for each in divide(needs, slots, self._progress.factors(needs))]
+        """Return the part of the pool that each shard gets. They add up to 1."""
+        divided = self._division(slots_open)
+        slots = sum(divided)
+        return [each / slots if slots else 1 / len(divided) for each in divided]
+
+    def _division(self, slots_open: int) -> list[float]:
+        """Return the slots of the pool that each shard gets. `slots_open`: count if no shard has any slot at this
+        moment, because the only one is on its way from one to another."""
+        if self._divided is None or self._divided[0] != slots_open:
+            needs = [each.need or _NOTHING for each in self._shards]
+            slots = float(sum(need.slots for need in needs) or slots_open)
+            self._divided = slots_open, divide(needs, slots, self._progress.factors(needs))
+        return self._divided[1]
 
 
 class ShardShare(NamedTuple):
@@ -165,6 +226,12 @@ class ShardShare(NamedTuple):
 
     def slots(self, slots_open: int) -> int:
         return self.shares.slots(self.shard, slots_open)
+
+
+def _pick(shards: Sequence[int], weights: Sequence[float], point: float) -> int:
+    """Return the shard at `point`, from 0 to 1, of the line on which each takes as much room as its weight."""
+    ends = list(accumulate(weights))
+    return shards[min(bisect_right(ends, point * ends[-1]), len(shards) - 1)]
 
 
 _NOTHING = ShardNeed(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Set
+from collections.abc import Awaitable, Callable, Coroutine, Set
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
@@ -43,6 +43,8 @@ logger = logging.getLogger("headgate.agent")
 
 OFFER_S = 2.0
 UNKNOWN_S = 2.0
+MOVE_PAUSE_S = 0.05
+"""Heartbeats that move slots come at most so often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,10 @@ class Agent:
     """Set shortly before this machine ends: a drain ends then too."""
     share: ShardShare | None = None
     """This shard's part of the slots; None: all slots, because the pool has one shard."""
+    on_need: Callable[[], None] = lambda: None
+    """Called when an answer has said what the shard needs."""
+    slots_move: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a heartbeat would move a slot from this shard to another one, or to it."""
     _held: HeldAttempts = field(default_factory=HeldAttempts)
     _draining: bool = False
     _last_heartbeat: asyncio.Future[bool] | None = None
@@ -174,6 +180,7 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._heartbeat_loop())
             tasks.create_task(self._report_changes())
+            tasks.create_task(self._report_moves())
             tasks.create_task(self._report_after_losses())
             tasks.create_task(self._watch())
 
@@ -230,6 +237,13 @@ class Agent:
             self.engine_changed.clear()
             await self.heartbeat()
 
+    async def _report_moves(self) -> None:
+        while True:
+            await self.slots_move.wait()
+            self.slots_move.clear()
+            await self.heartbeat()
+            await self.clock.sleep(MOVE_PAUSE_S)
+
     async def _report_after_losses(self) -> None:
         """Send a heartbeat soon after a loss of the connection. Until then the gate gives this worker no new work."""
         while True:
@@ -252,6 +266,7 @@ class Agent:
         self._answered_s, self._answered_at = sent_s, sent_at
         if self.share is not None:
             self.share.note(answer.need, len(answer.held), now_s)
+            self.on_need()
         if self._unanswered:
             self._unanswered = False
             self.executions.outbox.gate_is_back()

@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from dispatcher.model.commands import Report
+from dispatcher.model.shards import shard_of_call
 from dispatcher.policies.slot_shares import ShardShare, SlotShares
 from dispatcher.ports import Clock
 from gpu_worker.service.agent import Agent, AgentSettings, serve_until
@@ -46,21 +47,28 @@ def shard_agents(
         )
         for shard, link in enumerate(links)
     ]  # fmt: skip
-    return ShardAgents(agents, engine_changed)
+    return ShardAgents(agents, shares, engine_changed)
 
 
 @dataclass(eq=False)
 class ShardAgents:
-    """`agents`: one for each shard, in their order. `engine_changed`, `last_moment`: as in Agent, of the worker."""
+    """`agents`: one for each shard, in their order. `engine_changed`, `last_moment`: as in Agent, of the worker.
+
+    A slot that calls of another shard wait for moves at once, and not with the heartbeats of each second: when an
+    answer says so, and when the execution in it has ended.
+    """
 
     agents: Sequence[Agent]
+    shares: SlotShares
     engine_changed: asyncio.Event = field(default_factory=asyncio.Event)
     last_moment: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.agents[0].executions.health.report = self.heartbeat
+        self.agents[0].executions.outbox.on_delivered = self._on_ended
         for agent in self.agents:
             agent.last_moment = self.last_moment
+            agent.on_need = self._on_need
 
     @property
     def identity(self) -> Report:
@@ -118,6 +126,19 @@ class ShardAgents:
         await asyncio.gather(*(agent.finish() for agent in self.agents))
         await self.agents[0].executions.health.stop()
         await asyncio.gather(*(agent.leave() for agent in self.agents))
+
+    def _on_need(self) -> None:
+        for shard in self.shares.urgent(self._slots_open()):
+            self.agents[shard].slots_move.set()
+
+    def _on_ended(self, name: str) -> None:
+        """`name`: of an execution of which the log has the end."""
+        shard = shard_of_call(name)
+        if shard < len(self.agents) and self.shares.is_urgent_end(shard, self._slots_open()):
+            self.agents[shard].slots_move.set()
+
+    def _slots_open(self) -> int:
+        return self.agents[0].executions.health.slots_open()
 
     async def _pass_on_changes(self) -> None:
         """Tell each agent when the engine stops or begins to serve."""

@@ -197,6 +197,30 @@ def test_a_killed_process_is_started_again_and_a_worker_runs_again_what_it_had_b
         assert served.stop() == 0
 
 
+def test_two_shards_answer_every_chat_while_a_gate_process_is_killed(data: Path) -> None:
+    tenants = data.parent / "tenants.yaml"
+    names = [f"t{number}" for number in range(6)]
+    tenants.write_text("tenants: {" + ", ".join(f"{name}: {{weight: 1}}" for name in names) + "}\n")
+    served = serve(data, "--shards", "2", "--slots", "4", "--tenants", str(tenants))
+
+    def chat(tenant: str) -> str | None:
+        answer = served.openai(served.api_keys[tenant]).chat.completions.create(
+            model=served.model, messages=[{"role": "user", "content": "once upon"}], max_tokens=100
+        )
+        return answer.choices[0].message.content
+
+    try:
+        with ThreadPoolExecutor(24) as threads:
+            asked = [threads.submit(chat, tenant) for _ in range(6) for tenant in names]
+            eventually(lambda: sum(each.done() for each in asked), lambda done: done >= 4)
+            os.kill(served.pid("gate"), signal.SIGKILL)
+            assert all(each.result() for each in asked)
+        used = charges(lambda: usage(served), len(asked))
+        assert (used.requests, used.output_tokens) == (len(asked), 100 * len(asked)), "each once"
+    finally:
+        assert served.stop() == 0
+
+
 def _tokens(served: Served) -> int:
     """Return the tokens of one answer; 0 while no worker serves."""
     try:

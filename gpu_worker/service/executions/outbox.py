@@ -48,6 +48,8 @@ class Outbox:
     clock: Clock
     random: Random
     journal: Journal | None = None
+    on_delivered: Callable[[str], None] = lambda _name: None
+    """Called with the name of an execution when the log has its report."""
     _deliveries: dict[str, asyncio.Task[Outcome]] = field(default_factory=dict)
     """The deliveries in progress, by the execution's name."""
     _back: asyncio.Event = field(default_factory=asyncio.Event)
@@ -110,6 +112,8 @@ class Outbox:
                 del self._deliveries[name]
             if self.journal is not None and not delivery.cancelled():
                 self.journal.acknowledge(number)
+            if not delivery.cancelled():
+                self.on_delivered(name)
 
         return remove
 

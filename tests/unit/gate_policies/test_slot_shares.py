@@ -42,6 +42,10 @@ def test_shards_without_calls_keep_a_small_part_together() -> None:
     assert divided(BUSY, NOTHING, NOTHING) == pytest.approx([100 * (1 - IDLE_PART), 50 * IDLE_PART, 50 * IDLE_PART])
 
 
+def test_there_is_a_slot_for_a_first_call_that_comes_at_once() -> None:
+    assert divided(BUSY, NOTHING)[1] >= 1.0
+
+
 def test_what_nobody_needs_is_for_everyone() -> None:
     assert divided(need(light=40), NOTHING) == pytest.approx([70.0, 30.0])
 
@@ -57,6 +61,77 @@ def test_deferred_calls_get_what_is_left() -> None:
     batch = need(deferred=1000)
     assert divided(need(heavy=20, waiting=40, weight=1.0), batch) == pytest.approx([60.0, 40.0])
     assert divided(BUSY, batch) == pytest.approx([100.0, 0.0], abs=1e-6)
+
+
+def flooded_worker(name: str) -> SlotShares:
+    """Return a worker of a pool of 20: all its 16 slots run calls of shard 0, and shard 1 has none."""
+    shares = SlotShares(name, 2)
+    shares.note(1, NOTHING, 0, 0.0)
+    for _ in range(2):
+        shares.slots(0, 16)
+        shares.note(0, FLOOD, 16, 0.0)
+    return shares
+
+
+FLOOD = need(slots=320, heavy=320, waiting=1000, weight=1.0)
+FIRST = need(waiting=1, weight=1.0)
+WORKERS = [f"w{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize("name", ["w1", "w2", "w3", "w5"])  # others keep the slot for first calls
+def test_a_first_call_gets_the_next_slot_of_any_worker(name: str) -> None:
+    shares = flooded_worker(name)
+    shares.slots(1, 16)
+    shares.note(1, FIRST, 0, 0.1)
+    assert shares.urgent(16) == [0], "it has to give a slot back"
+    assert shares.slots(0, 16) == 15
+    assert shares.slots(1, 16) == 0
+    shares.note(0, FLOOD, 16, 0.1)
+    assert shares.urgent(16) == [], "the slot is in use"
+    assert shares.is_urgent_end(0, 16)
+    assert shares.slots(0, 16) == 15
+    shares.note(0, FLOOD, 15, 0.2)
+    assert shares.urgent(16) == [1]
+    assert shares.slots(1, 16) == 1
+
+
+def test_a_slot_that_a_shard_leaves_goes_back_at_once() -> None:
+    shares = flooded_worker("w1")
+    shares.note(1, FIRST, 0, 0.1)
+    shares.slots(0, 16)
+    shares.note(0, FLOOD, 15, 0.2)
+    assert shares.slots(1, 16) == 1
+    shares.note(1, NOTHING._replace(slots=1), 0, 0.3)
+    assert shares.urgent(16) == [1]
+    assert shares.slots(1, 16) == 0
+    shares.note(1, NOTHING, 0, 0.3)
+    assert shares.urgent(16) == [0]
+    assert shares.slots(0, 16) == 16
+
+
+def test_a_call_that_does_not_wait_for_a_slot_gets_none() -> None:
+    """The shard has slots enough: the call waits for its process."""
+    given = 0
+    for name in WORKERS:
+        shares = flooded_worker(name)
+        shares.note(1, FIRST._replace(slots=3), 0, 0.1)
+        shares.slots(0, 16)
+        shares.note(0, FLOOD, 15, 0.2)
+        given += shares.slots(1, 16)
+    assert given <= 3
+
+
+def test_of_two_floods_each_gives_by_its_part() -> None:
+    gave = [0, 0]
+    for name in [f"w{number}" for number in range(200)]:
+        shares, parts = SlotShares(name, 3), (12, 4)
+        for wanting in (NOTHING, FIRST):
+            for shard, part in enumerate(parts):
+                shares.note(shard, need(slots=20 * part, heavy=20 * part, waiting=500, weight=float(part)), part, 0.0)
+            shares.note(2, wanting, 0, 0.0)
+            told = [shares.slots(shard, 16) for shard in (0, 1)]
+        gave = [all_gave + part - slots for all_gave, part, slots in zip(gave, parts, told, strict=True)]
+    assert gave[0] == pytest.approx(3 * gave[1], rel=0.3)
 
 
 needs = st.builds(

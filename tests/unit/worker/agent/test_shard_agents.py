@@ -9,10 +9,13 @@ from random import Random
 
 import pytest
 
+from dispatcher.model.commands import Attempts, Command, Outcome
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.shards import shard_of_call
+from dispatcher.policies.slot_shares import ShardNeed
 from dispatcher.service.link.sharded import combine
 from gpu_worker.service.agent import AgentSettings
+from gpu_worker.service.executions.execution import Abort
 from gpu_worker.service.executions.executions import Executions
 from gpu_worker.service.executions.outbox import Outbox
 from gpu_worker.service.shard_agents import JOIN_OTHERS_S, ShardAgents, shard_agents
@@ -33,6 +36,13 @@ class ShardGate(ScriptedGate):
     def __init__(self) -> None:
         super().__init__()
         self.lost = asyncio.Event()
+        self.need: ShardNeed | None = None
+
+    def _decide(self, command: Command) -> Outcome:
+        outcome = super()._decide(command)
+        if isinstance(outcome, Attempts) and self.need is not None:
+            return outcome._replace(need=(self.need,))
+        return outcome
 
 
 class ShardedWorker(WorkerHarness):
@@ -160,6 +170,26 @@ async def test_a_shard_that_is_lost_does_not_hold_up_the_drain_of_the_others() -
         own.stop.set()
         await asyncio.wait_for(own.serving, 60)
         assert [gate.left for gate in own.gates] == [False, True]
+
+
+async def test_a_slot_moves_when_the_call_in_it_ends_and_not_a_second_later() -> None:
+    """Shard 0 floods the pool; then shard 1 has its first call."""
+    nothing = ShardNeed(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+    async with worker() as own:
+        flood, quiet = own.gates
+        flood.need, quiet.need = nothing._replace(slots=80, heavy=80, waiting=500, weight=1.0), nothing
+        works = [own.begin(f"front-{number}") for number in range(1, SLOTS + 1)]
+        await asyncio.sleep(5)
+        quiet.need = nothing._replace(waiting=1, weight=1.0)
+        await own.agents.agents[1].heartbeat()
+        await asyncio.sleep(0.1)
+        assert flood.heartbeats[-1].slots == SLOTS - 1
+        assert quiet.heartbeats[-1].slots == 0
+        await own.executions.abort("front-1#1", Abort.DRAINED)
+        await asyncio.sleep(0.2)
+        assert quiet.heartbeats[-1].slots == 1
+        for work in works:
+            work.cancel()
 
 
 async def test_each_shard_hears_at_once_that_the_engine_stopped() -> None:
