@@ -280,7 +280,8 @@ async def test_a_timeout_inside_the_lines_is_no_stalled_reader() -> None:
         raise TimeoutError("of the engine")
 
     async def receive() -> dict[str, Any]:
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        return {}
 
     async def send(_: object) -> None:
         return None
