@@ -23,6 +23,8 @@ LOGS: Partitions = {"LOG#{pool}": "QP", "SNAP#{pool}": "QP", "STATE#{pool}": "P"
 """A process that may decide follows and writes the log, its snapshots and projections, and mailboxes."""
 STRIPES: Partitions = {"LOG#{pool}#*": "QP", "SNAP#{pool}#striped": "QP"}
 """A log may become striped at any time and stays so. So these are granted beside LOGS, whatever the setting is."""
+FORMER: Partitions = {"LOG#{pool}": "Q", "SNAP#{pool}": "Q"}
+"""A gate process reads whether calls are left in shards that its pool had before."""
 ANSWERS: Partitions = {"INV#*": "GU"}
 """A process that writes the log also stores the answers of durable calls that end."""
 ACCEPTED: Partitions = {"TENANT#*": "G", "KEY#*": "G", "CALL#*": "GP", "INV#*": "P"}

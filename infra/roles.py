@@ -92,8 +92,8 @@ def allow_worker(role: iam.Role, state: StateTable, queue: sqs.Queue, pool: str,
     """Allow what a worker and the gate process beside it do: append to their pool's logs, keep answers, and start
     executions. They know tenants from the logs, and read no configuration and no key."""
     own = (partitions.of_pool(each, pool) for each in (partitions.LOGS, partitions.STRIPES))
-    further = [partitions.of_shards(partitions.LOGS, pool)] if shards > 1 else []
-    _allow_partitions(role, state, *own, *further, partitions.ANSWERS)
+    further = partitions.of_shards(partitions.LOGS if shards > 1 else partitions.FORMER, pool)
+    _allow_partitions(role, state, *own, further, partitions.ANSWERS)
     _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
 
 
