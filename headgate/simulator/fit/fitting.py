@@ -33,6 +33,8 @@ _RULES = frozenset(EngineProfile.model_fields) - {
 """The fields of a profile that no log gives."""
 _SPARE = 1.01
 """The pool beside the largest use in the log: the tokens of a running request are known only on average."""
+_MISFIT = 0.5
+"""First tokens that are off by more than this part of the log's median get a note."""
 _WAIT_STEPS = 5
 """A request that waits for so many decode steps beyond its prefill has waited for room and not for a step's end."""
 FRACTIONS = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
@@ -102,7 +104,7 @@ def fit_engine(log: ServerLog, name: str, policy: str, rules: EngineProfile | No
         whole_answers,
         quantiles(steps.errors_s),
         len(log.requests) - len(both),
-        tuple(_notes(log, times, history, derived=rules is None)),
+        (*_notes(log, times, history, derived=rules is None), *_note_misfit(first_tokens)),
     )
 
 
@@ -178,6 +180,16 @@ def _notes(log: ServerLog, times: StepSeconds, history: BatchHistory, *, derived
             "bounds: raise them if the server holds more, or take the rules of another profile with --engine."
         )
     return notes
+
+
+def _note_misfit(first_tokens: Residuals) -> list[str]:
+    """Return a note if half of the first tokens are further from the log than half of the log's median."""
+    if first_tokens.errors["p50"] <= _MISFIT * first_tokens.logged["p50"]:
+        return []
+    return [
+        "The simulated first tokens are far from the log's: the server probably computes prompts beside decodes, or "
+        "admits by other rules. Do not trust the first tokens of the profile; --engine takes the rules of another one."
+    ]
 
 
 def _longest_start_s(log: ServerLog, times: StepSeconds, history: BatchHistory) -> float:

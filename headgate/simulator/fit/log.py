@@ -191,6 +191,8 @@ def find_columns(name: str, header: Sequence[str], columns: Mapping[str, str]) -
 
     `name`: of the file. `columns`: names that were given, which come before the known ones.
     """
+    if not header:
+        raise ServerLogError(f"{name} is empty: its first line must name the columns, such as arrival and first_token")
     found: dict[str, tuple[int, float]] = {}
     for form in (*_TIMES, *_OTHERS):
         if (column := _column_of(name, form, header, columns)) is not None:
@@ -201,7 +203,7 @@ def find_columns(name: str, header: Sequence[str], columns: Mapping[str, str]) -
         if not has:
             known = ", ".join(known for form in forms for known in {**_TIMES, **_OTHERS}[form])
             raise ServerLogError(
-                f"{name}, line 1: no column for {' or '.join(forms)} among {', '.join(header)[:200] or 'nothing'}: "
+                f"{name}, line 1: no column for {' or '.join(forms)} among {', '.join(header)[:200]}: "
                 f"name it {known}, or give --columns {forms[0]}=NAME"
             )
         for form in has:

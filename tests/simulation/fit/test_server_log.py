@@ -93,7 +93,7 @@ def test_a_bad_log_is_one_sentence(tmp_path: Path, rows: list[str], says: str) -
 @pytest.mark.parametrize(
     ("header", "columns", "says"),
     [
-        ("", "", "no column for arrival among nothing: name it arrival, arrival_time"),
+        ("", "", "is empty: its first line must name the columns"),
         ("arrival_s,latency_s,input_tokens,output_tokens", "", "no column for first_token or ttft among arrival_s"),
         (
             "arrival_s,start_s,ttft,latency",

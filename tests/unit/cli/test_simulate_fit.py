@@ -48,6 +48,23 @@ def test_the_profile_is_one_that_the_simulator_takes(
     assert "outside" not in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize("is_disaggregated", [False, True])
+def test_a_server_of_another_kind_gets_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_disaggregated: bool
+) -> None:
+    """Prompts that another machine computes slow no decode. So no step tells how long a prompt takes."""
+    random, rows = Random(2), []
+    for number in range(60):
+        prompt, output = random.randint(100, 900), random.randint(50, 150)
+        arrival_s = 0.5 * number if is_disaggregated else 10.0 * number
+        first_s = 0.02 + 0.0003 * prompt
+        rows.append(f"{arrival_s},{first_s:.6f},{first_s + 0.025 * (output - 1):.6f},{prompt},{output}")
+    log = tmp_path / "server.csv"
+    log.write_text("\n".join([HEADER, *rows]) + "\n")
+    assert headgate("simulate", "--fit", str(log)) == 0
+    assert ("first tokens are far from the log's" in capsys.readouterr().err) is is_disaggregated
+
+
 def test_a_run_outside_of_what_was_fitted_warns(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written, trace = tmp_path / "mine.yaml", tmp_path / "some.csv"
     assert headgate("simulate", "--fit", str(log), "--profile", str(written)) == 0
