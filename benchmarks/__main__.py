@@ -15,6 +15,7 @@ HELPERS = frozenset(
         "instant_worker",
         "memory_service",
         "poisoned_server",
+        "process_cpu",
         "served_stack",
         "shard_traffic",
         "table_capacity",

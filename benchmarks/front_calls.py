@@ -21,7 +21,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from benchmarks.http_load import Caller, Front
 from benchmarks.peers import memory_front
+from benchmarks.process_cpu import process_cpu_s
 from dispatcher.log_lines import LogStreams
 from headgate.local.stack import base_environment
 
@@ -165,7 +165,7 @@ class Bench:
         return tasks
 
     def _cpu_s(self) -> float:
-        return time.clock_gettime(~self._pid << 3 | 2)  # what clock_getcpuclockid(3) returns
+        return process_cpu_s(self._pid)
 
 
 async def count_all(requests: int, functions: int) -> dict[Way, Counted]:

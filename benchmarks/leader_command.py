@@ -5,7 +5,7 @@ over the gate's own protocol and waits for each outcome: one command after anoth
 of the gate process: signatures, frames, decisions, entries, the file, outcomes and news.
 
 FOLDER is the checkout of another commit. Its gate process runs in turns with this one's and with the floor
-(benchmarks/leader_floor.py), because equal runs differ. The table has the least of the runs.
+(benchmarks/peers/leader_floor.py), because equal runs differ. The table has the least of the runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import secrets
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.process_cpu import process_cpu_s
 from dispatcher.model.call import TenantConfig
 from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Report, Waiting
 from dispatcher.model.fleet_secrets import FleetSecrets
@@ -140,15 +140,14 @@ class Gate:
         self.address = str(json.loads(self._process.stdout.readline())["url"])
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds of all its threads, also of those that have ended."""
-        return time.clock_gettime(~self._process.pid << 3 | 2)  # what clock_getcpuclockid(3) returns
+        return process_cpu_s(self._process.pid)
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
 
 
-async def _joined(address: str, secret: str) -> Client:
+async def _connect(address: str, secret: str) -> Client:
     async with asyncio.timeout(JOINED_S):
         connection = await TcpTransport().connect(address)
         return Client(await sign_as_client(connection, FleetSecrets(secret), secrets.token_urlsafe(33)))
@@ -157,7 +156,7 @@ async def _joined(address: str, secret: str) -> Client:
 async def _spend(gate: Gate, secret: str, workers: int, commands: int) -> dict[str, float]:
     """Return the microseconds of the gate's CPU a command, by way."""
     await asyncio.sleep(1.0)  # it takes over
-    client = await _joined(gate.address, secret)
+    client = await _connect(gate.address, secret)
     receiving = asyncio.create_task(client.receive())
     await client.report(workers)
     reporting = asyncio.create_task(client.keep_reporting(workers))
@@ -216,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if min(options.commands // 2, options.runs, options.workers) < 1:
         parser.error("at least two commands, one run and one worker")
     here = Path(__file__).resolve().parent.parent
-    processes = {"floor": (here, "benchmarks.leader_floor")}
+    processes = {"floor": (here, "benchmarks.peers.leader_floor")}
     if options.baseline:
         processes["baseline"] = (options.baseline.resolve(), "dispatcher")
     processes[THIS] = (here, "dispatcher")

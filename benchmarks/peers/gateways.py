@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.process_cpu import process_cpu_s
 from dispatcher.processes.bootstrap import RealIds
 from headgate.local.stack import base_environment
 from headgate.machine.places import usable
@@ -55,16 +56,12 @@ class Gateway:
     streams: bool = True
 
     def used_s(self) -> float:
-        """Return the CPU time of the threads of the gateway's processes so far, in seconds.
-
-        It comes from the scheduler, to the nanosecond. psutil's CPU times are samples of 10 ms.
-        """
+        """Return the CPU time of the gateway's processes so far, in seconds."""
         if self.child is None:
             return 0.0
         process = psutil.Process(self.child.pid)
         processes = (process, *process.children(recursive=True))
-        threads = [thread for each in processes for thread in Path(f"/proc/{each.pid}/task").iterdir()]
-        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+        return sum(process_cpu_s(each.pid) for each in processes)
 
 
 @contextlib.contextmanager

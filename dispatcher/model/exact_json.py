@@ -16,7 +16,11 @@ read_json = msgspec.json.Decoder().decode
 
 def write_json(value: Any) -> bytes:
     """Return compact JSON. Raises ValueError for a number that is not finite and for half of a surrogate pair, and
-    TypeError for a value that JSON does not have."""
+    TypeError for an object that msgspec does not know.
+
+    msgspec writes bytes and dates as texts, and sets as lists. The log refuses those: the bytes of an entry are decoded
+    and compared (shard/codec.py).
+    """
     data = _encode(value)
     if b"null" in data:  # msgspec writes a number that is not finite as null
         _refuse_infinite(value)

@@ -174,7 +174,7 @@ def _notes(log: ServerLog, times: StepSeconds, history: BatchHistory, *, derived
         notes.append("A step seems no slower with more requests: the batch varies too little to tell.")
     if len({request.input_tokens for request in log.requests}) == 1:
         notes.append("All prompts have one length, so the log does not tell how a prompt's length slows its prefill.")
-    if derived and not history.waited_when_full(_longest_start_s(log, times, history)):
+    if derived and not history.has_wait_when_full(_longest_start_s(log, times, history)):
         notes.append(
             f"No request waited while {history.batch_max} ran, so batch_max and pool_tokens of the profile are lower "
             "bounds: raise them if the server holds more, or take the rules of another profile with --engine."

@@ -150,7 +150,7 @@ class BatchHistory:
         step_s = times.step_s(interval.running, interval.held)
         return max(seconds, 0.0) / step_s if step_s > 0 else max(seconds, 0.0)
 
-    def waited_when_full(self, wait_s: float) -> bool:
+    def has_wait_when_full(self, wait_s: float) -> bool:
         """Return whether a request arrived while the batch was at its largest, and waited for longer than this."""
         spans = zip(self._times, self._times[1:], self._intervals, strict=False)
         full = [(begin_s, end_s) for begin_s, end_s, interval in spans if interval.running == self.batch_max]

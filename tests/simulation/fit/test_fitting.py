@@ -137,7 +137,7 @@ def test_limits_that_the_log_does_not_show_are_named_lower_bounds() -> None:
 def test_a_wait_counts_where_the_batch_was_full(arrival_s: float, first_s: float, waited: bool) -> None:
     full = [LoggedRequest(0.0, 0.1, end_s, 10, 5, "a") for end_s in (0.8, 1.0, 1.0)]
     late = LoggedRequest(arrival_s, first_s, first_s + 0.05, 10, 1, "a")
-    assert BatchHistory([*full, late]).waited_when_full(1.0) is waited
+    assert BatchHistory([*full, late]).has_wait_when_full(1.0) is waited
 
 
 def test_one_request_at_a_time_tells_nothing_about_batches() -> None:

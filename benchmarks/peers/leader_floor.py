@@ -1,7 +1,7 @@
 """The floor of benchmarks/leader_command.py: a process that answers each command and decides nothing.
 
 It has a gate process's event loop, signatures, frames and log. All commands that wait become one entry of as many bytes
-as theirs; then each gets its outcome. `python -m benchmarks.leader_floor` prints one JSON line, `{"url"}`.
+as theirs; then each gets its outcome. `python -m benchmarks.peers.leader_floor` prints one JSON line, `{"url"}`.
 """
 
 from __future__ import annotations
