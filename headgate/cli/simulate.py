@@ -42,6 +42,7 @@ from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.parallel import Processes
 from headgate.simulator.run import Run, RunSpec, as_json, spread_of
 from headgate.simulator.simulate import simulate as simulate_one
+from headgate.workloads.columns import parse_columns
 from headgate.workloads.sources import open_workload
 
 
@@ -92,7 +93,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-_APPLY = frozenset({"trace", "policy", "fleet", "planner", "seed", "processes", "json"})
+_APPLY = frozenset({"trace", "columns", "policy", "fleet", "planner", "seed", "processes", "json"})
 """The options that apply to a fleet."""
 _WIDTH = 120
 
@@ -118,7 +119,7 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     if not names:
         raise ConfigurationError(f"--planner: name at least one of {', '.join(sorted(PLANNERS))}")
     policies = policy_names(choose_policy(options, DEFAULT_POLICY), "", "weighted")
-    fleet, workload = read_fleet(options.fleet), open_workload(options.trace or [])
+    fleet, workload = read_fleet(options.fleet), open_workload(options.trace or [], parse_columns(options.columns))
     specs = [RunSpec(workload, policy, fleet, planner=name, seed=options.seed) for name in names for policy in policies]
     for spec in specs:
         check_fleet_run(spec)

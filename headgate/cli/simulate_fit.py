@@ -22,7 +22,8 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.cli.simulate_options import SimulateOptions, check_writable, choose_policy, policy_names
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.fit.fitting import FRACTIONS, EngineFit, Residuals, fit_engine
-from headgate.simulator.fit.log import parse_columns, read_log
+from headgate.simulator.fit.log import read_log
+from headgate.workloads.columns import parse_columns
 
 _APPLY = frozenset({"fit", "profile", "columns", "engine", "policy", "json"})
 _ORDER = "fcfs"

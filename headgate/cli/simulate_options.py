@@ -24,9 +24,10 @@ from headgate.simulator.engines.profile import DEFAULT_ENGINE, load_profile
 from headgate.simulator.gates.spec import GateSpec, read_gate
 from headgate.simulator.report.drawing import check_installed
 from headgate.simulator.run import RunSpec
+from headgate.workloads.columns import parse_columns
 from headgate.workloads.sources import Workload, open_workload
 
-_TRACE = "FILE.csv, TENANT=FILE.csv (one of Azure's files for each tenant) or FILE.yaml."
+_TRACE = "FILE.csv, TENANT=FILE.csv (all rows are of this tenant), several of them, or FILE.yaml."
 _POLICY = (
     "The engine's queue policy: fcfs, rpm:N, lcf, vtc, vtc-predict, vtc-noisy:0.5, vtc-oracle, vtc-cap:TOKENS, wsc, "
     "drr:QUANTUM, tiered:POLICY. Separate several with commas. Default: vtc, with --fit fcfs."
@@ -40,8 +41,8 @@ _FIT = (
 )
 _PROFILE = "Write the fitted profile to this FILE.yaml, for --engine. Needs --fit."
 _COLUMNS = (
-    "Columns of the log with other names: KIND=NAME,KIND=NAME with the kinds arrival, first_token or ttft, end or "
-    "latency, input_tokens, output_tokens, tenant. Needs --fit."
+    "Columns of a CSV with other names: KIND=NAME,KIND=NAME with the kinds arrival, input_tokens, output_tokens, "
+    "tenant, app, model, and with --fit also first_token or ttft, and end or latency."
 )
 _WEIGHTS = "Weights of tenants: TENANT=1,TENANT=2,…; 1 for the others."
 _SERVICE = "How service is measured: weighted, tokens, flops or profiled."
@@ -119,8 +120,8 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
 
     Raises ConfigurationError, with one sentence, for the first option that is wrong.
     """
-    if options.profile is not None or options.columns:
-        raise ConfigurationError("--profile and --columns need --fit LOG.csv")
+    if options.profile is not None:
+        raise ConfigurationError("--profile needs --fit LOG.csv")
     policies = policy_names(choose_policy(options, DEFAULT_POLICY), options.wsc_weights, options.service)
     profile = load_profile(DEFAULT_ENGINE if options.engine is None else options.engine)
     _check_numbers(options)
@@ -128,7 +129,7 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
     if options.report is not None:
         check_writable(options.report, "--report")
         check_installed()
-    workload = open_workload(options.trace or [])
+    workload = open_workload(options.trace or [], parse_columns(options.columns))
     first = RunSpec(
         workload,
         policies[0],

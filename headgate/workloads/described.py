@@ -30,7 +30,8 @@ from headgate.workloads.described_fields import (
     WorkloadFields,
 )
 from headgate.workloads.distributions import Empirical, Length, SampledLengths, TimedArrivals
-from headgate.workloads.traces import SORTED_ROWS_MAX, TENANT_CHARS_MAX, scan_trace
+from headgate.workloads.rows import TENANT_CHARS_MAX
+from headgate.workloads.traces import SORTED_ROWS_MAX, scan_trace
 
 REQUESTS_MAX = 20_000_000
 """The most requests of a workload, which counts them once before it runs."""

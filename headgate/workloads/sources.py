@@ -1,7 +1,6 @@
 """Workloads: requests in order of time, which can be iterated over again and again, also in another process.
 
-open_workload() makes one from the arguments of the command line: CSV files in headgate's or Azure's format, or a YAML
-file.
+open_workload() makes one from the arguments of the command line: CSV files (traces.py), or a YAML file.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headgate.workloads.arrivals import Arrival, TraceError, WorkloadError
+from headgate.workloads.columns import NS_PER_S
 from headgate.workloads.traces import TENANTS_MAX, Trace, scan_trace
 
 _YAML_SUFFIXES = (".yaml", ".yml")
@@ -86,21 +86,23 @@ class TraceWorkload:
         return merge(*self.traces, key=attrgetter("arrival_s"))
 
 
-def open_workload(specs: Sequence[str]) -> Workload:
+def open_workload(specs: Sequence[str], columns: Mapping[str, str] | None = None) -> Workload:
     """Open FILE.csv, TENANT=FILE.csv or several of these, or one FILE.yaml. Raises WorkloadError.
 
-    TENANT is the tenant of a file in Azure's format; it replaces the tenants of headgate's format. CSV files are
-    checked to their last row here, and not held.
+    TENANT replaces the tenants of a file. `columns`: names of columns by what they hold, for headers of other words.
+    CSV files are checked to their last row here, and not held.
 
-    Files in Azure's format that overlap in time count from the earliest row of all files. If a file begins after
+    Files with Unix times or dates that overlap in time count from the earliest row of all files. If a file begins after
     another has ended, each counts from its own first row, and a note says so.
     """
     if not specs:
         raise WorkloadError("no workload: name a CSV file, TENANT=FILE.csv or a YAML file")
     named = [_tenant_and_path(spec) for spec in specs]
     if any(path.suffix.lower() in _YAML_SUFFIXES for _, path in named):
+        if columns:
+            raise WorkloadError("--columns names the columns of a CSV: a YAML workload has none")
         return _read_yaml(named)
-    return _combine_traces([(tenant, scan_trace(path, tenant=tenant)) for tenant, path in named])
+    return _combine_traces([(tenant, scan_trace(path, tenant=tenant, columns=columns)) for tenant, path in named])
 
 
 def _tenant_and_path(spec: str) -> tuple[str | None, Path]:
@@ -145,17 +147,17 @@ def _combine_traces(named: Sequence[tuple[str | None, Trace]]) -> TraceWorkload:
 
 
 def _on_one_clock(traces: list[Trace]) -> tuple[list[Trace], tuple[str, ...]]:
-    dated = [(trace.first, trace.last_arrival_s) for trace in traces if trace.first is not None]
+    dated = [(trace.first_ns, trace.last_arrival_s) for trace in traces if trace.first_ns is not None]
     if len(dated) < 2:
         return traces, ()
-    origin = min(first for first, _ in dated)
+    origin_ns = min(first_ns for first_ns, _ in dated)
     reach_s = 0.0
-    for first, last_s in sorted(dated):
-        start_s = (first - origin).total_seconds()
+    for first_ns, last_s in sorted(dated):
+        start_s = (first_ns - origin_ns) / NS_PER_S
         if start_s > reach_s:
             return traces, ("The files do not overlap in time: each is counted from its own first row.",)
         reach_s = max(reach_s, start_s + last_s)
-    return [trace if trace.first is None else trace.counted_from(origin) for trace in traces], ()
+    return [trace if trace.first_ns is None else trace.counted_from(origin_ns) for trace in traces], ()
 
 
 def _sorted_note(trace: Trace) -> str:

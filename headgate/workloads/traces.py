@@ -2,8 +2,11 @@
 
 headgate's format: arrival_s,tenant,input_tokens,output_tokens and optionally
                    interaction,stage,app,model,tier,slo_ttft_ms,system_tokens,slo_class
-Azure's format:    TIMESTAMP,ContextTokens,GeneratedTokens, one file per tenant; arrivals count from the earliest row
-                   (Azure LLM inference traces 2023)
+any other CSV:     columns for arrival, input tokens and output tokens, and optionally tenant, app and model, by their
+                   usual names and units (columns.py) or as --columns says, such as Azure's LLM inference traces.
+                   Arrivals count from the earliest row. Without a column for it, the tenant is the file's name.
+
+Arrivals of headgate's format count from 0; Unix times (EPOCH_MIN_S or more) count from the earliest row.
 
 scan_trace() reads a file once and checks every row. Each iteration over the Trace reads the file again, row by row.
 Only rows that are not in order of time are sorted in memory, up to SORTED_ROWS_MAX of them.
@@ -14,23 +17,22 @@ The rows are checked and read as arrivals. Each error is one sentence that names
 from __future__ import annotations
 
 import csv
-import math
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
 
-from dispatcher.policies.tiers import TENANT_TIERS
 from headgate.workloads.arrivals import Arrival, TraceError
+from headgate.workloads.columns import NS_PER_S
+from headgate.workloads.rows import OWN_COLUMNS, OtherRow, OwnRow
 
-_OWN_COLUMNS = ("arrival_s", "tenant", "input_tokens", "output_tokens")
-_AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-TOKENS_MAX = 10_000_000
-TENANT_CHARS_MAX = 200
+_WANTED = (("arrival",), ("input_tokens",), ("output_tokens",))
+"""What every other CSV has, by the kinds of columns.py."""
+EPOCH_MIN_S = 1e8
+"""An arrival of at least this is a Unix time: no trace is three years long."""
 LINE_BYTES_MAX = 65_536
 """Without it, a file without line ends would be read into memory whole."""
 
@@ -38,29 +40,36 @@ LINE_BYTES_MAX = 65_536
 class Rows:
     """One pass over a trace: iterating yields its arrivals in the order of the file. Raises TraceError.
 
-    `tenant`: the tenant of a file of Azure's, by default the file's name; it replaces the tenants of headgate's format.
-    `first`: the time from which arrivals of Azure's format count, by default that of the first row.
+    `tenant` replaces the tenants of the file. `columns`: names of columns by what they hold. `first_ns`: the time from
+    which arrivals count, by default that of the first row, or 0 in headgate's format.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, tenant: str | None, first: datetime | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        file: BinaryIO,
+        tenant: str | None,
+        columns: Mapping[str, str],
+        first_ns: int | None = None,
+    ) -> None:
         self._numbered_rows = numbered_rows(path, file)
-        header = _header(path, next(self._numbered_rows, (1, []))[1])
-        self._tenant = tenant or (path.stem if _is_azure(header) else None)
-        self.row = CheckedRow(path, header)
-        self.first = first
+        header = tuple(name.strip() for name in next(self._numbered_rows, (1, []))[1])
+        _check_unique(path, header)
+        self.row: OwnRow | OtherRow
+        if not columns and all(name in header for name in OWN_COLUMNS):
+            self.row = OwnRow(path, header)
+        else:
+            self.row = OtherRow(path, header, columns, _WANTED)
+        self._tenant = tenant if self.row.has_tenant else tenant or path.stem
+        self.first_ns = first_ns
 
     def __iter__(self) -> Iterator[Arrival]:
         for line, values in self._numbered_rows:
             if values:
                 self.row.take(line, values)
-                yield self._arrival()
-
-    def _arrival(self) -> Arrival:
-        if self.row.time_column == "arrival_s":
-            return self.row.own(self._tenant)
-        if self.first is None:
-            self.first = self.row.timestamp()
-        return self.row.azure(self._tenant or "", self.first)
+                if self.first_ns is None:
+                    self.first_ns = self.row.first_ns()
+                yield self.row.arrival(self._tenant, self.first_ns)
 
 
 def numbered_rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
@@ -86,134 +95,10 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
             raise TraceError(f"{path}, line {number}: not UTF-8 text") from None
 
 
-def _header(path: Path, names: Sequence[str]) -> tuple[str, ...]:
-    header = tuple(name.strip() for name in names)
+def _check_unique(path: Path, header: Sequence[str]) -> None:
     for name in header:
         if name and header.count(name) > 1:
             raise TraceError(f"{path}, line 1: column {name!r} appears twice")
-    missing = [name for name in (_AZURE_COLUMNS if _is_azure(header) else _OWN_COLUMNS) if name not in header]
-    if missing:
-        raise TraceError(f"{path}, line 1: column {missing[0]!r} is missing (found: {', '.join(header) or 'nothing'})")
-    return header
-
-
-def _is_azure(header: Sequence[str]) -> bool:
-    return "TIMESTAMP" in header
-
-
-class CheckedRow:
-    """The current row, by the names of its columns. Every method raises TraceError."""
-
-    def __init__(self, path: Path, header: Sequence[str]) -> None:
-        self._path = path
-        self._places = {name: place for place, name in enumerate(header)}
-        self._columns = len(header)
-        self._values: Sequence[str] = ()
-        self._tenants: dict[str, str] = {}
-        self.time_column = "TIMESTAMP" if _is_azure(header) else "arrival_s"
-        self.line = 1
-
-    def take(self, line: int, values: Sequence[str]) -> None:
-        """Make the given row the current one."""
-        self.line = line
-        self._values = values
-        if len(values) > self._columns:
-            raise TraceError(f"{self._path}, line {line}: {len(values)} values for {self._columns} columns")
-
-    def wrong(self, column: str, what: str) -> TraceError:
-        value = self._raw(column)[:40]
-        return TraceError(f"{self._path}, line {self.line}, column {column!r}: {value!r} {what}")
-
-    def azure(self, tenant: str, first: datetime) -> Arrival:
-        """Return the arrival, counted from `first`; a row can be earlier than that."""
-        arrival_s = (self.timestamp() - first).total_seconds()
-        return Arrival(arrival_s, tenant, self.tokens("ContextTokens"), self.tokens("GeneratedTokens"))
-
-    def own(self, tenant: str | None) -> Arrival:
-        """Return the arrival of a row in headgate's format; `tenant` replaces the row's tenant."""
-        arrival_s, named = self.number("arrival_s"), tenant or self.tenant()
-        input_tokens, output_tokens = self.tokens("input_tokens"), self.tokens("output_tokens")
-        if self._columns == len(_OWN_COLUMNS):
-            return Arrival(arrival_s, named, input_tokens, output_tokens)
-        return Arrival(
-            arrival_s=arrival_s,
-            tenant=named,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            interaction=self.optional("interaction"),
-            stage=self.tokens("stage") if self.optional("stage") else None,
-            app=self.optional("app"),
-            model=self.optional("model"),
-            tier=self.tier(),
-            slo_ttft_ms=self.number("slo_ttft_ms") if self.optional("slo_ttft_ms") else None,
-            system_tokens=self.system_tokens(input_tokens) if self.optional("system_tokens") else 0,
-            slo_class=self.optional("slo_class"),
-        )
-
-    def timestamp(self) -> datetime:
-        """Return the time in UTC. The traces of 2023 name no zone; those of 2024 do."""
-        try:
-            when = datetime.fromisoformat(self.text("TIMESTAMP"))
-        except ValueError:
-            raise self.wrong("TIMESTAMP", "is not a timestamp") from None
-        return when.replace(tzinfo=UTC) if when.tzinfo is None else when
-
-    def tenant(self) -> str:
-        """Return the tenant. All rows of a tenant have the same string in memory."""
-        name = self.text("tenant")
-        if len(name) > TENANT_CHARS_MAX:
-            raise self.wrong("tenant", f"is the start of a name of more than {TENANT_CHARS_MAX} characters")
-        return self._tenants.setdefault(name, name)
-
-    def system_tokens(self, input_tokens: int) -> int:
-        tokens = self.tokens("system_tokens")
-        if tokens > input_tokens:
-            raise self.wrong("system_tokens", f"is more than the {input_tokens} input tokens that it is part of")
-        return tokens
-
-    def tier(self) -> str | None:
-        value = self.optional("tier")
-        if value is not None and value not in TENANT_TIERS:
-            raise self.wrong("tier", f"is no tier: there are {', '.join(TENANT_TIERS)}")
-        return value
-
-    def number(self, column: str) -> float:
-        try:
-            value = float(self._plain(column))
-        except ValueError:
-            raise self.wrong(column, "is not a number") from None
-        if not 0.0 <= value < math.inf:
-            raise self.wrong(column, "is not a time of zero or more")
-        return value
-
-    def tokens(self, column: str) -> int:
-        try:
-            value = int(self._plain(column))
-        except ValueError:
-            raise self.wrong(column, "is not a whole number") from None
-        if not 0 <= value <= TOKENS_MAX:
-            raise self.wrong(column, f"is not between 0 and {TOKENS_MAX}")
-        return value
-
-    def _plain(self, column: str) -> str:
-        """Return a number's text. Python also reads 1_000 and digits of other scripts; other programs do not."""
-        value = self.text(column)
-        if "_" in value or not value.isascii():
-            raise ValueError(value)
-        return value
-
-    def text(self, column: str) -> str:
-        value = self.optional(column)
-        if value is None:
-            raise self.wrong(column, "is empty")
-        return value
-
-    def optional(self, column: str) -> str | None:
-        return self._raw(column).strip() or None
-
-    def _raw(self, column: str) -> str:
-        place = self._places.get(column, self._columns)
-        return self._values[place] if place < len(self._values) else ""
 
 
 SORTED_ROWS_MAX = 1_000_000
@@ -227,14 +112,15 @@ TENANTS_MAX = 100_000
 class Trace:
     """A file of which every row was checked. Iterating reads it again, in order of time.
 
-    `tenant`: as in scan_trace(). `first`: the time from which arrivals of Azure's format count; None for headgate's.
-    `unordered_line`: the first row that is earlier than a row above it. Iterating raises TraceError if the file is not
-    the checked one.
+    `tenant`, `columns`: as in scan_trace(). `first_ns`: the Unix time from which arrivals count, in nanoseconds; None
+    if they count from 0. `unordered_line`: the first row that is earlier than a row above it. Iterating raises
+    TraceError if the file is not the checked one.
     """
 
     path: Path
     tenant: str | None
-    first: datetime | None
+    columns: Mapping[str, str]
+    first_ns: int | None
     requests: int
     last_arrival_s: float
     tenants: tuple[str, ...]
@@ -246,19 +132,19 @@ class Trace:
             return iter(sorted(self._stream(), key=attrgetter("arrival_s")))
         return self._stream()
 
-    def counted_from(self, first: datetime) -> Trace:
-        """Return the same rows of Azure's format, counted from another time."""
-        if self.first is None:
+    def counted_from(self, first_ns: int) -> Trace:
+        """Return the same rows, counted from another time, if they count from one."""
+        if self.first_ns is None:
             return self
-        last_s = (self.first - first + timedelta(seconds=self.last_arrival_s)).total_seconds()
-        return replace(self, first=first, last_arrival_s=last_s)
+        last_ns = self.first_ns + round(self.last_arrival_s * NS_PER_S)
+        return replace(self, first_ns=first_ns, last_arrival_s=(last_ns - first_ns) / NS_PER_S)
 
     def _stream(self) -> Iterator[Arrival]:
         try:
             with self.path.open("rb") as file:
                 if _identity(file) != self.identity:
                     raise TraceError(f"{self.path}: has changed since it was checked")
-                yield from Rows(self.path, file, self.tenant, self.first)
+                yield from Rows(self.path, file, self.tenant, self.columns, self.first_ns)
         except OSError as error:
             raise unreadable(self.path, error) from None
 
@@ -271,20 +157,21 @@ def read_trace(path: Path, *, tenant: str | None = None) -> list[Arrival]:
     return list(trace)
 
 
-def scan_trace(path: Path, *, tenant: str | None = None) -> Trace:
+def scan_trace(path: Path, *, tenant: str | None = None, columns: Mapping[str, str] | None = None) -> Trace:
     """Read the whole file to check it, without holding it. Raises TraceError.
 
-    `tenant`: the tenant of a file of Azure's, by default the file's name; it replaces the tenants of headgate's format.
+    `tenant`: the tenant of all rows, which replaces those of the file. `columns`: names of columns by what they hold,
+    for headers of other words.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise TraceError(f"{path}: is no regular file, and a trace is read more than once")
         with path.open("rb") as file:
-            rows = Rows(path, file, tenant)
+            rows = Rows(path, file, tenant, columns or {})
             scan = _Scan(path, rows)
             for arrival in rows:
                 scan.take(arrival)
-            return scan.result(tenant, _identity(file))
+            return scan.result(tenant, columns or {}, _identity(file))
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -312,8 +199,8 @@ class _Scan:
             self._add_tenant(arrival.tenant)
         if self._unordered_line is not None and self._requests > SORTED_ROWS_MAX:
             raise TraceError(
-                f"{self._path}, line {self._unordered_line}, column {self._rows.row.time_column!r}: is earlier than a "
-                f"row above it, and a trace of more than {SORTED_ROWS_MAX} rows must be in order of time"
+                f"{self._path}, line {self._unordered_line}: is earlier than a row above it, and a trace of more than "
+                f"{SORTED_ROWS_MAX} rows must be in order of time"
             )
 
     def _add_tenant(self, tenant: str) -> None:
@@ -321,19 +208,18 @@ class _Scan:
             raise self._rows.row.wrong("tenant", f"is one tenant more than the {TENANTS_MAX} that a trace may have")
         self._tenants[tenant] = None
 
-    def result(self, tenant: str | None, identity: tuple[int, int]) -> Trace:
+    def result(self, tenant: str | None, columns: Mapping[str, str], identity: tuple[int, int]) -> Trace:
         if not self._requests:
             raise TraceError(f"{self._path}: no requests in it")
-        first, last_s = self._rows.first, self._latest_s
-        if first is not None:
-            first += timedelta(seconds=self._earliest_s)
-            last_s = (timedelta(seconds=last_s) - timedelta(seconds=self._earliest_s)).total_seconds()
+        counts_from_0 = isinstance(self._rows.row, OwnRow) and self._earliest_s < EPOCH_MIN_S
+        earliest_ns, latest_ns = round(self._earliest_s * NS_PER_S), round(self._latest_s * NS_PER_S)
         return Trace(
             path=self._path,
             tenant=tenant,
-            first=first,
+            columns=columns,
+            first_ns=None if counts_from_0 else (self._rows.first_ns or 0) + earliest_ns,
             requests=self._requests,
-            last_arrival_s=last_s,
+            last_arrival_s=self._latest_s if counts_from_0 else (latest_ns - earliest_ns) / NS_PER_S,
             tenants=tuple(self._tenants),
             unordered_line=self._unordered_line,
             identity=identity,

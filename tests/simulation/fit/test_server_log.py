@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.simulator.fit.log import ServerLogError, parse_columns, read_log
+from headgate.simulator.fit.log import read_log
 from headgate.workloads.arrivals import TraceError
+from headgate.workloads.columns import parse_columns
 
 HEADER = "arrival_s,ttft_s,latency_s,input_tokens,output_tokens"
 ROWS = [f"{100 + n},0.25,{2 + n / 10},{50 + n},{10 + n}" for n in range(12)]
@@ -84,7 +85,7 @@ def test_rows_of_requests_that_were_not_served_are_counted(tmp_path: Path) -> No
     ],
 )
 def test_a_bad_log_is_one_sentence(tmp_path: Path, rows: list[str], says: str) -> None:
-    with pytest.raises(ServerLogError) as refused:
+    with pytest.raises(TraceError) as refused:
         read_log(write_log(tmp_path, *rows))
     assert says in str(refused.value)
     assert "server.csv" in str(refused.value)
@@ -104,14 +105,14 @@ def test_a_bad_log_is_one_sentence(tmp_path: Path, rows: list[str], says: str) -
     ],
 )
 def test_a_header_that_is_wrong(tmp_path: Path, header: str, columns: str, says: str) -> None:
-    with pytest.raises(ServerLogError) as refused:
+    with pytest.raises(TraceError) as refused:
         read_log(write_log(tmp_path, *(ROWS if header else ()), header=header), parse_columns(columns))
     assert says in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["arrival", "arrival=", "speed=x"])
 def test_columns_that_are_no_pairs(text: str) -> None:
-    with pytest.raises(ServerLogError, match="expected KIND=NAME"):
+    with pytest.raises(TraceError, match="expected KIND=NAME"):
         parse_columns(text)
 
 

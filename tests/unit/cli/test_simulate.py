@@ -169,7 +169,7 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize(
     ("text", "printed"),
     [
-        ("", "column 'arrival_s' is missing"),
+        ("", "is empty: its first line must name the columns"),
         ("arrival_s,tenant,input_tokens,output_tokens\n", "no request"),
         ("arrival_s,tenant,input_tokens,output_tokens\n0,a,x,5\n", "line 2"),
         ("tenants: {a: {arrivals: {kind: bogus}}}", "key 'duration_s'"),

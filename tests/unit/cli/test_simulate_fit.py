@@ -101,8 +101,8 @@ def test_the_rules_of_a_named_engine_are_kept(log: Path, capsys: pytest.CaptureF
         (("--fit", "{log}", "--columns", "speed=x"), "expected KIND=NAME"),
         (("--fit", "{log}", "--engine", "steam"), "unknown engine"),
         (("--fit", "absent.csv"), "absent.csv"),
-        (("{log}", "--profile", "mine.yaml"), "need --fit"),
-        (("{log}", "--columns", "arrival=x"), "need --fit"),
+        (("{log}", "--profile", "mine.yaml"), "needs --fit"),
+        (("{log}", "--columns", "arrival=x"), "no column 'x', which --columns names as arrival"),
         ((), "no workload"),
     ],
 )

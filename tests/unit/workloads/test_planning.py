@@ -290,7 +290,7 @@ def changed(old: str, new: str) -> str:
         ),
         (changed("fixed, tokens: 8", "lognormal, median: 5"), "key 'tenants.a.input.sigma': is missing"),
         (changed("fixed, tokens: 8", "empirical, file: none.csv"), "none.csv: No such file"),
-        (changed("fixed, tokens: 8", "empirical, file: w.yaml"), "w.yaml, line 1: column 'arrival_s' is missing"),
+        (changed("fixed, tokens: 8", "empirical, file: w.yaml"), "w.yaml, line 1: no column for arrival among"),
         (
             changed("fixed, tokens: 8", 'empirical, file: "a\\0"'),
             "key 'tenants.a.input.file': should be the name of a file",

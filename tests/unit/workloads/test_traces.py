@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from dispatcher.policies.tiers import TENANT_TIERS
 from headgate.demo.scene import FLOOD, FLOOD_LOAD, QUIET, QUIET_LOAD, compose
 from headgate.workloads.arrivals import Arrival, TraceError
+from headgate.workloads.columns import TOKENS_MAX
 from headgate.workloads.profiles import CHAT, CODE, SMALL_ENGINE, Profile, fitted, make_arrivals
-from headgate.workloads.traces import TOKENS_MAX, read_trace
+from headgate.workloads.sources import open_workload
+from headgate.workloads.traces import EPOCH_MIN_S, read_trace, scan_trace
 
 AZURE = Path(__file__).parents[4] / "shared" / "traces" / "azure"
 HEADER = "arrival_s,tenant,input_tokens,output_tokens\n"
@@ -63,6 +65,41 @@ def test_azures_of_2024_name_a_zone_and_leave_out_a_zero_fraction(tmp_path: Path
     assert read_trace(written(tmp_path, mixed))[-1].arrival_s == 1.75
 
 
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("Timestamp,Model,Request tokens,Response tokens,Total tokens", ["5,m,120.0,10,130", "45,m,8,9,17"]),
+        (
+            "start_ms,model,user,prompt_tokens,completion_tokens",
+            ["1700000000250,m,trace,120,10", "1700000040250,m,trace,8,9"],
+        ),
+        (
+            "arrival_s,tenant,model,input_tokens,output_tokens",
+            ["1700000000.25,trace,m,120.0,10", "1700000040.25,trace,m,8,9"],
+        ),
+        (
+            "started,model,input_tokens,output_tokens",
+            ["2026-11-28T10:00:00Z,m,120,10", "2026-11-28T11:00:40+01:00,m,8,9"],
+        ),
+    ],
+)
+def test_other_names_and_units_count_from_the_earliest_row(tmp_path: Path, header: str, rows: list[str]) -> None:
+    columns = {"arrival": "started"} if header.startswith("started") else None
+    for order in (rows, rows[::-1]):
+        trace = scan_trace(written(tmp_path, "\n".join([header, *order]) + "\n"), columns=columns)
+        assert trace.last_arrival_s == 40.0
+        assert list(trace) == [Arrival(0.0, "trace", 120, 10, model="m"), Arrival(40.0, "trace", 8, 9, model="m")]
+
+
+def test_files_of_one_time_are_on_one_clock(tmp_path: Path) -> None:
+    early, late = tmp_path / "early.csv", tmp_path / "late.csv"
+    early.write_text(HEADER + "1700000000,a,1,1\n1700000100,a,1,1\n")
+    late.write_text("start_ms,prompt_tokens,output_tokens\n1700000050500,2,2\n")
+    assert [(row.arrival_s, row.tenant) for row in open_workload([str(early), str(late)])] == [
+        (0.0, "a"), (50.5, "late"), (100.0, "a")
+    ]  # fmt: skip
+
+
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     assert read_trace(written(tmp_path, "\ufeff" + HEADER + "0,a,1,2\n")) == [Arrival(0.0, "a", 1, 2)]
 
@@ -74,7 +111,7 @@ NAMES = st.none() | WORDS
 ROWS = st.integers(0, TOKENS_MAX).flatmap(
     lambda tokens: st.builds(
         Arrival,
-        arrival_s=st.floats(0, 1e9),
+        arrival_s=st.floats(0, EPOCH_MIN_S, exclude_max=True),
         tenant=WORDS,
         input_tokens=st.just(tokens),
         output_tokens=st.integers(0, TOKENS_MAX),
@@ -114,8 +151,21 @@ def test_whatever_is_in_a_file_it_is_read_or_refused(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ("arrival_s,tenant,input_tokens\n0,a,1\n", "line 1: column 'output_tokens' is missing"),
-        ("", "line 1: column 'arrival_s' is missing"),
+        (
+            "arrival_s,tenant,input_tokens\n0,a,1\n",
+            "line 1: no column for output_tokens among arrival_s, tenant, input",
+        ),
+        ("", "is empty: its first line must name the columns"),
+        (HEADER + "1e17,a,1,1\n", "column 'arrival_s': '1e17' is no time in seconds: name the column arrival_ms"),
+        (HEADER + "0,a,120.5,1\n", "line 2, column 'input_tokens': '120.5' is not a whole number"),
+        (HEADER + "0,a,nan,1\n", "line 2, column 'input_tokens': 'nan' is not a whole number"),
+        (HEADER + "0,a,1e9,1\n", "line 2, column 'input_tokens': '1e9' is not a whole number from 0 to"),
+        (
+            "timestamp,client,prompt_tokens,output_tokens\n5,,1,1\n",
+            "column 'client': '' is empty: every row has a tenant",
+        ),
+        ("start,start_ms,prompt_tokens,output_tokens\n", "'start' and 'start_ms' could each be arrival: choose with"),
+        ("timestamp,prompt_tokens,output_tokens\n1e17,1,1\n", "is no time in this unit: end the column's name in its"),
         (HEADER, "no requests"),
         (HEADER + "-1,a,1,1\n", "line 2, column 'arrival_s'"),
         (HEADER + "nan,a,1,1\n", "line 2, column 'arrival_s'"),
@@ -139,7 +189,7 @@ def test_whatever_is_in_a_file_it_is_read_or_refused(content: bytes) -> None:
         (HEADER.strip() + ",system_tokens\n0,a,1,1,2\n", "line 2, column 'system_tokens'"),
         (HEADER.strip() + ",tier\n0,a,1,1,royal\n", "line 2, column 'tier': 'royal' is no tier"),
         (HEADER.strip() + ",slo_ttft_ms\n0,a,1,1,fast\n", "line 2, column 'slo_ttft_ms'"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "line 2, column 'TIMESTAMP'"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "line 2, column 'timestamp'"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str | bytes, where: str) -> None:
