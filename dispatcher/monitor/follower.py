@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dispatcher.model.facts import WorkerSet
+from dispatcher.model.facts import Entry, WorkerSet
 from dispatcher.model.shards import SHARDS_MAX, shard_name
 from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.monitor.picture import Picture, Recent, take_picture
+from dispatcher.monitor.recording import Recording
 from dispatcher.operations.usage import merged
 from dispatcher.policies.planning.autoscaling import WorkersNeeded, workers_needed
 from dispatcher.policies.planning.fleet import FleetWorker
 from dispatcher.ports import Clock, Log, Store, UsageStore
-from dispatcher.service.gate.follower import Follower
+from dispatcher.service.gate.follower import Delivery, Follower
 from dispatcher.service.gate.questions import usage
 from dispatcher.settings.config import Config
 from dispatcher.shard.proposals import plan_input
@@ -64,8 +65,21 @@ class LogFollower:
         self.shard = shard
         self._recent = Recent()
         self._copy = Follower(log, settings, clock)
-        self._copy.on_entry = lambda entry, _: self._recent.note(entry)
-        self._copy.on_load = self._recent.restart
+        self.watch(self._recent)
+
+    def watch(self, reader: Recording | Recent) -> None:
+        """Show each later entry to the reader too."""
+        note, restart = self._copy.on_entry, self._copy.on_load
+
+        def show(entry: Entry, deliveries: list[Delivery]) -> None:
+            note(entry, deliveries)
+            reader.note(entry)
+
+        def show_load() -> None:
+            restart()
+            reader.restart()
+
+        self._copy.on_entry, self._copy.on_load = show, show_load
 
     async def catch_up(self) -> None:
         """Fold all entries written so far. Raises StoreUnavailable, LogGap, LogCorrupt."""

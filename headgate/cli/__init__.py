@@ -31,6 +31,10 @@ _COMMANDS = {
     "top": ("headgate.cli.gate", "Watch shares, waiting, latencies, workers and the leader."),
     "plan": ("headgate.cli.gate", "Show queues, models, swaps and lateness of a fleet with several models."),
     "formats": ("headgate.cli.gate", "Show or change the log's format, while two versions serve together."),
+    "trace": (
+        "headgate.cli.trace",
+        "Write the service's calls, or spans, as a trace for the simulator.",
+    ),
     "usage": ("headgate.cli.usage", "Print tokens and service per tenant, application and hour."),
 }
 

@@ -1,0 +1,206 @@
+"""OpenTelemetry's spans as calls: files of OTLP in JSON, as a collector's file exporter writes them.
+
+A file is one object with `resourceSpans`, or has one on each line. Two kinds of spans are calls:
+
+- a span with the tokens of OpenTelemetry's conventions for generative AI (`gen_ai.usage.input_tokens` and
+  `output_tokens`, or the older `prompt_tokens` and `completion_tokens`), as vLLM and instrumented SDKs write them;
+- headgate's own (docs/watching.md): `waited` begins a call, `queued` ends with its first token, and the `dispatched`
+  that finished has its tokens and its end.
+
+All other spans are skipped. Every error is a TraceError that names file and line, and says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, Field, ValidationError
+
+from dispatcher.monitor.recording import RecordedCall
+from headgate.workloads.arrivals import TraceError
+from headgate.workloads.columns import NS_PER_S
+from headgate.workloads.traces import unreadable
+
+_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+_FIRST_TOKEN = (
+    "gen_ai.latency.time_to_first_token", "gen_ai.server.time_to_first_token", "gen_ai.response.time_to_first_chunk",
+)  # fmt: skip
+"""Their values are in seconds."""
+_MODEL = ("headgate.model", "gen_ai.response.model", "gen_ai.request.model")
+_TENANT = ("headgate.tenant", "tenant.id", "tenant", "enduser.id", "user.id", "service.name")
+"""The last one is of the resource: without another name, a service is a tenant."""
+
+
+class _Value(BaseModel):
+    text: str | None = Field(None, alias="stringValue")
+    whole: int | None = Field(None, alias="intValue")
+    number: float | None = Field(None, alias="doubleValue")
+
+    def get(self) -> str | float | None:
+        return next((each for each in (self.text, self.whole, self.number) if each is not None), None)
+
+
+class _Attribute(BaseModel):
+    key: str
+    value: _Value = Field(default_factory=lambda: _Value.model_validate({}))
+
+
+class _Span(BaseModel):
+    name: str = ""
+    trace: str = Field("", alias="traceId")
+    start_ns: int = Field(0, alias="startTimeUnixNano", ge=0)
+    end_ns: int = Field(0, alias="endTimeUnixNano", ge=0)
+    attributes: list[_Attribute] = []
+
+
+class _Resource(BaseModel):
+    attributes: list[_Attribute] = []
+
+
+class _Scope(BaseModel):
+    spans: list[_Span] = []
+
+
+class _ResourceSpans(BaseModel):
+    resource: _Resource = _Resource()
+    scopes: list[_Scope] = Field([], alias="scopeSpans")
+
+
+class _Document(BaseModel):
+    resources: list[_ResourceSpans] = Field(alias="resourceSpans")
+
+
+Attributes = Mapping[str, str | float | None]
+
+
+def read_spans(path: Path) -> list[RecordedCall]:
+    """Return the calls of the spans in order of time. Raises TraceError, also if there is none."""
+    calls, own = [], _OwnSpans({})
+    for span, attributes in _spans(path):
+        if (call := _call_of(span, attributes)) is not None:
+            calls.append(call)
+        elif "headgate.invocation" in attributes:
+            own.take(span, attributes)
+    calls = sorted([*calls, *own.calls()])
+    if not calls:
+        raise TraceError(
+            f"{path}: no span with {_INPUT[0]} and {_OUTPUT[0]}, and none of headgate's: record the server's own traces"
+        )
+    return calls
+
+
+def _spans(path: Path) -> Iterator[tuple[_Span, Attributes]]:
+    for document in _documents(path):
+        for each in document.resources:
+            of_resource = _read_attributes(each.resource.attributes)
+            for span in (span for scope in each.scopes for span in scope.spans):
+                yield span, {**of_resource, **_read_attributes(span.attributes)}
+
+
+def _documents(path: Path) -> Iterator[_Document]:
+    """Yield the document of each line, or of the whole file if its first line is none."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError:
+        raise TraceError(f"{path}: not UTF-8 text") from None
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    try:
+        yield _Document.model_validate_json(text)
+        return
+    except ValidationError as error:
+        if len(lines) < 2 or not lines[0][1].rstrip().endswith("}"):
+            raise TraceError(f"{path}: {_problem(error)}") from None
+    for number, line in lines:
+        try:
+            yield _Document.model_validate_json(line)
+        except ValidationError as error:
+            raise TraceError(f"{path}, line {number}: {_problem(error)}") from None
+
+
+def _problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return (
+        f"not OTLP in JSON ({f'{place}: ' if place else ''}{first['msg']}): write it with a collector's file exporter"
+    )
+
+
+def _read_attributes(attributes: list[_Attribute]) -> dict[str, str | float | None]:
+    return {each.key: each.value.get() for each in attributes}
+
+
+def _call_of(span: _Span, attributes: Attributes) -> RecordedCall | None:
+    """Return the call of a span with both numbers of tokens; None of another span."""
+    tokens = _tokens(attributes, _INPUT), _tokens(attributes, _OUTPUT)
+    if tokens[0] is None or tokens[1] is None or span.end_ns < span.start_ns:
+        return None
+    first_token_s = _first(attributes, _FIRST_TOKEN)
+    return RecordedCall(
+        span.start_ns / NS_PER_S,
+        str(_first(attributes, _TENANT) or "all"),
+        *("", str(_first(attributes, _MODEL) or ""), "", ""),
+        *(tokens[0], tokens[1]),
+        float(first_token_s) if isinstance(first_token_s, int | float) else None,
+        (span.end_ns - span.start_ns) / NS_PER_S,
+    )
+
+
+def _tokens(attributes: Attributes, names: tuple[str, ...]) -> int | None:
+    found = _first(attributes, names)
+    return int(found) if isinstance(found, int | float) and found >= 0 else None
+
+
+def _first(attributes: Attributes, names: tuple[str, ...]) -> str | float | None:
+    return next((attributes[name] for name in names if attributes.get(name) is not None), None)
+
+
+@dataclass(slots=True)
+class _OwnCall:
+    """What headgate's spans say of one call. Times are in nanoseconds."""
+
+    attributes: Attributes
+    begun_ns: int | None = None
+    first_token_ns: int | None = None
+    end_ns: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(slots=True)
+class _OwnSpans:
+    """headgate's spans, put together by call. They come in any order, and a call may be repeated."""
+
+    by_call: dict[tuple[str, str], _OwnCall]
+
+    def take(self, span: _Span, attributes: Attributes) -> None:
+        key = span.trace, str(attributes["headgate.invocation"])
+        call = self.by_call.setdefault(key, _OwnCall(attributes))
+        if span.name == "waited":
+            call.begun_ns = span.start_ns if call.begun_ns is None else min(call.begun_ns, span.start_ns)
+        elif span.name == "queued":
+            call.first_token_ns = max(call.first_token_ns or 0, span.end_ns)
+        elif span.name == "dispatched" and attributes.get("headgate.outcome") == "finished":
+            call.attributes, call.end_ns = attributes, span.end_ns
+            call.input_tokens = _tokens(attributes, ("headgate.input_tokens",))
+            call.output_tokens = _tokens(attributes, ("headgate.output_tokens",))
+
+    def calls(self) -> Iterator[RecordedCall]:
+        for call in self.by_call.values():
+            begun_ns, end_ns, first_ns = call.begun_ns, call.end_ns, call.first_token_ns
+            if begun_ns is None or end_ns is None or call.input_tokens is None or call.output_tokens is None:
+                continue
+            is_known = first_ns is not None and begun_ns <= first_ns <= end_ns
+            yield RecordedCall(
+                begun_ns / NS_PER_S,
+                str(call.attributes.get("headgate.tenant") or "all"),
+                *("", str(call.attributes.get("headgate.model") or "")),
+                *(str(call.attributes.get("headgate.tier") or ""), ""),
+                *(call.input_tokens, call.output_tokens),
+                ((first_ns or 0) - begun_ns) / NS_PER_S if is_known else None,
+                max(0, end_ns - begun_ns) / NS_PER_S,
+            )
