@@ -14,12 +14,12 @@ from typing import Any
 
 import yaml
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
 from headgate.cli.simulate_options import SimulateOptions, check_writable, choose_policy, policy_names
+from headgate.cli.simulate_tables import open_console
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.fit.fitting import FRACTIONS, EngineFit, Residuals, fit_engine
 from headgate.simulator.fit.log import read_log
@@ -28,7 +28,6 @@ from headgate.workloads.columns import parse_columns
 _APPLY = frozenset({"fit", "profile", "columns", "engine", "policy", "json"})
 _ORDER = "fcfs"
 """The order of most servers."""
-_WIDTH = 120
 
 
 def fit_and_print(options: SimulateOptions, path: Path) -> None:
@@ -75,9 +74,7 @@ def _as_json(fit: EngineFit) -> dict[str, Any]:
 
 
 def _print_fit(fit: EngineFit, written: Path | None) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
+    console = open_console()
     profile, fitted_on = fit.profile, fit.profile.fitted_on
     assert fitted_on is not None  # noqa: S101
     console.print(

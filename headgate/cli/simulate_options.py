@@ -50,7 +50,7 @@ _WSC_WEIGHTS = "Weights of wsc for input, system and output tokens: a,b,c. Defau
 _SEEDS = "Run each policy with this many seeds. The results are the first seed's; `spread` gives mean and sd over all."
 _JITTER = "Relative standard deviation of a step's time, for example 0.05."
 _HORIZON = "T of the service difference, in seconds. Default: the last arrival (600 for the VTC traces)."
-_GATE = "on or off: put the gate before the engine. Needs --tenants."
+_GATE = "on or off: put the gate before the engine. Needs --tenants. With --fleet, the planner plan always has it."
 _ORDER = "The gate's order: bwfq, ratio, ratio+wake, virtual-clock, virtual-clock+cap, sfq or fcfs. Default: bwfq."
 _TENANTS = "YAML file of the gate: slots, {weight, rate_per_s, burst, tier} of each tenant, tiers, throttling."
 _SHARDS = "Shards of the gate: tenants by hash, slots by what each shard's calls need. Needs --gate on."
@@ -124,7 +124,7 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
         raise ConfigurationError("--profile needs --fit LOG.csv")
     policies = policy_names(choose_policy(options, DEFAULT_POLICY), options.wsc_weights, options.service)
     profile = load_profile(DEFAULT_ENGINE if options.engine is None else options.engine)
-    _check_numbers(options)
+    check_numbers(options)
     gate = _gate(options)
     if options.report is not None:
         check_writable(options.report, "--report")
@@ -135,7 +135,7 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
         policies[0],
         profile,
         service=options.service,
-        weights=_tenant_weights(options.weights, workload),
+        weights=tenant_weights(options.weights, workload),
         jitter=options.jitter,
         horizon_s=_horizon_s(options, workload),
         timing=options.timing,
@@ -150,7 +150,8 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
     ]
 
 
-def _check_numbers(options: SimulateOptions) -> None:
+def check_numbers(options: SimulateOptions) -> None:
+    """Raises ConfigurationError, with one sentence, for the first option that is wrong."""
     if not 0 <= options.jitter <= _JITTER_MAX:
         raise ConfigurationError(f"--jitter must be between 0 and {_JITTER_MAX:g}, not {options.jitter:g}")
     if options.horizon is not None and not 0 < options.horizon < math.inf:
@@ -170,8 +171,7 @@ def _gate(options: SimulateOptions) -> GateSpec | None:
     if options.gate not in ("on", "off"):
         raise ConfigurationError(f"--gate must be on or off, not {options.gate[:40]!r}")
     order = options.order or DEFAULT_ORDER
-    if order not in ORDERS:
-        raise ConfigurationError(f"unknown order {order[:40]!r}; there are {', '.join(sorted(ORDERS))}")
+    check_order(order)
     if options.gate == "on":
         if options.tenants is None:
             raise ConfigurationError("--gate on needs --tenants FILE.yaml, with its slots and its tenants' shares")
@@ -179,6 +179,12 @@ def _gate(options: SimulateOptions) -> GateSpec | None:
     if options.order is not None or options.tenants is not None or options.shards > 1:
         raise ConfigurationError("--order, --tenants and --shards need --gate on")
     return None
+
+
+def check_order(order: str) -> None:
+    """Raises ConfigurationError for an unknown order of the gate."""
+    if order not in ORDERS:
+        raise ConfigurationError(f"unknown order {order[:40]!r}; there are {', '.join(sorted(ORDERS))}")
 
 
 def _tiers(options: SimulateOptions) -> TierSettings | None:
@@ -213,10 +219,13 @@ def notes_of(options: SimulateOptions, spec: RunSpec) -> list[str]:
     notes = list(spec.workload.notes)
     if options.seeds > 1 and not options.jitter:
         notes.append("Without --jitter, seeds differ only for policies that draw random numbers (vtc-noisy).")
-    return notes if spec.gate is None else notes + _gate_notes(spec.gate, spec.workload, options.tenants)
+    return notes if spec.gate is None else notes + gate_notes(spec.gate, spec.workload, options.tenants)
 
 
-def _gate_notes(gate: GateSpec, workload: Workload, file: Path | None) -> list[str]:
+def gate_notes(gate: GateSpec, workload: Workload, file: Path | None) -> list[str]:
+    """Return notes about tenants and order. `file`: of the tenants; None without one."""
+    if file is None:
+        return []
     notes = []
     if unnamed := [name for name in workload.tenants if name not in gate.tenants]:
         notes.append(f"Not in {file}, so with weight 1 and without a guarantee: {_some(unnamed)}.")
@@ -270,7 +279,7 @@ def _with_weights(names: list[str], text: str) -> list[str]:
     return [f"wsc:{','.join(f'{number:g}' for number in numbers)}" if name == "wsc" else name for name in names]
 
 
-def _tenant_weights(text: str, workload: Workload) -> dict[str, float]:
+def tenant_weights(text: str, workload: Workload) -> dict[str, float]:
     """Parse TENANT=1,TENANT=2. The last `=` separates: a tenant's name may contain one."""
     weights: dict[str, float] = {}
     known = frozenset(workload.tenants)

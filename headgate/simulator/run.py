@@ -152,6 +152,7 @@ def run_of(
 
 
 _SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", "decisions")
+_FLEET_SPREAD_KEYS = ("total_time_s", "requests_per_s", "swaps", "swapping_s")
 _DIFFERENCE_KEYS = ("max", "avg", "var")
 _OF_FLEETS = ("planner", "classes", "swaps", "swapping_s", "moves")
 """The measures that only a fleet has."""
@@ -200,6 +201,15 @@ def _in_time(measures: Measures) -> dict[str, Any]:
     return {**counts, "first_token_s": first_token_s}
 
 
+def fleet_spread_of(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """Return {measure: {mean, sd}} over runs of a fleet that differ only in the seed, also of each tenant in time."""
+    measures = {key: [float(getattr(run, key)) for run in runs] for key in _FLEET_SPREAD_KEYS}
+    measures["in_time"] = [run.all.in_time for run in runs]
+    for name in runs[0].tenants:
+        measures[f"tenants.{name}.in_time"] = [run.tenants[name].in_time for run in runs]
+    return _spread(measures)
+
+
 def spread_of(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
     """Return {measure: {mean, sd}} over runs that differ only in the seed; sd is the sample standard deviation."""
     measures = {key: [float(getattr(run, key)) for run in runs] for key in _SPREAD_KEYS}
@@ -207,6 +217,10 @@ def spread_of(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
         values = [getattr(run.difference, key) for run in runs if run.difference is not None]
         if values:
             measures[f"service_difference.{key}"] = values
+    return _spread(measures)
+
+
+def _spread(measures: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
     return {
         key: {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0}
         for key, values in measures.items()

@@ -17,13 +17,12 @@ from math import inf, nextafter
 from random import Random
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.interface import Applications
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
-from headgate.simulator.engines.interface import Observer, SimulatedEngine
+from headgate.simulator.engines.interface import Jitter, Observer, SimulatedEngine
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.fleet.planners.interface import (
     Dispatch,
@@ -34,8 +33,9 @@ from headgate.simulator.fleet.planners.interface import (
     profiles_of,
 )
 from headgate.simulator.fleet.planners.registry import PLANNERS
-from headgate.simulator.fleet.spec import FleetSpec, Loadable
+from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerOutage
 from headgate.simulator.fleet.worker import EngineMaker, SimulatedWorker
+from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec, run_of
@@ -70,7 +70,8 @@ def simulate_fleet(spec: RunSpec) -> Run:
     classes = SloClasses(fleet.classes)
     planner = PLANNERS[spec.planner](_surroundings(spec, workers, classes))
     collector = Collector(WEIGHTED_TOKENS, 0.0)
-    drive(spec.workload, SimulatedFleet(workers, planner, _make_place(fleet, classes), fleet.drain_s), collector)
+    place = _make_place(fleet, classes)
+    drive(spec.workload, SimulatedFleet(workers, planner, place, fleet.drain_s, fleet.failures), collector)
     return replace(
         run_of(spec, collector, decisions=0),
         swaps=sum(worker.swaps for worker in workers),
@@ -87,11 +88,12 @@ def _fleet_of(spec: RunSpec) -> FleetSpec:
 
 def _engine_maker(spec: RunSpec) -> EngineMaker:
     random = Random(f"{spec.seed} policy")
+    jitter = Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None
 
     def made(loadable: Loadable, observer: Observer) -> SimulatedEngine:
         labels = Applications(as_labelled=True)
         policy = make_policy(spec.policy, WEIGHTED_TOKENS, random=random, applications=labels)
-        return make_engine(loadable.profile, policy, observer=observer)
+        return make_engine(loadable.profile, policy, observer=observer, jitter=jitter)
 
     return made
 
@@ -117,9 +119,8 @@ def _surroundings(spec: RunSpec, workers: Sequence[SimulatedWorker], classes: Sl
             if model in profiles and (worker.kind, model) not in rates:
                 engine = make_engine(loadable.profile, make_policy("fcfs", WEIGHTED_TOKENS))
                 rates[worker.kind, model] = full_rate_per_s(engine, loadable.slots, profiles[model])
-    weights = {**spec.workload.weights, **spec.weights}
-    shares = {tenant: Share(weight=weight) for tenant, weight in weights.items()}
-    return Surroundings(workers, classes, profiles, rates, shares, fleet.drain_s, spec.seed, spec.delta)
+    gate = (spec.gate or GateSpec(1)).completed({**spec.workload.weights, **spec.weights}, spec.workload.tiers)
+    return Surroundings(workers, classes, profiles, rates, gate, fleet.drain_s, spec.seed, spec.delta)
 
 
 class SimulatedFleet:
@@ -131,8 +132,11 @@ class SimulatedFleet:
         planner: Planner,
         place: Callable[[SimRequest], None],
         drain_s: float,
+        failures: Sequence[WorkerOutage] = (),
     ) -> None:
         self.now_s = 0.0
+        self._failures = sorted(failures, key=lambda failure: failure.at_s, reverse=True)
+        """The failures that are still to come, the next one last."""
         self._workers = workers
         self._planner = planner
         self._place = place
@@ -157,7 +161,8 @@ class SimulatedFleet:
     def advance(self, until_s: float) -> list[SimRequest]:
         """Raises RuntimeError if requests wait and nothing will ever happen: an error of the planner."""
         while self._open and not self._ended:
-            timer_s = min(min(worker.due_s for worker in self._workers), self._planner.next_s())
+            failure_s = self._failures[-1].at_s if self._failures else inf
+            timer_s = min(min(worker.due_s for worker in self._workers), self._planner.next_s(), failure_s)
             first, *others = nsmallest(2, range(len(self._workers)), key=self._next_s.__getitem__)
             soonest_s = self._next_s[first]
             if until_s <= min(timer_s, soonest_s):
@@ -185,6 +190,8 @@ class SimulatedFleet:
 
     def _act(self) -> None:
         """Take due steps of swaps, then do what the planner says, until nothing changes."""
+        while self._failures and self._failures[-1].at_s <= self.now_s:
+            self._fail(self._failures.pop())
         changed = True
         while changed:
             changed = False
@@ -199,6 +206,12 @@ class SimulatedFleet:
                     self._preempt(action.worker)
                 else:
                     action.worker.swap(action.model, self.now_s, self._drain_s)
+
+    def _fail(self, failure: WorkerOutage) -> None:
+        number, worker = next(each for each in enumerate(self._workers) if each[1].name == failure.worker)
+        self._finish(worker.advance(self.now_s))
+        self._return(worker.fail(failure.at_s + failure.for_s))
+        self._next_s[number] = worker.next_s()
 
     def _preempt(self, worker: SimulatedWorker) -> None:
         self._finish(worker.advance(self.now_s))
@@ -219,6 +232,9 @@ class SimulatedFleet:
                 self._finish([request])
 
     def _dispatch(self, request: SimRequest, worker: SimulatedWorker) -> None:
+        if worker.is_away:  # it failed after the decision, at the same moment
+            self._planner.on_returned(request, self.now_s)
+            return
         self._finish(worker.advance(self.now_s))
         if not worker.dispatch(request, self.now_s):
             self._finish([request])

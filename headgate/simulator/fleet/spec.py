@@ -14,6 +14,8 @@
       batch: {first_token_s: 3600, deferred: true}
     default_class: interactive   # optional: of requests that name none
     drain_s: 30                  # optional: how long a swap waits for running requests
+    failures:                    # optional: a worker is gone from at_s on, for for_s seconds, and then loads again
+      - {worker: a, at_s: 120, for_s: 60}
 
 `engine` is a profile of step times, by name or as a .yaml file. `slots`: requests that run at once; by default as many
 as the profile allows, or one for each 500 tokens of its KV cache.
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Annotated
@@ -64,16 +66,28 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerOutage:
+    """A worker is gone from `at_s` for `for_s` seconds. Its running requests are returned and begin anew, elsewhere or
+    later. Then it loads the model that it had, which takes a swap's time."""
+
+    worker: str
+    at_s: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSpec:
     """`classes`: when the first token of a request is due. `default_class`: of a request that names none.
 
-    Raises ValueError if there is no worker, two have one name, drain_s is too short, or the classes are wrong.
+    Raises ValueError if there is no worker, two have one name, drain_s is too short, the classes are wrong, or a
+    failure is of no worker or during another of the same one.
     """
 
     workers: Sequence[WorkerSpec]
     classes: Sequence[SloClass] = field(default=DEFAULT_CLASSES)
     default_class: str = NORMAL.name
     drain_s: float = DRAIN_S
+    failures: Sequence[WorkerOutage] = ()
 
     def __post_init__(self) -> None:
         if not _DRAIN_S_MIN <= self.drain_s < inf:
@@ -85,6 +99,11 @@ class FleetSpec:
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"two workers have the name {twice!r}")
         SloClasses(self.classes).rank(self.default_class)
+        for failure in self.failures:
+            if failure.worker not in names:
+                raise ValueError(f"a failure is of {failure.worker!r}, which is no worker")
+        if problem := _overlap(self.failures):
+            raise ValueError(problem)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -95,6 +114,16 @@ class FleetSpec:
 def default_slots(profile: EngineProfile) -> int:
     """Return how many requests fit at once: the profile's own limit, or one for each 500 tokens of its KV cache."""
     return profile.batch_max or max(1, min(_SLOTS_MAX, profile.pool_tokens // _SLOT_TOKENS))
+
+
+def _overlap(failures: Sequence[WorkerOutage]) -> str:
+    """Return a sentence about the first failure that begins during another of its worker; "" without one."""
+    until: dict[str, float] = {}
+    for failure in sorted(failures, key=lambda each: each.at_s):
+        if failure.at_s <= until.get(failure.worker, -inf):
+            return f"worker {failure.worker!r} fails at {failure.at_s:g} s, while it is already gone"
+        until[failure.worker] = failure.at_s + failure.for_s
+    return ""
 
 
 _SWAP_S_MAX = 600.0
@@ -130,12 +159,19 @@ class ClassFields(Strict):
     deferred: bool = False
 
 
+class OutageFields(Strict):
+    worker: _Label
+    at_s: Annotated[float, Field(ge=0, le=1e9)]
+    for_s: Annotated[float, Field(gt=0, le=1e9)]
+
+
 class FleetFields(Strict):
     kinds: Annotated[dict[_Label, Annotated[dict[_Label, LoadableFields], Field(min_length=1)]], Field(min_length=1)]
     workers: tuple[WorkerFields, ...]
     classes: Annotated[dict[_Label, ClassFields], Field(min_length=1)] | None = None
     default_class: _Label | None = None
     drain_s: Annotated[float, Field(ge=_DRAIN_S_MIN, le=3600.0)] = DRAIN_S
+    failures: tuple[OutageFields, ...] = ()
 
     @model_validator(mode="after")
     def _workers_are_sound(self) -> FleetFields:
@@ -161,9 +197,14 @@ def read_fleet(path: Path) -> FleetSpec:
     classes = _classes(document, fields)
     default = fields.default_class or (NORMAL.name if fields.classes is None else classes[0].name)
     try:
-        return FleetSpec(workers, classes, default, fields.drain_s)
+        fleet = FleetSpec(workers, classes, default, fields.drain_s)
     except ValueError as error:
         raise document.wrong(("default_class",), str(error)) from None
+    failures = tuple(WorkerOutage(each.worker, each.at_s, each.for_s) for each in fields.failures)
+    try:
+        return replace(fleet, failures=failures)
+    except ValueError as error:
+        raise document.wrong(("failures",), str(error)) from None
 
 
 def _loadables(document: Document, kind: str, models: dict[str, LoadableFields]) -> dict[str, Loadable]:

@@ -2,7 +2,8 @@
 
     serving ──swap()──▶ draining ──nothing runs, or drain_s have passed──▶ loading ──swap_s──▶ serving
 
-A swap discards the engine. Requests that still run after drain_s are returned: they go on on any worker.
+A swap discards the engine. Requests that still run after drain_s are returned: they go on on any worker. A worker that
+fails is, to a planner, one that loads its model for as long as it is away; its requests begin anew.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class SimulatedWorker:
         self.model: str | None = None
         self.target: str | None = None
         self.due_s = inf
+        self.is_away = False
+        """True from a failure until its model is loaded again."""
         self.running: dict[str, SimRequest] = {}
         self.swaps = 0
         self.swapping_s = 0.0
@@ -113,6 +116,13 @@ class SimulatedWorker:
             self._load(model)
         return returned
 
+    def fail(self, until_s: float) -> list[SimRequest]:
+        """Lose the engine, and load the model again from `until_s` on. Returns the requests that ran."""
+        model = self.target or self.model or next(iter(self.models))
+        returned, self.is_away = self._unload(is_lost=True), True
+        self.target, self.due_s = model, until_s + self.models[model].swap_s
+        return returned
+
     def settle(self, at_s: float) -> list[SimRequest]:
         """Take the steps of a swap that are due. Returns the requests that the drain gave up."""
         returned: list[SimRequest] = []
@@ -125,15 +135,15 @@ class SimulatedWorker:
             self._load(self.target)
         return returned
 
-    def _unload(self) -> list[SimRequest]:
+    def _unload(self, *, is_lost: bool = False) -> list[SimRequest]:
         returned = list(self.running.values())
         for request in returned:
-            request.give_back(self._tokens.count_tokens(request.request_id))
+            request.give_back(0 if is_lost else self._tokens.count_tokens(request.request_id))
         self.running.clear()
         self.model, self._engine, self.due_s = None, None, inf
         return returned
 
     def _load(self, model: str) -> None:
-        self.model, self.target, self.due_s = model, None, inf
+        self.model, self.target, self.due_s, self.is_away = model, None, inf, False
         self._tokens = _TokenCounter()
         self._engine = self._make_engine(self.models[model], self._tokens)

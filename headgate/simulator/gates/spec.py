@@ -110,9 +110,15 @@ class GateFile(TenantsFile):
     deadline_s: Annotated[float, Field(gt=0, le=_SECONDS_MAX)] = DEADLINE_S
 
 
-def read_gate(path: Path, *, order: str, shards: int = 1) -> GateSpec:
+class FleetGateFile(GateFile):
+    """The file of a gate before a fleet, whose workers have the slots."""
+
+    slots: Annotated[int, Field(ge=1, le=_SLOTS_MAX)] = 1
+
+
+def read_gate(path: Path, *, order: str, shards: int = 1, kind: type[GateFile] = GateFile) -> GateSpec:
     """Read a gate. Raises ConfigurationError, which names the place in the file; ValueError for an unknown order."""
-    file = read_tenants_file(path, GateFile, flat=True)
+    file = read_tenants_file(path, kind, flat=True)
     return GateSpec(
         file.slots,
         order,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from statistics import fmean, stdev
 
 from headgate.simulator.measures.collector import Percentiles
+from headgate.simulator.report.html import document, table, write_whole
 from headgate.simulator.report.plots import figures
 from headgate.simulator.run import Run
 
@@ -28,23 +28,15 @@ def write(path: Path, by_policy: Sequence[Sequence[Run]]) -> None:
 
     Raises OSError, and ConfigurationError if matplotlib is not installed.
     """
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(page(by_policy), encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(path, page(by_policy))
 
 
 def page(by_policy: Sequence[Sequence[Run]]) -> str:
     """Return the page as HTML. Raises ConfigurationError if matplotlib is not installed."""
     first = [runs[0] for runs in by_policy]
-    style = files("headgate.simulator.report").joinpath("page.css").read_text(encoding="utf-8")
-    title = f"{escape(first[0].workload)} · headgate simulate"
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<style>\n{style}</style>\n</head>\n'
-        f"<body>\n<main>\n{_header(by_policy)}{_key_figures(by_policy)}"
-        f"{figures([run for run in first if run.timeline is not None])}{_bounds(first)}{_tenants(first)}"
-        "</main>\n</body>\n</html>\n"
-    )
+    plots = figures([run for run in first if run.timeline is not None])
+    body = f"{_header(by_policy)}{_key_figures(by_policy)}{plots}{_bounds(first)}{_tenants(first)}"
+    return document(first[0].workload, body)
 
 
 def _header(by_policy: Sequence[Sequence[Run]]) -> str:
@@ -66,7 +58,7 @@ def _key_figures(by_policy: Sequence[Sequence[Run]]) -> str:
         "service difference, max": lambda run: None if run.difference is None else run.difference.max,
     }
     rows = [[escape(runs[0].policy), *(_over(runs, figure) for figure in columns.values())] for runs in by_policy]
-    return f"<section><h2>Key figures</h2>{_table(['policy', *columns], rows)}</section>\n"
+    return f"<section><h2>Key figures</h2>{table(['policy', *columns], rows)}</section>\n"
 
 
 def _over(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> str:
@@ -97,7 +89,7 @@ def _bounds(runs: Sequence[Run]) -> str:
     if not rows:
         return ""
     headings = ["policy", "theorem of the VTC paper", "worst case", "bound", "fraction", ""]
-    return f"<section><h2>Bounds</h2>{_table(headings, rows, text=2)}</section>\n"
+    return f"<section><h2>Bounds</h2>{table(headings, rows, text=2)}</section>\n"
 
 
 def _tenants(runs: Sequence[Run]) -> str:
@@ -109,7 +101,7 @@ def _tenants(runs: Sequence[Run]) -> str:
     )
     headings = ["tenant", "policy", "requests", "served", "rejected", "service"]
     headings += ["TTFT P50", "TTFT P99", "latency P50", "latency P99"]
-    return f"<section><h2>Tenants</h2>{more}{_table(headings, rows, text=2)}</section>\n"
+    return f"<section><h2>Tenants</h2>{more}{table(headings, rows, text=2)}</section>\n"
 
 
 def _service(run: Run, name: str) -> float:
@@ -125,13 +117,3 @@ def _tenant(run: Run, name: str) -> list[str]:
 
 def _seconds(values: Percentiles | None) -> tuple[str, str]:
     return ("–", "–") if values is None else (f"{values.p50:,.2f} s", f"{values.p99:,.2f} s")
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> str:
-    """`text`: the number of columns of text, from the left; the others are numbers."""
-    kinds = ["" if place < text else ' class="number"' for place in range(len(headings))]
-    head = "".join(f"<th{kind}>{escape(heading)}</th>" for heading, kind in zip(headings, kinds, strict=True))
-    body = "".join(
-        f"<tr>{''.join(f'<td{kind}>{cell}</td>' for cell, kind in zip(row, kinds, strict=True))}</tr>\n" for row in rows
-    )
-    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'

@@ -12,7 +12,7 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.run import check_fleet_run
-from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerSpec
+from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerOutage, WorkerSpec
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
 from tests.support.simulator.fleets import fleet_of, requests_of
@@ -27,12 +27,21 @@ ROWS = st.tuples(
 
 
 @pytest.mark.parametrize("planner", sorted(PLANNERS))
-@given(st.lists(ROWS, min_size=1, max_size=40), st.integers(1, 3), st.sampled_from([1.0, 5.0, 30.0]))
+@given(
+    st.lists(ROWS, min_size=1, max_size=40),
+    st.integers(1, 3),
+    st.sampled_from([1.0, 5.0, 30.0]),
+    st.lists(st.floats(0, 60), max_size=2, unique=True),
+)
 @settings(max_examples=25, deadline=None)
 def test_every_request_ends_once(
-    planner: str, rows: list[tuple[float, str, str, str, int]], workers: int, drain_s: float
+    planner: str, rows: list[tuple[float, str, str, str, int]], workers: int, drain_s: float, failures: list[float]
 ) -> None:
-    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(workers, "abc", drain_s=drain_s), planner=planner))
+    fleet = fleet_of(workers, "abc", drain_s=drain_s)
+    gone = tuple(WorkerOutage(fleet.workers[place % workers].name, at_s, 4.0) for place, at_s in enumerate(failures))
+    if workers > 1 or len(gone) < 2:
+        fleet = replace(fleet, failures=gone)
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet, planner=planner))
     assert run.all.requests == len(rows)
     if planner != "static" or workers == 3:
         assert run.all.served == len(rows)

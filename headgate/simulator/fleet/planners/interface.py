@@ -22,6 +22,7 @@ from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.simulator.engines.interface import SimulatedEngine
 from headgate.simulator.fleet.worker import SimulatedWorker
+from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 
@@ -110,7 +111,7 @@ Action = Dispatch | Swap | Preempt
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a planner is made from. `shares`: of tenants that have one. `profiles`: by model, of all its requests.
+    """What a planner is made from. `gate`: its order and the tenants' shares. `profiles`: of all requests of a model.
 
     `capacity_per_s`: service units per second of a full worker, by its kind and model. `delta`: QLM's size of a request
     group, in batches.
@@ -120,10 +121,15 @@ class Surroundings:
     classes: SloClasses
     profiles: Mapping[str, ModelProfile]
     capacity_per_s: Mapping[tuple[str, str], float]
-    shares: Mapping[str, Share]
+    gate: GateSpec
     drain_s: float
     seed: int = 0
     delta: int = DELTA
+
+    @property
+    def shares(self) -> dict[str, Share]:
+        """The shares of the tenants that have one."""
+        return {name: tenant.share for name, tenant in self.gate.tenants.items()}
 
 
 class Planner(ABC):

@@ -15,6 +15,7 @@ Times are seconds of the run; a run begins at EPOCH.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from dispatcher.model.commands import Refused, Report, Return
@@ -29,12 +30,13 @@ from dispatcher.policies.planning.groups import GroupedRequest, GroupKey, Tenant
 from dispatcher.policies.planning.history import ArrivalForecast, OutputHistory
 from dispatcher.policies.planning.plan import Plan, PlanSettings, make_plan
 from dispatcher.policies.service import WEIGHTED_TOKENS
+from dispatcher.policies.tiers import Tier
 from dispatcher.shard.alone import EPOCH, Decided, LoneGate, report
 from dispatcher.shard.proposals import plan_command
-from dispatcher.shard.settings import ShardSettings
 from headgate.simulator.engines.interface import output_tokens_max
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
 from headgate.simulator.fleet.worker import SimulatedWorker
+from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.requests import SimRequest
 
 NOT_COUNTED = "declined"
@@ -45,11 +47,11 @@ class FleetGate:
     """`rates`: service units per second of a full worker, by kind and model."""
 
     def __init__(
-        self, workers: Sequence[SimulatedWorker], shares: Mapping[str, Share], rates: Mapping[tuple[str, str], float]
+        self, workers: Sequence[SimulatedWorker], gate: GateSpec, rates: Mapping[tuple[str, str], float]
     ) -> None:
-        self._gate = LoneGate(ShardSettings(slack=Slack()))
-        for name, share in shares.items():
-            self._gate.set_tenant(name, share)
+        self._gate = LoneGate(replace(gate.shard_settings(WEIGHTED_TOKENS), slack=Slack()))
+        for name, tenant in gate.tenants.items():
+            self._gate.set_tenant(name, tenant.share, tier=tenant.tier or Tier.STANDARD)
         self._workers = {worker.name: worker for worker in workers}
         self._rates = rates
         self._reported: dict[str, tuple[str | None, bool]] = {}
@@ -147,7 +149,7 @@ _MOVES = 1000
 class ProductionPlanner(Planner):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
-        self._gate = FleetGate(around.workers, around.shares, around.capacity_per_s)
+        self._gate = FleetGate(around.workers, around.gate, around.capacity_per_s)
         self._history = OutputHistory()
         self._forecast = ArrivalForecast()
         self._groups: dict[str, TenantGroups] = {}
@@ -174,6 +176,7 @@ class ProductionPlanner(Planner):
 
     def on_returned(self, request: SimRequest, now_s: float) -> None:
         self._wait(request)
+        self._gate.report(now_s)
         self._gate.on_returned(request, now_s)
 
     def on_ended(self, request: SimRequest, now_s: float) -> None:

@@ -1,0 +1,189 @@
+"""`headgate simulate --fleet FILE.yaml --planner NAMES`: planners on a fleet of workers with several models.
+
+Without --json, the result is a table of planners, of SLO classes and of tenants. Of several seeds, each figure is the
+mean over the seeds, and the first table has the standard deviation.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from statistics import fmean
+
+from rich.markup import escape
+from rich.table import Table
+
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.policies.orders.registry import DEFAULT_ORDER
+from headgate.cli.simulate_options import (
+    DEFAULT_POLICY,
+    SimulateOptions,
+    check_numbers,
+    check_order,
+    check_writable,
+    choose_policy,
+    gate_notes,
+    policy_names,
+    tenant_weights,
+)
+from headgate.cli.simulate_tables import mean_with_spread, new_table, open_console, seconds
+from headgate.cli.terminal.output import progress
+from headgate.simulator.fleet.planners.registry import PLANNERS
+from headgate.simulator.fleet.run import check_fleet_run
+from headgate.simulator.fleet.spec import read_fleet
+from headgate.simulator.gates.spec import FleetGateFile, GateSpec, read_gate
+from headgate.simulator.measures.collector import Measures
+from headgate.simulator.parallel import Processes
+from headgate.simulator.report.drawing import check_installed
+from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of
+from headgate.simulator.simulate import simulate as simulate_one
+from headgate.workloads.columns import parse_columns
+from headgate.workloads.sources import open_workload
+
+_APPLY = frozenset({
+    "trace", "columns", "policy", "fleet", "planner", "weights", "gate", "tenants", "order", "seed", "seeds", "jitter",
+    "processes", "report", "json",
+})  # fmt: skip
+"""The options that apply to a fleet."""
+_USES_SHARES = frozenset({"plan"})
+"""The planners to which the shares of tenants matter."""
+
+
+def simulate_on_fleet(options: SimulateOptions) -> None:
+    """Run each planner and print the results. Raises ConfigurationError, with one sentence, for a wrong option."""
+    specs = _specs(options)
+    with progress("simulating") as on_done, Processes(options.processes, on_done=on_done) as pool:
+        runs = pool.map(simulate_one, specs)
+    by_planner = [runs[start : start + options.seeds] for start in range(0, len(runs), options.seeds)]
+    if options.report is not None:
+        from headgate.simulator.report import fleet_page
+
+        fleet_page.write(options.report, by_planner)
+    if options.json:
+        sys.stdout.write(json.dumps({"runs": [_as_json(each) for each in by_planner]}, allow_nan=False) + "\n")
+    else:
+        _print_runs(by_planner)
+
+
+def _as_json(runs: Sequence[Run]) -> dict[str, object]:
+    return {**as_json(runs[0]), **({"spread": fleet_spread_of(runs)} if len(runs) > 1 else {})}
+
+
+def _specs(options: SimulateOptions) -> list[RunSpec]:
+    """Make all seeds of the first planner, all seeds of the next, and so on."""
+    if options.fleet is None or options.planner is None:
+        raise ConfigurationError("--fleet and --planner belong together: give both")
+    for field in fields(options):
+        if field.name not in _APPLY and getattr(options, field.name) != field.default:
+            raise ConfigurationError(f"--{field.name.replace('_', '-')} does not apply with --fleet")
+    names = list(dict.fromkeys(name.strip() for name in options.planner.split(",") if name.strip()))
+    if not names:
+        raise ConfigurationError(f"--planner: name at least one of {', '.join(sorted(PLANNERS))}")
+    policies = policy_names(choose_policy(options, DEFAULT_POLICY), "", "weighted")
+    check_numbers(options)
+    gate = _gate(options)
+    if options.report is not None:
+        check_writable(options.report, "--report")
+        check_installed()
+    fleet, workload = read_fleet(options.fleet), open_workload(options.trace or [], parse_columns(options.columns))
+    first = RunSpec(
+        workload,
+        policies[0],
+        fleet,
+        gate=gate,
+        weights=tenant_weights(options.weights, workload),
+        jitter=options.jitter,
+    )
+    specs = [
+        replace(first, policy=policy, planner=name, seed=seed)
+        for name in names
+        for policy in policies
+        for seed in range(options.seed, options.seed + options.seeds)
+    ]
+    for spec in specs[:: options.seeds]:
+        check_fleet_run(spec)
+    for note in _notes(options, first, names):
+        sys.stderr.write(f"note: {note}\n")
+    return specs
+
+
+def _gate(options: SimulateOptions) -> GateSpec | None:
+    order = options.order or DEFAULT_ORDER
+    check_order(order)
+    if options.tenants is None and options.order is None:
+        return None
+    if options.tenants is None:
+        return GateSpec(1, order)
+    gate = read_gate(options.tenants, order=order, kind=FleetGateFile)
+    if gate.throttling is not None:
+        raise ConfigurationError(f"{options.tenants}: throttling does not apply with --fleet: leave it out")
+    return gate
+
+
+def _notes(options: SimulateOptions, spec: RunSpec, planners: Sequence[str]) -> list[str]:
+    notes = list(spec.workload.notes)
+    if spec.gate is not None:
+        notes += gate_notes(spec.gate, spec.workload, options.tenants)
+    has_shares = spec.gate is not None or spec.weights
+    if has_shares and not _USES_SHARES.intersection(planners):
+        notes.append(f"Shares matter only to the planner {' and '.join(sorted(_USES_SHARES))}.")
+    if options.seeds > 1 and not options.jitter:
+        notes.append("Without --jitter, seeds differ only for planners and policies that draw random numbers.")
+    return notes
+
+
+def _print_runs(by_planner: Sequence[Sequence[Run]]) -> None:
+    console, first = open_console(), by_planner[0][0]
+    console.print(
+        f"[bold]{escape(first.workload)}[/]: {first.all.requests:,} requests of {len(first.tenants):,} "
+        f"{'tenant' if len(first.tenants) == 1 else 'tenants'}"
+        + (f"; mean ± standard deviation over {len(by_planner[0])} seeds" if len(by_planner[0]) > 1 else "")
+    )
+    has_policies = len({runs[0].policy for runs in by_planner}) > 1
+    named = [f"{runs[0].planner} {runs[0].policy}" if has_policies else runs[0].planner for runs in by_planner]
+    console.print(_planners(named, by_planner))
+    console.print(_parts("class", named, by_planner, lambda run: run.classes))
+    console.print(_parts("tenant", named, by_planner, lambda run: run.tenants))
+
+
+def _planners(named: Sequence[str], by_planner: Sequence[Sequence[Run]]) -> Table:
+    table = new_table("planner", "in time", "served", "total s", "requests/s", "tokens/s", "swaps", "s swapping")
+    for name, runs in zip(named, by_planner, strict=True):
+        in_time = mean_with_spread([100 * run.all.in_time for run in runs], 1)
+        table.add_row(
+            escape(name),
+            f"{in_time}%",
+            mean_with_spread([run.all.served for run in runs], 0),
+            mean_with_spread([run.total_time_s for run in runs], 1),
+            mean_with_spread([run.requests_per_s for run in runs], 2),
+            mean_with_spread([run.throughput_tokens_per_s for run in runs], 1),
+            mean_with_spread([run.swaps for run in runs], 0),
+            mean_with_spread([run.swapping_s for run in runs], 1),
+        )
+    return table
+
+
+def _parts(
+    heading: str,
+    named: Sequence[str],
+    by_planner: Sequence[Sequence[Run]],
+    parts: Callable[[Run], Mapping[str, Measures]],
+) -> Table:
+    """Return the table of classes or tenants. The percentiles are those of the first seed."""
+    table = new_table(heading, "planner", "asked", "served", "in time", "service", "TTFT P50", "P99")
+    for key in parts(by_planner[0][0]):
+        for number, (name, runs) in enumerate(zip(named, by_planner, strict=True)):
+            part, last = parts(runs[0])[key], number == len(named) - 1
+            table.add_row(
+                escape(key) if number == 0 else "",
+                escape(name),
+                f"{part.requests:,}",
+                f"{part.served:,}",
+                f"{fmean(parts(run)[key].in_time for run in runs):.1%}",
+                f"{part.service:,.0f}",
+                *seconds(part.ttft_s),
+                end_section=last,
+            )
+    return table

@@ -1,0 +1,157 @@
+"""The page of a fleet's runs: a sentence with the verdict, charts and tables by tenant, and the data as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from statistics import fmean
+
+from headgate.simulator.measures.collector import Measures
+from headgate.simulator.report.drawing import Plot, Series
+from headgate.simulator.report.html import data, document, table, write_whole
+from headgate.simulator.report.plots import inline
+from headgate.simulator.run import Run
+
+_CHARTED_MAX = 12
+"""The tenants in a chart: those with the most requests."""
+_HEADINGS = (
+    "planner", "policy", "seed", "tenant", "requests", "served", "in_time", "ttft_p50_s", "ttft_p99_s", "service",
+)  # fmt: skip
+
+
+def write(path: Path, by_planner: Sequence[Sequence[Run]]) -> None:
+    """Write the page. `by_planner` holds the runs of each planner and policy, one per seed.
+
+    Raises OSError, and ConfigurationError if matplotlib is not installed.
+    """
+    write_whole(path, page(by_planner))
+
+
+def page(by_planner: Sequence[Sequence[Run]]) -> str:
+    """Return the page as HTML. Raises ConfigurationError if matplotlib is not installed."""
+    body = f"{_header(by_planner)}{_charts(by_planner)}{_planners(by_planner)}{_tenants(by_planner)}{_data(by_planner)}"
+    return document(by_planner[0][0].workload, body)
+
+
+def verdict(by_planner: Sequence[Sequence[Run]]) -> str:
+    """Return which planner serves its worst-off tenant best, in one sentence."""
+    worst = {_name(runs): min((_in_time(runs, tenant), tenant) for tenant in runs[0].tenants) for runs in by_planner}
+    best = max(worst, key=lambda name: worst[name][0])
+    value, tenant = worst[best]
+    others = "; ".join(
+        f"under {name} {other} has {share:.1%}" for name, (share, other) in worst.items() if name != best
+    )
+    return (
+        f"Under {best} the worst-off tenant, {tenant}, has {value:.1%} of its first tokens in time"
+        f"{f', the most of {len(worst)} planners: {others}' if others else ''}."
+    )
+
+
+def _name(runs: Sequence[Run]) -> str:
+    return f"{runs[0].planner} ({runs[0].policy})"
+
+
+def _in_time(runs: Sequence[Run], tenant: str) -> float:
+    return fmean(run.tenants[tenant].in_time for run in runs)
+
+
+def _header(by_planner: Sequence[Sequence[Run]]) -> str:
+    run, seeds = by_planner[0][0], len(by_planner[0])
+    count = f"{run.requests:,} requests of {len(run.tenants):,} tenant{'s' if len(run.tenants) != 1 else ''}"
+    over = f" · mean of {seeds} seeds" if seeds > 1 else ""
+    return (
+        f"<header><p>headgate simulate --fleet</p><h1>{escape(run.workload)}</h1>"
+        f"<p><strong>{escape(verdict(by_planner))}</strong></p><p>{count}{over}</p></header>\n"
+    )
+
+
+def _charts(by_planner: Sequence[Sequence[Run]]) -> str:
+    every = by_planner[0][0].tenants
+    shown = sorted(every, key=lambda name: (-every[name].requests, name))[:_CHARTED_MAX]
+    drawn = (
+        _chart("First tokens in time", "%", shown, by_planner, lambda each: 100 * each.in_time),
+        _chart("Time to first token, P99", "s", shown, by_planner, _p99),
+    )
+    more = f" The {_CHARTED_MAX} with the most requests." if len(every) > _CHARTED_MAX else ""
+    what = f"<h2>By tenant</h2><p>Every planner beside the others.{more}</p>"
+    return f'<section>{what}<div class="charts">{"".join(drawn)}</div></section>\n'
+
+
+def _chart(
+    title: str,
+    unit: str,
+    tenants: Sequence[str],
+    by_planner: Sequence[Sequence[Run]],
+    figure: Callable[[Measures], float | None],
+) -> str:
+    series = [
+        Series(_name(runs), range(len(tenants)), [_mean(runs, tenant, figure) for tenant in tenants])
+        for runs in by_planner
+    ]
+    plot = Plot("chart", title, "", unit, series, kind="bars", ticks=tuple(tenants))
+    return f"<figure><figcaption>{title} ({unit})</figcaption>{inline(title, plot)}</figure>"
+
+
+def _mean(runs: Sequence[Run], tenant: str, figure: Callable[[Measures], float | None]) -> float | None:
+    values = [value for run in runs if (value := figure(run.tenants[tenant])) is not None]
+    return fmean(values) if values else None
+
+
+def _planners(by_planner: Sequence[Sequence[Run]]) -> str:
+    rows = [
+        [
+            escape(_name(runs)),
+            f"{fmean(run.all.in_time for run in runs):.1%}",
+            f"{fmean(run.all.served for run in runs):,.0f}",
+            f"{fmean(run.requests_per_s for run in runs):,.2f}",
+            f"{fmean(run.swaps for run in runs):,.0f}",
+            f"{fmean(run.swapping_s for run in runs):,.0f}",
+        ]
+        for runs in by_planner
+    ]
+    headings = ["planner", "in time", "served", "requests/s", "swaps", "seconds swapping"]
+    return f"<section><h2>Planners</h2>{table(headings, rows)}</section>\n"
+
+
+def _tenants(by_planner: Sequence[Sequence[Run]]) -> str:
+    rows = [
+        [
+            escape(tenant),
+            escape(_name(runs)),
+            f"{runs[0].tenants[tenant].requests:,}",
+            f"{_in_time(runs, tenant):.1%}",
+            *(_seconds(_mean(runs, tenant, figure)) for figure in (_p50, _p99)),
+            f"{fmean(run.tenants[tenant].service for run in runs):,.0f}",
+        ]
+        for tenant in by_planner[0][0].tenants
+        for runs in by_planner
+    ]
+    headings = ["tenant", "planner", "requests", "in time", "TTFT P50", "TTFT P99", "service"]
+    return f"<section><h2>Tenants</h2>{table(headings, rows, text=2)}</section>\n"
+
+
+def _p50(measures: Measures) -> float | None:
+    return None if measures.ttft_s is None else measures.ttft_s.p50
+
+
+def _p99(measures: Measures) -> float | None:
+    return None if measures.ttft_s is None else measures.ttft_s.p99
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.2f} s"
+
+
+def _data(by_planner: Sequence[Sequence[Run]]) -> str:
+    rows = [
+        (
+            *(run.planner, run.policy, run.seed, name, each.requests, each.served, round(each.in_time, 6)),
+            *("" if value is None else round(value, 6) for value in (_p50(each), _p99(each))),
+            round(each.service, 3),
+        )
+        for runs in by_planner
+        for run in runs
+        for name, each in run.tenants.items()
+    ]
+    return data(_HEADINGS, rows)

@@ -1,0 +1,140 @@
+"""`headgate simulate --fleet`: for each option a scene whose verdict it changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.command import headgate
+
+FLEET = """
+kinds: {k: {m: {engine: a10g-llama2-7b, swap_s: 5}}}
+workers: [{name: a, kind: k, loaded: m}, {name: b, kind: k, loaded: m}]
+classes: {interactive: {first_token_s: 10}}
+"""
+HEADER = "arrival_s,tenant,input_tokens,output_tokens"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fleet of two workers, and two files: a flood with a small tenant beside it, and a light load."""
+    made = tmp_path_factory.mktemp("fleet")
+    flood = [(0.02 * number, "flood") for number in range(400)] + [
+        (5.0 + 0.5 * number, "small") for number in range(60)
+    ]
+    rows = [f"{at:g},{tenant},128,128" for at, tenant in sorted(flood)]
+    (made / "flood.csv").write_text("\n".join([HEADER, *rows]) + "\n")
+    (made / "light.csv").write_text("\n".join([HEADER, *(f"{number},only,128,64" for number in range(60))]) + "\n")
+    (made / "fleet.yaml").write_text(FLEET)
+    return made
+
+
+def run(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str, fleet: str = "fleet.yaml") -> dict[str, Any]:
+    workload, *others = arguments
+    where = ("--fleet", str(folder / fleet), "--planner", "plan", "--json", "--processes", "1")
+    assert headgate("simulate", str(folder / workload), *where, *others) == 0
+    (found,) = json.loads(capsys.readouterr().out)["runs"]
+    return dict(found)
+
+
+def test_weights_and_guarantees_and_the_order_decide_who_is_in_time(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "guaranteed.yaml").write_text("tenants: {flood: {weight: 50}, small: {rate_per_s: 900, burst: 4000}}\n")
+    (folder / "heavy.yaml").write_text("tenants: {flood: {weight: 50}, small: {}}\n")
+    usual = run(folder, capsys, "flood.csv")["tenants"]["small"]["in_time"]
+    heavy = run(folder, capsys, "flood.csv", "--weights", "flood=50")["tenants"]["small"]["in_time"]
+    assert (
+        run(folder, capsys, "flood.csv", "--tenants", str(folder / "heavy.yaml"))["tenants"]["small"]["in_time"]
+        == heavy
+    )
+    guaranteed = run(folder, capsys, "flood.csv", "--tenants", str(folder / "guaranteed.yaml"))
+    by_arrival = run(folder, capsys, "flood.csv", "--order", "fcfs")["tenants"]["small"]["in_time"]
+    assert usual > 0.95
+    assert guaranteed["tenants"]["small"]["in_time"] > 0.95
+    assert heavy < 0.5
+    assert by_arrival < 0.5
+
+
+def test_a_worker_that_fails_makes_requests_late(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "failing.yaml").write_text(
+        FLEET + "failures: [{worker: a, at_s: 20, for_s: 30}, {worker: b, at_s: 22, for_s: 30}]\n"
+    )
+    assert run(folder, capsys, "light.csv")["all"]["in_time"] == 1.0
+    failing = run(folder, capsys, "light.csv", fleet="failing.yaml")
+    assert failing["all"]["served"] == 60
+    assert failing["all"]["in_time"] < 0.7
+
+
+def test_seeds_with_jitter_have_a_spread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(folder, capsys, "light.csv", "--seeds", "3", "--jitter", "0.1")
+    assert found["spread"]["total_time_s"]["sd"] > 0.0
+    assert found["spread"]["tenants.only.in_time"] == {"mean": 1.0, "sd": 0.0}
+    assert "spread" not in run(folder, capsys, "light.csv")
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "plan", "--seeds", "2")
+    assert headgate("simulate", str(folder / "light.csv"), *where) == 0
+    printed = capsys.readouterr()
+    assert "over 2 seeds" in printed.out
+    assert "Without --jitter, seeds differ only" in printed.err
+
+
+def test_columns_of_other_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (folder / "light.csv").read_text().replace("arrival_s", "began").replace("input_tokens", "in")
+    (folder / "named.csv").write_text(text)
+    named = run(folder, capsys, "named.csv", "--columns", "arrival=began,input_tokens=in")
+    assert named["tenants"] == run(folder, capsys, "light.csv")["tenants"]
+
+
+def test_the_report_has_the_verdict_and_the_data(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    page = folder / "report.html"
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "fcfs,plan", "--report", str(page))
+    assert headgate("simulate", str(folder / "flood.csv"), *where) == 0
+    text = page.read_text()
+    assert "Under plan (vtc) the worst-off tenant, flood, has" in text
+    assert "the most of 2 planners: under fcfs (vtc)" in text
+    assert text.count("<figure>") == 2
+    assert "\nplan,vtc,0,small,60,60," in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fleet", "says"),
+    [
+        (("--tenants", "none.yaml"), FLEET, "none.yaml"),
+        (("--order", "royal"), FLEET, "unknown order 'royal'"),
+        (("--weights", "nobody=2"), FLEET, "the workload has no tenant 'nobody'"),
+        (("--jitter", "7"), FLEET, "--jitter must be between 0 and 1"),
+        (("--report", "/nowhere/f.html"), FLEET, "there is no folder /nowhere"),
+        (("--shards", "2"), FLEET, "--shards does not apply with --fleet"),
+        (
+            (),
+            FLEET + "failures: [{worker: z, at_s: 1, for_s: 1}]\n",
+            "key 'failures': a failure is of 'z', which is no worker",
+        ),
+        ((), FLEET + "failures: [{worker: a, at_s: -1, for_s: 1}]\n", "at_s"),
+        (
+            (),
+            FLEET + "failures: [{worker: a, at_s: 5, for_s: 9}, {worker: a, at_s: 6, for_s: 1}]\n",
+            "worker 'a' fails at 6 s, while it is already gone",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    folder: Path, arguments: tuple[str, ...], fleet: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "wrong.yaml").write_text(fleet)
+    where = ("--fleet", str(folder / "wrong.yaml"), "--planner", "fcfs")
+    assert headgate("simulate", str(folder / "light.csv"), *where, *arguments) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert says in printed.err
+
+
+def test_throttling_does_not_apply(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "throttled.yaml").write_text("tenants: {only: {}}\nthrottling: {user: 5, app: 9}\n")
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "fcfs", "--tenants", str(folder / "throttled.yaml"))
+    assert headgate("simulate", str(folder / "light.csv"), *where) == 2
+    assert "throttling does not apply with --fleet" in capsys.readouterr().err
