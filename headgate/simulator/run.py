@@ -76,10 +76,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The measures of a run. `outside_fit`: sentences about what the run did beyond the log that its profile was fitted
-    to. `total_time_s`: from 0 to the last token. `throughput_tokens_per_s`: input and output
-    tokens of served requests over `total_time_s`. `decisions`: requests that the policy picked and the engine admitted.
-    `scheduling`: only of the paged engine.
+    """The measures of a run. `engine`: the profile's name, and whether it was fitted; empty for a fleet.
+    `outside_fit`: sentences about what the run did beyond the log that its profile was fitted to. `total_time_s`: from
+    0 to the last token. `throughput_tokens_per_s`: input and output tokens of served requests over `total_time_s`.
+    `decisions`: requests that the policy picked and the engine admitted. `scheduling`: only of the paged engine.
 
     `planner` to `moves`: only of a fleet. `swaps`, `swapping_s`: of all workers, with the first load of a worker that
     began without a model. `moves`: of the annealing of all plans."""
@@ -98,6 +98,7 @@ class Run:
     tenants: dict[str, Measures]
     decisions: int
     pool_tokens: int
+    engine: str
     bounds: dict[str, Any] = field(default_factory=dict)
     timing: Timing | None = None
     timeline: Timeline | None = None
@@ -141,6 +142,7 @@ def run_of(
         tenants=collector.tenants(),
         decisions=decisions,
         pool_tokens=spec.engines.pool_tokens if isinstance(spec.engines, EngineProfile) else 0,
+        engine=_engine_text(spec.engines) if isinstance(spec.engines, EngineProfile) else "",
         bounds=bounds or {},
         timing=timing,
         timeline=collector.timeline(),
@@ -149,6 +151,12 @@ def run_of(
         planner=spec.planner,
         classes=collector.classes(),
     )
+
+
+def _engine_text(profile: EngineProfile) -> str:
+    if profile.fitted_on is not None:
+        return f"{profile.name}, fitted to {profile.fitted_on.log}"
+    return f"{profile.name}, {'fitted to measured runs' if profile.fitted else 'estimated, not measured'}"
 
 
 _SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", "decisions")
@@ -164,7 +172,7 @@ def as_json(run: Run) -> dict[str, Any]:
         return _fleet_json(run)
     fields = asdict(replace(run, timeline=None))
     summary = {"service_difference" if name == "difference" else name: value for name, value in fields.items()}
-    for name in ("pool_tokens", "timeline", "all", *_OF_FLEETS):
+    for name in ("pool_tokens", "engine", "timeline", "all", *_OF_FLEETS):
         del summary[name]
     for name in ("timing", "scheduling", "outside_fit"):
         if not summary[name]:

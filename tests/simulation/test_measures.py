@@ -5,6 +5,7 @@ between which nothing is lost.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import hypothesis
 import pytest
@@ -13,11 +14,15 @@ from hypothesis import strategies as st
 
 from headgate.evidence.runs import avg_difference, max_difference
 from headgate.evidence.vtc.play import TABLE_2, TABLE_5, TABLE_6, Printed, measured_run
+from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.measures.collector import Percentiles, percentiles
 from headgate.simulator.measures.service_difference import POINTS, MeasuredRates
-from headgate.simulator.measures.timeline import BINS_MAX, Timeline, TimelineCollector
+from headgate.simulator.measures.timeline import BINS_MAX, Timeline, TimelineCollector, furthest_behind
 from headgate.simulator.requests import SimRequest
+from headgate.simulator.run import RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
+from headgate.workloads.sources import ListWorkload
 from tests.support.simulator.fleets import TRACES, needs_traces
 
 
@@ -145,3 +150,32 @@ def test_sums_over_the_bins_are_the_requests(horizon_s: float, given: list[tuple
         assert waited_s == pytest.approx(sum(at[1] - at[0] for at in own), abs=1e-6)
     held = sum(100 * (at[2] - at[1]) + 125 * (at[3] - at[2]) for at, _ in given)
     assert line.bin_s * sum(line.kv_tokens) == pytest.approx(held, abs=1e-3)
+
+
+def test_only_a_tenant_that_waits_is_behind() -> None:
+    line = Timeline(
+        2.0,
+        [1.0, 3.0, 5.0, 7.0],
+        service_rate={"a": [10.0, 10.0, 10.0, 10.0], "b": [4.0, 4.0, 0.0, 1.0], "c": [1.0, 1.0, 1.0, 1.0]},
+        demand_rate={},
+        response_s={},
+        queue={},
+        kv_tokens=[],
+        backlog={"a": [90.0, 90.0, 90.0, 90.0], "b": [80.0, 80.0, 0.0, 7.0], "c": [0.0, 0.0, 0.0, 0.0]},
+    )
+    # Half of 28, less 8; the same again; alone; half of 22, less 2, but only 7 wait.
+    assert furthest_behind(line) == [6.0, 12.0, 0.0, 7.0]
+    weighted = replace(line, weights={"a": 6.0, "b": 1.0})
+    assert furthest_behind(weighted) == pytest.approx([4.0, 8.0, 8.0, 8.0 - 8 / 7])  # a waits on, alone
+
+
+def test_vtc_bounds_how_far_a_tenant_is_behind_and_fcfs_does_not() -> None:
+    arrivals = [Arrival(n * 0.02, "greedy" if n % 4 else "modest", 60, 90) for n in range(3600)]
+    spec = RunSpec(ListWorkload("some", arrivals), "vtc", load_profile(), timeline=True)
+    furthest = {}
+    for policy in ("fcfs", "vtc"):
+        run = simulate(replace(spec, policy=policy))
+        assert run.timeline is not None
+        furthest[policy] = max(furthest_behind(run.timeline))
+    assert furthest["vtc"] < 2 * 2 * 10_000  # 2U of the VTC paper: twice the output price of a full pool
+    assert furthest["fcfs"] > 2 * furthest["vtc"]

@@ -15,7 +15,7 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.report.drawing import Plot, Series
 from headgate.simulator.report.page import page, write
-from headgate.simulator.report.plots import inline, number
+from headgate.simulator.report.plots import _shares_of, inline, number
 from headgate.simulator.run import Run, RunSpec
 from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
@@ -23,7 +23,7 @@ from headgate.workloads.sources import ListWorkload
 
 VOID = {"meta", "link", "br", "img"}
 HEADINGS = (
-    *("Key figures", "Service rate", "Demand", "Accumulated service difference", "Response time", "Shares"),
+    *("Key figures", "Service rate", "Demand", "Waits by tenant", "Behind while waiting", "Response time", "Shares"),
     *("Queue", "KV cache", "Tenants"),
 )
 
@@ -65,7 +65,10 @@ def test_all_is_there_and_nothing_is_fetched() -> None:
     assert "url(" not in text.replace("url(#", "")
     for heading in HEADINGS:
         assert f"<h2>{heading}</h2>" in text
-    assert text.count("<figcaption>fcfs</figcaption>") == text.count("<figcaption>vtc</figcaption>") == 5
+    assert text.count("<figcaption>t0</figcaption>") == 4
+    assert "Engine: a10g-llama2-7b, fitted" in text
+    assert "<strong>t0, the tenant with the least service, waits" in text
+    assert "\nvtc,0,t2,20,20,0,2400.0," in text
 
 
 def test_plots_are_xml_with_titles() -> None:
@@ -153,11 +156,19 @@ def test_shares_end_with_the_last_arrival() -> None:
     spec = RunSpec(ListWorkload("some", arrivals), "vtc", load_profile(), timeline=True)
     shares = {}
     for policy in ("fcfs", "vtc"):
-        drawn = page([[simulate(replace(spec, policy=policy))]])
-        shares[policy] = float(re.findall(r">modest ([\d.]+)</li>", drawn)[0])
+        shares[policy] = _shares_of(simulate(replace(spec, policy=policy)))["modest"]
     assert shares["fcfs"] == pytest.approx(25, abs=2)
     # Both ask for more than half. VTC keeps them within 2U of each other: 40,000 of the 215,000 units delivered.
     assert shares["vtc"] == pytest.approx(50, abs=3)
+
+
+def test_a_load_above_the_engines_capacity_is_said() -> None:
+    light, heavy = (
+        ListWorkload("some", [Arrival(n * gap_s, "a", 60, 90) for n in range(300)]) for gap_s in (1.0, 0.05)
+    )
+    spec = RunSpec(light, "vtc", load_profile(), timeline=True)
+    assert "above the engine" not in page([[simulate(spec)]])
+    assert "The load is above the engine" in page([[simulate(replace(spec, workload=heavy))]])
 
 
 def test_runs_without_timelines_have_a_page_without_charts() -> None:

@@ -31,12 +31,40 @@ class Timeline:
     """Mean number of waiting requests in the bin."""
     kv_tokens: list[float]
     """Mean number of KV tokens held in the bin."""
+    backlog: dict[str, list[float]] = field(default_factory=dict)
+    """Mean service units of the waiting requests in the bin."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """The weights of the tenants; 1 for the others."""
 
 
 def service_difference(timeline: Timeline) -> list[float]:
     """Return the greatest difference of accumulated service between two tenants at the end of each bin."""
     sums = [list(accumulate(rate * timeline.bin_s for rate in rates)) for rates in timeline.service_rate.values()]
     return [max(values) - min(values) for values in zip(*sums, strict=True)] or [0.0] * len(timeline.times_s)
+
+
+def furthest_behind(timeline: Timeline) -> list[float]:
+    """Return, at the end of each bin, by how many service units a tenant that waits is behind the others that wait.
+
+    In each bin in which several tenants have waiting requests, each is due a part of their service, by its weight. What
+    it gets less than that adds up while it waits, up to what it has waiting: a tenant that asks for less gets less, and
+    is not behind. This is the difference that a fair order bounds.
+    """
+    behind: dict[str, float] = {}
+    furthest = []
+    for number in range(len(timeline.times_s)):
+        waiting = [name for name, backlog in timeline.backlog.items() if backlog[number] > 0]
+        service = {name: timeline.service_rate[name][number] * timeline.bin_s for name in waiting}
+        each = sum(service.values()) / (sum(timeline.weights.get(name, 1.0) for name in waiting) or 1.0)
+        behind = {
+            name: min(
+                timeline.backlog[name][number],
+                behind.get(name, 0.0) + each * timeline.weights.get(name, 1.0) - service[name],
+            )
+            for name in waiting
+        }
+        furthest.append(max(0.0, *behind.values()) if behind else 0.0)
+    return furthest
 
 
 def _bins() -> _Bins:
@@ -47,14 +75,16 @@ def _bins() -> _Bins:
 class _TenantBins:
     """Amounts by bin. `response_s`, `responses`: sum and number of the response times of requests sent in the bin."""
 
+    weight: float = 1.0
     service: _Bins = field(default_factory=_bins)
     demand: _Bins = field(default_factory=_bins)
     waiting_s: _Bins = field(default_factory=_bins)
+    backlog: _Bins = field(default_factory=_bins)
     response_s: _Bins = field(default_factory=_bins)
     responses: _Bins = field(default_factory=_bins)
 
     def all(self) -> Iterable[_Bins]:
-        return self.service, self.demand, self.waiting_s, self.response_s, self.responses
+        return self.service, self.demand, self.waiting_s, self.backlog, self.response_s, self.responses
 
 
 class TimelineCollector:
@@ -70,12 +100,14 @@ class TimelineCollector:
         """Add a request that has all its tokens."""
         self._widen_to(request.finish_s)
         tenant = self._tenants[request.tenant]
+        tenant.weight = request.weight
         sent = int(request.release_s / self._bin_s)
         tenant.demand[sent] += service
         tenant.response_s[sent] += request.ttft_s
         tenant.responses[sent] += 1
         for number, inside_s, _ in self._parts(request.release_s, request.admitted_s):
             tenant.waiting_s[number] += inside_s
+            tenant.backlog[number] += inside_s * service
         self._spread_service(tenant, request, service)
         self._add_kv(request)
 
@@ -123,6 +155,8 @@ class TimelineCollector:
             response_s={name: _means(tenant, bins) for name, tenant in tenants.items()},
             queue={name: rates(tenant.waiting_s) for name, tenant in tenants.items()},
             kv_tokens=rates(self._kv_s),
+            backlog={name: rates(tenant.backlog) for name, tenant in tenants.items()},
+            weights={name: tenant.weight for name, tenant in tenants.items()},
         )
 
 

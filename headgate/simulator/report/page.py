@@ -8,10 +8,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from headgate.simulator.measures.collector import Percentiles
-from headgate.simulator.report.html import document, table, write_whole
-from headgate.simulator.report.plots import figures
+from headgate.simulator.report.html import data, document, table, write_whole
+from headgate.simulator.report.plots import figures, waits
 from headgate.simulator.run import Run
 
+_OVERLOADED = 1.1
+"""An engine that is busy for longer than this, relative to the last arrival, had more load than it serves."""
 TENANTS_MAX = 200
 """Rows of the table of tenants: those with the most service."""
 _THEOREMS = {
@@ -35,8 +37,40 @@ def page(by_policy: Sequence[Sequence[Run]]) -> str:
     """Return the page as HTML. Raises ConfigurationError if matplotlib is not installed."""
     first = [runs[0] for runs in by_policy]
     plots = figures([run for run in first if run.timeline is not None])
-    body = f"{_header(by_policy)}{_key_figures(by_policy)}{plots}{_bounds(first)}{_tenants(first)}"
+    body = (
+        f"{_header(by_policy)}{_key_figures(by_policy)}{waits(first) if plots else ''}{plots}{_bounds(first)}"
+        f"{_tenants(first)}{_data(by_policy)}"
+    )
     return document(first[0].workload, body)
+
+
+def verdict(runs: Sequence[Run]) -> str:
+    """Return what the policies mean for the tenant that asks for least, in one sentence; "" if nothing was served."""
+    asked = {name: each for name, each in runs[0].tenants.items() if each.served}
+    if not asked:
+        return ""
+    lightest = min(asked, key=lambda name: (asked[name].service, name))
+    waits_s = {run.policy: each.ttft_s.p99 for run in runs if (each := run.tenants[lightest]).ttft_s is not None}
+    best = min(waits_s, key=lambda policy: waits_s[policy])
+    who = f"{lightest}, the tenant with the least service"
+    said = f"{who}, waits {waits_s[best]:,.2f} s for a first token (P99) under {best}"
+    others = ", ".join(f"{wait_s:,.2f} s under {policy}" for policy, wait_s in waits_s.items() if policy != best)
+    refused = "".join(f" {run.policy} refuses {run.rejected:,} requests." for run in runs if run.rejected)
+    return f"{said}{f', and {others}' if others else ''}.{refused}"
+
+
+def _overload(run: Run) -> str:
+    """Return a warning if the engine was long busy after the last arrival; "" otherwise."""
+    if run.timeline is None:
+        return ""
+    sent = [at for rates in run.timeline.demand_rate.values() for at, rate in enumerate(rates) if rate]
+    last_s = (max(sent) + 1) * run.timeline.bin_s if sent else 0.0
+    if run.total_time_s <= _OVERLOADED * last_s:
+        return ""
+    return (
+        f"The load is above the engine's capacity: it was busy for {run.total_time_s - last_s:,.0f} s after the last "
+        "arrival. Waits then grow with the length of the workload, and totals show what was asked for."
+    )
 
 
 def _header(by_policy: Sequence[Sequence[Run]]) -> str:
@@ -45,7 +79,11 @@ def _header(by_policy: Sequence[Sequence[Run]]) -> str:
     over = f" · {seeds} seeds: mean ± standard deviation; plots show the first seed" if seeds > 1 else ""
     tenants = f"{len(run.tenants):,} {'tenant' if len(run.tenants) == 1 else 'tenants'}"
     summary = f"{run.requests:,} requests of {tenants} · a pool of {run.pool_tokens:,} tokens · {policies}{over}"
-    return f"<header><p>headgate simulate</p><h1>{escape(run.workload)}</h1><p>{summary}</p></header>\n"
+    engine = f"Engine: {run.engine}. Step times are modelled; the policies are the product's own."
+    said = [f"<strong>{escape(verdict([runs[0] for runs in by_policy]))}</strong>", summary, escape(engine)]
+    said += [escape(text) for text in (_overload(run), *run.outside_fit) if text]
+    lines = "".join(f"<p>{text}</p>" for text in said)
+    return f"<header><p>headgate simulate</p><h1>{escape(run.workload)}</h1>{lines}</header>\n"
 
 
 def _key_figures(by_policy: Sequence[Sequence[Run]]) -> str:
@@ -117,3 +155,22 @@ def _tenant(run: Run, name: str) -> list[str]:
 
 def _seconds(values: Percentiles | None) -> tuple[str, str]:
     return ("–", "–") if values is None else (f"{values.p50:,.2f} s", f"{values.p99:,.2f} s")
+
+
+def _data(by_policy: Sequence[Sequence[Run]]) -> str:
+    headings = ("policy", "seed", "tenant", "requests", "served", "rejected", "service", "ttft_p50_s", "ttft_p99_s",
+                "latency_p50_s", "latency_p99_s")  # fmt: skip
+    rows = [
+        (
+            *(run.policy, run.seed, name, each.requests, each.served, each.rejected, round(each.service, 3)),
+            *(_number(times, part) for times in (each.ttft_s, each.latency_s) for part in ("p50", "p99")),
+        )
+        for runs in by_policy
+        for run in runs
+        for name, each in run.tenants.items()
+    ]
+    return data(headings, rows)
+
+
+def _number(values: Percentiles | None, part: str) -> str:
+    return "" if values is None else f"{getattr(values, part):.6g}"

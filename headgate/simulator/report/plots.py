@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
-from headgate.simulator.measures.timeline import Timeline, service_difference
+from headgate.simulator.measures.timeline import Timeline, furthest_behind
 from headgate.simulator.report.drawing import COLOURS, Plot, Series, draw, pen, saved, settings
 from headgate.simulator.run import Run
 
@@ -44,12 +44,14 @@ def figures(runs: Sequence[Run]) -> str:
                         lambda timeline: timeline.service_rate, _sum),
             _per_tenant("Demand", "Service that the served requests need, by arrival time.", "units/s", runs, shown,
                         lambda timeline: timeline.demand_rate, _sum),
-            _per_policy("Accumulated service difference",
-                        "Between the served tenants with the most and the least service so far.", "service units", runs,
-                        service_difference),
+            _per_policy("Behind while waiting",
+                        "By how much of the service that it has waiting the worst-off tenant is behind the others that "
+                        "wait. A fair order bounds it; a tenant that asks for less is not behind.",
+                        "service units", runs, furthest_behind),
             _per_tenant("Response time", "Mean time to first token, by arrival time.", "s", runs, shown,
                         lambda timeline: timeline.response_s, _mean),
-            _shares(runs, shown),
+            _by_tenant("Shares", "Of the service until the last request arrived. Over the whole run, shares only show "
+                       "how much was requested.", "% of service", runs, shown, _shares_of),
             _per_tenant("Queue", "Waiting requests.", "requests", runs, shown, lambda timeline: timeline.queue, _sum),
             _per_policy("KV cache", "Tokens in the KV cache. The dotted line is the size of the pool.", "tokens", runs,
                         lambda timeline: timeline.kv_tokens, pool),
@@ -81,14 +83,27 @@ def _last_s(runs: Sequence[Run]) -> float:
 def _per_tenant(
     title: str, what: str, unit: str, runs: Sequence[Run], shown: Sequence[str], columns: _Columns, combine: _Combine
 ) -> str:
-    """Draw one plot per policy, side by side on one scale."""
+    """Draw one plot per tenant with a series per policy, on one scale. One policy has one plot, of all tenants."""
+    found = [_series(timeline_of(run), shown, columns, combine) for run in runs]
+    if len(runs) == 1:
+        return _section(title, what, [_figure(title, "", Plot("", "", _TIME, unit, found[0], x_max=_last_s(runs)))])
+    highest = max((y for series in found for one in series for y in one.ys if y is not None), default=0.0)
+    names = list(dict.fromkeys(one.label for series in found for one in series))
     plots = [
-        Plot("", "", _TIME, unit, _series(timeline_of(run), shown, columns, combine), x_max=_last_s(runs))
-        for run in runs
+        Plot(
+            *("", "", _TIME, unit),
+            [
+                replace(one, label=run.policy, dashed=place % 2 > 0)
+                for place, (run, series) in enumerate(zip(runs, found, strict=True))
+                for one in series
+                if one.label == name
+            ],
+            x_max=_last_s(runs),
+            y_max=1.05 * highest or 1.0,
+        )
+        for name in names
     ]
-    highest = max((y for plot in plots for one in plot.series for y in one.ys if y is not None), default=0.0)
-    scaled = [replace(plot, y_max=1.05 * highest or 1.0) for plot in plots]
-    return _section(title, what, [_figure(title, run.policy, plot) for run, plot in zip(runs, scaled, strict=True)])
+    return _section(title, what, [_figure(title, name, plot) for name, plot in zip(names, plots, strict=True)])
 
 
 def _series(timeline: Timeline, shown: Sequence[str], columns: _Columns, combine: _Combine) -> list[Series]:
@@ -122,20 +137,44 @@ def _per_policy(
     return _section(title, what, [_figure(title, "", plot)])
 
 
-def _shares(runs: Sequence[Run], shown: Sequence[str]) -> str:
-    what = "Of the service until the last request arrived. Over the whole run, shares only show how much was requested."
-    return _section("Shares", what, [_figure("Shares", run.policy, _shares_of(run, shown)) for run in runs])
+def waits(runs: Sequence[Run]) -> str:
+    """Return the section with the waits of each tenant, every policy beside the others."""
+    shown = _shown_tenants(runs)
+    what = "Time to first token of each tenant, every policy beside the others."
+    drawn = [
+        _figure(f"Time to first token, {label}", label, _bars("s", runs, shown, percentile))
+        for label, percentile in (("P50", _p50_of), ("P99", _p99_of))
+    ]
+    return _section("Waits by tenant", what, drawn)
 
 
-def _shares_of(run: Run, shown: Sequence[str]) -> Plot:
+def _p50_of(run: Run) -> dict[str, float | None]:
+    return {name: None if each.ttft_s is None else each.ttft_s.p50 for name, each in run.tenants.items()}
+
+
+def _p99_of(run: Run) -> dict[str, float | None]:
+    return {name: None if each.ttft_s is None else each.ttft_s.p99 for name, each in run.tenants.items()}
+
+
+_Figures = Callable[[Run], Mapping[str, float | None]]
+
+
+def _by_tenant(
+    title: str, what: str, unit: str, runs: Sequence[Run], shown: Sequence[str], figures_of: _Figures
+) -> str:
+    return _section(title, what, [_figure(title, "", _bars(unit, runs, shown, figures_of))])
+
+
+def _bars(unit: str, runs: Sequence[Run], shown: Sequence[str], figures_of: _Figures) -> Plot:
+    """Return a plot with a group of bars per tenant, and a bar in it per policy."""
+    series = [Series(run.policy, (), [figures_of(run).get(name) for name in shown]) for run in runs]
+    return Plot("", "", "", unit, series, kind="bars", ticks=tuple(shown))
+
+
+def _shares_of(run: Run) -> dict[str, float | None]:
     received = _service_to_last_arrival(timeline_of(run))
     total = sum(received.values()) or 1.0
-    shares = {name: 100 * received.get(name, 0.0) / total for name in shown if name in run.tenants}
-    rest = [received.get(name, 0.0) for name in run.tenants if name not in shown]
-    if rest:
-        shares[f"{len(rest)} others"] = 100 * sum(rest) / total
-    bars = [Series(f"{name} {number(share)}", (), [share]) for name, share in shares.items()]
-    return Plot("", "", "", "% of service", bars, kind="bars", y_max=100.0)
+    return {name: 100 * received.get(name, 0.0) / total for name in run.tenants}
 
 
 def _service_to_last_arrival(timeline: Timeline) -> dict[str, float]:
@@ -179,7 +218,8 @@ def inline(name: str, plot: Plot) -> str:
 def _drawn(plot: Plot) -> str:
     with settings():
         figure = draw(plot, (5.6, 2.7))
-        for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+        axes = figure.axes[0]
+        for axis in (axes.yaxis,) if plot.kind == "bars" else (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(lambda value, _: number(value))
         return saved(figure)
 
