@@ -11,7 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from statistics import fmean
 from typing import Any
 
@@ -53,22 +53,35 @@ def simulate(options: SimulateOptions) -> None:
     for note in dict.fromkeys(note for run in runs for note in run.outside_fit):
         sys.stderr.write(f"note: {note}\n")
     by_policy = [runs[start : start + options.seeds] for start in range(0, len(runs), options.seeds)]
+    named = _with_orders(by_policy)
     if options.report is not None:
         from headgate.simulator.report import page
 
-        page.write(options.report, by_policy)
+        page.write(options.report, named)
     if options.json:
         _print_json(by_policy, specs[0].gate)
     else:
-        _print_tables(by_policy)
+        _print_tables(named)
+
+
+def _with_orders(by_policy: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
+    """Return the runs with the gate's order in the names of their policies, if there are several orders."""
+    if len({runs[0].order for runs in by_policy}) == 1:
+        return by_policy
+    return [[replace(run, policy=f"{run.order}, then {run.policy}") for run in runs] for runs in by_policy]
 
 
 def _print_json(by_policy: Sequence[Sequence[Run]], gate: GateSpec | None) -> None:
-    before = {} if gate is None else {"gate": {"order": gate.order, "slots": gate.slots}}
+    slots = 0 if gate is None else gate.slots
     rows = [
-        {**as_json(runs[0]), **before, **({"spread": spread_of(runs)} if len(runs) > 1 else {})} for runs in by_policy
+        {**as_json(runs[0]), **_gate_json(runs[0], slots), **({"spread": spread_of(runs)} if len(runs) > 1 else {})}
+        for runs in by_policy
     ]
     sys.stdout.write(json.dumps(_finite({"runs": rows}), allow_nan=False) + "\n")
+
+
+def _gate_json(run: Run, slots: int) -> dict[str, Any]:
+    return {"gate": {"order": run.order, "slots": slots}} if run.order else {}
 
 
 def _finite(value: Any) -> Any:

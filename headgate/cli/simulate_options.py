@@ -51,7 +51,10 @@ _SEEDS = "Run each policy with this many seeds. The results are the first seed's
 _JITTER = "Relative standard deviation of a step's time, for example 0.05."
 _HORIZON = "T of the service difference, in seconds. Default: the last arrival (600 for the VTC traces)."
 _GATE = "on or off: put the gate before the engine. Needs --tenants. With --fleet, the planner plan always has it."
-_ORDER = "The gate's order: bwfq, ratio, ratio+wake, virtual-clock, virtual-clock+cap, sfq or fcfs. Default: bwfq."
+_ORDER = (
+    "The gate's order, or several with commas: bwfq, ratio, ratio+wake, virtual-clock, virtual-clock+cap, sfq or fcfs. "
+    "Default: bwfq."
+)
 _TENANTS = "YAML file of the gate: slots, {weight, rate_per_s, burst, tier} of each tenant, tiers, throttling."
 _SHARDS = "Shards of the gate: tenants by hash, slots by what each shard's calls need. Needs --gate on."
 _PREEMPTION = (
@@ -116,7 +119,7 @@ def choose_policy(options: SimulateOptions, default: str) -> str:
 
 
 def run_specs(options: SimulateOptions) -> list[RunSpec]:
-    """Make all seeds of the first policy, all seeds of the next, and so on.
+    """Make all seeds of the first policy, all seeds of the next, and so on; and the same for each order of the gate.
 
     Raises ConfigurationError, with one sentence, for the first option that is wrong.
     """
@@ -125,7 +128,7 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
     policies = policy_names(choose_policy(options, DEFAULT_POLICY), options.wsc_weights, options.service)
     profile = load_profile(DEFAULT_ENGINE if options.engine is None else options.engine)
     check_numbers(options)
-    gate = _gate(options)
+    gates = _gates(options)
     if options.report is not None:
         check_writable(options.report, "--report")
         check_installed()
@@ -140,11 +143,12 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
         horizon_s=_horizon_s(options, workload),
         timing=options.timing,
         tiers=_tiers(options),
-        gate=gate,
+        gate=gates[0],
     )
     with_timeline = options.seed if options.report is not None else None
     return [
-        replace(first, policy=policy, seed=seed, timeline=seed == with_timeline)
+        replace(first, gate=gate, policy=policy, seed=seed, timeline=seed == with_timeline)
+        for gate in gates
         for policy in policies
         for seed in range(options.seed, options.seed + options.seeds)
     ]
@@ -167,18 +171,21 @@ def check_writable(path: Path, option: str) -> None:
         raise ConfigurationError(f"{option}: {path} cannot be written")
 
 
-def _gate(options: SimulateOptions) -> GateSpec | None:
+def _gates(options: SimulateOptions) -> list[GateSpec] | list[None]:
+    """Return a gate for each order; or no gate."""
     if options.gate not in ("on", "off"):
         raise ConfigurationError(f"--gate must be on or off, not {options.gate[:40]!r}")
-    order = options.order or DEFAULT_ORDER
-    check_order(order)
+    orders = list(dict.fromkeys(name.strip() for name in (options.order or DEFAULT_ORDER).split(",") if name.strip()))
+    for order in orders or [""]:
+        check_order(order)
     if options.gate == "on":
         if options.tenants is None:
             raise ConfigurationError("--gate on needs --tenants FILE.yaml, with its slots and its tenants' shares")
-        return read_gate(options.tenants, order=order, shards=options.shards)
+        gate = read_gate(options.tenants, order=orders[0], shards=options.shards)
+        return [replace(gate, order=order) for order in orders]
     if options.order is not None or options.tenants is not None or options.shards > 1:
         raise ConfigurationError("--order, --tenants and --shards need --gate on")
-    return None
+    return [None]
 
 
 def check_order(order: str) -> None:

@@ -77,6 +77,7 @@ class Timing:
 @dataclass(frozen=True, slots=True)
 class Run:
     """The measures of a run. `engine`: the profile's name, and whether it was fitted; empty for a fleet.
+    `order`: of the gate before the engine; empty without one.
     `outside_fit`: sentences about what the run did beyond the log that its profile was fitted to. `total_time_s`: from
     0 to the last token. `throughput_tokens_per_s`: input and output tokens of served requests over `total_time_s`.
     `decisions`: requests that the policy picked and the engine admitted. `scheduling`: only of the paged engine.
@@ -104,6 +105,7 @@ class Run:
     timeline: Timeline | None = None
     scheduling: Scheduling | None = None
     outside_fit: tuple[str, ...] = ()
+    order: str = ""
     planner: str = ""
     classes: dict[str, Measures] = field(default_factory=dict)
     swaps: int = 0
@@ -148,6 +150,7 @@ def run_of(
         timeline=collector.timeline(),
         scheduling=scheduling,
         outside_fit=outside_fit,
+        order="" if spec.gate is None else spec.gate.order,
         planner=spec.planner,
         classes=collector.classes(),
     )
@@ -172,7 +175,7 @@ def as_json(run: Run) -> dict[str, Any]:
         return _fleet_json(run)
     fields = asdict(replace(run, timeline=None))
     summary = {"service_difference" if name == "difference" else name: value for name, value in fields.items()}
-    for name in ("pool_tokens", "engine", "timeline", "all", *_OF_FLEETS):
+    for name in ("pool_tokens", "engine", "timeline", "all", "order", *_OF_FLEETS):
         del summary[name]
     for name in ("timing", "scheduling", "outside_fit"):
         if not summary[name]:

@@ -118,6 +118,12 @@ def test_the_gate_before_the_engine(trace: Path, capsys: pytest.CaptureFixture[s
         run = runs_of(capsys, str(trace), "--gate", "on", "--tenants", tenants, "--order", order)[0]
         assert run["gate"] == {"order": order, "slots": 24}
         assert run["served"] == 240
+    both = runs_of(capsys, str(trace), "--gate", "on", "--tenants", tenants, "--order", "fcfs, bwfq")
+    assert [run["gate"]["order"] for run in both] == ["fcfs", "bwfq"]
+    assert headgate("simulate", str(trace), "--gate", "on", "--tenants", tenants, "--order", "fcfs,bwfq") == 0
+    printed = capsys.readouterr().out
+    assert "fcfs, then vtc" in printed
+    assert "bwfq, then vtc" in printed
 
 
 def test_a_report_is_written(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
