@@ -183,3 +183,17 @@ def test_a_mistake_in_the_gates_file_is_named(tmp_path: Path, text: str, message
     with pytest.raises(ConfigurationError, match=message) as refused:
         read_gate(path, order="bwfq")
     assert "gate.yaml" in str(refused.value)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_years_without_a_request_take_no_time(shards: int) -> None:
+    """Each second of them had a report of the worker."""
+    arrivals = ListWorkload("far", [Arrival(at_s, "quiet", 50, 20) for at_s in (0.0, 9e7, 9e7 + 1)])
+    run = simulate(
+        replace(
+            RUN,
+            workload=arrivals,
+            gate=GateSpec(8, tenants={"quiet": GateTenant(Share(1.0, 200.0, 2000.0))}, shards=shards),
+        )
+    )
+    assert run.served == 3
