@@ -164,6 +164,8 @@ def test_storms(base: BaseConfig, time: FakeTime, part: int) -> None:
         seen += harness.seen
     for kind in ("native", "stale", "reset", "evicted by swap", "evicted by recompute", "evicted by drop"):
         assert seen[kind] > 0, f"no storm had this: {kind}"
+    assert seen["planned"] > 300, "the plan is what vLLM admits (scheduler_harness.py)"
+    assert seen["admitted beside the plan"] < 0.1 * seen["planned"], "the plan counts a block too many for a decode"
 
 
 BOTH = pytest.mark.parametrize("ahead", [False, True])

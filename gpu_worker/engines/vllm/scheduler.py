@@ -30,13 +30,12 @@ from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request, RequestStatus
 
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
+from gpu_worker.engines.vllm.next_step import NextStep, decoding_tiers, least_tokens, may_shorten, step_tokens_of
 from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.settings import scheduler_settings
-from gpu_worker.engines.vllm.step_tokens import decoding_tiers, least_tokens, may_shorten, step_tokens_of
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
 from gpu_worker.policies.admission import Admission
-from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from gpu_worker.policies.step_tokens import StepTokens, Turns
@@ -124,8 +123,9 @@ class TieredSchedulingMixin:
         finally:
             self.waiting.resetting = False
 
-    def _kv_budget(self) -> VllmKvBudget:
-        return VllmKvBudget(self, self.queue_policy, self.waiting.request_of, self._reports.swap().free_bytes)
+    def _kv_budget(self, next_step: NextStep | None = None) -> VllmKvBudget:
+        swap_bytes_free = self._reports.swap().free_bytes
+        return VllmKvBudget(self, self.queue_policy, self.waiting.request_of, swap_bytes_free, next_step)
 
     def _may_make_room(self, has_prompts: bool) -> bool:
         """Fast pre-check, usually false: could any running request be preempted or paused for a waiting one, and does
@@ -138,34 +138,23 @@ class TieredSchedulingMixin:
     def _make_room_for_waiting(self) -> None:
         """Plan the pass of admissions that vLLM is about to make, and evict its victims.
 
-        The admissions are tentative: they are undone at the end, and vLLM makes them again in `schedule`.
+        The policy admits what is planned, so that the next one is chosen with its charges; vLLM's pops confirm it
+        (waiting_queue.py).
         """
-        kv_budget = self._kv_budget()
-        skipped = self._admit_skipped_requests(kv_budget)
-        tokens: StepTokens | None = None
+        next_step = NextStep(self, self._turns.next)
+        kv_budget = self._kv_budget(next_step)
+        planned = self._pass_over(kv_budget)
         while (plan := self.admission.next_plan(kv_budget)) is not None:
-            tokens = tokens or step_tokens_of(self, self._turns.next())
-            precedence = partial(self.queue_policy.pause_precedence, plan.request)
-            victims = [eviction.resident.request_id for eviction in plan.evictions]
-            if not tokens.available(precedence, victims):
-                break
             for eviction in plan.evictions:
                 self._evict(eviction)
             if plan.evictions:
-                kv_budget.update_after_evictions()
-                tokens.release(victims)
-            tokens.take(self.waiting.request_of(plan.request.request_id).num_tokens, plan.request.tier, precedence)
-            kv_budget.admit(plan.request.request_id)
+                kv_budget.update_after_evictions([eviction.resident.request_id for eviction in plan.evictions])
+            kv_budget.admit(plan.request, partial(self.queue_policy.pause_precedence, plan.request))
             self.queue_policy.admit(plan.request.request_id)
-            skipped += self._admit_skipped_requests(kv_budget)
-        tentative = sorted(
-            [*skipped, *kv_budget.admitted], key=lambda name: self.queue_policy.tier_state(name).admission
-        )
-        for request_id in reversed(tentative):
-            self.queue_policy.undo_admit(request_id)
-        self.waiting.put_first(kv_budget.admitted)
-        if tokens is not None:
-            self._share_tokens(tokens)
+            planned += [plan.request.request_id, *self._pass_over(kv_budget)]
+        self.waiting.put_first(planned)
+        if next_step.is_counted:
+            self._share_tokens(next_step.tokens)
 
     def _share_tokens(self, tokens: StepTokens) -> None:
         """Settle this step's tokens, and note the parts of prompts that vLLM must limit."""
@@ -184,20 +173,16 @@ class TieredSchedulingMixin:
             num_new_tokens = min(num_new_tokens, part + least_tokens(request))
         return int(super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens))  # type: ignore[misc]
 
-    def _admit_skipped_requests(self, kv_budget: VllmKvBudget) -> list[str]:
-        """Tentatively admit the next requests that vLLM will skip, so that none is preempted for them."""
+    def _pass_over(self, kv_budget: VllmKvBudget) -> list[str]:
+        """Admit the next requests that vLLM will pop and give back, so that none is preempted for them."""
         admitted: list[str] = []
-        while skipped := [
-            one.request_id for one in self.queue_policy.heads() if not self._is_admissible(one, kv_budget)
+        while passed_over := [
+            one.request_id for one in self.queue_policy.heads() if self.admission.is_passed_over(one, kv_budget)
         ]:
-            for request_id in skipped:
+            for request_id in passed_over:
                 self.queue_policy.admit(request_id)
-            admitted += skipped
+            admitted += passed_over
         return admitted
-
-    def _is_admissible(self, waiting: QueueRequest, kv_budget: VllmKvBudget) -> bool:
-        """Return whether vLLM would admit the request if it had the room: it is ready, and its adapter fits or can."""
-        return self.waiting.is_ready(waiting.request_id) and self.admission.may_have_adapter(waiting, kv_budget)
 
     def _evict(self, eviction: Eviction) -> None:
         vllm: Any = self

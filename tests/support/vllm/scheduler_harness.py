@@ -13,6 +13,7 @@ from typing import Any
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.figures import KnownFigures
+from gpu_worker.engines.vllm.kv_budget import is_ready
 from gpu_worker.engines.vllm.reports import STATS_KEY
 from gpu_worker.engines.vllm.scheduler import AsyncTierScheduler, TierScheduler
 from gpu_worker.policies.admission import AdmissionPlan
@@ -77,6 +78,8 @@ class SchedulerHarness:
         self.steps = 0
         self.evicted: list[tuple[AdmissionPlan, Eviction]] = []
         """Planned evictions of the last schedule."""
+        self._planned: list[str] | None = None
+        """What the plan of the last schedule admitted, if there was one."""
         self.useless_evictions = 0
         """Planned evictions for a request that was not admitted, although vLLM evicted nothing natively."""
         self.seen: Counter[str] = Counter()
@@ -157,7 +160,9 @@ class SchedulerHarness:
     def schedule(self) -> Any:
         """Run the first half of a step: schedule it, and compute its results."""
         self.evicted.clear()
+        self._planned = None
         native = self.scheduler.counts.native
+        before = {request.request_id: request.num_preemptions for request in self.scheduler.running}
         output = self.scheduler.schedule()
         self.in_flight.append((output, self.model_runner.run(output)))
         native = self.scheduler.counts.native - native
@@ -167,8 +172,22 @@ class SchedulerHarness:
             self.seen[f"evicted by {eviction.strategy}"] += 1
             if plan.request.request_id not in self.running and not native:
                 self.useless_evictions += 1
+        if self._planned is not None and not native:
+            self._compare_with_plan(self._planned, before)
         scheduler_checks.check_step(self)
         return output
+
+    def _compare_with_plan(self, planned: list[str], before: dict[str, int]) -> None:
+        """Check that vLLM admitted what the plan did, and count what it admitted beside it. `before`: the preemptions of
+        the requests that ran."""
+        entered = [
+            request.request_id
+            for request in self.scheduler.running
+            if before.get(request.request_id) != request.num_preemptions
+        ]
+        assert set(planned) <= set(entered), f"planned {planned}, admitted {entered}"
+        self.seen["planned"] += len(planned)
+        self.seen["admitted beside the plan"] += len(entered) - len(planned)
 
     def update(self) -> None:
         """Run the second half of a step: give its results to the scheduler."""
@@ -214,7 +233,7 @@ class SchedulerHarness:
         """Wrap the scheduler to check each eviction, each admission and the order of the running requests."""
         admission, scheduler, manager = self.scheduler.admission, self.scheduler, self.scheduler.kv_cache_manager
         next_plan, evict, new_step_starts = admission.next_plan, scheduler._evict, manager.new_step_starts
-        pop_request = scheduler.waiting.pop_request
+        pop_request, put_first = scheduler.waiting.pop_request, scheduler.waiting.put_first
         count_prompt = self.policy.on_prompt_counted
         last: list[AdmissionPlan] = []
 
@@ -228,6 +247,10 @@ class SchedulerHarness:
             scheduler_checks.check_eviction(self, last[0], eviction)
             self.evicted.append((last[0], eviction))
             evict(eviction)
+
+        def noted_plan(planned: list[str]) -> None:
+            self._planned = [name for name in planned if is_ready(scheduler.requests[name])]
+            put_first(planned)
 
         def checked_pop() -> Request:
             request: Request = pop_request()
@@ -244,5 +267,5 @@ class SchedulerHarness:
             count_prompt(name, input_tokens)
 
         self.policy.on_prompt_counted = noted_prompt
-        scheduler.waiting.pop_request = checked_pop
+        scheduler.waiting.pop_request, scheduler.waiting.put_first = checked_pop, noted_plan
         admission.next_plan, scheduler._evict, manager.new_step_starts = checked_plan, checked_evict, checked_start
