@@ -6,7 +6,7 @@ A whole schedule takes milliseconds. Every invariant (scheduler_checks.py) is ch
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ from tests.support.vllm import scheduler_checks
 from tests.support.vllm.model_runner import BLOCK_TOKENS, FakeModelRunner, token_at
 from tests.support.vllm.scheduler_setup import BaseConfig, FakeTime, Setup, configs_of
 from vllm import SamplingParams
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.engine import FinishReason
@@ -106,10 +107,11 @@ class SchedulerHarness:
         stop_after: int | None = None,
         grammar: bool = False,
         resumable: bool = False,
+        images: Mapping[int, int] | None = None,
         **fields: object,
     ) -> SentRequest:
-        """Add a request. `stop_after`: it ends after so many tokens, unknown to the scheduler. `fields`: the
-        dispatcher's."""
+        """Add a request. `stop_after`: it ends after so many tokens, unknown to the scheduler. `images`: the places of
+        its images in the prompt, with their tokens. `fields`: the dispatcher's."""
         output = [token_at(name, len(prompt) + place) for place in range(max_tokens)]
         stop = [] if stop_after is None else [output[stop_after - 1]]
         parameters = SamplingParams(
@@ -120,7 +122,13 @@ class SchedulerHarness:
             extra_args={f"headgate_{key}": value for key, value in fields.items()},
         )
         hasher = get_request_block_hasher(BLOCK_TOKENS, self._hash)
-        request = Request(name, prompt, parameters, None, block_hasher=hasher, resumable=resumable)
+        features = [
+            MultiModalFeatureSpec(None, "image", f"{name} {place}", PlaceholderRange(place, tokens))
+            for place, tokens in (images or {}).items()
+        ]
+        request = Request(
+            name, prompt, parameters, None, mm_features=features, block_hasher=hasher, resumable=resumable
+        )
         if grammar:
             request.structured_output_request = SimpleNamespace(grammar=None, reasoning_ended=True)
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
@@ -178,8 +186,8 @@ class SchedulerHarness:
         return output
 
     def _compare_with_plan(self, planned: list[str], before: dict[str, int]) -> None:
-        """Check that vLLM admitted what the plan did, and count what it admitted beside it. `before`: the preemptions of
-        the requests that ran."""
+        """Check that vLLM admitted what the plan did, and count what it admitted beside it. `before`: the preemptions
+        of the requests that ran."""
         entered = [
             request.request_id
             for request in self.scheduler.running
