@@ -65,7 +65,7 @@ class VllmKvBudget:
     @property
     def blocks_free(self) -> int:
         if self._growth is None:
-            self._growth = sum(map(self._growth_of, self._scheduler.running))
+            self._growth = self._count_growth()
         deferred = sum(len(blocks) for _, blocks in self._scheduler.deferred_frees)
         return int(self._manager.block_pool.get_num_free_blocks()) + deferred - self._growth - self._blocks_taken
 
@@ -203,12 +203,14 @@ class VllmKvBudget:
         shared = self._hits | self._hits_of_admitted
         return sum(block.ref_cnt == 1 and not block.is_null and block.block_id not in shared for block in blocks)
 
-    def _growth_of(self, request: Request) -> int:
-        """Return the blocks that a running request will take in this step."""
-        if computes_nothing(request):
-            return 0
-        held = len(self._block_tables[0].get(request.request_id, ()))
-        return max(0, int(cdiv(request.num_tokens_with_spec + 1, self._scheduler.block_size)) - held)
+    def _count_growth(self) -> int:
+        """Return the blocks that the running requests will take in this step."""
+        held, size, growth = self._block_tables[0], self._scheduler.block_size, 0
+        for request in self._scheduler.running:
+            lacking = request.num_tokens_with_spec + 1 - len(held.get(request.request_id, ())) * size
+            if lacking > 0 and not computes_nothing(request):
+                growth += cdiv(lacking, size)
+        return growth
 
 
 def is_ready(request: Request) -> bool:

@@ -57,7 +57,7 @@ VLLM_NAMES: tuple[VllmName, ...] = (
             *("pause_state", "prev_step_scheduled_req_ids", "connector", "kv_cache_manager", "deferred_frees"),
             *("block_size", "max_model_len", "max_num_active_reqs", "max_num_scheduled_tokens", "lora_config"),
             *("need_mamba_block_aligned_split", "max_num_encoder_input_tokens", "encoder_cache_manager"),
-            *("num_prefill_lookahead", "finished_recving_kv_req_ids"),
+            *("num_prefill_lookahead", "finished_recving_kv_req_ids", "_inflight_prefills"),
         ),
         calls=("finish_requests(request_ids, finished_status)", "_preempt_request(request, timestamp)"),
         hooks=(

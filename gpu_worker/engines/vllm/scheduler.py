@@ -83,7 +83,7 @@ class TieredSchedulingMixin:
             self.counts.expired += 1
             self._end(vllm.requests[request_id], "expired")
         self._sort_running()
-        has_prompts = any(map(_IS_PROMPT, vllm.running))
+        has_prompts = bool(vllm._inflight_prefills) and any(map(_IS_PROMPT, vllm.running))
         if self._may_make_room(has_prompts):
             self._make_room_for_waiting()
         if has_prompts and not self._is_shared:
@@ -128,12 +128,26 @@ class TieredSchedulingMixin:
         return VllmKvBudget(self, self.queue_policy, self.waiting.request_of, swap_bytes_free, next_step)
 
     def _may_make_room(self, has_prompts: bool) -> bool:
-        """Fast pre-check, usually false: could any running request be preempted or paused for a waiting one, and does
-        vLLM admit requests? `has_prompts`: whether running requests compute their prompts."""
+        """Fast pre-check, usually false: could a plan differ from what vLLM does by itself? It preempts or pauses
+        running requests, or lets a waiting one pass. `has_prompts`: whether running requests compute prompts."""
         vllm: Any = self
         policy = self.queue_policy
-        could = policy.may_preempt() or (has_prompts and policy.waiting > 0)
-        return could and vllm.pause_state is PauseState.UNPAUSED
+        if not len(self.waiting) or vllm.pause_state is not PauseState.UNPAUSED:
+            return False
+        if policy.may_preempt():
+            return True
+        if len(vllm.running) >= vllm.max_num_active_reqs:
+            return False
+        return has_prompts or (policy.may_pass() and self._may_lack_room())
+
+    def _may_lack_room(self) -> bool:
+        """Return whether the next request may lack room, if each running request takes a block in this step."""
+        vllm: Any = self
+        if (head := self.queue_policy.peek()) is None:
+            return False
+        request, manager = self.waiting.request_of(head.request_id), vllm.kv_cache_manager
+        free = manager.block_pool.get_num_free_blocks() - manager.watermark_blocks - len(vllm.running)
+        return request.has_encoder_inputs or free * vllm.block_size < request.num_tokens
 
     def _make_room_for_waiting(self) -> None:
         """Plan the pass of admissions that vLLM is about to make, and evict its victims.
