@@ -223,10 +223,7 @@ class Admission:
         slots = sum(map(self._tiers.running_in, urgent)) + 1
         if slots >= self._tiers.running + budget.slots_free:
             return False
-        blocks = budget.blocks_held_by(urgent) + needed
-        if blocked.tier not in RESERVED_FOR:
-            blocks = max(blocks, self._reserve(budget.blocks_total))
-        return blocks + blocked.blocks <= budget.blocks_total
+        return budget.blocks_held_by(urgent) + needed + blocked.blocks <= budget.blocks_total
 
     def _has_tokens(self, head: QueueRequest, evictions: Iterable[Eviction], budget: KvBudget) -> bool:
         """Return whether the next step has a token for the request once these evictions are made."""
