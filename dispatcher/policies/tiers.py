@@ -34,6 +34,9 @@ class Tier(StrEnum):
     BACKGROUND = "background"
     SYSTEM = "system"
 
+    __hash__ = str.__hash__
+    """As its name: an enum's own hash is a function of Python, and tiers are keys of every step."""
+
     @property
     def rank(self) -> int:
         return _RANK[self]

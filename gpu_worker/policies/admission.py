@@ -7,18 +7,26 @@ An engine adapter asks for one plan after another and carries each out, until no
         evict plan.evictions, each by its strategy      policy.preempt, or policy.finish if the request is dropped
         admit plan.request                              policy.admit
 
+`admissible` is the rule for one request. What it takes is a vector: KV blocks, a slot, a token of the next step, room
+for its adapter, and what only the engine knows (`KvBudget.obstacle`: its grammar, the encoder's budget).
+
 The first request in the policy's order that does not fit ends the pass (VTC, Algorithm 2, line 22): if later requests
-took the free blocks, it would wait even longer. There are two exceptions, in which a later request cannot delay it:
+took the free blocks, it would wait even longer. There are three exceptions, in which a later request cannot starve it:
 
 - The premium reserve withholds free blocks from it. It does not wait for these, so requests that may use the reserve
   continue.
 - A later request evicts enough for all its blocks and its slot. It then takes nothing of what is free.
+- A later request is of a more urgent tier, and all running requests of more urgent tiers together, with the later one,
+  leave it room: its blocks and a slot. So it waits for the running requests of its own and of less urgent tiers to end,
+  and for no other. Aging and a tier's share change the order, but a giant prompt that waits for blocks or for a step's
+  tokens does not hold back a more urgent first token for seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from heapq import heappop, heappush
 from math import ceil, inf
@@ -38,13 +46,34 @@ from gpu_worker.policies.preemption import (
     choose_victims,
     costs_s,
 )
+from gpu_worker.policies.step_tokens import StepTokens
 from gpu_worker.policies.tiers import TierSettings
 
 RESERVED_FOR = frozenset({Tier.PREMIUM, Tier.SYSTEM})
 
 
+class Obstacle(Enum):
+    """What keeps a request out of the batch now."""
+
+    PASSED_OVER = auto()
+    """It could not run if it had the room: the engine goes on with the next request of its tier."""
+    BLOCKED = auto()
+    """It lacks room. It keeps its place, and others that wait behind it may not take the room."""
+    RESERVED = auto()
+    """It lacks blocks that are free, but reserved for more urgent requests."""
+
+
 class KvBudget(Protocol):
     """The free capacity of an engine. It changes while the adapter evicts and admits."""
+
+    @property
+    def step_tokens(self) -> StepTokens | None:
+        """The next step's tokens; None if a newcomer needs none."""
+        ...
+
+    def obstacle(self, request_id: str) -> Obstacle | None:
+        """Return what keeps a waiting request out whatever is evicted, as far as only the engine knows it."""
+        ...
 
     @property
     def blocks_total(self) -> int: ...
@@ -71,9 +100,8 @@ class KvBudget(Protocol):
         """
         ...
 
-    @property
-    def premium_blocks(self) -> int:
-        """Blocks held by requests that may use the premium reserve, those admitted in this pass included."""
+    def blocks_held_by(self, tiers: Collection[Tier]) -> int:
+        """Return the blocks of running requests of these tiers, those admitted in this pass included."""
         ...
 
     def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
@@ -89,6 +117,14 @@ class AdmissionPlan:
     evictions: tuple[Eviction, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Blocked:
+    """A request that lacks room, and the blocks that it needs."""
+
+    tier: Tier
+    blocks: int
+
+
 class Admission:
     """Plans the admissions of one engine, and watches deadlines.
 
@@ -99,7 +135,8 @@ class Admission:
     def __init__(self, policy: QueuePolicy, calibration: Calibration = UNCALIBRATED) -> None:
         self.policy = policy
         self.calibration = calibration
-        self.settings = policy.settings if isinstance(policy, TieredQueue) else TierSettings(preemption=False)
+        self._tiers = policy if isinstance(policy, TieredQueue) else None
+        self.settings = TierSettings(preemption=False) if self._tiers is None else self._tiers.settings
         self._now_s = 0.0
         self._deadlines: list[tuple[float, str]] = []
         self._deadline_of: dict[str, float] = {}
@@ -137,25 +174,64 @@ class Admission:
 
     def next_plan(self, budget: KvBudget) -> AdmissionPlan | None:
         """Return the next admission, or None to end the pass. Changes nothing."""
-        reserved_tiers_only = must_evict_all = False
+        blocked: list[_Blocked] = []
+        reserved_tiers_only = False
         for head in self.policy.heads():
             if reserved_tiers_only and head.tier not in RESERVED_FOR:
                 continue
-            shortage = _shortage_without_free(head, budget) if must_evict_all else self._shortage(head, budget)
-            holders = self._adapter_victims(head, budget)
-            if holders is None:
-                continue
-            if shortage.is_covered and not holders:
-                return AdmissionPlan(head)
-            if (evictions := self._evictions(head, shortage, budget, holders)) is not None:
-                return AdmissionPlan(head, evictions)
-            reserved_tiers_only = shortage.slots <= 0 and self._is_kept_from_reserve(head, budget)
-            must_evict_all = not reserved_tiers_only
+            found = self.admissible(head, budget, blocked)
+            if isinstance(found, AdmissionPlan):
+                return found
+            if found is Obstacle.BLOCKED:
+                blocked.append(_Blocked(head.tier, budget.blocks_needed(head.request_id)))
+            reserved_tiers_only |= found is Obstacle.RESERVED
         return None
 
-    def may_have_adapter(self, head: QueueRequest, budget: KvBudget) -> bool:
-        """Return whether the engine has room for the request's adapter, or can have it by allowed evictions."""
-        return self._adapter_victims(head, budget) is not None
+    def admissible(
+        self, head: QueueRequest, budget: KvBudget, blocked: Sequence[_Blocked] = ()
+    ) -> AdmissionPlan | Obstacle:
+        """Return how the request enters now, or what keeps it out. `blocked`: requests before it that lack room."""
+        if (obstacle := budget.obstacle(head.request_id)) is not None:
+            return obstacle
+        if (holders := self._adapter_victims(head, budget)) is None:
+            return Obstacle.PASSED_OVER
+        needed = budget.blocks_needed(head.request_id)
+        if all(self._leaves_room(head.tier, needed, one, budget) for one in blocked):
+            shortage = self._shortage(head, needed, budget)
+        else:
+            shortage = _shortage_without_free(needed, budget)
+        evictions: tuple[Eviction, ...] | None = ()
+        if not shortage.is_covered or holders:
+            evictions = self._evictions(head, shortage, budget, holders)
+        if evictions is not None and self._has_tokens(head, evictions, budget):
+            return AdmissionPlan(head, evictions)
+        if evictions is None and shortage.slots <= 0 and self._is_kept_from_reserve(head, budget):
+            return Obstacle.RESERVED
+        return Obstacle.BLOCKED
+
+    def is_passed_over(self, head: QueueRequest, budget: KvBudget) -> bool:
+        """Return whether the engine goes on with the next request of the tier, whatever room there is."""
+        obstacle = budget.obstacle(head.request_id)
+        return obstacle is Obstacle.PASSED_OVER or (obstacle is None and self._adapter_victims(head, budget) is None)
+
+    def _leaves_room(self, tier: Tier, needed: int, blocked: _Blocked, budget: KvBudget) -> bool:
+        """Return whether a request of this tier may take what is free before one that lacks room: it is more urgent,
+        and all that is more urgent, this request included, leaves the blocked one its blocks and a slot."""
+        if self._tiers is None or tier.rank >= blocked.tier.rank:
+            return False
+        urgent = [each for each in Tier if each.rank < blocked.tier.rank]
+        slots = sum(map(self._tiers.running_in, urgent)) + 1
+        if slots >= self._tiers.running + budget.slots_free:
+            return False
+        return budget.blocks_held_by(urgent) + needed + blocked.blocks <= budget.blocks_total
+
+    def _has_tokens(self, head: QueueRequest, evictions: Iterable[Eviction], budget: KvBudget) -> bool:
+        """Return whether the next step has a token for the request once these evictions are made."""
+        tokens = budget.step_tokens
+        if tokens is None:
+            return True
+        victims = {eviction.resident.request_id for eviction in evictions}
+        return tokens.available(partial(self.policy.pause_precedence, head), victims) > 0
 
     def _adapter_victims(self, head: QueueRequest, budget: KvBudget) -> Collection[str] | None:
         """Return the running requests that must leave so that the request's adapter fits: all that use one adapter.
@@ -174,12 +250,9 @@ class Admission:
         """Return the running requests that may be evicted for this one."""
         return budget.residents(lambda request_id: self.policy.precedence(head, request_id) is not None)
 
-    def _shortage(self, head: QueueRequest, budget: KvBudget) -> Shortage:
+    def _shortage(self, head: QueueRequest, needed: int, budget: KvBudget) -> Shortage:
         unusable = 0 if head.tier in RESERVED_FOR else self._unused_reserve(budget)
-        return Shortage(
-            blocks=budget.blocks_needed(head.request_id) - (budget.blocks_free - unusable),
-            slots=1 - budget.slots_free,
-        )
+        return Shortage(blocks=needed - (budget.blocks_free - unusable), slots=1 - budget.slots_free)
 
     def _is_kept_from_reserve(self, head: QueueRequest, budget: KvBudget) -> bool:
         return head.tier not in RESERVED_FOR and self._unused_reserve(budget) > 0
@@ -191,7 +264,7 @@ class Admission:
         """Return the blocks of the premium reserve that are not in use."""
         if not self.settings.premium_reserve:
             return 0
-        return max(0, self._reserve(budget.blocks_total) - budget.premium_blocks)
+        return max(0, self._reserve(budget.blocks_total) - budget.blocks_held_by(RESERVED_FOR))
 
     def _evictions(
         self, head: QueueRequest, shortage: Shortage, budget: KvBudget, holders: Collection[str]
@@ -227,9 +300,6 @@ class Admission:
         return Eviction(victim, strategy, costs)
 
 
-def _shortage_without_free(head: QueueRequest, budget: KvBudget) -> Shortage:
+def _shortage_without_free(needed: int, budget: KvBudget) -> Shortage:
     """Return the shortage of a request that may use only what its victims free, and must also cover any deficit."""
-    return Shortage(
-        blocks=budget.blocks_needed(head.request_id) - min(0, budget.blocks_free),
-        slots=1 - min(0, budget.slots_free),
-    )
+    return Shortage(blocks=needed - min(0, budget.blocks_free), slots=1 - min(0, budget.slots_free))

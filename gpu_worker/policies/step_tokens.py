@@ -50,7 +50,8 @@ class Prefill:
 
 class StepTokens:
     """The parts of one step. `prefills`: the most urgent first. `turn`: the tier that has its turn. `fixed`: tokens
-    of running requests that no newcomer can take, by request id: those of decodes; they are part of `tokens`."""
+    of running requests that no newcomer can take, by request id: those of decodes; they are part of `tokens`.
+    `are_whole`: each prompt is computed in one step, so that none is paused."""
 
     def __init__(
         self,
@@ -58,12 +59,15 @@ class StepTokens:
         prefills: Iterable[Prefill],
         turn: Tier | None = None,
         fixed: Mapping[str, int] | None = None,
+        *,
+        are_whole: bool = False,
     ) -> None:
         self.prefills = sorted(prefills, key=lambda prefill: prefill.tier is not turn)
         self.turn = turn
         self.newcomers: set[Tier] = set()
         """The tiers of the newcomers."""
         self._fixed = fixed or {}
+        self._are_whole = are_whole
         self._free = tokens - sum(self._fixed.values())
         self._share_out()
 
@@ -111,6 +115,8 @@ class StepTokens:
 
     def _behind(self, precedence: Callable[[str], Precedence | None]) -> list[tuple[Precedence, Prefill]]:
         """Return the prompts that a newcomer may take from, the least urgent first where they rank the same."""
+        if self._are_whole:
+            return []
         candidates = [one for one in reversed(self.prefills) if one.tier is not self.turn]
         return [(found, one) for one in candidates if (found := precedence(one.request_id)) is not None]
 

@@ -160,30 +160,38 @@ class TierShares:
         self.total += WEIGHTED_TOKENS.output_weight * self._running * steps
         self._forget_leads()
 
-    def behind(self, tier: Tier) -> float:
-        """Return the service that the tier lacks of its share; negative if it received more."""
+    def lack(self, tier: Tier) -> tuple[float, float]:
+        """Return `behind` and `deficit` of a tier."""
         since = self._since.get(tier)
         if since is None:
-            return 0.0
-        return self._settings.share(tier) * (self.total - since.total) - (self.given(tier) - since.own)
+            return 0.0, 0.0
+        total = self.total - since.total
+        behind = self._settings.share(tier) * total - (self._given.value(tier) - since.own)
+        return behind, behind / total if behind > 0 and total > 0 else 0.0
+
+    def behind(self, tier: Tier) -> float:
+        """Return the service that the tier lacks of its share; negative if it received more."""
+        return self.lack(tier)[0]
 
     def deficit(self, tier: Tier) -> float:
         """Return the lacking service as a fraction of all service given since the tier began to wait, 0 to its
         share."""
-        since = self._since.get(tier)
-        if since is None or self.total <= since.total:
-            return 0.0
-        return max(0.0, self.behind(tier) / (self.total - since.total))
+        return self.lack(tier)[1]
+
+    def owes(self, tier: Tier, behind: float) -> bool:
+        """Return whether a tier that is so far behind is owed service."""
+        return behind > self._settings.share_slack and self._settings.share(tier) > 0
 
     def is_owed(self, tier: Tier) -> bool:
-        return self._settings.share(tier) > 0 and self.behind(tier) > self._settings.share_slack
+        return self.owes(tier, self.behind(tier))
 
     def _forget_leads(self) -> None:
         """Reduce larger leads to the slack. An admission does not call this, because it may still be undone."""
         slack = self._settings.share_slack
-        for tier in self._since:
-            if self.behind(tier) < -slack:
-                self._since[tier] = _Since(self.given(tier) - slack, self.total)
+        for tier, since in self._since.items():
+            given = self._given.value(tier)
+            if given - since.own - self._settings.share(tier) * (self.total - since.total) > slack:
+                self._since[tier] = _Since(given - slack, self.total)
 
     def _give(self, tier: Tier, service: float) -> None:
         self._given.add(tier, service)

@@ -164,6 +164,8 @@ def test_storms(base: BaseConfig, time: FakeTime, part: int) -> None:
         seen += harness.seen
     for kind in ("native", "stale", "reset", "evicted by swap", "evicted by recompute", "evicted by drop"):
         assert seen[kind] > 0, f"no storm had this: {kind}"
+    assert seen["planned"] > 300, "the plan is what vLLM admits (scheduler_harness.py)"
+    assert seen["admitted beside the plan"] < 0.1 * seen["planned"], "the plan counts a block too many for a decode"
 
 
 BOTH = pytest.mark.parametrize("ahead", [False, True])
@@ -310,6 +312,36 @@ def test_a_tentative_pass_leaves_nothing(make: Make, time: FakeTime) -> None:
     assert {time.now_s - wait[0] + wait[1] for wait in tier_states(harness).values()} == {7.0}
     assert without_since(now) == without_since(expected)
     harness.finish()
+
+
+def test_a_plan_is_undone_as_soon_as_vllm_preempts_by_itself(make: Make) -> None:
+    """vLLM admits none in such a step."""
+    harness = make(batch=8, blocks=40)
+    harness.add("long", prompt(8), 20, tenant="x", tier="background")
+    harness.step(2)
+    harness.add("p", prompt(8, 1), 3, tenant="p", tier="premium")
+    harness.scheduler._make_room_for_waiting()
+    assert harness.policy.is_running("p")
+    harness.scheduler._preempt_request(harness.scheduler.running.pop(), 0.0)
+    assert not harness.policy.is_running("p")
+    assert harness.policy.received["p"].service == 0
+
+
+@pytest.mark.parametrize("preemption", [True, False])
+def test_premium_passes_an_aged_prompt_that_lacks_blocks(make: Make, time: FakeTime, preemption: bool) -> None:
+    harness = make(blocks=24, batch=4, tiers={"aging_per_s": 1.0, "preemption": preemption})
+    harness.add("runs", prompt(40), 20, tier="standard")
+    harness.step(2)
+    giant = harness.add("giant", prompt(56, family=1), 2, tier="standard")
+    harness.step()
+    time.now_s += 10.0
+    gold = harness.add("gold", prompt(8, family=2), 2, tier="premium")
+    assert harness.policy.rank_of("giant") < 0
+    harness.step()
+    assert len(gold.tokens) == 1
+    harness.finish()
+    assert not preemptions(harness)
+    assert len(giant.tokens) == 2
 
 
 def without_since(found: Any) -> object:

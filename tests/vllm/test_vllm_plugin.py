@@ -191,10 +191,13 @@ async def test_the_endpoint_uses_the_logger_that_vllm_loaded(base: BaseConfig) -
     assert await answer(b"") is None
     scheduler: Any = scheduler_of(base, {"send_stats": True, "trust_client_fields": True})
     scheduler.add_request(request("r", tenant="a"))
-    report = step(scheduler, FakeModelRunner())
-    logger.record(SchedulerStats(kv_connector_stats={STATS_KEY: report}), None)
-    assert [each[1] for each in (await answer(b"since=0"))["tenants"]] == ["a"]
-    assert (await answer(b"since=1"))["tenants"] == []
+    runner = FakeModelRunner()
+    counts, _, last = (step(scheduler, runner) for _ in range(3))
+    assert counts["tenants"] == [], "a step has the counts or tenants; the last one has both"
+    for report in (counts, last):
+        logger.record(SchedulerStats(kv_connector_stats={STATS_KEY: report}), None)
+    assert [each[1] for each in (await answer(b"since=1"))["tenants"]] == ["a"]
+    assert (await answer(b"since=2"))["tenants"] == []
     assert len((await answer(b"since=nonsense"))["tenants"]) == 1
     loggers.remove(logger)
     await endpoint(

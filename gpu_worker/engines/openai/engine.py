@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from dispatcher.policies.tiers import Tier
@@ -27,7 +27,7 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.openai.forwarding import Forwarding, Stream
 from gpu_worker.engines.openai.server_api import ServerOptions, answers
-from gpu_worker.policies.admission import RESERVED_FOR, Admission
+from gpu_worker.policies.admission import Admission, Obstacle
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from gpu_worker.policies.preemption import Resident
 from gpu_worker.policies.scheduling_stats import SchedulingStats, scheduling_gauges
@@ -40,6 +40,7 @@ class ServerPlaces:
         self.blocks_total = total
         self.slots_free = total
         self.swap_bytes_free = 0.0
+        self.step_tokens = None
         self.running: dict[str, Resident] = {}
         self._wanted: dict[str, int] = {}
 
@@ -53,13 +54,15 @@ class ServerPlaces:
     def blocks_needed(self, request_id: str) -> int:
         return self._wanted[request_id]
 
+    def obstacle(self, request_id: str) -> Obstacle | None:
+        return None
+
     def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
         """No request has an adapter."""
         return ()
 
-    @property
-    def premium_blocks(self) -> int:
-        return sum(each.blocks for each in self.running.values() if each.tier in RESERVED_FOR)
+    def blocks_held_by(self, tiers: Collection[Tier]) -> int:
+        return sum(each.blocks for each in self.running.values() if each.tier in tiers)
 
     def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
         """No request is ever evicted."""

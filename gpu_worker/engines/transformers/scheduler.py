@@ -8,7 +8,7 @@ every step, decodes before prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +20,16 @@ from gpu_worker.engines.copy_rates import measure_copy_rates
 from gpu_worker.engines.step_costs import CostTracker
 from gpu_worker.engines.transformers.batch import PolicyRouter, Sequence
 from gpu_worker.engines.transformers.swap import HostSwap
-from gpu_worker.policies.admission import RESERVED_FOR
+from gpu_worker.policies.admission import Obstacle
 from gpu_worker.policies.fairness.tiered import TieredQueue
 from gpu_worker.policies.preemption import Eviction, Resident, Strategy
 
 
 class PolicyScheduler(Scheduler):  # type: ignore[misc]
     """The scheduler is also the admission's `KvBudget`. Blocks count as held if a request may come to need them."""
+
+    step_tokens = None
+    """A pass ends when the step has no token left; the library shares out the step's tokens."""
 
     def __init__(
         self, router: PolicyRouter, cache: Any, safety_margin: float | None, max_requests_per_batch: int
@@ -74,14 +77,16 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         output = min(request.max_tokens, max(request.likely_tokens, sequence.output_tokens + block))
         return -(-(sequence.input_tokens + output) // block)
 
+    def obstacle(self, request_id: str) -> Obstacle | None:
+        return None
+
     def adapter_holders(self, request_id: str) -> tuple[tuple[str, ...], ...]:
         """No request has an adapter."""
         return ()
 
-    @property
-    def premium_blocks(self) -> int:
+    def blocks_held_by(self, tiers: Collection[Tier]) -> int:
         held = [self._resident(state) for state in (*self._live(), *self._admitted)]
-        return sum(resident.blocks for resident in held if resident.tier in RESERVED_FOR)
+        return sum(resident.blocks for resident in held if resident.tier in tiers)
 
     def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
         return [self._resident(state) for state in self._live() if wanted(state.request_id)]

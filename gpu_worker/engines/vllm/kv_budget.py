@@ -12,19 +12,28 @@ from typing import Any
 
 from vllm.utils.math_utils import cdiv
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.admission import RESERVED_FOR
+from gpu_worker.engines.vllm.next_step import NextStep, computes_nothing, loaded_requests
+from gpu_worker.policies.admission import RESERVED_FOR, Obstacle
+from gpu_worker.policies.fairness.interface import Precedence, QueueRequest
 from gpu_worker.policies.fairness.tiered import TieredQueue
 from gpu_worker.policies.preemption import Resident
+from gpu_worker.policies.step_tokens import StepTokens
 
 
 class VllmKvBudget:
-    """`scheduler`: vLLM's. `waiting`: returns a waiting request by its id. `swap_bytes_free`: of the host's pool."""
+    """`scheduler`: vLLM's. `waiting`: returns a waiting request by its id. `swap_bytes_free`: of the host's pool.
+    `next_step`: the step that is planned; None while vLLM makes it, and asks whether a request fits by itself."""
 
     def __init__(
-        self, scheduler: Any, policy: TieredQueue, waiting: Callable[[str], Request], swap_bytes_free: float
+        self,
+        scheduler: Any,
+        policy: TieredQueue,
+        waiting: Callable[[str], Request],
+        swap_bytes_free: float,
+        next_step: NextStep | None = None,
     ) -> None:
         self.swap_bytes_free = swap_bytes_free
         self.admitted: list[str] = []
@@ -33,6 +42,7 @@ class VllmKvBudget:
         self._manager = scheduler.kv_cache_manager
         self._policy = policy
         self._waiting = waiting
+        self._next_step = next_step
         self._blocks_taken = 0
         self._hits: frozenset[int] = frozenset()
         """Prefix cache hits of the request of the last `blocks_needed`. It shares these blocks, so preempting their
@@ -55,17 +65,33 @@ class VllmKvBudget:
     @property
     def blocks_free(self) -> int:
         if self._growth is None:
-            self._growth = sum(map(self._growth_of, self._scheduler.running))
+            self._growth = self._count_growth()
         deferred = sum(len(blocks) for _, blocks in self._scheduler.deferred_frees)
         return int(self._manager.block_pool.get_num_free_blocks()) + deferred - self._growth - self._blocks_taken
 
     @property
     def slots_free(self) -> int:
-        return int(self._scheduler.max_num_active_reqs) - len(self._scheduler.running) - len(self.admitted)
+        taken = len(self._scheduler.running) + len(self.admitted) + len(loaded_requests(self._scheduler))
+        return int(self._scheduler.max_num_active_reqs) - taken
+
+    @property
+    def step_tokens(self) -> StepTokens | None:
+        return None if self._next_step is None else self._next_step.tokens
+
+    def obstacle(self, request_id: str) -> Obstacle | None:
+        if self._next_step is None:
+            return None
+        request = self._waiting(request_id)
+        if not is_ready(request):
+            return Obstacle.PASSED_OVER
+        if not request.has_encoder_inputs:
+            return None
+        has_room = self._next_step.has_encoder_room(request, self._cached_tokens(request))
+        return None if has_room else Obstacle.BLOCKED
 
     def blocks_needed(self, request_id: str) -> int:
         """Return the blocks by vLLM's own arithmetic, less prefix cache hits."""
-        needed, self._hits = self._needs(request_id)
+        needed, self._hits, _ = self._needs(request_id)
         return needed
 
     def blocks_needed_max(self, request: Request) -> int:
@@ -77,9 +103,15 @@ class VllmKvBudget:
         """Return the tokens for which so many blocks have room."""
         return int(blocks * self._scheduler.block_size)
 
-    def admit(self, request_id: str) -> None:
-        """Take the blocks and the slot of a request that this pass admits."""
-        needed, hits = self._needs(request_id)
+    def admit(self, waiting: QueueRequest, precedence: Callable[[str], Precedence | None]) -> None:
+        """Take what a request that this pass admits needs of the blocks, slots, tokens and of the encoder.
+        `precedence`: of a running prompt over it."""
+        request_id = waiting.request_id
+        needed, hits, cached = self._needs(request_id)
+        if self._next_step is not None:
+            request = self._waiting(request_id)
+            tokens = self._next_step.tokens.take(request.num_tokens - cached, waiting.tier, precedence)
+            self._next_step.admit(request, cached, tokens)
         self._blocks_taken += needed
         self._premium_blocks = None
         self._hits, self._hits_of_admitted = frozenset(), self._hits_of_admitted | hits
@@ -90,19 +122,20 @@ class VllmKvBudget:
         if self._premium_blocks is not None and self._policy.tier_state(request.request_id).tier in RESERVED_FOR:
             self._premium_blocks += self._own_blocks(request.request_id)
 
-    @property
-    def premium_blocks(self) -> int:
+    def blocks_held_by(self, tiers: Collection[Tier]) -> int:
+        """Return the blocks of running requests of these tiers, and those that this pass admitted will take; one that
+        several requests share does not count."""
+        if tiers is not RESERVED_FOR:
+            return self._blocks_held_by(tiers)
         if self._premium_blocks is None or not self._are_blocks_own:
-            newcomers = [name for name in self.admitted if self._policy.tier_state(name).tier in RESERVED_FOR]
-            taken = sum(self._needs(request_id)[0] for request_id in newcomers)
-            self._premium_blocks = self.blocks_held_by(RESERVED_FOR) + taken
+            self._premium_blocks = self._blocks_held_by(tiers)
         return self._premium_blocks
 
-    def blocks_held_by(self, tiers: Collection[Tier]) -> int:
-        """Return the blocks of running requests of these tiers; one that several requests share does not count."""
+    def _blocks_held_by(self, tiers: Collection[Tier]) -> int:
         tier_state = self._policy.tier_state
         names = (request.request_id for request in self._scheduler.running)
-        return sum(self._own_blocks(name) for name in names if tier_state(name).tier in tiers)
+        held = sum(self._own_blocks(name) for name in names if tier_state(name).tier in tiers)
+        return held + sum(self._needs(name)[0] for name in self.admitted if tier_state(name).tier in tiers)
 
     def residents(self, wanted: Callable[[str], bool]) -> Iterable[Resident]:
         return [self._resident(request) for request in self._scheduler.running if wanted(request.request_id)]
@@ -120,8 +153,10 @@ class VllmKvBudget:
             return []
         return list(holders.values())
 
-    def update_after_evictions(self) -> None:
+    def update_after_evictions(self, victims: list[str]) -> None:
         """Count again: victims take no blocks in this step, and newcomers need blocks that they would have shared."""
+        if self._next_step is not None:
+            self._next_step.release(victims)
         self._growth = self._premium_blocks = None
         self._blocks_taken = sum(self._needs(request_id)[0] for request_id in self.admitted)
 
@@ -136,8 +171,12 @@ class VllmKvBudget:
             tier_state.preemptions,
         )
 
-    def _needs(self, request_id: str) -> tuple[int, frozenset[int]]:
-        """Return how many blocks a waiting request needs, and the blocks of its prefix cache hits."""
+    def _cached_tokens(self, request: Request) -> int:
+        """Return the tokens of a waiting request that the prefix cache has."""
+        return int(self._manager.get_computed_blocks(request)[1])
+
+    def _needs(self, request_id: str) -> tuple[int, frozenset[int], int]:
+        """Return how many blocks a waiting request needs, and the blocks and the tokens of its prefix cache hits."""
         request, manager = self._waiting(request_id), self._manager
         hits, tokens, _ = manager.get_computed_blocks(request)
         whole = min(request.num_tokens, manager.max_model_len)
@@ -153,7 +192,7 @@ class VllmKvBudget:
             prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
         )
         kept_free = manager.watermark_blocks if self._scheduler.running or self.admitted else 0
-        return int(blocks + kept_free), frozenset(block.block_id for group in hits.blocks for block in group)
+        return int(blocks + kept_free), frozenset(block.block_id for group in hits.blocks for block in group), tokens
 
     def _own_blocks(self, request_id: str) -> int:
         """Return the blocks that an eviction of the request frees for the request of the last `blocks_needed`."""
@@ -164,7 +203,22 @@ class VllmKvBudget:
         shared = self._hits | self._hits_of_admitted
         return sum(block.ref_cnt == 1 and not block.is_null and block.block_id not in shared for block in blocks)
 
-    def _growth_of(self, request: Request) -> int:
-        """Return the blocks that a running request will take in this step."""
-        held = len(self._block_tables[0].get(request.request_id, ()))
-        return max(0, int(cdiv(request.num_tokens_with_spec + 1, self._scheduler.block_size)) - held)
+    def _count_growth(self) -> int:
+        """Return the blocks that the running requests will take in this step."""
+        held, size, growth = self._block_tables[0], self._scheduler.block_size, 0
+        for request in self._scheduler.running:
+            lacking = request.num_tokens_with_spec + 1 - len(held.get(request.request_id, ())) * size
+            if lacking > 0 and not computes_nothing(request):
+                growth += cdiv(lacking, size)
+        return growth
+
+
+def is_ready(request: Request) -> bool:
+    """Return False if vLLM would skip the request: its grammar is not compiled, or it still has stale output in flight
+    from before its preemption."""
+    if request.num_stale_output_tokens and not request.drop_stale_output:
+        return False
+    if request.status is not RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+        return True
+    output = request.structured_output_request
+    return output is not None and output.grammar is not None and not isinstance(output.grammar, Exception)

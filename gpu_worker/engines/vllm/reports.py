@@ -1,9 +1,9 @@
 """What our scheduler measures and reports: step times, costs of preemption predicted and observed, swap space.
 
 The engine core is a process of its own. Its outputs carry reports (figures.py) for the worker and for /metrics, as a
-part of vLLM's own stats (stats_logger.py). What a report costs the scheduler's thread is bounded: it has at most
-TENANTS_MAX tenants that changed, and plain values that vLLM encodes in another thread. Reports follow PART_EVERY_S
-apart while tenants are left, and REPORT_EVERY_S apart otherwise; so often they have counts and gauges too.
+part of vLLM's own stats (stats_logger.py). What a report costs the scheduler's thread is bounded: it has the counts and
+gauges, or at most TENANTS_MAX tenants that changed, in plain values that vLLM encodes in another thread. Counts and
+gauges follow REPORT_EVERY_S apart, and after them the tenants, PART_EVERY_S apart while any are left.
 """
 
 from __future__ import annotations
@@ -117,14 +117,19 @@ class Reports:
         carrier.kv_connector_stats = {**(carrier.kv_connector_stats or {}), STATS_KEY: report}
 
     def _next_report(self, *, idle: bool) -> dict[str, Any]:
-        if not self._tenants_left:
+        """Return counts and gauges, or tenants: a step pays for one of them, and only an idle engine for both."""
+        now = None
+        if idle or self._ended_s - self._now_sent_s >= REPORT_EVERY_S:
+            self._now_sent_s = self._ended_s
+            now = self._now()
+        if now is not None and not self._tenants_left:
             self._changes.begin_round()
+        if now is not None and not idle:
+            self._tenants_left = True
+            return make_report((), now)
         tenants = self._changes.take(TENANTS_IDLE_MAX if idle else TENANTS_MAX)
         self._tenants_left = not self._changes.is_done
-        if self._ended_s - self._now_sent_s < REPORT_EVERY_S and not idle:
-            return make_report(tenants)
-        self._now_sent_s = self._ended_s
-        return make_report(tenants, self._now())
+        return make_report(tenants, now)
 
     def _calibrate_copies(self, ledger: Any) -> None:
         """Measure the copy rates of the GPU that this process sees, which may not be the model's."""

@@ -30,13 +30,12 @@ from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request, RequestStatus
 
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
+from gpu_worker.engines.vllm.next_step import NextStep, decoding_tiers, least_tokens, may_shorten, step_tokens_of
 from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.settings import scheduler_settings
-from gpu_worker.engines.vllm.step_tokens import decoding_tiers, least_tokens, may_shorten, step_tokens_of
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
 from gpu_worker.policies.admission import Admission
-from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from gpu_worker.policies.step_tokens import StepTokens, Turns
@@ -84,7 +83,7 @@ class TieredSchedulingMixin:
             self.counts.expired += 1
             self._end(vllm.requests[request_id], "expired")
         self._sort_running()
-        has_prompts = any(map(_IS_PROMPT, vllm.running))
+        has_prompts = bool(vllm._inflight_prefills) and any(map(_IS_PROMPT, vllm.running))
         if self._may_make_room(has_prompts):
             self._make_room_for_waiting()
         if has_prompts and not self._is_shared:
@@ -124,48 +123,52 @@ class TieredSchedulingMixin:
         finally:
             self.waiting.resetting = False
 
-    def _kv_budget(self) -> VllmKvBudget:
-        return VllmKvBudget(self, self.queue_policy, self.waiting.request_of, self._reports.swap().free_bytes)
+    def _kv_budget(self, next_step: NextStep | None = None) -> VllmKvBudget:
+        swap_bytes_free = self._reports.swap().free_bytes
+        return VllmKvBudget(self, self.queue_policy, self.waiting.request_of, swap_bytes_free, next_step)
 
     def _may_make_room(self, has_prompts: bool) -> bool:
-        """Fast pre-check, usually false: could any running request be preempted or paused for a waiting one, and does
-        vLLM admit requests? `has_prompts`: whether running requests compute their prompts."""
+        """Fast pre-check, usually false: could a plan differ from what vLLM does by itself? It preempts or pauses
+        running requests, or lets a waiting one pass. `has_prompts`: whether running requests compute prompts."""
         vllm: Any = self
         policy = self.queue_policy
-        could = policy.may_preempt() or (has_prompts and policy.waiting > 0)
-        return could and vllm.pause_state is PauseState.UNPAUSED
+        if not len(self.waiting) or vllm.pause_state is not PauseState.UNPAUSED:
+            return False
+        if policy.may_preempt():
+            return True
+        if len(vllm.running) >= vllm.max_num_active_reqs:
+            return False
+        return has_prompts or (policy.may_pass() and self._may_lack_room())
+
+    def _may_lack_room(self) -> bool:
+        """Return whether the next request may lack room, if each running request takes a block in this step."""
+        vllm: Any = self
+        if (head := self.queue_policy.peek()) is None:
+            return False
+        request, manager = self.waiting.request_of(head.request_id), vllm.kv_cache_manager
+        free = manager.block_pool.get_num_free_blocks() - manager.watermark_blocks - len(vllm.running)
+        return request.has_encoder_inputs or free * vllm.block_size < request.num_tokens
 
     def _make_room_for_waiting(self) -> None:
         """Plan the pass of admissions that vLLM is about to make, and evict its victims.
 
-        The admissions are tentative: they are undone at the end, and vLLM makes them again in `schedule`.
+        The policy admits what is planned, so that the next one is chosen with its charges; vLLM's pops confirm it
+        (waiting_queue.py).
         """
-        kv_budget = self._kv_budget()
-        skipped = self._admit_skipped_requests(kv_budget)
-        tokens: StepTokens | None = None
+        next_step = NextStep(self, self._turns.next)
+        kv_budget = self._kv_budget(next_step)
+        planned = self._pass_over(kv_budget)
         while (plan := self.admission.next_plan(kv_budget)) is not None:
-            tokens = tokens or step_tokens_of(self, self._turns.next())
-            precedence = partial(self.queue_policy.pause_precedence, plan.request)
-            victims = [eviction.resident.request_id for eviction in plan.evictions]
-            if not tokens.available(precedence, victims):
-                break
             for eviction in plan.evictions:
                 self._evict(eviction)
             if plan.evictions:
-                kv_budget.update_after_evictions()
-                tokens.release(victims)
-            tokens.take(self.waiting.request_of(plan.request.request_id).num_tokens, plan.request.tier, precedence)
-            kv_budget.admit(plan.request.request_id)
+                kv_budget.update_after_evictions([eviction.resident.request_id for eviction in plan.evictions])
+            kv_budget.admit(plan.request, partial(self.queue_policy.pause_precedence, plan.request))
             self.queue_policy.admit(plan.request.request_id)
-            skipped += self._admit_skipped_requests(kv_budget)
-        tentative = sorted(
-            [*skipped, *kv_budget.admitted], key=lambda name: self.queue_policy.tier_state(name).admission
-        )
-        for request_id in reversed(tentative):
-            self.queue_policy.undo_admit(request_id)
-        self.waiting.put_first(kv_budget.admitted)
-        if tokens is not None:
-            self._share_tokens(tokens)
+            planned += [plan.request.request_id, *self._pass_over(kv_budget)]
+        self.waiting.put_first(planned)
+        if next_step.is_counted:
+            self._share_tokens(next_step.tokens)
 
     def _share_tokens(self, tokens: StepTokens) -> None:
         """Settle this step's tokens, and note the parts of prompts that vLLM must limit."""
@@ -184,20 +187,16 @@ class TieredSchedulingMixin:
             num_new_tokens = min(num_new_tokens, part + least_tokens(request))
         return int(super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens))  # type: ignore[misc]
 
-    def _admit_skipped_requests(self, kv_budget: VllmKvBudget) -> list[str]:
-        """Tentatively admit the next requests that vLLM will skip, so that none is preempted for them."""
+    def _pass_over(self, kv_budget: VllmKvBudget) -> list[str]:
+        """Admit the next requests that vLLM will pop and give back, so that none is preempted for them."""
         admitted: list[str] = []
-        while skipped := [
-            one.request_id for one in self.queue_policy.heads() if not self._is_admissible(one, kv_budget)
+        while passed_over := [
+            one.request_id for one in self.queue_policy.heads() if self.admission.is_passed_over(one, kv_budget)
         ]:
-            for request_id in skipped:
+            for request_id in passed_over:
                 self.queue_policy.admit(request_id)
-            admitted += skipped
+            admitted += passed_over
         return admitted
-
-    def _is_admissible(self, waiting: QueueRequest, kv_budget: VllmKvBudget) -> bool:
-        """Return whether vLLM would admit the request if it had the room: it is ready, and its adapter fits or can."""
-        return self.waiting.is_ready(waiting.request_id) and self.admission.may_have_adapter(waiting, kv_budget)
 
     def _evict(self, eviction: Eviction) -> None:
         vllm: Any = self

@@ -1,5 +1,9 @@
 """vLLM's waiting queue in the order of our policy: a pop admits; a prepend undoes the admission, or preempts.
 
+The plan of a pass (scheduler.py) admits requests before vLLM does: a pop then confirms the admission. What vLLM has not
+popped at the end of the pass is undone, and so is the whole plan as soon as vLLM preempts by itself, because it admits
+none in that step.
+
 vLLM's `schedule()` peeks at the head, allocates, and pops. A request that it skips (its grammar is not compiled yet, or
 there are too many LoRAs) it pops first and prepends later in the same pass. So a prepend after a pop in the same pass
 returns the charge of the pop: the request was not served. Any other prepend is of a running request that was preempted.
@@ -11,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.request_queue import RequestQueue
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
@@ -50,7 +54,8 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._requests: dict[str, Request] = {}
         self._popped: set[str] = set()
         """Requests admitted in this pass."""
-        self._first: list[str] = []
+        self._planned: dict[str, None] = {}
+        """Requests that the plan of this pass admitted and that were not popped yet, in their order."""
         self._head: Request | None = None
         """The next request, once it is known; None after any change."""
 
@@ -58,15 +63,22 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         """Forget the head: charges since the last pass may have changed the order."""
         self._head = self._pass_budget = None
 
-    def put_first(self, request_ids: list[str]) -> None:
-        """Put these first in this pass, in this order: requests were evicted for them, and might now precede them."""
-        self._first = [*request_ids]
+    def put_first(self, planned: Iterable[str]) -> None:
+        """Put these first in this pass, in this order. The plan has admitted them already."""
+        self._planned = dict.fromkeys(planned)
         self._head = None
 
     def end_pass(self) -> None:
-        """Forget the pops of this pass: those requests run now."""
+        """Undo what was planned and did not come; forget the pops of this pass: those requests run now."""
         self._popped.clear()
-        self._first.clear()
+        if self._planned:
+            self._undo_plan()
+
+    def _undo_plan(self) -> None:
+        for request_id in reversed(self._planned):
+            self.policy.undo_admit(request_id)
+        self._planned.clear()
+        self._head = None
 
     def add_request(self, request: Request) -> None:
         self._head = None
@@ -82,7 +94,10 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
 
     def pop_request(self) -> Request:
         request = self.peek_request()
-        self.policy.admit(request.request_id)
+        if request.request_id in self._planned:
+            del self._planned[request.request_id]
+        else:
+            self.policy.admit(request.request_id)
         self._popped.add(request.request_id)
         del self._requests[request.request_id]
         self._head = None
@@ -100,6 +115,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             self._popped.discard(request.request_id)
             self.policy.undo_admit(request.request_id)
         else:
+            self._undo_plan()
             self.policy.preempt(request.request_id, counts=not self.resetting)
         self._requests[request.request_id] = request
 
@@ -113,6 +129,8 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def remove_requests(self, requests: Iterable[Request]) -> None:
         """Remove requests that end; the scheduler removes them from the policy when it frees them."""
         for request in requests:
+            if request.request_id in self._planned:
+                self._undo_plan()
             self._requests.pop(request.request_id, None)
         self._head = None
 
@@ -132,28 +150,12 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def request_of(self, request_id: str) -> Request:
         return self._requests[request_id]
 
-    def is_ready(self, request_id: str) -> bool:
-        """Return False if vLLM would skip the request: its grammar is not compiled, or it still has stale output in
-        flight from before its preemption."""
-        request = self._requests[request_id]
-        if request.num_stale_output_tokens and not request.drop_stale_output:
-            return False
-        if request.status is not RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
-            return True
-        output = request.structured_output_request
-        return output is not None and output.grammar is not None and not isinstance(output.grammar, Exception)
-
     def _next(self) -> Request | None:
         """Return the head; None if the next request may not use the remaining (reserved) blocks."""
         if self._head is None and self._requests:
-            head = self._next_by_plan() or self._next_by_policy()
+            head = next(iter(self._planned), None) or self._next_by_policy()
             self._head = None if head is None else self._requests[head]
         return self._head
-
-    def _next_by_plan(self) -> str | None:
-        while self._first and self._first[0] not in self._requests:
-            self._first.pop(0)
-        return self._first[0] if self._first else None
 
     def _next_by_policy(self) -> str | None:
         head = self.policy.peek() if not self.admission.settings.premium_reserve else self._next_with_reserve()

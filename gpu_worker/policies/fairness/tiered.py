@@ -159,17 +159,27 @@ class TieredQueue(QueuePolicy):
         """Return False if certainly no running request can be evicted for a waiting one: a fast pre-check."""
         if not self.settings.preemption:
             return False
-        waiting = [tier for tier, policy in self._tiers.items() if policy.waiting]
-        running = [tier for tier, evictable in self._evictable.items() if evictable]
-        if not waiting or not running:
-            return False
-        if min(tier.rank for tier in waiting) < max(tier.rank for tier in running):
+        waiting, running = inf, -inf
+        for tier, policy in self._tiers.items():
+            if policy.waiting and tier.rank < waiting:
+                waiting = tier.rank
+            if self._evictable[tier] and tier.rank > running:
+                running = tier.rank
+        if waiting < running:
             return True
-        return self.settings.lead_max < inf and any(map(self._may_lead, set(waiting).intersection(running)))
+        return self.settings.lead_max < inf and any(map(self._may_lead, self._tiers))
+
+    def may_pass(self) -> bool:
+        """Return whether a request is next although a more urgent one waits."""
+        ranks = [tier.rank for tier, policy in self._tiers.items() if policy.waiting]
+        return len(ranks) > 1 and (first := self.peek()) is not None and first.tier.rank > min(ranks)
 
     def _may_lead(self, tier: Tier) -> bool:
         """Return whether a running request's tenant leads the tier's next one by more than `lead_max`."""
-        head, policy = self._head(tier), self._tiers[tier]
+        policy = self._tiers[tier]
+        if not policy.waiting or not self._evictable[tier]:
+            return False
+        head = self._head(tier)
         counter = None if head is None else policy.counter(head.tenant)
         return counter is not None and policy.highest_running_counter() - counter > self.settings.lead_max
 
@@ -185,7 +195,8 @@ class TieredQueue(QueuePolicy):
         state = self._states[request_id]
         tier = state.tier
         self.admissions += 1
-        deficit, is_owed = self.shares.deficit(tier), self.shares.is_owed(tier)
+        behind, deficit = self.shares.lack(tier)
+        is_owed = self.shares.owes(tier, behind)
         state.enter_batch(self.settings, self._now_s, deficit, for_share=is_owed, admission=self.admissions)
         self.aged += state.aged
         self._evictable[tier] += not state.protected(self.settings)
@@ -279,9 +290,10 @@ class TieredQueue(QueuePolicy):
             return 0, 0.0, tier.rank
         if head.request_id in self._promoted:
             return 1, 0.0, tier.rank
-        if self.shares.is_owed(tier):
-            return 2, -self.shares.behind(tier) / self.settings.share(tier), tier.rank
-        return 3, self._rank_now(self._states[head.request_id]), tier.rank
+        behind, deficit = self.shares.lack(tier)
+        if self.shares.owes(tier, behind):
+            return 2, -behind / self.settings.share(tier), tier.rank
+        return 3, self._states[head.request_id].rank_now(self.settings, self._now_s, deficit), tier.rank
 
     def _rank_now(self, state: TierState) -> float:
         return state.rank_now(self.settings, self._now_s, self.shares.deficit(state.tier))

@@ -9,11 +9,11 @@ The ledger is a literal account of what the engine delivered, each token once, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.admission import RESERVED_FOR, Admission, AdmissionPlan
+from gpu_worker.policies.admission import Admission, AdmissionPlan, Obstacle
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import TieredQueue
@@ -142,6 +142,7 @@ class BlockModel:
         self.admission = Admission(self.policy, calibration)
         self.now_s = 0.0
         self.blocks_free = self.machine.blocks
+        self.step_tokens = None
         self.swap_bytes_free = self.machine.swap_bytes
         self.waiting: dict[str, Live] = {}
         self.running: dict[str, Live] = {}
@@ -166,13 +167,15 @@ class BlockModel:
     def blocks_needed(self, request_id: str) -> int:
         return self.blocks_of(self.waiting[request_id].tokens)
 
+    def obstacle(self, request_id: str) -> Obstacle | None:
+        return None
+
     def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
         """No request has an adapter."""
         return ()
 
-    @property
-    def premium_blocks(self) -> int:
-        return sum(live.blocks for live in self.running.values() if live.request.tier in RESERVED_FOR)
+    def blocks_held_by(self, tiers: Collection[Tier]) -> int:
+        return sum(live.blocks for live in self.running.values() if live.request.tier in tiers)
 
     def residents(self, wanted: Callable[[str], bool]) -> list[Resident]:
         return [self.resident(live) for name, live in self.running.items() if not live.entered and wanted(name)]

@@ -25,6 +25,7 @@ class FakeModelRunner:
         """By request: prompt tokens that were computed already at its first step."""
         self.computed: dict[str, int] = {}
         """By request: its tokens whose KV was there after its last step."""
+        self.drafts_rejected = 0
         self._tokens: dict[str, list[int]] = {}
         self._chains: dict[str, list[int]] = {}
         """By request: a hash of the tokens up to each position."""
@@ -43,7 +44,11 @@ class FakeModelRunner:
                 self._device[device] = list(self._host[host])
         names = list(output.num_scheduled_tokens)
         computed = self._computed(output)
-        sampled = [self._compute(name, computed[name], output.num_scheduled_tokens[name]) for name in names]
+        drafts = {name: len(each) for name, each in output.scheduled_spec_decode_tokens.items()}
+        sampled = [
+            self._compute(name, computed[name], output.num_scheduled_tokens[name], drafts.get(name, 0))
+            for name in names
+        ]
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: index for index, name in enumerate(names)},
@@ -52,6 +57,12 @@ class FakeModelRunner:
             prompt_logprobs_dict={},
             pooler_output=[],
         )
+
+    def run_without_kv(self, output: Any) -> ModelRunnerOutput:
+        """Answer a step with one token for each request, without a look at its KV, which may be another engine's."""
+        names = list(output.num_scheduled_tokens)
+        places = {name: index for index, name in enumerate(names)}
+        return ModelRunnerOutput(names, places, [[7] for _ in names])
 
     def _update_requests(self, output: Any) -> None:
         for name in output.finished_req_ids:
@@ -80,10 +91,13 @@ class FakeModelRunner:
         cached = output.scheduled_cached_reqs
         return computed | dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
 
-    def _compute(self, name: str, before: int, tokens: int) -> list[int]:
+    def _compute(self, name: str, before: int, tokens: int, drafts: int) -> list[int]:
+        """Compute a request's tokens and return the new ones. How many of its drafts are right follows from its
+        last position."""
         known, chain, blocks = self._tokens[name], self._chains[name], self._blocks[name]
-        assert 0 < tokens <= len(known) - before, "a step beyond the request's tokens"
         assert before + tokens <= len(blocks) * BLOCK_TOKENS, "a step beyond the request's blocks"
+        tokens -= drafts
+        assert 0 < tokens <= len(known) - before, "a step beyond the request's tokens"
         for start in range(0, before, BLOCK_TOKENS):
             end = min(before, start + BLOCK_TOKENS)
             held = self._block(blocks[start // BLOCK_TOKENS])[: end - start]
@@ -93,9 +107,15 @@ class FakeModelRunner:
         self.computed[name] = before + tokens
         if before + tokens < len(known):
             return []
-        known.append(token_at(name, len(known)))
-        chain.append(hash((chain[-1], known[-1])))
-        return [known[-1]]
+        accepted = token_at(name, len(known)) % (drafts + 1)
+        self.drafts_rejected += drafts - accepted
+        for position in range(before + tokens, before + tokens + accepted + 1):
+            known.append(token_at(name, position))
+            chain.append(hash((chain[-1], known[-1])))
+            if position < before + tokens + accepted:
+                self._block(blocks[position // BLOCK_TOKENS])[position % BLOCK_TOKENS] = chain[position]
+                self.computed[name] = position + 1
+        return known[before + tokens :]
 
     def _block(self, block: int) -> list[int]:
         return self._device.setdefault(block, [0] * BLOCK_TOKENS)

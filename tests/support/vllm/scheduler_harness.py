@@ -6,13 +6,14 @@ A whole schedule takes milliseconds. Every invariant (scheduler_checks.py) is ch
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.figures import KnownFigures
+from gpu_worker.engines.vllm.kv_budget import is_ready
 from gpu_worker.engines.vllm.reports import STATS_KEY
 from gpu_worker.engines.vllm.scheduler import AsyncTierScheduler, TierScheduler
 from gpu_worker.policies.admission import AdmissionPlan
@@ -21,6 +22,7 @@ from tests.support.vllm import scheduler_checks
 from tests.support.vllm.model_runner import BLOCK_TOKENS, FakeModelRunner, token_at
 from tests.support.vllm.scheduler_setup import BaseConfig, FakeTime, Setup, configs_of
 from vllm import SamplingParams
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.engine import FinishReason
@@ -77,6 +79,8 @@ class SchedulerHarness:
         self.steps = 0
         self.evicted: list[tuple[AdmissionPlan, Eviction]] = []
         """Planned evictions of the last schedule."""
+        self._planned: list[str] | None = None
+        """What the plan of the last schedule admitted, if there was one."""
         self.useless_evictions = 0
         """Planned evictions for a request that was not admitted, although vLLM evicted nothing natively."""
         self.seen: Counter[str] = Counter()
@@ -103,10 +107,11 @@ class SchedulerHarness:
         stop_after: int | None = None,
         grammar: bool = False,
         resumable: bool = False,
+        images: Mapping[int, int] | None = None,
         **fields: object,
     ) -> SentRequest:
-        """Add a request. `stop_after`: it ends after so many tokens, unknown to the scheduler. `fields`: the
-        dispatcher's."""
+        """Add a request. `stop_after`: it ends after so many tokens, unknown to the scheduler. `images`: the places of
+        its images in the prompt, with their tokens. `fields`: the dispatcher's."""
         output = [token_at(name, len(prompt) + place) for place in range(max_tokens)]
         stop = [] if stop_after is None else [output[stop_after - 1]]
         parameters = SamplingParams(
@@ -117,7 +122,13 @@ class SchedulerHarness:
             extra_args={f"headgate_{key}": value for key, value in fields.items()},
         )
         hasher = get_request_block_hasher(BLOCK_TOKENS, self._hash)
-        request = Request(name, prompt, parameters, None, block_hasher=hasher, resumable=resumable)
+        features = [
+            MultiModalFeatureSpec(None, "image", f"{name} {place}", PlaceholderRange(place, tokens))
+            for place, tokens in (images or {}).items()
+        ]
+        request = Request(
+            name, prompt, parameters, None, mm_features=features, block_hasher=hasher, resumable=resumable
+        )
         if grammar:
             request.structured_output_request = SimpleNamespace(grammar=None, reasoning_ended=True)
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
@@ -157,7 +168,9 @@ class SchedulerHarness:
     def schedule(self) -> Any:
         """Run the first half of a step: schedule it, and compute its results."""
         self.evicted.clear()
+        self._planned = None
         native = self.scheduler.counts.native
+        before = {request.request_id: request.num_preemptions for request in self.scheduler.running}
         output = self.scheduler.schedule()
         self.in_flight.append((output, self.model_runner.run(output)))
         native = self.scheduler.counts.native - native
@@ -167,8 +180,22 @@ class SchedulerHarness:
             self.seen[f"evicted by {eviction.strategy}"] += 1
             if plan.request.request_id not in self.running and not native:
                 self.useless_evictions += 1
+        if self._planned is not None and not native:
+            self._compare_with_plan(self._planned, before)
         scheduler_checks.check_step(self)
         return output
+
+    def _compare_with_plan(self, planned: list[str], before: dict[str, int]) -> None:
+        """Check that vLLM admitted what the plan did, and count what it admitted beside it. `before`: the preemptions
+        of the requests that ran."""
+        entered = [
+            request.request_id
+            for request in self.scheduler.running
+            if before.get(request.request_id) != request.num_preemptions
+        ]
+        assert set(planned) <= set(entered), f"planned {planned}, admitted {entered}"
+        self.seen["planned"] += len(planned)
+        self.seen["admitted beside the plan"] += len(entered) - len(planned)
 
     def update(self) -> None:
         """Run the second half of a step: give its results to the scheduler."""
@@ -214,7 +241,7 @@ class SchedulerHarness:
         """Wrap the scheduler to check each eviction, each admission and the order of the running requests."""
         admission, scheduler, manager = self.scheduler.admission, self.scheduler, self.scheduler.kv_cache_manager
         next_plan, evict, new_step_starts = admission.next_plan, scheduler._evict, manager.new_step_starts
-        pop_request = scheduler.waiting.pop_request
+        pop_request, put_first = scheduler.waiting.pop_request, scheduler.waiting.put_first
         count_prompt = self.policy.on_prompt_counted
         last: list[AdmissionPlan] = []
 
@@ -228,6 +255,10 @@ class SchedulerHarness:
             scheduler_checks.check_eviction(self, last[0], eviction)
             self.evicted.append((last[0], eviction))
             evict(eviction)
+
+        def noted_plan(planned: list[str]) -> None:
+            self._planned = [name for name in planned if is_ready(scheduler.requests[name])]
+            put_first(planned)
 
         def checked_pop() -> Request:
             request: Request = pop_request()
@@ -244,5 +275,5 @@ class SchedulerHarness:
             count_prompt(name, input_tokens)
 
         self.policy.on_prompt_counted = noted_prompt
-        scheduler.waiting.pop_request = checked_pop
+        scheduler.waiting.pop_request, scheduler.waiting.put_first = checked_pop, noted_plan
         admission.next_plan, scheduler._evict, manager.new_step_starts = checked_plan, checked_evict, checked_start

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.admission import RESERVED_FOR, Admission, AdmissionPlan
+from gpu_worker.policies.admission import Admission, AdmissionPlan, Obstacle
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.tiered import TieredQueue
 from gpu_worker.policies.preemption import UNCALIBRATED, Calibration, Resident, Strategy
+from gpu_worker.policies.step_tokens import Prefill, StepTokens
 from gpu_worker.policies.tiers import TierSettings
 
 PREMIUM, STANDARD, BACKGROUND, SYSTEM = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND, Tier.SYSTEM
@@ -38,6 +39,8 @@ class World:
     """Admitted in this pass."""
     holders: dict[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     """Of each waiting request that needs an adapter: the users of each loaded one."""
+    obstacles: dict[str, Obstacle] = field(default_factory=dict)
+    step_tokens: StepTokens | None = None
 
     def __post_init__(self) -> None:
         self.admission = Admission(TieredQueue(lambda: make_policy("vtc"), self.settings), self.calibration)
@@ -54,12 +57,14 @@ class World:
     def blocks_needed(self, request_id: str) -> int:
         return self.needed[request_id]
 
+    def obstacle(self, request_id: str) -> Obstacle | None:
+        return self.obstacles.get(request_id)
+
     def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
         return self.holders.get(request_id, ())
 
-    @property
-    def premium_blocks(self) -> int:
-        return sum(resident.blocks for resident in self.running.values() if resident.tier in RESERVED_FOR)
+    def blocks_held_by(self, tiers: Collection[Tier]) -> int:
+        return sum(resident.blocks for resident in self.running.values() if resident.tier in tiers)
 
     def residents(self, wanted: Callable[[str], bool]) -> list[Resident]:
         return [one for name, one in self.running.items() if name not in self.entered and wanted(name)]
@@ -213,6 +218,74 @@ def test_a_request_that_evicts_for_all_its_blocks_passes_a_waiting_one() -> None
     assert world.pass_() == ["-sz1", "pa1"]
 
 
+# ── More urgent requests before one that lacks room ─────────────────────────────────────────────────────────────────
+
+
+def aged(world: World, blocks: int = 60) -> None:
+    """Let a standard request, which waits for blocks, come before premium by aging."""
+    world.wait("sa1", blocks)
+    world.wait("pa1", 10, now_s=21.0)
+    world.admission.begin_pass(21.0)
+    assert [head.request_id for head in world.policy.heads()] == ["sa1", "pa1"]
+
+
+def test_premium_does_not_wait_for_an_aged_request_that_lacks_blocks() -> None:
+    world = World()
+    world.run("sz1", 50)
+    aged(world)
+    assert world.pass_() == ["pa1"]
+
+
+def test_what_is_more_urgent_leaves_room_for_the_request_that_it_passes() -> None:
+    """So the giant waits for requests of its own tier alone, however many premium requests come."""
+    world = World(TierSettings(preemption=False), slots_free=50)
+    world.run("sz1", 50)
+    aged(world)
+    for number in range(2, 9):
+        world.wait(f"pa{number}", 10, now_s=21.0)
+    assert world.pass_() == ["pa1", "pa2", "pa3", "pa4"], "40 of 100 blocks: the giant needs 60"
+    del world.running["sz1"]
+    world.policy.finish("sz1")
+    assert world.next() == AdmissionPlan(world.policy.record("sa1").request)
+
+
+def test_what_is_more_urgent_leaves_a_slot_for_the_request_that_it_passes() -> None:
+    """An image has no room in this step. If premium took the last slot, the request would wait for premium."""
+    for slots, entered in ((2, []), (3, ["pa1"])):
+        world = World(slots_free=slots)
+        world.run("pz1", 10)
+        aged(world, blocks=20)
+        world.obstacles["sa1"] = Obstacle.BLOCKED
+        assert world.pass_() == entered
+
+
+def test_a_less_urgent_request_never_passes_one_that_lacks_room() -> None:
+    world = World(TierSettings(preemption=False))
+    world.run("sz1", 50)
+    world.wait("sa1", 60)
+    world.wait("ba1", 1)
+    assert world.pass_() == []
+
+
+def test_premium_takes_the_step_that_has_no_token_for_an_aged_prompt() -> None:
+    """The aged prompt fits, but running prompts have all tokens of the step; premium pauses them."""
+    world = World()
+    world.run("sz1", 20)
+    aged(world, blocks=20)
+    world.step_tokens = StepTokens(100, [Prefill("sz1", STANDARD, 500)])
+    plan = world.next()
+    assert plan is not None
+    assert (plan.request.request_id, plan.evictions) == ("pa1", ())
+
+
+def test_a_request_without_room_of_the_engine_is_blocked_and_evicts_none() -> None:
+    world = World()
+    world.run("ba1", 100)
+    world.wait("sa1", 10)
+    world.obstacles["sa1"] = Obstacle.BLOCKED
+    assert world.next() is None
+
+
 # ── Deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -275,7 +348,8 @@ def test_an_adapter_comes_in_for_all_users_of_another_or_for_none() -> None:
     world.policy.admit("p0")
     world.holders["p1"] = [["b1", "p0"]]
     assert world.next() is None
-    assert not world.admission.may_have_adapter(QueueRequest("p1", "1", 10, tier=PREMIUM), world)
+    head = QueueRequest("p1", "1", 10, tier=PREMIUM)
+    assert world.admission.admissible(head, world) is Obstacle.PASSED_OVER
 
 
 def test_the_users_of_an_adapter_count_for_the_blocks_that_lack() -> None:

@@ -14,16 +14,18 @@ for an output of 1,024 tokens, most of which never come, would keep all other re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
-from gpu_worker.policies.admission import RESERVED_FOR, Admission
+from gpu_worker.policies.admission import RESERVED_FOR, Admission, Obstacle
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.tiered import TieredQueue
 from gpu_worker.policies.preemption import Resident
+from gpu_worker.policies.step_tokens import StepTokens
 
 
 @dataclass(slots=True, eq=False)
@@ -95,8 +97,10 @@ class PagedKvBudget:
         self.free = self.blocks_total
         self._protected_most = {True: 0, False: 0}
         """Sum of m_i over protected sequences, by whether their tier may use the reserve."""
-        self.premium_blocks = 0
-        """Blocks held by tiers that may use the reserve."""
+        self.step_tokens: StepTokens | None = None
+        """The tokens of the step that is being planned."""
+        self._held: Counter[Tier] = Counter()
+        """Blocks held by each tier."""
         self.swap_bytes_used = 0.0
         self.running: list[PagedSequence] = []
         self._entered: set[PagedSequence] = set()
@@ -105,7 +109,8 @@ class PagedKvBudget:
     def blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
 
-    def begin_pass(self) -> None:
+    def begin_pass(self, step_tokens: StepTokens) -> None:
+        self.step_tokens = step_tokens
         self._entered.clear()
 
     @property
@@ -140,6 +145,12 @@ class PagedKvBudget:
         inside = self._protected_most[True] + (sequence.blocks_most if in_reserve else 0)
         return outside + inside <= self.blocks_total and (in_reserve or outside <= self.blocks_total - self.reserve)
 
+    def blocks_held_by(self, tiers: Collection[Tier]) -> int:
+        return sum(self._held[tier] for tier in tiers)
+
+    def obstacle(self, request_id: str) -> Obstacle | None:
+        return None
+
     def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
         """No request has an adapter."""
         return ()
@@ -162,8 +173,7 @@ class PagedKvBudget:
     def grow(self, sequence: PagedSequence, blocks: int) -> None:
         sequence.blocks += blocks
         self.free -= blocks
-        if sequence.request.tier in RESERVED_FOR:
-            self.premium_blocks += blocks
+        self._held[sequence.request.tier] += blocks
 
     def leave(self, sequence: PagedSequence) -> None:
         if sequence.protected:
@@ -174,7 +184,9 @@ class PagedKvBudget:
 
     def spare(self, tier: Tier) -> int:
         """Return the blocks by which a running sequence of this tier can grow."""
-        return self.free if tier in RESERVED_FOR else self.free - max(0, self.reserve - self.premium_blocks)
+        return (
+            self.free if tier in RESERVED_FOR else self.free - max(0, self.reserve - self.blocks_held_by(RESERVED_FOR))
+        )
 
     def exhausted(self, request_id: str) -> bool:
         """Return whether the request was preempted as often as the settings allow."""

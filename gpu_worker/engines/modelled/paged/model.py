@@ -37,7 +37,7 @@ from math import inf
 from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget, PagedSequence
 from gpu_worker.engines.modelled.paged.profile import Copies, PagedProfile
 from gpu_worker.policies.admission import RESERVED_FOR, Admission
-from gpu_worker.policies.fairness.interface import Precedence, QueueRequest
+from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy, sort_by_protection
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from gpu_worker.policies.step_tokens import Prefill, StepTokens, Turns
@@ -123,14 +123,14 @@ class PagedBatch:
         what the step can take is prefilled alone.
         """
         self.admission.begin_pass(now_s)
-        self.kv_budget.begin_pass()
+        self.kv_budget.begin_pass(step_tokens)
         entered: list[PagedSequence] = []
         parts: list[_Part] = []
         victims: set[PagedSequence] = set()
         while step_tokens.has_any() and (plan := self.admission.next_plan(self.kv_budget)) is not None:
-            sequence, precedence = self.sequences[plan.request.request_id], partial(self._precedence, plan.request)
-            available = step_tokens.available(precedence)
-            if not available or (self._whole_prompts and (begun or parts) and sequence.left > available):
+            sequence = self.sequences[plan.request.request_id]
+            precedence = partial(self._policy.pause_precedence, plan.request)
+            if self._whole_prompts and (begun or parts) and sequence.left > step_tokens.available(precedence):
                 break
             evicted = {self.sequences[eviction.resident.request_id] for eviction in plan.evictions}
             for eviction in plan.evictions:
@@ -143,10 +143,6 @@ class PagedBatch:
                 part = step_tokens.take(sequence.left, plan.request.tier, precedence)
                 parts.append((sequence, sequence.left if self._whole_prompts else part))
         return entered, parts, victims
-
-    def _precedence(self, newcomer: QueueRequest, running_id: str) -> Precedence | None:
-        """Return how far a running prompt ranks behind a newcomer; a prompt that is prefilled whole is never paused."""
-        return None if self._whole_prompts else self._policy.pause_precedence(newcomer, running_id)
 
     def _enter(self, sequence: PagedSequence, now_s: float) -> None:
         self._policy.admit(sequence.request.request_id)
@@ -291,7 +287,9 @@ class PagedModel:
         new_parts: list[_Part] = []
         entered: list[PagedSequence] = []
         begun = sorted((one for one in ready if one.left), key=lambda one: (not one.protected, one.rank))
-        step_tokens = StepTokens(self._step_tokens(decoding), map(_prefill, begun), self._turns.next())
+        whole = self._profile.chunk_tokens is None
+        turn = self._turns.next()
+        step_tokens = StepTokens(self._step_tokens(decoding), map(_prefill, begun), turn, are_whole=whole)
         if not evicted and (not batch.running or self._since_attempt >= self._profile.steps_between_admissions):
             self._since_attempt = 0
             entered, new_parts, victims = batch.admit(step_tokens, now_s, begun=bool(begun))
