@@ -1,4 +1,4 @@
-"""vLLM's scheduler with our policies: `--scheduler-cls gpu_worker.engines.vllm.scheduler.TierScheduler`.
+"""vLLM's scheduler with our policies. scheduler_choice.py has the class that `--scheduler-cls` names.
 
 vLLM lets a class replace its `Scheduler`, but the class is not public API. So the version is pinned (pyproject.toml),
 and tests/vllm runs at every upgrade. Each step:

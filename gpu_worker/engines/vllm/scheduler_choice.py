@@ -1,4 +1,4 @@
-"""The class that an operator names: `--scheduler-cls`. It checks vLLM, and chooses our scheduler for it.
+"""The class that an operator names, or a worker: `--scheduler-cls`. It checks vLLM, and chooses our scheduler for it.
 
 vLLM schedules a step ahead of the results (asynchronously) where it can, by its configuration. Our two schedulers are
 for the two cases, so an operator need not know which one a machine needs. This module imports nothing of vLLM: a vLLM
@@ -39,7 +39,9 @@ def refuse_features(vllm_config: Any, kv_cache_config: Any) -> None:
         "data parallelism, because each replica would share its own capacity only; start a server for each replica": (
             parallel.data_parallel_size > 1 or parallel.data_parallel_index > 0
         ),
-        "pipeline parallelism, which was never tested with it": parallel.pipeline_parallel_size > 1,
+        "pipeline parallelism, which was never tested with it; use --tensor-parallel-size": (
+            parallel.pipeline_parallel_size > 1
+        ),
         "a diffusion model, which has a scheduler of its own": vllm_config.diffusion_config is not None,
         "an encoder-decoder model, because it does not count the blocks of the encoder": model.is_encoder_decoder,
         f"{groups} groups of KV blocks, because it plans with one; add --disable-hybrid-kv-cache-manager": groups > 1,

@@ -92,6 +92,23 @@ def test_a_workers_server_ends_with_the_sentence(monkeypatch: pytest.MonkeyPatch
     assert ended.value.code == "headgate does not work with vLLM 9"
 
 
+def test_a_workers_server_chooses_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[list[str]] = []
+    platforms, entry = ModuleType("vllm.platforms"), ModuleType("entry")
+    platforms.current_platform = SimpleNamespace(is_cpu=lambda: False)  # type: ignore[attr-defined]
+    entry.main = lambda: served.append(sys.argv[1:])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+    monkeypatch.setitem(sys.modules, "vllm.entrypoints.launchers.api_server.entry", entry)
+    monkeypatch.setenv("VLLM_NO_USAGE_STATS", "1")
+    monkeypatch.setattr(server, "_end_with_worker", lambda: None)
+    monkeypatch.setattr(server, "require_vllm", lambda parts: None)
+    monkeypatch.setattr(sys, "argv", ["server", "--model", "/m"])
+    server.main()
+    (words,) = served
+    module, _, name = words[-1].rpartition(".")
+    assert getattr(sys.modules[module], name) is headgate_vllm.Scheduler
+
+
 def test_each_row_of_the_table_of_features_names_its_test() -> None:
     """A row that works or is refused names a test that exists; at most UNKNOWN_MAX are unknown, with what they need."""
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
