@@ -97,7 +97,7 @@ VLLM_NAMES: tuple[VllmName, ...] = (
             *("request_id", "client_index", "status", "priority", "sampling_params", "structured_output_request"),
             *("max_tokens", "num_tokens", "num_prompt_tokens", "num_output_tokens", "num_computed_tokens"),
             *("num_tokens_with_spec", "num_output_placeholders", "num_stale_output_tokens", "drop_stale_output"),
-            *("num_preemptions", "prefill_stats", "resumable", "trace_headers"),
+            *("num_preemptions", "prefill_stats", "resumable", "trace_headers", "pooling_params"),
             *("lora_request", "is_prefill_chunk", "has_encoder_inputs"),
         ),
     ),
@@ -108,6 +108,7 @@ VLLM_NAMES: tuple[VllmName, ...] = (
         attributes=("FINISHED_ABORTED", "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"),
     ),
     VllmName(VllmPart.SCHEDULER, "vllm.sampling_params", "SamplingParams", attributes=("logprobs", "extra_args")),
+    VllmName(VllmPart.SCHEDULER, "vllm.pooling_params", "PoolingParams", attributes=("extra_kwargs",)),
     VllmName(
         VllmPart.SCHEDULER, "vllm.v1.structured_output.request", "StructuredOutputRequest", attributes=("grammar",)
     ),
