@@ -14,7 +14,7 @@ import copy
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpu_worker.engines.vllm.identity import TENANT_CHARS_MAX, TenantIdentity, is_tenant, write_entry
 from gpu_worker.engines.vllm.protocol import IDENTITY_ARGUMENT
@@ -31,7 +31,7 @@ def for_tenant(parameters: _Parameters, tenant: str) -> _Parameters:
         raise ValueError(f"{tenant!r} is not the name of a tenant (1 to {TENANT_CHARS_MAX} characters)")
     directory = _directory(os.environ.get(TENANTS_VARIABLE, ""))
     identity = TenantIdentity(tenant) if directory is None else directory.identity_of(tenant)
-    found: Any = copy.copy(parameters)
+    found = copy.copy(parameters)
     name = "extra_args" if hasattr(found, "extra_args") else "extra_kwargs"
     setattr(found, name, {**(getattr(found, name) or {}), IDENTITY_ARGUMENT: write_entry(identity)})
     return found

@@ -56,9 +56,12 @@ VLLM_NAMES: tuple[VllmName, ...] = (
             *("vllm_config", "scheduler_config", "policy", "kv_holding_waiting", "waiting", "running", "requests"),
             *("pause_state", "prev_step_scheduled_req_ids", "connector", "kv_cache_manager", "deferred_frees"),
             *("block_size", "max_model_len", "max_num_active_reqs", "max_num_scheduled_tokens", "lora_config"),
-            "need_mamba_block_aligned_split",
+            *("need_mamba_block_aligned_split", "requires_kv_delivery"),
         ),
-        calls=("finish_requests(request_ids, finished_status)", "_preempt_request(request, timestamp)"),
+        calls=(
+            "finish_requests(request_ids, finished_status)",
+            "_preempt_request(request, timestamp, drop_stale_output)",
+        ),
         hooks=(
             "schedule(throttle_prefills)",
             "update_from_output(scheduler_output, model_runner_output)",
@@ -171,7 +174,18 @@ VLLM_NAMES: tuple[VllmName, ...] = (
         "SchedulerConfig",
         attributes=("policy", "long_prefill_token_threshold", "async_scheduling"),
     ),
-    VllmName(VllmPart.SCHEDULER, f"{_CONFIG}.kv_transfer", "KVTransferConfig", attributes=("kv_connector",)),
+    VllmName(
+        VllmPart.SCHEDULER,
+        f"{_CONFIG}.kv_transfer",
+        "KVTransferConfig",
+        attributes=("kv_connector", "kv_connector_extra_config"),
+    ),
+    VllmName(
+        VllmPart.SWAP,
+        "vllm.distributed.kv_transfer.kv_connector.v1.multi_connector",
+        "MultiConnector",
+        attributes=("sub_connectors",),
+    ),
     # The KV cache.
     VllmName(
         VllmPart.SCHEDULER,
