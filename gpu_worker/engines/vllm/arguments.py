@@ -32,6 +32,10 @@ REFUSED: Mapping[str, str] = {
         ("--data-parallel-size", "-dp", "--data-parallel-rank", "--data-parallel-start-rank"),
         "each replica would have a scheduler of its own; start a worker for each replica",
     ),
+    **dict.fromkeys(
+        ("--pipeline-parallel-size", "-pp"),
+        "headgate's scheduler was never tested with it; use --tensor-parallel-size",
+    ),
 }
 _GENERATES = TEXT | {
     Capability.SAMPLING,

@@ -3,6 +3,9 @@
 vLLM hands these to its engine core with every request, generating or pooling. It takes two names from a client's
 headers, `traceparent` and `tracestate`, and no other. So an entry with our name is from our middleware in the server's
 process (tenants.py), and no client can make one. vLLM's own tracing reads the two names only.
+
+Python code that makes its own requests (in_process.py) adds the same entry to a request's parameters. A client can
+write there too, so it counts only where the settings trust it.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dispatcher.policies.share_bounds import WEIGHT_MAX, WEIGHT_MIN
 from dispatcher.policies.tiers import Tier
 
+TENANT_CHARS_MAX = 128
 _NAME = "headgate"
 _NO_TIER = "-"
 
@@ -27,17 +32,32 @@ class TenantIdentity:
 
 def add_identity(trace_headers: Mapping[str, str] | None, identity: TenantIdentity) -> dict[str, str]:
     """Return a request's trace headers with the identity."""
-    tier = _NO_TIER if identity.tier is None else identity.tier.value
-    return {**(trace_headers or {}), _NAME: f"{tier}/{identity.weight!r}/{identity.tenant}"}
+    return {**(trace_headers or {}), _NAME: write_entry(identity)}
 
 
 def read_identity(trace_headers: object) -> TenantIdentity | None:
     """Return the identity of one of vLLM's requests; None if it has none. Never raises: that would end vLLM's core."""
-    entry = trace_headers.get(_NAME) if isinstance(trace_headers, Mapping) else None
+    return read_entry(trace_headers.get(_NAME)) if isinstance(trace_headers, Mapping) else None
+
+
+def write_entry(identity: TenantIdentity) -> str:
+    """Return the identity as a text."""
+    tier = _NO_TIER if identity.tier is None else identity.tier.value
+    return f"{tier}/{identity.weight!r}/{identity.tenant}"
+
+
+def read_entry(entry: object) -> TenantIdentity | None:
+    """Return the identity that `write_entry` wrote; None for anything else. Never raises."""
     if not isinstance(entry, str):
         return None
     try:
         tier, weight, tenant = entry.split("/", 2)
-        return TenantIdentity(tenant, None if tier == _NO_TIER else Tier(tier), float(weight))
+        found = TenantIdentity(tenant, None if tier == _NO_TIER else Tier(tier), float(weight))
     except ValueError:  # of another version of this module
         return None
+    return found if is_tenant(tenant) and WEIGHT_MIN <= found.weight <= WEIGHT_MAX else None
+
+
+def is_tenant(name: str) -> bool:
+    """Return whether a text can be the name of a tenant."""
+    return 0 < len(name) <= TENANT_CHARS_MAX and name.isprintable() and name == name.strip()

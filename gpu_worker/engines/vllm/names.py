@@ -57,9 +57,12 @@ VLLM_NAMES: tuple[VllmName, ...] = (
             *("pause_state", "prev_step_scheduled_req_ids", "connector", "kv_cache_manager", "deferred_frees"),
             *("block_size", "max_model_len", "max_num_active_reqs", "max_num_scheduled_tokens", "lora_config"),
             *("need_mamba_block_aligned_split", "max_num_encoder_input_tokens", "encoder_cache_manager"),
-            *("num_prefill_lookahead", "finished_recving_kv_req_ids", "_inflight_prefills"),
+            *("num_prefill_lookahead", "finished_recving_kv_req_ids", "_inflight_prefills", "requires_kv_delivery"),
         ),
-        calls=("finish_requests(request_ids, finished_status)", "_preempt_request(request, timestamp)"),
+        calls=(
+            "finish_requests(request_ids, finished_status)",
+            "_preempt_request(request, timestamp, drop_stale_output)",
+        ),
         hooks=(
             "schedule(throttle_prefills)",
             "update_from_output(scheduler_output, model_runner_output)",
@@ -98,7 +101,7 @@ VLLM_NAMES: tuple[VllmName, ...] = (
             *("request_id", "client_index", "status", "priority", "sampling_params", "structured_output_request"),
             *("max_tokens", "num_tokens", "num_prompt_tokens", "num_output_tokens", "num_computed_tokens"),
             *("num_tokens_with_spec", "num_output_placeholders", "num_stale_output_tokens", "drop_stale_output"),
-            *("num_preemptions", "prefill_stats", "resumable", "trace_headers"),
+            *("num_preemptions", "prefill_stats", "resumable", "trace_headers", "pooling_params"),
             *("lora_request", "is_prefill_chunk", "has_encoder_inputs", "mm_features"),
         ),
         calls=("get_num_encoder_embeds(input_id)",),
@@ -123,6 +126,7 @@ VLLM_NAMES: tuple[VllmName, ...] = (
         attributes=("FINISHED_ABORTED", "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"),
     ),
     VllmName(VllmPart.SCHEDULER, "vllm.sampling_params", "SamplingParams", attributes=("logprobs", "extra_args")),
+    VllmName(VllmPart.SCHEDULER, "vllm.pooling_params", "PoolingParams", attributes=("extra_kwargs",)),
     VllmName(
         VllmPart.SCHEDULER, "vllm.v1.structured_output.request", "StructuredOutputRequest", attributes=("grammar",)
     ),
@@ -185,7 +189,18 @@ VLLM_NAMES: tuple[VllmName, ...] = (
         "SchedulerConfig",
         attributes=("policy", "long_prefill_token_threshold", "async_scheduling"),
     ),
-    VllmName(VllmPart.SCHEDULER, f"{_CONFIG}.kv_transfer", "KVTransferConfig", attributes=("kv_connector",)),
+    VllmName(
+        VllmPart.SCHEDULER,
+        f"{_CONFIG}.kv_transfer",
+        "KVTransferConfig",
+        attributes=("kv_connector", "kv_connector_extra_config"),
+    ),
+    VllmName(
+        VllmPart.SWAP,
+        "vllm.distributed.kv_transfer.kv_connector.v1.multi_connector",
+        "MultiConnector",
+        attributes=("sub_connectors",),
+    ),
     # The KV cache.
     VllmName(
         VllmPart.SCHEDULER,

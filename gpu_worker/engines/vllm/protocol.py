@@ -24,11 +24,13 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineError, Evicted, PromptTooLong, RefusedByPolicy
 from gpu_worker.engines.openai.normal.faults import failed
 from gpu_worker.engines.vllm.arguments import ARGUMENT_PREFIX
-from gpu_worker.engines.vllm.identity import read_identity
+from gpu_worker.engines.vllm.identity import read_entry, read_identity
 from gpu_worker.engines.vllm.settings import SchedulerSettings
 
 _TENANT_UNKNOWN = "unknown"
 _TIER = ARGUMENT_PREFIX + "tier"
+IDENTITY_ARGUMENT = ARGUMENT_PREFIX + "identity"
+"""An entry of identity.py, which Python code in vLLM's process writes (in_process.py)."""
 _TEXT_CHARS_MAX = 256
 TOKENS_MAX = 1_000_000_000
 _STAGE_MAX = 1_000_000
@@ -42,7 +44,7 @@ class RequestFields:
     """The fields, with their defaults. `output_max`: the output tokens up to which a request without a limit of its
     client may run; None: its own limit. `output_expected`: its usual output tokens; None: unknown. `timeout_s`: the
     seconds until its deadline. `wrong`: the names of the fields that could not be read. `ignored`: whether there were
-    fields that are not trusted."""
+    fields that are not trusted. `is_named`: whether anything that is believed names the tenant."""
 
     tenant: str = _TENANT_UNKNOWN
     weight: float = 1.0
@@ -56,6 +58,7 @@ class RequestFields:
     timeout_s: float = math.inf
     wrong: tuple[str, ...] = ()
     ignored: bool = False
+    is_named: bool = False
 
 
 def read_fields(extra_args: object) -> RequestFields:
@@ -79,16 +82,20 @@ def read_fields(extra_args: object) -> RequestFields:
 
 def request_fields(request: Any, settings: SchedulerSettings) -> RequestFields:
     """Return the fields of one of vLLM's requests, as far as the settings believe them. An identity that the operator's
-    middleware added comes before a client's fields and its priority. Never raises."""
-    extra_args = getattr(request.sampling_params, "extra_args", None)
-    if not isinstance(extra_args, Mapping):
-        extra_args = {}
+    middleware added comes before all others, and any identity before other fields and the request's priority. Never
+    raises."""
+    extra_args = _extra_args(request)
     fields = read_fields(extra_args) if settings.trust_client_fields else RequestFields()
+    identity = read_identity(request.trace_headers)
     if not settings.trust_client_fields:
         fields.ignored = any(str(name).startswith(ARGUMENT_PREFIX) for name in extra_args)
-    identity = read_identity(request.trace_headers)
+    elif identity is None and IDENTITY_ARGUMENT in extra_args:
+        identity = read_entry(extra_args[IDENTITY_ARGUMENT])
+        if identity is None:
+            fields.wrong = (*fields.wrong, "identity")
     if identity is not None:
         fields.tenant, fields.weight = identity.tenant, identity.weight
+    fields.is_named = fields.tenant != _TENANT_UNKNOWN
     if not settings.has_tiers:
         fields.tier = Tier.STANDARD
     elif identity is not None and identity.tier is not None:
@@ -98,6 +105,15 @@ def request_fields(request: Any, settings: SchedulerSettings) -> RequestFields:
     elif identity is not None:
         fields.tier = Tier.STANDARD
     return fields
+
+
+def _extra_args(request: Any) -> Mapping[str, Any]:
+    """Return the arguments of a generating or a pooling request that vLLM does not know."""
+    if request.sampling_params is None:
+        found = getattr(request.pooling_params, "extra_kwargs", None)
+    else:
+        found = getattr(request.sampling_params, "extra_args", None)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _text(value: Any) -> str | None:

@@ -65,8 +65,7 @@ class Reports:
         self._cost_tracker = CostTracker(scheduler.admission, scheduler.counts)
         self._began: dict[int, float] = {}
         self._ended_s = 0.0
-        connector = scheduler.connector
-        self._connector = connector if hasattr(connector, "swap_out") else None
+        self._connector = _find_swap(scheduler.connector)
         if self._connector is not None:
             self._calibrate_copies(self._connector.ledger)
 
@@ -171,6 +170,12 @@ class Reports:
             swap_bytes_used=swap.used_bytes,
             with_counters=False,
         )
+
+
+def _find_swap(connector: Any) -> Any:
+    """Return the connector that swaps: vLLM's only one, or one of several (MultiConnector); None if there is none."""
+    several = getattr(connector, "sub_connectors", (connector,))
+    return next((each for each in several if hasattr(each, "swap_out")), None)
 
 
 def _computed_tokens(output: Any) -> dict[str, tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""vLLM's scheduler with our policies: `--scheduler-cls gpu_worker.engines.vllm.scheduler.TierScheduler`.
+"""vLLM's scheduler with our policies. scheduler_choice.py has the class that `--scheduler-cls` names.
 
 vLLM lets a class replace its `Scheduler`, but the class is not public API. So the version is pinned (pyproject.toml),
 and tests/vllm runs at every upgrade. Each step:
@@ -66,8 +66,8 @@ class TieredSchedulingMixin:
         """The eviction during a call of `_preempt_request`; None in vLLM's own calls."""
         self._sorted_admissions = 0
         """The policy's count of admissions at the last sort of the running requests."""
-        self._cache_reset: set[str] = set()
-        """Requests preempted by a cache reset that still have tokens in flight, which vLLM discards."""
+        self._discarding: set[str] = set()
+        """Preempted requests that still have tokens in flight, which vLLM discards."""
         self._turns = Turns(policy)
         self._parts: dict[str, int] = {}
         """The tokens of running prompts in this step, where they get less than they could take."""
@@ -207,14 +207,16 @@ class TieredSchedulingMixin:
             return
         vllm.running.remove(request)
         self._eviction = eviction
-        vllm._preempt_request(request, time.monotonic())
+        vllm._preempt_request(request, time.monotonic(), vllm.requires_kv_delivery)
         vllm.prev_step_scheduled_req_ids.discard(request.request_id)
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
-        """Preempt, by our plan or by vLLM itself when a running request grew; the latter also swaps if it can."""
+        """Preempt, by our plan or by vLLM itself when a running request grew; the latter also swaps if it can.
+
+        `drop_stale_output`: tokens in flight are discarded, at a cache reset and where another engine needs the KV."""
         eviction, self._eviction = self._eviction, None
         swap = eviction is None or eviction.strategy is Strategy.SWAP
-        swapped = swap and not drop_stale_output and self._reports.swap_out(request)
+        swapped = swap and not self.waiting.resetting and self._reports.swap_out(request)
         strategy = Strategy.SWAP if swapped else Strategy.RECOMPUTE
         if eviction is None:
             self.counts.native += 1
@@ -223,7 +225,7 @@ class TieredSchedulingMixin:
         self._reports.evicted(request, strategy, eviction)
         super()._preempt_request(request, timestamp, drop_stale_output)  # type: ignore[misc]
         if drop_stale_output:
-            self._cache_reset.add(request.request_id)
+            self._discarding.add(request.request_id)
 
     def _end(self, request: Request, reason: str) -> None:
         """End a request for good; its client gets the reason with the next outputs."""
@@ -256,13 +258,13 @@ class TieredSchedulingMixin:
         return self.queue_policy.eviction_key(request.request_id)
 
     def _discarded_requests(self, scheduler_output: Any) -> set[str]:
-        """Return the requests that lose their sampled tokens in this step (cache reset)."""
-        if not self._cache_reset:
-            return self._cache_reset
+        """Return the requests that lose their sampled tokens in this step."""
+        if not self._discarding:
+            return self._discarding
         vllm: Any = self
-        left = [vllm.requests[name] for name in self._cache_reset if name in vllm.requests]
-        self._cache_reset = {request.request_id for request in left if request.num_stale_output_tokens}
-        return self._cache_reset.intersection(scheduler_output.num_scheduled_tokens)
+        left = [vllm.requests[name] for name in self._discarding if name in vllm.requests]
+        self._discarding = {request.request_id for request in left if request.num_stale_output_tokens}
+        return self._discarding.intersection(scheduler_output.num_scheduled_tokens)
 
     def _charge(self, model_runner_output: Any, discarded: Collection[str]) -> None:
         """Charge one token for every running request in one call, except requests that got none; then charge the rest

@@ -1,4 +1,4 @@
-"""The class that an operator names: `--scheduler-cls`. It checks vLLM, and chooses our scheduler for it.
+"""The class that an operator names, or a worker: `--scheduler-cls`. It checks vLLM, and chooses our scheduler for it.
 
 vLLM schedules a step ahead of the results (asynchronously) where it can, by its configuration. Our two schedulers are
 for the two cases, so an operator need not know which one a machine needs. This module imports nothing of vLLM: a vLLM
@@ -21,8 +21,7 @@ class ChosenScheduler:
     wrong settings and for a feature that is refused, each with one sentence."""
 
     def __new__(cls, vllm_config: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> Any:
-        transfer = vllm_config.kv_transfer_config
-        swaps = transfer is not None and transfer.kv_connector == _SWAP_CONNECTOR
+        swaps = _SWAP_CONNECTOR in connectors_of(vllm_config.kv_transfer_config)
         require_vllm([VllmPart.SCHEDULER, VllmPart.SWAP] if swaps else [VllmPart.SCHEDULER])
         refuse_features(vllm_config, kv_cache_config)
         from gpu_worker.engines.vllm.scheduler import AsyncTierScheduler, TierScheduler
@@ -35,15 +34,29 @@ def refuse_features(vllm_config: Any, kv_cache_config: Any) -> None:
     """Raise ValueError, with one sentence, for a feature with which our scheduler does not do what it promises."""
     parallel, model = vllm_config.parallel_config, vllm_config.model_config
     groups = len(kv_cache_config.kv_cache_groups)
+    later_connectors = connectors_of(vllm_config.kv_transfer_config)[1:]
     refusals = {
         "data parallelism, because each replica would share its own capacity only; start a server for each replica": (
             parallel.data_parallel_size > 1 or parallel.data_parallel_index > 0
         ),
-        "pipeline parallelism, which was never tested with it": parallel.pipeline_parallel_size > 1,
+        "pipeline parallelism, which was never tested with it; use --tensor-parallel-size": (
+            parallel.pipeline_parallel_size > 1
+        ),
         "a diffusion model, which has a scheduler of its own": vllm_config.diffusion_config is not None,
         "an encoder-decoder model, because it does not count the blocks of the encoder": model.is_encoder_decoder,
+        "SwapConnector behind another connector, which would load what is swapped; list it once, as the first": (
+            _SWAP_CONNECTOR in later_connectors
+        ),
         f"{groups} groups of KV blocks, because it plans with one; add --disable-hybrid-kv-cache-manager": groups > 1,
     }
     for refusal, found in refusals.items():
         if found:
             raise ValueError(f"headgate's scheduler refuses {refusal}")
+
+
+def connectors_of(transfer: Any) -> list[str]:
+    """Return the names of the KV connectors, in the order in which vLLM asks them for what they can load."""
+    if transfer is None or not transfer.kv_connector:
+        return []
+    listed = (transfer.kv_connector_extra_config or {}).get("connectors", ())
+    return [transfer.kv_connector, *(each.get("kv_connector") for each in listed)][bool(listed) :]

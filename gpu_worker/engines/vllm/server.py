@@ -6,7 +6,8 @@ the `main` that this module calls. It runs before anything of vLLM is imported i
 
 - the server ends with the worker, also if the worker is killed;
 - it ends at once, with a sentence, if vLLM lacks a name that our code uses;
-- it chooses the scheduler by the platform, and the options that the CPU build needs.
+- it names the scheduler, which chooses and refuses as for a server without a worker (scheduler_choice.py), and adds
+  the options that the CPU build needs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 PARENT_VARIABLE = "HEADGATE_WORKER_PID"
 _CPU_CACHE_GIB = "1"
 """Otherwise the CPU build takes most of the memory."""
-_SCHEDULERS = "gpu_worker.engines.vllm.scheduler"
+_SCHEDULER = "gpu_worker.engines.vllm.scheduler_choice.ChosenScheduler"
 
 
 def main() -> None:
@@ -37,10 +38,10 @@ def main() -> None:
     from vllm.platforms import current_platform
 
     words = sys.argv[1:]
-    if on_cpu := bool(current_platform.is_cpu()):
+    if current_platform.is_cpu():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", _CPU_CACHE_GIB)
         words += _cpu_words(Arguments(words))
-    words += ["--scheduler-cls", f"{_SCHEDULERS}.{'TierScheduler' if on_cpu else 'AsyncTierScheduler'}"]
+    words += ["--scheduler-cls", _SCHEDULER]
     sys.argv[1:] = words
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 

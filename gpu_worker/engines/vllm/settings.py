@@ -18,6 +18,8 @@ from gpu_worker.policies.fairness.tiered import TieredQueue, make_queue
 from gpu_worker.policies.plain_settings import read_settings
 
 NAME = "headgate"
+TENANTS_VARIABLE = "HEADGATE_TENANTS"
+"""The path of the operator's file of tenants (tenants.py)."""
 LOGGER_VARIABLE = "HEADGATE_STATS_LOGGER"
 """Set in the environment of an engine core whose reports will be taken (stats_logger.py)."""
 
@@ -33,7 +35,8 @@ class SchedulerSettings:
 
     `trust_client_fields`: whether the `headgate_…` fields of a request are believed. Where clients reach the server
     themselves, one could name any tenant, weight and tier in them, so they are ignored. A headgate worker sets this to
-    true: only the worker reaches its server, and its fields come from the gate, in a signed order.
+    true: only the worker reaches its server, and its fields come from the gate, in a signed order. `LLM()` has no
+    clients.
 
     `priority_tiers`: the tier of a request by its `priority` (vLLM's: lower is more urgent): for premium and standard
     the highest priority that has the tier; everything above is background. It needs `--scheduling-policy priority`. A
@@ -83,6 +86,11 @@ class SchedulerSettings:
             return Tier.STANDARD
         found = (tier for tier in TENANT_TIERS if priority <= self.priority_tiers.get(tier, -float("inf")))
         return next(found, Tier.BACKGROUND)
+
+    @property
+    def expects_tenants(self) -> bool:
+        """Whether the operator names tenants, so that a request without one is a mistake."""
+        return TENANTS_VARIABLE in os.environ
 
     @property
     def sends_stats(self) -> bool:

@@ -15,6 +15,8 @@ The file is TOML, and the variable HEADGATE_TENANTS has its path. It names the t
     tier = "premium"
     weight = 2.0
 
+Python code that makes its own requests names their tenants itself (in_process.py): it needs the last part only.
+
 The middleware reads headers only: bodies and answers stream past it. It keeps a request's identity in a context
 variable, which every task has that vLLM starts for the request. What sends requests to the engine core adds it there,
 and so every route has it, streamed or not. A mistake in the file ends the start with one sentence. The file is read
@@ -39,13 +41,12 @@ from dispatcher.policies.bounds import BoundedSettings, Bounds
 from dispatcher.policies.share_bounds import WEIGHT_MAX, WEIGHT_MIN
 from dispatcher.policies.tiers import TENANT_TIERS, TenantTier, Tier
 from gpu_worker.engines.vllm.compatibility import require_vllm
-from gpu_worker.engines.vllm.identity import TenantIdentity, add_identity
+from gpu_worker.engines.vllm.identity import TENANT_CHARS_MAX, TenantIdentity, add_identity, is_tenant
 from gpu_worker.engines.vllm.names import VllmPart
+from gpu_worker.engines.vllm.settings import TENANTS_VARIABLE
 from gpu_worker.policies.plain_settings import read_settings
 
-FILE_VARIABLE = "HEADGATE_TENANTS"
 UNKNOWN_TENANT = "unknown"
-_TENANT_CHARS_MAX = 128
 _HASH = "sha256:"
 _GUARDED = ("/v1", "/v2", "/inference", "/cohere")
 """The paths that vLLM's own `--api-key` guards."""
@@ -59,6 +60,9 @@ class TenantShare(BoundedSettings):
 
     tier: TenantTier | None = None
     weight: Annotated[float, Bounds(WEIGHT_MIN, WEIGHT_MAX)] = 1.0
+
+
+_ONE_SOURCE = "it should have either header or keys: what names the tenant of a request"
 
 
 class UnknownTenant(Exception):
@@ -80,8 +84,8 @@ class TenantRules:
     tenants: Mapping[str, TenantShare] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (self.header is None) == (not self.keys):
-            raise ValueError("it should have either header or keys: what names the tenant of a request")
+        if self.header is not None and self.keys:
+            raise ValueError(_ONE_SOURCE)
         if self.tier_header is not None and self.header is None:
             raise ValueError("tier_header needs header: with keys, a client would choose its own tier")
         for name in (self.header, self.tier_header):
@@ -90,8 +94,8 @@ class TenantRules:
         if self.header is not None and self.header.lower() == (self.tier_header or "").lower():
             raise ValueError("header and tier_header cannot be the same")
         for tenant in (*self.keys.values(), *self.tenants):
-            if not _is_tenant(tenant):
-                raise ValueError(f"{tenant!r} is not the name of a tenant (1 to {_TENANT_CHARS_MAX} characters)")
+            if not is_tenant(tenant):
+                raise ValueError(f"{tenant!r} is not the name of a tenant (1 to {TENANT_CHARS_MAX} characters)")
         for key in self.keys:
             if not key or (key.startswith(_HASH) and not _is_hash(key)):
                 raise ValueError("a key is empty, or its sha256: has not 64 hexadecimal digits")
@@ -110,6 +114,11 @@ class TenantDirectory:
         self._rules = rules
         self._by_hash = {_hash_of(key): tenant for key, tenant in rules.keys.items()}
 
+    @property
+    def names_requests(self) -> bool:
+        """Whether the file says how a request of HTTP names its tenant."""
+        return self._rules.header is not None or bool(self._by_hash)
+
     def identify(self, headers: _Headers) -> TenantIdentity:
         """Return the identity. Raises UnknownTenant for a request that is to be refused."""
         tenant = self._by_key(headers) if self._by_hash else self._by_header(headers)
@@ -118,8 +127,12 @@ class TenantDirectory:
                 wanted = "a valid API key" if self._by_hash else f"the header {self._rules.header}"
                 raise UnknownTenant(401, f"this server needs {wanted}")
             tenant = UNKNOWN_TENANT
+        return self.identity_of(tenant, self._tier(headers))
+
+    def identity_of(self, tenant: str, tier: Tier | None = None) -> TenantIdentity:
+        """Return the identity of a tenant by its name. `tier`: in place of the file's."""
         share = self._rules.tenants.get(tenant, _USUAL)
-        return TenantIdentity(tenant, self._tier(headers) or share.tier, share.weight)
+        return TenantIdentity(tenant, tier or share.tier, share.weight)
 
     def _by_key(self, headers: _Headers) -> str | None:
         scheme, _, key = (_only(headers, "authorization") or "").partition(" ")
@@ -136,7 +149,7 @@ class TenantDirectory:
             tenant = value.encode("latin-1").decode("utf-8")
         except UnicodeDecodeError:
             tenant = ""
-        if not _is_tenant(tenant):
+        if not is_tenant(tenant):
             raise UnknownTenant(400, f"the header {self._rules.header} is not the name of a tenant")
         return tenant
 
@@ -157,10 +170,13 @@ def tenants_of_start() -> TenantDirectory:
     """Return the directory of the operator's file. Raises ValueError for a wrong file and IncompatibleVllm, each with
     one sentence."""
     require_vllm([VllmPart.TENANTS])
-    path = os.environ.get(FILE_VARIABLE, "")
+    path = os.environ.get(TENANTS_VARIABLE, "")
     if not path:
-        raise ValueError(f"headgate's middleware needs {FILE_VARIABLE}, the path of the file that names tenants")
-    return read_tenants(Path(path))
+        raise ValueError(f"headgate's middleware needs {TENANTS_VARIABLE}, the path of the file that names tenants")
+    directory = read_tenants(Path(path))
+    if not directory.names_requests:
+        raise ValueError(f"{path}: {_ONE_SOURCE}")
+    return directory
 
 
 def read_tenants(path: Path) -> TenantDirectory:
@@ -169,7 +185,7 @@ def read_tenants(path: Path) -> TenantDirectory:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ValueError(f"{path} ({FILE_VARIABLE}) cannot be read: {reason}") from None
+        raise ValueError(f"{path} ({TENANTS_VARIABLE}) cannot be read: {reason}") from None
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -262,10 +278,6 @@ def _hash_of(key: str) -> str:
 def _is_hash(key: str) -> bool:
     digits = key.removeprefix(_HASH)
     return len(digits) == 64 and all(each in "0123456789abcdefABCDEF" for each in digits)
-
-
-def _is_tenant(name: str) -> bool:
-    return 0 < len(name) <= _TENANT_CHARS_MAX and name.isprintable() and name == name.strip()
 
 
 def _is_header_name(name: str) -> bool:

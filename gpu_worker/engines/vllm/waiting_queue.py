@@ -20,11 +20,19 @@ from vllm.v1.request import Request
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.protocol import RequestFields, request_fields
-from gpu_worker.engines.vllm.settings import SchedulerSettings
+from gpu_worker.engines.vllm.settings import TENANTS_VARIABLE, SchedulerSettings
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
 
 _log = init_logger(__name__)
+_IGNORED = (
+    "headgate ignores the headgate_ fields of requests, because a client may have set them; where no client can, as in"
+    " LLM(), set trust_client_fields in additional_config"
+)
+_NAMELESS = (
+    f"a request has no tenant although {TENANTS_VARIABLE} is set, so it is of the tenant unknown: name the middleware"
+    " headgate_vllm.Tenants, which vLLM's gRPC server does not call, or use headgate_vllm.for_tenant in Python"
+)
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
@@ -48,7 +56,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._kv_budget = kv_budget
         self._monotonic_s = monotonic_s
         self._settings = settings
-        self._has_warned = False
+        self._warned: set[str] = set()
         self._pass_budget: VllmKvBudget | None = None
         """The budget of this pass, while every change of it is noted."""
         self._requests: dict[str, Request] = {}
@@ -172,12 +180,10 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         """Add the request to the policy, or return the reason to refuse it: invalid fields, or too large to be admitted
         again after a preemption."""
         now_s, fields = self._monotonic_s(), request_fields(request, self._settings)
-        if fields.ignored and not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "headgate ignores the headgate_ fields of requests, because a client may have set them; where no client"
-                " can, set trust_client_fields in --additional-config"
-            )
+        if fields.ignored:
+            self._warn_once(_IGNORED)
+        elif self._settings.expects_tenants and not fields.is_named:
+            self._warn_once(_NAMELESS)
         if fields.wrong:
             self.wrong_fields += len(fields.wrong)
             return "invalid"
@@ -187,6 +193,11 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         if not self._fit(request, described.tier, fields.output_max):
             return "too_large"
         return None if self.admission.enqueue(described, now_s) else "refused"
+
+    def _warn_once(self, sentence: str) -> None:
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            _log.warning(sentence)
 
     def _fit(self, request: Request, tier: Tier, output_max: int | None) -> bool:
         """Return whether the request can ever have its blocks. If its client set no limit, shorten it to what fits."""

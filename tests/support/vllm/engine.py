@@ -89,6 +89,16 @@ class VllmDriver:
             seen.last_step, seen.reason, seen.stop_reason = self.steps, completion.finish_reason, completion.stop_reason
 
 
+def swap_transfer(swap_gib: float) -> dict[str, Any]:
+    """Return the configuration of our connector."""
+    return {
+        "kv_connector": "SwapConnector",
+        "kv_connector_module_path": "gpu_worker.engines.vllm.swap",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"swap_gib": swap_gib},
+    }
+
+
 @contextmanager
 def vllm_driver(
     model: Path,
@@ -98,19 +108,18 @@ def vllm_driver(
     step_tokens: int = 512,
     prefix_caching: bool = False,
     swap_gib: float | None = None,
+    transfer: KVTransferConfig | None = None,
     scheduler: str | type = "gpu_worker.engines.vllm.scheduler.TierScheduler",
     policy: str = "tiered:vtc",
     send_stats: bool = False,
+    speculative: dict[str, Any] | None = None,
+    ranks: int = 1,
     **tiers: object,
 ) -> Iterator[VllmDriver]:
     """Run a vLLM. `blocks`: KV blocks of BLOCK_TOKENS; vLLM keeps one. `swap_gib`: None runs without the swap
-    connector."""
-    transfer = KVTransferConfig(
-        kv_connector="SwapConnector",
-        kv_connector_module_path="gpu_worker.engines.vllm.swap",
-        kv_role="kv_producer",
-        kv_connector_extra_config={"swap_gib": swap_gib},
-    )
+    connector. `transfer`: other connectors."""
+    if swap_gib is not None:
+        transfer = KVTransferConfig(**swap_transfer(swap_gib))
     llm = LLM(
         str(model),
         dtype="float32",
@@ -121,9 +130,11 @@ def vllm_driver(
         max_num_batched_tokens=step_tokens,
         max_num_seqs=batch,
         enable_prefix_caching=prefix_caching,
-        distributed_executor_backend="uni",
+        tensor_parallel_size=ranks,
+        distributed_executor_backend="uni" if ranks == 1 else "mp",
         scheduler_cls=scheduler,
-        kv_transfer_config=None if swap_gib is None else transfer,
+        kv_transfer_config=transfer,
+        speculative_config=speculative,
         additional_config={
             "headgate": {"policy": policy, "tiers": tiers, "send_stats": send_stats, "trust_client_fields": True}
         },

@@ -167,7 +167,7 @@ def _check_nothing_left(harness: SchedulerHarness) -> None:
         for kept in (inner._waiting, inner._running, inner._queues, inner._received._requests):
             assert not kept
     assert not scheduler._unsent
-    assert not scheduler._cache_reset
+    assert not scheduler._discarding
     assert scheduler.waiting._head is None
 
 

@@ -73,6 +73,7 @@ class SchedulerHarness:
         self.known = KnownFigures()
         """What the scheduler has reported."""
         self.scheduler.use_v2_model_runner = setup.v2
+        self.scheduler.requires_kv_delivery = setup.hands_off
         self.model_runner = FakeModelRunner()
         self.sent: dict[str, SentRequest] = {}
         self.in_flight: deque[tuple[Any, ModelRunnerOutput]] = deque()

@@ -43,7 +43,8 @@ def base_config() -> Iterator[BaseConfig]:
 @dataclass(frozen=True)
 class Setup:
     """`ahead`: a step is scheduled before the results of the step before it. `blocks`: usable KV blocks. `swap_blocks`:
-    of the host; None runs without the connector. `v2`: as for vLLM's newer model runner."""
+    of the host; None runs without the connector. `v2`: as for vLLM's newer model runner. `hands_off`: as with a
+    connector by which another engine gets the KV: output in flight at a preemption is dropped."""
 
     ahead: bool = False
     blocks: int = 16
@@ -52,6 +53,7 @@ class Setup:
     caching: bool = False
     swap_blocks: int | None = None
     v2: bool = False
+    hands_off: bool = False
     policy: str = "tiered:vtc"
     tiers: Mapping[str, object] = field(default_factory=dict)
 

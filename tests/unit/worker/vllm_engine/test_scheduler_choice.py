@@ -31,6 +31,11 @@ def config_of(**fields: Any) -> Any:
     )
 
 
+def transfer_of(connector: str, *several: str) -> Any:
+    extra = {"connectors": [{"kv_connector": each} for each in several]} if several else {}
+    return SimpleNamespace(kv_connector=connector, kv_connector_extra_config=extra)
+
+
 def cache_of(groups: int) -> Any:
     return SimpleNamespace(kv_cache_groups=[None] * groups)
 
@@ -43,6 +48,16 @@ def cache_of(groups: int) -> Any:
         ({"pipeline_parallel_size": 2}, 1, "refuses pipeline parallelism"),
         ({"diffusion_config": object()}, 1, "refuses a diffusion model"),
         ({"is_encoder_decoder": True}, 1, "refuses an encoder-decoder model"),
+        (
+            {"kv_transfer_config": transfer_of("MultiConnector", "NixlConnector", "SwapConnector")},
+            1,
+            "refuses SwapConnector behind another connector",
+        ),
+        (
+            {"kv_transfer_config": transfer_of("MultiConnector", "SwapConnector", "SwapConnector")},
+            1,
+            "list it once, as the first",
+        ),
         ({}, 2, "refuses 2 groups of KV blocks, because it plans with one; add --disable-hybrid-kv-cache-manager"),
     ],
 )
@@ -55,8 +70,11 @@ def test_a_feature_without_its_promise_is_refused_with_a_sentence(
 
 
 @pytest.mark.parametrize("groups", [0, 1])
-def test_a_usual_server_is_not_refused(groups: int) -> None:
-    refuse_features(config_of(), cache_of(groups))
+@pytest.mark.parametrize(
+    "transfer", [None, transfer_of("SwapConnector"), transfer_of("MultiConnector", "SwapConnector")]
+)
+def test_a_usual_server_is_not_refused(groups: int, transfer: Any) -> None:
+    refuse_features(config_of(kv_transfer_config=transfer), cache_of(groups))
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -73,9 +91,12 @@ def test_the_scheduler_follows_vllms_configuration(monkeypatch: pytest.MonkeyPat
     chosen = headgate_vllm.Scheduler(vllm_config=config, kv_cache_config=cache, block_size=16)
     assert chosen == ("ahead" if ahead else "in step", (config, cache), {"block_size": 16})
     assert parts == ["scheduler"]
-    config.kv_transfer_config = SimpleNamespace(kv_connector="SwapConnector")
+    config.kv_transfer_config = transfer_of("SwapConnector")
     headgate_vllm.Scheduler(vllm_config=config, kv_cache_config=cache)
     assert parts == ["scheduler", "scheduler", "swap"]
+    config.kv_transfer_config = transfer_of("MultiConnector", "SwapConnector", "NixlConnector")
+    headgate_vllm.Scheduler(vllm_config=config, kv_cache_config=cache)
+    assert parts[3:] == ["scheduler", "swap"]
     with pytest.raises(ValueError, match="refuses 2 groups"):
         headgate_vllm.Scheduler(vllm_config=config, kv_cache_config=cache_of(2))
 
@@ -90,6 +111,23 @@ def test_a_workers_server_ends_with_the_sentence(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(SystemExit) as ended:
         server.main()
     assert ended.value.code == "headgate does not work with vLLM 9"
+
+
+def test_a_workers_server_chooses_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[list[str]] = []
+    platforms, entry = ModuleType("vllm.platforms"), ModuleType("entry")
+    platforms.current_platform = SimpleNamespace(is_cpu=lambda: False)  # type: ignore[attr-defined]
+    entry.main = lambda: served.append(sys.argv[1:])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+    monkeypatch.setitem(sys.modules, "vllm.entrypoints.launchers.api_server.entry", entry)
+    monkeypatch.setenv("VLLM_NO_USAGE_STATS", "1")
+    monkeypatch.setattr(server, "_end_with_worker", lambda: None)
+    monkeypatch.setattr(server, "require_vllm", lambda parts: None)
+    monkeypatch.setattr(sys, "argv", ["server", "--model", "/m"])
+    server.main()
+    (words,) = served
+    module, _, name = words[-1].rpartition(".")
+    assert getattr(sys.modules[module], name) is headgate_vllm.Scheduler
 
 
 def test_each_row_of_the_table_of_features_names_its_test() -> None:

@@ -116,7 +116,7 @@ def test_a_clients_own_fields_are_believed_only_if_the_operator_says_so() -> Non
     assert request_fields(forged, read({})) == RequestFields(ignored=True)
     believed = request_fields(forged, read({"trust_client_fields": True}))
     assert (believed.tenant, believed.tier, believed.weight) == ("other", Tier.SYSTEM, 1e9)
-    pooling = SimpleNamespace(priority=0, sampling_params=None, trace_headers=None)
+    pooling = SimpleNamespace(priority=0, sampling_params=None, pooling_params=None, trace_headers=None)
     assert request_fields(pooling, read({})) == RequestFields()
     assert request_fields(vllm_request(), read({})) == RequestFields()
 

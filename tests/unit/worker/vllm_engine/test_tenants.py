@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import headgate_vllm
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm import tenants
-from gpu_worker.engines.vllm.identity import TenantIdentity, add_identity, read_identity
+from gpu_worker.engines.vllm.identity import TenantIdentity, add_identity, is_tenant, read_identity
 from gpu_worker.engines.vllm.protocol import request_fields
-from gpu_worker.engines.vllm.settings import scheduler_settings
-from gpu_worker.engines.vllm.tenants import FILE_VARIABLE, TenantMiddleware, read_tenants, tenants_of_start
+from gpu_worker.engines.vllm.settings import TENANTS_VARIABLE, scheduler_settings
+from gpu_worker.engines.vllm.tenants import TenantMiddleware, read_tenants, tenants_of_start
 
 BY_HEADER = 'header = "x-tenant"\ntier_header = "x-tier"\n[tenants.acme]\ntier = "premium"\nweight = 2.0\n'
 BY_KEY = f"""
@@ -56,7 +56,7 @@ class Server:
 
     def __init__(self, file: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
         file.write_text(text, encoding="utf-8")
-        monkeypatch.setenv(FILE_VARIABLE, str(file))
+        monkeypatch.setenv(TENANTS_VARIABLE, str(file))
         self.core, self.sent = Core(), list[dict[str, Any]]()
         self.middleware = TenantMiddleware(self.app)
 
@@ -192,7 +192,7 @@ async def test_a_server_without_an_engine_does_not_start(by_key: Server) -> None
     assert "needs a server with an engine" in by_key.sent[0]["message"]
 
 
-@given(st.text(min_size=1, max_size=128), st.sampled_from([None, *Tier]), st.floats(0.01, 100))
+@given(st.text(min_size=1, max_size=128).filter(is_tenant), st.sampled_from([None, *Tier]), st.floats(0.01, 100))
 def test_an_identity_arrives_as_it_was_sent(tenant: str, tier: Tier | None, weight: float) -> None:
     identity = TenantIdentity(tenant, tier, weight)
     assert read_identity(add_identity({"tracestate": "a=1"}, identity)) == identity
@@ -210,6 +210,7 @@ def fields_of(settings: dict[str, Any], identity: TenantIdentity | None, priorit
     request = SimpleNamespace(
         priority=priority,
         sampling_params=SimpleNamespace(extra_args=extra),
+        pooling_params=None,
         trace_headers=None if identity is None else add_identity(None, identity),
     )
     policy = "priority" if "priority_tiers" in settings else "fcfs"
@@ -234,15 +235,82 @@ def test_the_operators_identity_comes_before_all_that_a_client_sends() -> None:
 
 def test_an_embedding_has_the_operators_identity() -> None:
     trace_headers = add_identity(None, TenantIdentity("acme", Tier.PREMIUM))
-    request = SimpleNamespace(priority=0, sampling_params=None, trace_headers=trace_headers)
+    request = SimpleNamespace(priority=0, sampling_params=None, pooling_params=None, trace_headers=trace_headers)
     fields = request_fields(request, scheduler_settings({}, "fcfs"))
     assert (fields.tenant, fields.tier) == ("acme", Tier.PREMIUM)
+
+
+def request_for(parameters: Any) -> Any:
+    pooling = hasattr(parameters, "extra_kwargs")
+    return SimpleNamespace(
+        priority=0,
+        sampling_params=None if pooling else parameters,
+        pooling_params=parameters if pooling else None,
+        trace_headers=None,
+    )
+
+
+TRUSTING = scheduler_settings({"headgate": {"trust_client_fields": True}}, "fcfs")
+
+
+@pytest.mark.parametrize("argument", ["extra_args", "extra_kwargs"])
+def test_python_code_names_the_tenant_of_a_request(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argument: str
+) -> None:
+    """Its tier and weight are those of the file, whatever other fields the request has."""
+    file = tmp_path / "tenants.toml"
+    file.write_text('[tenants.acme]\ntier = "premium"\nweight = 2.0\n', encoding="utf-8")
+    monkeypatch.setenv(TENANTS_VARIABLE, str(file))
+    before = SimpleNamespace(**{argument: {"headgate_tenant": "other", "headgate_weight": 9.0, "theirs": 1}})
+    after = headgate_vllm.for_tenant(before, "acme")
+    assert "headgate_identity" not in getattr(before, argument)
+    assert getattr(after, argument)["theirs"] == 1
+    fields = request_fields(request_for(after), TRUSTING)
+    assert (fields.tenant, fields.tier, fields.weight, fields.wrong) == ("acme", Tier.PREMIUM, 2.0, ())
+    again = request_fields(request_for(headgate_vllm.for_tenant(after, "globex")), TRUSTING)
+    assert (again.tenant, again.tier, again.weight) == ("globex", Tier.STANDARD, 1.0)
+    forged = request_fields(request_for(after), scheduler_settings({}, "fcfs"))
+    assert (forged.tenant, forged.tier, forged.ignored, forged.is_named) == ("unknown", Tier.STANDARD, True, False)
+
+
+def test_without_a_file_each_name_is_a_usual_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TENANTS_VARIABLE, raising=False)
+    parameters = headgate_vllm.for_tenant(SimpleNamespace(extra_args=None), "acme")
+    fields = request_fields(
+        request_for(parameters), scheduler_settings({"headgate": {"trust_client_fields": True}}, "fcfs")
+    )
+    assert (fields.tenant, fields.tier, fields.weight, fields.is_named) == ("acme", Tier.STANDARD, 1.0, True)
+
+
+@pytest.mark.parametrize(
+    "entry", [7, "", "premium", "premium/x/acme", "premium/nan/acme", "-/1.0/", "-/1e30/a", "-/1.0/\ud800"]
+)
+def test_an_identity_that_cannot_be_read_ends_its_request(entry: object) -> None:
+    parameters = SimpleNamespace(extra_args={"headgate_identity": entry})
+    fields = request_fields(
+        request_for(parameters), scheduler_settings({"headgate": {"trust_client_fields": True}}, "fcfs")
+    )
+    assert (fields.tenant, fields.wrong) == ("unknown", ("identity",))
+
+
+@pytest.mark.parametrize("name", ["", " acme", "a\nb", "x" * 129, None, 7])
+def test_what_is_no_name_of_a_tenant_is_refused(monkeypatch: pytest.MonkeyPatch, name: Any) -> None:
+    monkeypatch.delenv(TENANTS_VARIABLE, raising=False)
+    with pytest.raises(ValueError, match="is not the name of a tenant"):
+        headgate_vllm.for_tenant(SimpleNamespace(extra_args=None), name)
+
+
+def test_a_server_needs_what_names_the_tenant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "tenants.toml"
+    file.write_text("[tenants.acme]\n", encoding="utf-8")
+    monkeypatch.setenv(TENANTS_VARIABLE, str(file))
+    with pytest.raises(ValueError, match="should have either header or keys"):
+        tenants_of_start()
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "should have either header or keys"),
         ('header = "x"\n[keys]\na = "b"\n', "should have either header or keys"),
         ('tier_header = "x"\n[keys]\na = "b"\n', "tier_header needs header"),
         ('header = "x tenant"\n', "'x tenant' is not the name of a header"),
@@ -282,14 +350,14 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 def test_the_name_of_the_middleware_refuses_a_wrong_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM gets the name at its start; the object only with the first request."""
-    monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    monkeypatch.delenv(TENANTS_VARIABLE, raising=False)
     checked: list[Any] = []
     monkeypatch.setattr(tenants, "require_vllm", checked.extend)
     with pytest.raises(ValueError, match="needs HEADGATE_TENANTS"):
         _ = headgate_vllm.Tenants
     assert checked == ["tenants"]
     (tmp_path / "tenants.toml").write_text(BY_HEADER)
-    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "tenants.toml"))
+    monkeypatch.setenv(TENANTS_VARIABLE, str(tmp_path / "tenants.toml"))
     assert headgate_vllm.Tenants is TenantMiddleware
     with pytest.raises(AttributeError, match="no attribute 'Tenant'"):
         _ = headgate_vllm.Tenant
