@@ -39,8 +39,8 @@ LogStripes = Annotated[int, Field(ge=1, le=LOG_STRIPES_MAX)]
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 PoolField = Literal[
-    "models", "deadline_s", "tiers", "throttling", "slo_classes", "ecs_service", "workers_min", "workers_max",
-    "scale_to_zero", "worker_start_s", "shards",
+    "models", "adapters", "deadline_s", "tiers", "throttling", "slo_classes", "ecs_service", "workers_min",
+    "workers_max", "scale_to_zero", "worker_start_s", "shards",
 ]  # fmt: skip
 """The fields of Config that a pool of HEADGATE_POOLS may have for itself."""
 
@@ -116,6 +116,9 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     models: Json[tuple[str, ...]] = ()
     """JSON: the names of the models that the pool serves, for example ["llama-3-8b"]. They are known also while the
     pool has no worker, and with an ECS service a request for one of them starts the first worker."""
+    adapters: Json[tuple[str, ...]] = ()
+    """JSON: the names of the LoRA adapters of these models. A pool of several needs them only to find the pool of an
+    adapter while it has no worker: workers register theirs. A tenant needs the adapter in its own configuration."""
 
     @field_validator("store")
     @classmethod
@@ -163,7 +166,7 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
         for each in pools:
             if not each.models and len(pools) > 1:
                 raise _wrong_pools(f'HEADGATE_POOLS: the pool {each.pool!r} needs "models", the models that it serves')
-        _check_distinct("model", (model for each in pools for model in set(each.models)))
+        _check_distinct("model", (name for each in pools for name in {*each.models, *each.adapters}))
         _check_distinct("ECS service", (each.ecs_service for each in pools if each.ecs_service))
         return self
 

@@ -263,7 +263,7 @@ async def _build_call(
     if slo_class is not None:
         request = replace(request, slo_class=slo_class.name)
     worker = await pool.fleet.worker_for(tenant, request.model)
-    capabilities = pool.fleet.capabilities(request.model)
+    capabilities = pool.fleet.capabilities(worker.model)
     check_capabilities(request, capabilities)
     limit = output_limit(request, tenant, context.settings.expected_tokens)
     is_generated = request.endpoint is not Endpoint.EMBEDDINGS
@@ -279,6 +279,7 @@ async def _build_call(
     terms = new_terms(
         tenant,
         request,
+        model=worker.model,
         cost=context.service(input_tokens, limit.likely_tokens * request.choices),
         input_tokens=input_tokens,
         times=(now, now + min(deadline_s, pool.deadline_s)),

@@ -34,7 +34,7 @@ from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.settings import scheduler_settings
 from gpu_worker.engines.vllm.step_tokens import decoding_tiers, least_tokens, may_shorten, step_tokens_of
-from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
+from gpu_worker.engines.vllm.waiting_queue import PolicyQueue, loaded_adapters
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy
@@ -60,7 +60,7 @@ class TieredSchedulingMixin:
         vllm.kv_holding_waiting = create_request_queue(vllm.policy)
         self.admission = Admission(policy)
         self.counts = SchedulingStats()
-        self.waiting = PolicyQueue(self.admission, self._kv_budget, time.monotonic, settings)
+        self.waiting = PolicyQueue(self.admission, self._kv_budget, time.monotonic, settings, loaded_adapters(self))
         self._unsent: list[tuple[int, EngineCoreOutput]] = []
         """Final outputs of requests that were ended here, with their clients' indexes."""
         self._eviction: Eviction | None = None

@@ -8,6 +8,7 @@ returns the charge of the pop: the request was not served. Any other prepend is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.request_queue import RequestQueue
@@ -17,6 +18,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.protocol import RequestFields, request_fields
 from gpu_worker.engines.vllm.settings import SchedulerSettings
+from gpu_worker.policies.adapters import LoadedAdapters
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
 
@@ -24,7 +26,7 @@ _log = init_logger(__name__)
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
-    """`kv_budget`: makes the budget as of now; needed only with a premium reserve."""
+    """`kv_budget`: makes the budget as of now; needed only with a premium reserve. `adapters`: None without LoRA."""
 
     def __init__(
         self,
@@ -32,6 +34,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         kv_budget: Callable[[], VllmKvBudget],
         monotonic_s: Callable[[], float],
         settings: SchedulerSettings,
+        adapters: LoadedAdapters | None = None,
     ) -> None:
         self.admission = admission
         self.policy = admission.policy
@@ -48,7 +51,8 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._pass_budget: VllmKvBudget | None = None
         """The budget of this pass, while every change of it is noted."""
         self._requests: dict[str, Request] = {}
-        self._popped: set[str] = set()
+        self._adapters = adapters
+        self._popped: dict[str, Request] = {}
         """Requests admitted in this pass."""
         self._first: list[str] = []
         self._head: Request | None = None
@@ -65,6 +69,8 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
 
     def end_pass(self) -> None:
         """Forget the pops of this pass: those requests run now."""
+        if self._adapters is not None:
+            self._load_adapters(self._adapters)
         self._popped.clear()
         self._first.clear()
 
@@ -83,7 +89,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def pop_request(self) -> Request:
         request = self.peek_request()
         self.policy.admit(request.request_id)
-        self._popped.add(request.request_id)
+        self._popped[request.request_id] = request
         del self._requests[request.request_id]
         self._head = None
         if self._pass_budget is not None:
@@ -97,7 +103,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def prepend_request(self, request: Request) -> None:
         self._head = self._pass_budget = None
         if request.request_id in self._popped:
-            self._popped.discard(request.request_id)
+            del self._popped[request.request_id]
             self.policy.undo_admit(request.request_id)
         else:
             self.policy.preempt(request.request_id, counts=not self.resetting)
@@ -142,6 +148,13 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             return True
         output = request.structured_output_request
         return output is not None and output.grammar is not None and not isinstance(output.grammar, Exception)
+
+    def _load_adapters(self, adapters: LoadedAdapters) -> None:
+        """Charge the loads of adapters for the requests of this pass; not those of requests that resume."""
+        for request in self._popped.values():
+            lora = request.lora_request
+            if lora is not None and adapters.use(lora.lora_int_id) and not request.num_preemptions:
+                self.policy.on_adapter_loaded(request.request_id)
 
     def _next(self) -> Request | None:
         """Return the head; None if the next request may not use the remaining (reserved) blocks."""
@@ -216,3 +229,14 @@ def _queue_request(request: Request, fields: RequestFields, now_s: float) -> Que
         tier=fields.tier,
         deadline_s=now_s + fields.timeout_s,
     )
+
+
+def loaded_adapters(scheduler: Any) -> LoadedAdapters | None:
+    """Return the adapters that vLLM's device holds, none yet; None if it has no LoRA."""
+    if not scheduler.lora_config:
+        return None
+
+    def in_use() -> set[int]:
+        return {each.lora_request.lora_int_id for each in scheduler.running if each.lora_request is not None}
+
+    return LoadedAdapters(scheduler.lora_config.max_loras, in_use)

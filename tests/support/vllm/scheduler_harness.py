@@ -21,6 +21,7 @@ from tests.support.vllm import scheduler_checks
 from tests.support.vllm.model_runner import BLOCK_TOKENS, FakeModelRunner, token_at
 from tests.support.vllm.scheduler_setup import BaseConfig, FakeTime, Setup, configs_of
 from vllm import SamplingParams
+from vllm.lora.request import LoRARequest
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.engine import FinishReason
@@ -103,10 +104,11 @@ class SchedulerHarness:
         stop_after: int | None = None,
         grammar: bool = False,
         resumable: bool = False,
+        adapter: int | None = None,
         **fields: object,
     ) -> SentRequest:
-        """Add a request. `stop_after`: it ends after so many tokens, unknown to the scheduler. `fields`: the
-        dispatcher's."""
+        """Add a request. `stop_after`: it ends after so many tokens, unknown to the scheduler. `adapter`: the number of
+        its LoRA adapter. `fields`: the dispatcher's."""
         output = [token_at(name, len(prompt) + place) for place in range(max_tokens)]
         stop = [] if stop_after is None else [output[stop_after - 1]]
         parameters = SamplingParams(
@@ -117,7 +119,8 @@ class SchedulerHarness:
             extra_args={f"headgate_{key}": value for key, value in fields.items()},
         )
         hasher = get_request_block_hasher(BLOCK_TOKENS, self._hash)
-        request = Request(name, prompt, parameters, None, block_hasher=hasher, resumable=resumable)
+        lora = None if adapter is None else LoRARequest(f"adapter-{adapter}", adapter, "/adapter")
+        request = Request(name, prompt, parameters, None, block_hasher=hasher, resumable=resumable, lora_request=lora)
         if grammar:
             request.structured_output_request = SimpleNamespace(grammar=None, reasoning_ended=True)
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
