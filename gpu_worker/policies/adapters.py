@@ -1,4 +1,4 @@
-"""Which LoRA adapters an engine's device holds: a load is charged to the tenant that causes it.
+"""Counts which LoRA adapters an engine's device holds. A load is charged to the tenant that causes it.
 
 A load stops the whole batch while the adapter is copied, so it costs the other tenants time. The policies charge it as
 `adapter_load_tokens` input tokens (tiers.py). A request that resumes after a preemption pays for no load: its tenant

@@ -40,7 +40,7 @@ def with_loras(most: int, *, ahead: bool = False) -> Setup:
 def loads(harness: SchedulerHarness, tenant: str) -> float:
     """Return what a tenant paid beyond its tokens, in loads."""
     received = harness.policy.received[tenant]
-    return (received.service - received.input_tokens - 2 * received.output_tokens) / LOAD
+    return float(received.service - received.input_tokens - 2 * received.output_tokens) / LOAD
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -104,7 +104,7 @@ class SchedulerHarness:
         stop_after: int | None = None,
         grammar: bool = False,
         resumable: bool = False,
-        adapter: int | None = None,
+        adapter: Any = None,
         **fields: object,
     ) -> SentRequest:
         """Add a request. `stop_after`: it ends after so many tokens, unknown to the scheduler. `adapter`: the number of
