@@ -188,6 +188,8 @@ class Pool:
     adapters: Collection[str] = ()
     slo_classes: SloClasses | None = None
     """None: requests have no SLO classes."""
+    names_prefixes: bool = False
+    """Whether its calls have the keys of their prompts' beginnings (model/prefixes.py)."""
     waking: Waking | None = None
     """None: nothing starts the first worker of the empty pool."""
     fleet: FleetView = field(init=False)

@@ -270,8 +270,9 @@ def _pool(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Poo
     link = combine(make_links(config, store, clock, launcher))
     classes = config.slo_classes.classes() if config.slo_classes else None
     return Pool(
-        link, clock, config.pool, config.longest_s, config.models, config.adapters, classes, _make_waking(config, clock)
-    )
+        link, clock, config.pool, config.longest_s, config.models, config.adapters, classes,
+        names_prefixes=config.prefix_lead > 0, waking=_make_waking(config, clock),
+    )  # fmt: skip
 
 
 def make_context(

@@ -39,8 +39,8 @@ LogStripes = Annotated[int, Field(ge=1, le=LOG_STRIPES_MAX)]
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 PoolField = Literal[
-    "models", "adapters", "deadline_s", "tiers", "throttling", "slo_classes", "ecs_service", "workers_min",
-    "workers_max", "scale_to_zero", "worker_start_s", "shards",
+    "models", "adapters", "prefix_lead", "deadline_s", "tiers", "throttling", "slo_classes", "ecs_service",
+    "workers_min", "workers_max", "scale_to_zero", "worker_start_s", "shards",
 ]  # fmt: skip
 """The fields of Config that a pool of HEADGATE_POOLS may have for itself."""
 
@@ -86,6 +86,9 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     lead_max: float = Field(default=LEAD_MAX, gt=0)
     """The bound on the distance between a tenant's virtual clock and the pool's, in service units for a weight of 1
     (policies/clocks.py)."""
+    prefix_lead: float = Field(default=0.0, ge=0, le=1)
+    """The part of its slots by which a worker may be fuller than the least loaded one, and still get a call because it
+    had the beginning of its prompt last. 0: calls go to the least loaded worker."""
     cached_fraction: float = Field(default=CACHED_FRACTION, ge=0, le=1)
     """The price of an input token from an engine's prefix cache, relative to a computed one, for gate and engines."""
     tiers: Json[TierFloors] | None = None
@@ -236,6 +239,7 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
             order=self.order,
             lead_max=self.lead_max,
             cached_fraction=self.cached_fraction,
+            prefix_lead=self.prefix_lead,
             tiers=self.tiers,
             throttling=self.throttling,
             slack=Slack(self.slo_window) if self.slo_classes else None,

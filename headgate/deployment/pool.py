@@ -90,7 +90,7 @@ LAMBDA_S = 900
 _SET_BY_THE_STACK = ("--tensor-parallel-size", "-tp", "--model", "--served-model-name", ADAPTERS)
 """Arguments of vLLM's server that other fields say."""
 _IN_BLOCKS = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.")
-_OF_SERVERS = {"servers", "deadline_s", "drain_s", "tiers", "throttling", "slo_classes"}
+_OF_SERVERS = {"servers", "deadline_s", "drain_s", "tiers", "throttling", "slo_classes", "prefix_lead"}
 """The fields of a pool of servers that run already."""
 _MIXED = ("g6e.xlarge", "g6e.2xlarge", "g6e.4xlarge")
 """Instance types with the same GPU: if AWS is short of one type, another type may be available."""
@@ -167,6 +167,9 @@ class GateSections(Strict):
     throttling: ThrottleLimits | None = None
     slo_classes: SloClassesSection | None = None
     """All three sections are as in the file of tenants (headgate/tenants_file.py)."""
+    prefix_lead: Annotated[float, Field(ge=0, le=1)] | None = None
+    """A worker may be fuller than the least loaded one by this part of its slots, and still gets a request because it
+    had the beginning of its prompt last. 0: it gets none for that."""
 
 
 class Pool(GateSections):

@@ -82,6 +82,7 @@ def new_terms(
     durable: bool,
     slo_class: SloClass | None,
     due: float = 0.0,
+    prefix: str = "",
 ) -> CallTerms:
     """Return the terms of a request. `model`: the one that it names, or that of the adapter that it names. `times`:
     when it arrived, and its deadline. `due`: when its first token is due, if its class does not say it: a line of a
@@ -98,6 +99,7 @@ def new_terms(
         due_at=due or due_at(slo_class, *times),
         deferred=slo_class is not None and slo_class.is_deferred,
         input_tokens=input_tokens,
+        prefix=prefix,
     )
 
 

@@ -22,6 +22,7 @@ from dispatcher.model.errors import (
 )
 from dispatcher.model.errors import Refused as RefusedError
 from dispatcher.model.kept import Invocation, StoredAnswer
+from dispatcher.model.prefixes import prefix_keys
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls.call import (
@@ -286,6 +287,7 @@ async def _build_call(
         durable=bool(key),
         slo_class=slo_class,
         due=due_at,
+        prefix=prefix_keys(request, tenant.identity) if pool.names_prefixes else "",
     )
     unread = unread_fields(request, capabilities)
     return Call("", tenant, request, limit, terms, now, key, unread, slo_class, "", pool.name, prompt_bytes)

@@ -156,11 +156,11 @@ def tenant_record(tenant: Tenant) -> Item:
         **share,
         "tier": tenant.tier.value,
         "models": None if tenant.models is None else list(tenant.models),
-        "adapters": list(tenant.adapters),
         "queue_items_max": tenant.queue_items_max,
         "max_tokens_max": tenant.max_tokens_max,
         "version": tenant.version,
         "slo_class": tenant.slo_class,
+        **({"adapters": list(tenant.adapters)} if tenant.adapters else {}),
     }
 
 
