@@ -110,8 +110,11 @@ class ServedTenants(TenantsFile):
             "HEADGATE_THROTTLING": self.throttling,
             "HEADGATE_SLO_CLASSES": self.slo_classes,
         }
-        plain = {"HEADGATE_UNKNOWN_FIELDS": self.unknown_fields, "HEADGATE_EXPECTED_TOKENS": self.expected_tokens}
-        plain |= {"HEADGATE_PREFIX_LEAD": self.prefix_lead}
+        plain = {
+            "HEADGATE_UNKNOWN_FIELDS": self.unknown_fields,
+            "HEADGATE_EXPECTED_TOKENS": self.expected_tokens,
+            "HEADGATE_PREFIX_LEAD": self.prefix_lead,
+        }
         return {name: str(value) for name, value in plain.items() if value is not None} | {
             name: to_json(section).decode() for name, section in sections.items() if section is not None
         }
