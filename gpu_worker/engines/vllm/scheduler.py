@@ -197,7 +197,16 @@ class TieredSchedulingMixin:
 
     def _is_admissible(self, waiting: QueueRequest, kv_budget: VllmKvBudget) -> bool:
         """Return whether vLLM would admit the request if it had the room: it is ready, and its adapter fits or can."""
-        return self.waiting.is_ready(waiting.request_id) and self.admission.may_have_adapter(waiting, kv_budget)
+        if not self.waiting.is_ready(waiting.request_id) or not self._may_pass(waiting, kv_budget):
+            return False
+        return self.admission.may_have_adapter(waiting, kv_budget)
+
+    def _may_pass(self, waiting: QueueRequest, kv_budget: VllmKvBudget) -> bool:
+        """Return whether no request that waits for the place of its adapter comes first (policies/adapters.py)."""
+        if self.waiting.request_of(waiting.request_id).lora_request is None:
+            return True
+        lacks_place = bool(kv_budget.adapter_holders(waiting.request_id))
+        return self.waiting.adapter_turns.may_pass(waiting, lacks_place=lacks_place)
 
     def _evict(self, eviction: Eviction) -> None:
         vllm: Any = self

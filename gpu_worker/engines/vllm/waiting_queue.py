@@ -18,7 +18,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.protocol import RequestFields, request_fields
 from gpu_worker.engines.vllm.settings import SchedulerSettings
-from gpu_worker.policies.adapters import LoadedAdapters
+from gpu_worker.policies.adapters import AdapterTurns, LoadedAdapters
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
 
@@ -52,6 +52,9 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         """The budget of this pass, while every change of it is noted."""
         self._requests: dict[str, Request] = {}
         self._adapters = adapters
+        self.adapter_turns = AdapterTurns(self.policy)
+        self._held_back: list[str] = []
+        """Requests that wait in this pass for one that lacks the place of its adapter: tentatively admitted."""
         self._popped: dict[str, Request] = {}
         """Requests admitted in this pass."""
         self._first: list[str] = []
@@ -61,14 +64,17 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def begin_pass(self) -> None:
         """Forget the head: charges since the last pass may have changed the order."""
         self._head = self._pass_budget = None
+        self.adapter_turns.begin_pass()
 
     def put_first(self, request_ids: list[str]) -> None:
         """Put these first in this pass, in this order: requests were evicted for them, and might now precede them."""
         self._first = [*request_ids]
         self._head = None
+        self.adapter_turns.begin_pass()
 
     def end_pass(self) -> None:
         """Forget the pops of this pass: those requests run now."""
+        self._release_held_back()
         if self._adapters is not None:
             self._load_adapters(self._adapters)
         self._popped.clear()
@@ -102,6 +108,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
 
     def prepend_request(self, request: Request) -> None:
         self._head = self._pass_budget = None
+        self._release_held_back()
         if request.request_id in self._popped:
             del self._popped[request.request_id]
             self.policy.undo_admit(request.request_id)
@@ -125,7 +132,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def __bool__(self) -> bool:
         """Return whether a request can be admitted. vLLM calls this in every step, so the head is computed only if a
         non-empty queue may have none."""
-        if self.policy.work_conserving and not self.admission.settings.premium_reserve:
+        if self.policy.work_conserving and not self.admission.settings.premium_reserve and self._adapters is None:
             return bool(self._requests)
         return self._next() is not None
 
@@ -169,8 +176,24 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         return self._first[0] if self._first else None
 
     def _next_by_policy(self) -> str | None:
-        head = self.policy.peek() if not self.admission.settings.premium_reserve else self._next_with_reserve()
+        while (head := self._peek()) is not None and not self._may_enter(head):
+            self.policy.admit(head.request_id)
+            self._held_back.append(head.request_id)
         return None if head is None else head.request_id
+
+    def _peek(self) -> QueueRequest | None:
+        return self.policy.peek() if not self.admission.settings.premium_reserve else self._next_with_reserve()
+
+    def _may_enter(self, head: QueueRequest) -> bool:
+        lora = self._requests[head.request_id].lora_request
+        if self._adapters is None or lora is None:
+            return True
+        return self.adapter_turns.may_pass(head, lacks_place=self._adapters.lacks_place(lora.lora_int_id))
+
+    def _release_held_back(self) -> None:
+        """Undo the tentative admissions, in reverse order."""
+        while self._held_back:
+            self.policy.undo_admit(self._held_back.pop())
 
     def _next_with_reserve(self) -> QueueRequest | None:
         budget = self._pass_budget = self._pass_budget or self._kv_budget()
