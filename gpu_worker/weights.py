@@ -1,4 +1,5 @@
-"""`python -m gpu_worker.weights s3://BUCKET/PREFIX/ FOLDER` copies a model's files to a local disk.
+"""`python -m gpu_worker.weights s3://BUCKET/PREFIX/ FOLDER …` copies a model's files to a local disk, and those of its
+adapters, each to a folder of its own.
 
 Large files come in parallel ranges. A file that is already there, complete and unchanged in S3, is not copied again: so
 a copy that was interrupted goes on with the next file, and a second worker of the same host copies nothing. A file
@@ -157,14 +158,19 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpu_worker.weights", description="Copy a model from S3.")
     parser.add_argument("source", help="s3://BUCKET/PREFIX/ of the model's files")
-    parser.add_argument("folder", type=Path, help="the folder that will have exactly these files")
+    parser.add_argument("folder", help="the folder that will have exactly these files")
+    parser.add_argument("others", nargs="*", help="the sources and folders of its adapters, in pairs")
     options = parser.parse_args(argv)
+    if len(options.others) % 2:
+        parser.error("each source needs a folder")
+    places = [options.source, options.folder, *options.others]
     try:
-        copied = copy(boto3.client("s3"), options.source, options.folder)
+        for source, folder in zip(places[::2], places[1::2], strict=True):
+            copied = copy(boto3.client("s3"), source, Path(folder))
+            sys.stderr.write(f"{folder}: {copied} files copied\n")
     except (CopyFailed, BotoCoreError, OSError) as error:
         sys.stderr.write(f"gpu_worker.weights: {error}\n")
         return 2
-    sys.stderr.write(f"{options.folder}: {copied} files copied\n")
     return 0
 
 

@@ -7,6 +7,7 @@
     throttling: {user: 60, app: 600}                                      # optional: FairServe's limits
     unknown_fields: drop                                                  # optional: drop them, or `refuse` the request
     expected_tokens: 512                                                  # optional: of a chat without max_tokens
+    prefix_lead: 0.25                                                     # optional: prefer workers that hold a prefix
     slo_classes: {chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}   # optional
 
 dispatcher/settings/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/spec.py).
@@ -40,6 +41,9 @@ class TenantsFile(Strict):
     expected_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """The output tokens that the gate of `headgate serve` expects of a chat without max_tokens. The simulator ignores
     it."""
+    prefix_lead: Annotated[float, Field(ge=0, le=1)] | None = None
+    """A worker of `headgate serve` may be fuller by this part of its slots, and still gets a call because it had the
+    beginning of its prompt last (settings/config.py). The simulator ignores it."""
     slo_classes: SloClassesSection | None = None
     """How soon first tokens are due. The simulator of one engine ignores it (`headgate simulate --fleet` has them)."""
 
@@ -106,7 +110,11 @@ class ServedTenants(TenantsFile):
             "HEADGATE_THROTTLING": self.throttling,
             "HEADGATE_SLO_CLASSES": self.slo_classes,
         }
-        plain = {"HEADGATE_UNKNOWN_FIELDS": self.unknown_fields, "HEADGATE_EXPECTED_TOKENS": self.expected_tokens}
+        plain = {
+            "HEADGATE_UNKNOWN_FIELDS": self.unknown_fields,
+            "HEADGATE_EXPECTED_TOKENS": self.expected_tokens,
+            "HEADGATE_PREFIX_LEAD": self.prefix_lead,
+        }
         return {name: str(value) for name, value in plain.items() if value is not None} | {
             name: to_json(section).decode() for name, section in sections.items() if section is not None
         }

@@ -98,7 +98,7 @@ def allow_worker(role: iam.Role, state: StateTable, queue: sqs.Queue, pool: str,
 
 
 def allow_model(role: iam.Role, model: str) -> None:
-    """Allow to read the files of a model (an s3:// address)."""
+    """Allow to read the files of a model or an adapter (an s3:// address)."""
     bucket, _, prefix = model.removeprefix("s3://").partition("/")
     below = f"{prefix.rstrip('/')}/*"
     arn = f"arn:{Aws.PARTITION}:s3:::{bucket}"

@@ -237,7 +237,8 @@ class HeadgateStack(Stack):
         if pool.model is None:
             servers = ServerWorkers(self, f"{title}Servers", cluster=self._network.cluster, **common)
             return WatchedPool(name, deadline_s, pool.model_name, workers=servers.missing())
-        allow_model(role, pool.model)
+        for address in (pool.model, *pool.adapters.values()):
+            allow_model(role, address)
         cluster = self._clusters[name]
         fleet = GpuFleet(
             self, f"{_fleet_title(name, pool)}Fleet", cluster=cluster, remove_group=self._remove_group, **common

@@ -40,10 +40,18 @@ class CallTerms(NamedTuple):
     """True if the class is a deferred one: the call uses capacity that others leave until its slack is used up."""
     input_tokens: int = 0
     """The estimate of the prompt's length that is a part of `cost`."""
+    prefix: str = ""
+    """The keys of the beginnings of its prompt (prefixes.py); empty if the pool prefers no worker by them. It stays the
+    last term: a row leaves it out where it is empty."""
 
 
 HEAD = CallTerms._fields.index("slo_class")
 """The terms before this one stand together in a row, and the others at the row's end: they are younger."""
+
+
+def younger_terms(terms: CallTerms) -> tuple[Any, ...]:
+    """Return the terms at a row's end."""
+    return terms[HEAD:] if terms[-1] else terms[HEAD:-1]
 
 
 class TenantConfig(NamedTuple):

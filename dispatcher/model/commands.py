@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dispatcher.model.call import HEAD, CallTerms, TenantConfig, made
+from dispatcher.model.call import HEAD, CallTerms, TenantConfig, made, younger_terms
 from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 from dispatcher.policies.slot_shares import ShardNeed
 
@@ -37,14 +37,14 @@ class Accept(NamedTuple):
     def row(self) -> tuple[Any, ...]:
         """Return the row of a frame."""
         call_id, floor, process, terms, config = self
-        return (call_id, floor, process, *terms[:HEAD], *config, *terms[HEAD:])
+        return (call_id, floor, process, *terms[:HEAD], *config, *younger_terms(terms))
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> Accept:
         """Return the command of a whole row."""
         # Names take less time than slices: every arrival is decoded here.
-        call_id, floor, process, a, b, c, d, e, f, g, version, weight, rate, burst, tier, waiting, h, i, j, k = row
-        terms = made(CallTerms, (a, b, c, d, e, f, g, h, i, j, k))
+        call_id, floor, process, a, b, c, d, e, f, g, version, weight, rate, burst, tier, waiting, h, i, j, k, m = row
+        terms = made(CallTerms, (a, b, c, d, e, f, g, h, i, j, k, m))
         config = made(TenantConfig, (version, weight, rate, burst, tier, waiting))
         return made(cls, (call_id, floor, process, terms, config))
 

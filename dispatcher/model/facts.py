@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dispatcher.model.call import HEAD, CallTerms, TenantConfig, made
+from dispatcher.model.call import HEAD, CallTerms, TenantConfig, made, younger_terms
 from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 from dispatcher.model.formats import OLDEST
 
@@ -123,7 +123,7 @@ class Accepted(NamedTuple):
     def row(self) -> tuple[Any, ...]:
         """Return the row of an entry."""
         call_id, floor, process, terms, priority, clocks = self
-        return (call_id, floor, process, *terms[:HEAD], priority, clocks, *terms[HEAD:])
+        return (call_id, floor, process, *terms[:HEAD], priority, clocks, *younger_terms(terms))
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> Accepted:

@@ -1,7 +1,8 @@
 """What the gate knows of a pool's workers: what they support, can load, should load, and how loaded they are. Pure.
 
 A worker registers the capabilities of its engine, beside plain text. The gate refuses a field, by its name, if a worker
-of the model lacks the capability that the field needs.
+of the model lacks the capability that the field needs. The adapters of a model are capabilities too, so a request for
+one runs on any worker of the model.
 
 A plan in the log names the model of each worker, and its order of request groups. The load and the delays that the log
 shows decide how many workers the pool should have, and a FleetScaler is the service that runs them.
@@ -35,6 +36,10 @@ class Capability(StrEnum):
     """The fields of vLLM's own request models."""
 
 
+ADAPTER_PREFIX = "adapter:"
+"""A worker registers each LoRA adapter of its model as a capability: this prefix, and the adapter's name."""
+ADAPTERS_MAX = 64
+"""The most adapters of a worker. Its row in the log has their names."""
 TEXT: frozenset[str] = frozenset({Capability.CHAT, Capability.COMPLETION})
 """What every engine that generates text supports."""
 SLOTS_MAX, BATCH_MAX = 1024, 4096
@@ -45,6 +50,12 @@ def common_capabilities(registered: Iterable[Iterable[str]]) -> frozenset[str]:
     """Return what all workers support. A worker that registered nothing is of an older version and generates text."""
     each = [frozenset(names) or TEXT for names in registered]
     return frozenset.intersection(*each) if each else frozenset()
+
+
+def adapters_of(capabilities: Iterable[str]) -> frozenset[str]:
+    """Return the names of the adapters among the capabilities."""
+    found = (name for name in capabilities if name.startswith(ADAPTER_PREFIX))
+    return frozenset(name.removeprefix(ADAPTER_PREFIX) for name in found)
 
 
 class LoadableModel(NamedTuple):

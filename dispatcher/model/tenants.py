@@ -58,10 +58,16 @@ class Tenant:
     version: int = 1
     slo_class: str = ""
     """The SLO class of its requests (policies/planning/slo.py). Empty: the usual one."""
+    adapters: tuple[str, ...] = ()
+    """The adapters that the tenant may use, beside the models. For a tenant without it, an adapter is unknown."""
 
     @property
     def name(self) -> str:
         return name_of(self.identity)
+
+    def may_use(self, model: str) -> bool:
+        """Return whether the tenant may use a model (not an adapter) of this name."""
+        return self.models is None or model in self.models
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Creates, changes and deletes tenants, and rotates their keys. Only administrators may use this, never tenants.
 
 The settings that an administrator chooses have the names of the file of tenants, which dispatcher/settings/sections.py
-reads: weight, rate_per_s, burst, tier, queue_max, max_tokens, models, slo_class.
+reads: weight, rate_per_s, burst, tier, queue_max, max_tokens, models, adapters, slo_class.
 
 What is kept for a deleted tenant is deleted too: its responses, files, batches, and answers under idempotency keys. No
 key leads to the tenant any more, so nothing of this can be read. What is not deleted here expires by itself: what a
@@ -217,6 +217,7 @@ def settings_of(tenant: Tenant) -> dict[str, Any]:
         "queue_max": tenant.queue_items_max,
         "max_tokens": tenant.max_tokens_max,
         "models": None if tenant.models is None else list(tenant.models),
+        "adapters": list(tenant.adapters),
         "slo_class": tenant.slo_class,
     }
 
@@ -227,6 +228,7 @@ def with_settings(tenant: Tenant, settings: Mapping[str, Any]) -> Tenant:
     try:
         share = Share(merged["weight"], merged["rate_per_s"], merged["burst"])
         models = None if merged["models"] is None else tuple(map(check_model_name, merged["models"]))
+        adapters = tuple(map(check_model_name, merged["adapters"] or ()))
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     return replace(
@@ -236,6 +238,7 @@ def with_settings(tenant: Tenant, settings: Mapping[str, Any]) -> Tenant:
         queue_items_max=merged["queue_max"],
         max_tokens_max=merged["max_tokens"],
         models=models,
+        adapters=adapters,
         slo_class=merged["slo_class"],
     )
 

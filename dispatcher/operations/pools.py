@@ -7,6 +7,9 @@ The view has the models of a pool's workers, loaded or not, and their bytes per 
 checked against this view. Only the shard decides where the request runs. The view may be some seconds old, so the
 workers are read again before a request is refused for an unknown model. A silent worker counts here and in the shard:
 the calls for its model wait until it reports again or has left.
+
+A request may name an adapter in place of a model, if its tenant may use it. It then waits for a worker of the adapter's
+model, and the shard knows the model only.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass, field
 
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.fleet import common_capabilities
+from dispatcher.model.fleet import ADAPTER_PREFIX, common_capabilities
 from dispatcher.model.kept import Invocation
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.scaling import Waking
@@ -90,20 +93,21 @@ class FleetView:
         return common_capabilities(each.capabilities for each in with_each_model(self._workers) if each.model == model)
 
     async def worker_for(self, tenant: Tenant, model: str) -> WorkerSet:
-        """Return a worker of the model, as it is with the model loaded.
+        """Return a worker of the model, or of the model of an adapter, as it is with the model loaded.
 
-        Raises UnknownModel (also if the tenant may not use the model), NoWorker.
+        Raises UnknownModel (also if the tenant may not use the model or the adapter), NoWorker.
 
         A model that the tenant's configuration or the pool's names is known, even while no worker has it.
         """
-        if tenant.models is not None and model not in tenant.models:
+        is_adapter = model in tenant.adapters
+        if not tenant.may_use(model) and not is_adapter:
             raise UnknownModel(model)
-        found = _of_model(await self.workers(), model)
+        found = _usable(await self.workers(), tenant, model)
         if found is None and self._age_s() >= _LOOK_AGAIN_S:
-            found = _of_model(await self.workers(_LOOK_AGAIN_S, patience_s=None), model)
+            found = _usable(await self.workers(_LOOK_AGAIN_S, patience_s=None), tenant, model)
         if found is not None:
             return found
-        if self._workers and tenant.models is None and not self._is_known(model):
+        if self._workers and tenant.models is None and not is_adapter and not self._is_known(model):
             raise UnknownModel(model)
         raise NoWorker()
 
@@ -153,8 +157,21 @@ def with_each_model(workers: Iterable[WorkerSet]) -> Iterator[WorkerSet]:
                 )
 
 
+def _usable(workers: Sequence[WorkerSet], tenant: Tenant, name: str) -> WorkerSet | None:
+    """Return a worker of the model, or of the model of the adapter, of this name, if the tenant may use it."""
+    found = _of_model(workers, name) if tenant.may_use(name) else None
+    return found or (_of_adapter(workers, name) if name in tenant.adapters else None)
+
+
 def _of_model(workers: Sequence[WorkerSet], model: str) -> WorkerSet | None:
     return next((each for each in with_each_model(workers) if each.model == model), None)
+
+
+def _of_adapter(workers: Sequence[WorkerSet], name: str) -> WorkerSet | None:
+    """Return a worker of a model of which all workers have the adapter: the gate may choose any of them."""
+    each_model, wanted = tuple(with_each_model(workers)), ADAPTER_PREFIX + name
+    without = {each.model for each in each_model if wanted not in each.capabilities}
+    return next((each for each in each_model if each.model not in without), None)
 
 
 @dataclass(slots=True)
@@ -168,8 +185,11 @@ class Pool:
     """Its shard, its log and its stored rows of usage have this name too."""
     deadline_s: float = DEADLINE_S
     models: Collection[str] = ()
+    adapters: Collection[str] = ()
     slo_classes: SloClasses | None = None
     """None: requests have no SLO classes."""
+    names_prefixes: bool = False
+    """Whether its calls have the keys of their prompts' beginnings (model/prefixes.py)."""
     waking: Waking | None = None
     """None: nothing starts the first worker of the empty pool."""
     fleet: FleetView = field(init=False)
@@ -183,7 +203,7 @@ class Pools:
 
     def __init__(self, *pools: Pool) -> None:
         self._pools = {pool.name: pool for pool in pools}
-        self._of_model = {model: pool for pool in pools for model in pool.models}
+        self._of_model = {name: pool for pool in pools for name in (*pool.adapters, *pool.models)}
         self.first = pools[0]
 
     def __iter__(self) -> Iterator[Pool]:
@@ -198,7 +218,7 @@ class Pools:
         return self._pools[name]
 
     async def serving(self, model: str) -> Pool:
-        """Return the pool whose configuration names the model, otherwise the pool that has a worker of it.
+        """Return the pool whose configuration names the model or adapter, otherwise the pool that has a worker of it.
 
         If there is none, return a pool whose workers show that the model is unknown, or the first pool.
         Raises StoreUnavailable if the workers of a pool that could have the model cannot be read.
@@ -226,7 +246,8 @@ class Pools:
 
 
 def _has(workers: Sequence[WorkerSet], model: str) -> bool:
-    return any(each.model == model for each in with_each_model(workers))
+    each_model = tuple(with_each_model(workers))
+    return any(each.model == model or ADAPTER_PREFIX + model in each.capabilities for each in each_model)
 
 
 def _unless_unavailable(read: Sequence[WorkerSet] | BaseException) -> Sequence[WorkerSet] | None:

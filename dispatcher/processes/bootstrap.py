@@ -190,7 +190,7 @@ def make_scaler(config: Config) -> FleetScaler | None:
 def _make_waking(config: Config, clock: Clock) -> Waking | None:
     """Return what starts the first worker of an empty pool; None without an ECS service."""
     scaler = make_scaler(config) if config.models else None
-    return None if scaler is None else Waking(scaler, config.models, config.worker_start_s, clock)
+    return None if scaler is None else Waking(scaler, (*config.models, *config.adapters), config.worker_start_s, clock)
 
 
 def make_links(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Sequence[Link]:
@@ -269,7 +269,10 @@ def _pool(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Poo
 
     link = combine(make_links(config, store, clock, launcher))
     classes = config.slo_classes.classes() if config.slo_classes else None
-    return Pool(link, clock, config.pool, config.longest_s, config.models, classes, _make_waking(config, clock))
+    return Pool(
+        link, clock, config.pool, config.longest_s, config.models, config.adapters, classes,
+        names_prefixes=config.prefix_lead > 0, waking=_make_waking(config, clock),
+    )  # fmt: skip
 
 
 def make_context(

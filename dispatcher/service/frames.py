@@ -228,7 +228,7 @@ COMMANDS = RecordCodec(
         "n": commands.Plan,
         "f": commands.UseFormat,
     },
-    {commands.End: 10},
+    {commands.End: 10, commands.Accept: 20},
 )
 _OUTCOMES = RecordCodec(
     {

@@ -39,8 +39,8 @@ LogStripes = Annotated[int, Field(ge=1, le=LOG_STRIPES_MAX)]
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 PoolField = Literal[
-    "models", "deadline_s", "tiers", "throttling", "slo_classes", "ecs_service", "workers_min", "workers_max",
-    "scale_to_zero", "worker_start_s", "shards",
+    "models", "adapters", "prefix_lead", "deadline_s", "tiers", "throttling", "slo_classes", "ecs_service",
+    "workers_min", "workers_max", "scale_to_zero", "worker_start_s", "shards",
 ]  # fmt: skip
 """The fields of Config that a pool of HEADGATE_POOLS may have for itself."""
 
@@ -86,6 +86,9 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     lead_max: float = Field(default=LEAD_MAX, gt=0)
     """The bound on the distance between a tenant's virtual clock and the pool's, in service units for a weight of 1
     (policies/clocks.py)."""
+    prefix_lead: float = Field(default=0.0, ge=0, le=1)
+    """The part of its slots by which a worker may be fuller than the least loaded one, and still get a call because it
+    had the beginning of its prompt last. 0: calls go to the least loaded worker."""
     cached_fraction: float = Field(default=CACHED_FRACTION, ge=0, le=1)
     """The price of an input token from an engine's prefix cache, relative to a computed one, for gate and engines."""
     tiers: Json[TierFloors] | None = None
@@ -116,6 +119,9 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     models: Json[tuple[str, ...]] = ()
     """JSON: the names of the models that the pool serves, for example ["llama-3-8b"]. They are known also while the
     pool has no worker, and with an ECS service a request for one of them starts the first worker."""
+    adapters: Json[tuple[str, ...]] = ()
+    """JSON: the names of the LoRA adapters of these models. A pool of several needs them only to find the pool of an
+    adapter while it has no worker: workers register theirs. A tenant needs the adapter in its own configuration."""
 
     @field_validator("store")
     @classmethod
@@ -163,7 +169,7 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
         for each in pools:
             if not each.models and len(pools) > 1:
                 raise _wrong_pools(f'HEADGATE_POOLS: the pool {each.pool!r} needs "models", the models that it serves')
-        _check_distinct("model", (model for each in pools for model in set(each.models)))
+        _check_distinct("model", (name for each in pools for name in {*each.models, *each.adapters}))
         _check_distinct("ECS service", (each.ecs_service for each in pools if each.ecs_service))
         return self
 
@@ -233,6 +239,7 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
             order=self.order,
             lead_max=self.lead_max,
             cached_fraction=self.cached_fraction,
+            prefix_lead=self.prefix_lead,
             tiers=self.tiers,
             throttling=self.throttling,
             slack=Slack(self.slo_window) if self.slo_classes else None,

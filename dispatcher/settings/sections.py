@@ -45,6 +45,8 @@ class TenantSection(Strict):
     """The highest `max_tokens` that a request may have."""
     models: Annotated[tuple[ModelName, ...], Field(min_length=1, strict=False)] | None = None
     """The models that the tenant may use. Missing: all models."""
+    adapters: Annotated[tuple[ModelName, ...], Field(max_length=1000, strict=False)] | None = None
+    """The LoRA adapters that the tenant may use, beside the models. Missing: none."""
     slo_class: str | None = None
     """The SLO class of the tenant's requests; a request may name a laxer one. Missing: the usual class."""
 

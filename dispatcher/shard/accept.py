@@ -7,6 +7,8 @@ import math
 from dispatcher.model.call import CallTerms, made
 from dispatcher.model.commands import Accept, Refused, parse_call_id
 from dispatcher.model.facts import Accepted, Held, ProcessSet, TenantSet
+from dispatcher.model.formats import OLDEST
+from dispatcher.model.prefixes import KEY_CHARS, KEYS_MAX
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.orders.queues import Clocks, Tenant
 from dispatcher.policies.service import cache_discount
@@ -59,8 +61,10 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
     clocks, priority = state.order.join(tenant, state.at, state.virtual_time, deferred=deferred)
     if slack is not None:
         priority = terms.due_at or _DUE_LAST
-    if cost != terms.cost or app != terms.app or deferred != terms.deferred:
-        terms = terms._replace(cost=cost, app=app, deferred=deferred)
+    keeps_prefix = state.settings.prefix_lead and state.format > OLDEST  # a row of OLDEST has no prefix
+    prefix = terms.prefix[: KEYS_MAX * KEY_CHARS] if keeps_prefix else ""
+    if cost != terms.cost or app != terms.app or deferred != terms.deferred or prefix != terms.prefix:
+        terms = terms._replace(cost=cost, app=app, deferred=deferred, prefix=prefix)
     decision.add(made(Accepted, (command.id, command.floor, command.process, terms, priority, clocks)))
     return None
 

@@ -78,6 +78,8 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
     state, tenant = decision.state, call.tenant
     decision.dispatching = call.id
     worker = state.slots.best_for(call, first, state.processes[call.process].unreached) if call.lost_on else first
+    if call.terms.prefix and worker is first:
+        worker = _holder(state, call, first)
     slack = state.order.slack
     as_surplus = call.deferred and slack is not None and slack.is_calm(call, state.at)
     in_profile, rate_per_s, clocks, virtual_time = state.order.charge(
@@ -99,6 +101,21 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
         )
     )
     decision.dispatching = ""
+
+
+def _holder(state: State, call: Call, first: Worker) -> Worker:
+    """Return the worker that had the longest beginning of the call's prompt last, if it has a free slot and is hardly
+    fuller than `first` (`prefix_lead`); otherwise `first`.
+
+    Only the place of the call changes: it would have been dispatched now in any case. So no other call waits longer,
+    and no slot stays free.
+    """
+    avoided = (call.lost_on, *state.processes[call.process].unreached)
+    for name in state.holders.of(call.terms.prefix):
+        worker = state.slots.near(name, first, state.settings.prefix_lead)
+        if worker is not None and name not in avoided:
+            return worker
+    return first
 
 
 _EARLY_S = 4.0

@@ -56,7 +56,7 @@ _KINDS: dict[str, type[Any]] = {
 }
 """A new kind of fact that readers must not miss needs a new format, so that older readers stop instead of misreading
 the log. A kind that they may miss has a letter that begins with SKIPPABLE."""
-_FIELDS_BEFORE = {OrderSet: 1, Ended: 9, Dropped: 6}
+_FIELDS_BEFORE = {OrderSet: 1, Ended: 9, Dropped: 6, Accepted: 16}
 """The number of fields in format OLDEST, of the kinds that have more since."""
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 _HEAD = (int, str, str, int, list)
@@ -120,8 +120,9 @@ def _of_older_format(row: list[Any]) -> list[Any]:
     letter, *fields = row
     kind = _KINDS[letter]
     size = _FIELDS_BEFORE.get(kind, len(fields))
-    for name, value in zip(_NAMES[letter][size:], fields[size:], strict=True):
-        if value != kind._field_defaults[name]:
+    defaults = row_defaults(kind)
+    for name, value in zip(_NAMES[letter][size:], fields[size:], strict=False):  # a row may lack its last field
+        if value != defaults[name]:
             raise ValueError(f"format {OLDEST} has no {name} in a {kind.__name__}")
     return row[: size + 1]
 

@@ -64,6 +64,9 @@ class ShardSettings:
     """For this time a worker gets no work after too many of its attempts failed."""
     process_kept_s: float = 600.0
     """For this time a process without calls is remembered, so that its repeated commands are recognized."""
+    prefix_lead: float = 0.0
+    """The part of its slots by which a worker may be fuller than the least loaded one, and still get a call because it
+    had the beginning of its prompt last. 0: it gets none for that."""
     is_sharded: bool = False
     """True if the pool has other shards, with which this one shares the workers' slots (policies/slot_shares.py)."""
     interaction_kept_s: float = 600.0

@@ -28,8 +28,10 @@ _CALL = (
     "id", "model", "cost", "arrival", "priority", "attempt", "counted", "worker", "charge_in_profile",
     "charge_rate_per_s", "charge_weight", "cancelling", "arrived_at", "deadline_at", "dispatched_at", "durable",
     "process", "app", "interaction", "watchers", "lost_on", "slo_class", "due_at", "deferred", "input_tokens",
+    "prefix",
 )  # fmt: skip
-"""The fields of a call and of its terms. Snapshots before format 5 lack those from slo_class on."""
+"""The fields of a call and of its terms. Snapshots before format 5 lack those from slo_class on, and a call without a
+prefix lacks the last one."""
 _TERMS = frozenset(CallTerms._fields) - {"tenant"}
 _USAGE_BEFORE = 5
 """The totals of a row of usage in format OLDEST."""
@@ -84,13 +86,18 @@ def _rows(state: State) -> dict[str, list[Any]]:
         "unreached": [[name, process.unreached] for name, process in state.processes.items() if process.unreached],
         "tenants": [[each.name, *each.config, each.clocks, each.spent] for each in state.tenants.values()],
         "calls": [
-            [call.tenant.name, *(getattr(call.terms if name in _TERMS else call, name) for name in _CALL)]
+            [call.tenant.name, *(getattr(call.terms if name in _TERMS else call, name) for name in _names_of(call))]
             for call in state.calls.values()
         ],
         "usage": [[*key, *row[:totals]] for key, row in state.usage.items()],
         "interactions": [[*key, at] for key, at in state.interactions.items()],
         "ends": [list(over) for over in state.ends.values()],
+        **({"prefixes": state.holders.rows()} if len(state.holders) else {}),
     }
+
+
+def _names_of(call: Call) -> tuple[str, ...]:
+    return _CALL if call.terms.prefix else _CALL[:-1]
 
 
 def load(data: bytes, settings: ShardSettings) -> Shard:
@@ -139,7 +146,7 @@ def _load_shard(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     for values in fields["tenants"]:
         _add_tenant(state, _by_name(_TENANT, values, len(_TENANT)))
     for tenant, *values in fields["calls"]:
-        least = len(_CALL) if fields["format"] >= 5 else _CALL.index("slo_class")
+        least = len(_CALL) - 1 if fields["format"] >= 5 else _CALL.index("slo_class")
         _add_call(state, state.tenants[tenant], _by_name(_CALL, values, least))
     for tenant, app, hour, *totals in fields["usage"]:
         state.usage[tenant, app, hour] = Usage(*totals[: len(Usage._fields)])
@@ -149,6 +156,7 @@ def _load_shard(fields: dict[str, Any], settings: ShardSettings) -> Shard:
         state.interactions[tenant, interaction] = at
     for over in fields["ends"]:
         state.ends[over[0]] = Over(*over[: len(Over._fields)])
+    state.holders.load(fields.get("prefixes", ()))
     if state.throttle is not None and fields["throttle"] is not None:
         state.throttle.load(*fields["throttle"])
     state.flush()

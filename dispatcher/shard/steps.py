@@ -98,6 +98,8 @@ def fold_dispatch(state: State, fact: Dispatched) -> list[News]:
     call.charge_in_profile, call.charge_rate_per_s, call.charge_weight = in_profile, rate_per_s, weight
     call.attempt, call.worker, call.dispatched_at = attempt, worker_name, state.at
     _take_slot(state, call, worker)
+    if call.terms.prefix:
+        state.note_holder(call.terms.prefix, worker.name)
     if clocks != tenant.clocks:
         tenant.clocks = clocks
     state.virtual_time = virtual_time

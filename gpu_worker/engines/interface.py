@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Protocol, cast
 
 from dispatcher.model.call import CallTerms
-from dispatcher.model.fleet import TEXT
+from dispatcher.model.fleet import ADAPTER_PREFIX, TEXT
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished as Finished
 from dispatcher.model.worker_protocol import Started as Started
@@ -139,14 +139,17 @@ class RefusedByPolicy(EngineError):
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """Facts of a model for the fleet. `model`: its name for tenants. `bytes_per_token`: mean over English text.
-    `capabilities`: what the engine supports (dispatcher/model/fleet.py). `description`: for people, the device
-    and the sizes that the engine chose at its start; empty if it chose none."""
+    `capabilities`: what the engine supports, and its adapters (dispatcher/model/fleet.py). `description`: for people,
+    the device and the sizes that the engine chose at its start; empty if it chose none."""
 
     model: str
     context_tokens: int
     bytes_per_token: float
     capabilities: frozenset[str] = TEXT
     description: str = ""
+
+    def has_adapter(self, name: str) -> bool:
+        return ADAPTER_PREFIX + name in self.capabilities
 
 
 @dataclass(frozen=True, slots=True)

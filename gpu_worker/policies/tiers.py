@@ -15,7 +15,7 @@ from dispatcher.policies.bounds import AnySequence, BoundedSettings, Bounds, Not
 from dispatcher.policies.service import CACHED_FRACTION, WEIGHTED_TOKENS
 from dispatcher.policies.tiers import SHARES, TENANT_TIERS, TenantTier, Tier
 from gpu_worker.policies.fairness.accounting import TenantCounters
-from gpu_worker.policies.fairness.interface import QueueRequest, RequestRecord
+from gpu_worker.policies.fairness.interface import ADAPTER_LOAD_TOKENS, QueueRequest, RequestRecord
 from gpu_worker.policies.plain_settings import read_settings
 
 
@@ -38,7 +38,9 @@ class TierSettings(BoundedSettings):
 
     `premium_reserve`: fraction of the KV blocks that only premium and system requests may take, 0 to below 1. The
     source recommends 0.3, which costs throughput. `cached_fraction`: price of a prompt token found in the prefix
-    cache, as a fraction of the price of a computed one, 0 to 1.
+    cache, as a fraction of the price of a computed one, 0 to 1. `adapter_load_tokens`: input tokens that the load of a
+    LoRA adapter is charged as, to the tenant that causes it. `adapter_lead`: service over weight by which a tenant may
+    lead another one of its tier that waits for the place of an adapter, while its own requests use the places.
 
     Raises ValueError for an impossible value.
     """
@@ -55,6 +57,8 @@ class TierSettings(BoundedSettings):
     lead_max: Annotated[float, Bounds(above=0, is_finite=False)] = inf
     premium_reserve: Annotated[float, Bounds(0, below=1)] = 0.0
     cached_fraction: Part = CACHED_FRACTION
+    adapter_lead: NotNegative = 8192.0
+    adapter_load_tokens: Annotated[int, Bounds(0, 1_000_000)] = ADAPTER_LOAD_TOKENS
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -219,7 +219,8 @@ class Deployment(GateSections):
             return {"models": [pool.model_name], **given} if pool.servers else given
         count = pool.count
         scaling = {"workers_min": count.min, "workers_max": count.max, "scale_to_zero": count.min == 0}
-        return {"models": [pool.model_name], **scaling, **given}
+        adapters = {"adapters": list(pool.adapters)} if pool.adapters else {}
+        return {"models": [pool.model_name], **adapters, **scaling, **given}
 
 
 def _where(zones: Sequence[str]) -> str:

@@ -14,12 +14,14 @@ from typing import Annotated, Literal, LiteralString
 from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError, to_json
 
-from dispatcher.model.fleet import BATCH_MAX, SLOTS_MAX
+from dispatcher.model.fleet import ADAPTERS_MAX, BATCH_MAX, SLOTS_MAX
 from dispatcher.policies.bounds import Pattern
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.settings.sections import SloClassesSection
 from dispatcher.settings.strict import Strict
 from dispatcher.shard.settings import TierFloors
+from gpu_worker.engines.vllm.adapters import NAME as ADAPTER_NAME
+from gpu_worker.engines.vllm.adapters import OPTION as ADAPTERS
 from gpu_worker.engines.vllm.arguments import REFUSED
 from gpu_worker.policies.fairness.tiered import make_queue
 from gpu_worker.service.tiers_file import WorkerTiers
@@ -78,15 +80,17 @@ def is_own_machine(address: str) -> bool:
 
 _ZONE = r"[a-z]{2}(-[a-z]+)+-[0-9][a-z]"
 _MODEL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+/?"
+_Address = Annotated[str, Pattern(f"^{_MODEL}$", "s3://my-models/llama-3-8b/")]
+_AdapterName = Annotated[str, Pattern(f"^{ADAPTER_NAME.pattern}$", "sql-assistant")]
 ZoneName = Annotated[str, Pattern(f"^{_ZONE}$", "us-east-1a")]
 _STORED_KEY = r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9_/+=.@-]+"
 _SecretName = Annotated[str, Pattern(f"^{_STORED_KEY}$", "arn:aws:secretsmanager:us-east-1:123456789012:secret:NAME")]
 LAMBDA_S = 900
 """The longest time of a Lambda function, and so of an invocation."""
-_SET_BY_THE_STACK = ("--tensor-parallel-size", "-tp", "--model", "--served-model-name")
+_SET_BY_THE_STACK = ("--tensor-parallel-size", "-tp", "--model", "--served-model-name", ADAPTERS)
 """Arguments of vLLM's server that other fields say."""
 _IN_BLOCKS = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.")
-_OF_SERVERS = {"servers", "deadline_s", "drain_s", "tiers", "throttling", "slo_classes"}
+_OF_SERVERS = {"servers", "deadline_s", "drain_s", "tiers", "throttling", "slo_classes", "prefix_lead"}
 """The fields of a pool of servers that run already."""
 _MIXED = ("g6e.xlarge", "g6e.2xlarge", "g6e.4xlarge")
 """Instance types with the same GPU: if AWS is short of one type, another type may be available."""
@@ -163,14 +167,20 @@ class GateSections(Strict):
     throttling: ThrottleLimits | None = None
     slo_classes: SloClassesSection | None = None
     """All three sections are as in the file of tenants (headgate/tenants_file.py)."""
+    prefix_lead: Annotated[float, Field(ge=0, le=1)] | None = None
+    """A worker may be fuller than the least loaded one by this part of its slots, and still gets a request because it
+    had the beginning of its prompt last. 0: it gets none for that."""
 
 
 class Pool(GateSections):
     """Workers that serve one model, and the GPU instances on which they run. A pool's tenants wait in queues of its
     own, and its log decides their order."""
 
-    model: Annotated[str, Pattern(f"^{_MODEL}$", "s3://my-models/llama-3-8b/")] | None = None
+    model: _Address | None = None
     """Where the model's files are. None: the stack starts no worker."""
+    adapters: Annotated[dict[_AdapterName, _Address], Field(max_length=ADAPTERS_MAX)] = Field(default_factory=dict)
+    """The LoRA adapters of the model: where the files of each are, by the name by which tenants ask for it. A tenant
+    may use those that its own configuration names."""
     image: Annotated[str, AfterValidator(check_image)] | None = None
     """The worker's image, with its digest. None: it is built from gpu_worker/Dockerfile."""
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=20, strict=False)] = _MIXED
@@ -269,6 +279,16 @@ class Pool(GateSections):
                 "servers",
                 "a pool has one model, and these servers have {names}: give each a pool of its own",
                 {"names": ", ".join(sorted(names))},
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_adapters_of_a_model(self) -> Pool:
+        if self.adapters and self.model is None:
+            raise PydanticCustomError("adapters", "adapters belong to a model: give the pool a model")
+        if self.model_name in self.adapters:
+            raise PydanticCustomError(
+                "adapters", "the adapter {name} has the name of the model", {"name": self.model_name}
             )
         return self
 

@@ -128,6 +128,7 @@ class GpuFleet(Construct):
         )
         image = self._image(root, task)
         copy = ["-m", "gpu_worker.weights", str(pool.model), _model_path(pool)]
+        copy += [each for name, address in pool.adapters.items() for each in (address, _adapter_path(pool, name))]
         gate = ["-m", "dispatcher", "--host", "0.0.0.0", "--port", str(GATE_PORT)]  # noqa: S104
         weights = self._container(task, "weights", copy, image=image, memory_limit_mib=_WEIGHTS_MB, essential=False)
         weights.add_mount_points(ecs.MountPoint(container_path=MODEL, source_volume="model", read_only=False))
@@ -238,12 +239,19 @@ def _worker_arguments(pool: Pool) -> list[str]:
     own += pool.worker.arguments()
     own += ["--model", _model_path(pool), "--slots", str(pool.slots), "--batch", str(pool.batch)]
     own += ["--drain-s", str(_drain_s(pool)), "--notice", f"{HOME}/{SPOT_NOTICE}", "--emf-s", str(_METRICS_S)]
-    return [*own, "--", "--tensor-parallel-size", str(pool.tensor_parallel), *pool.engine_arguments]
+    adapters = [f"{name}={_adapter_path(pool, name)}" for name in pool.adapters]
+    own += ["--", "--tensor-parallel-size", str(pool.tensor_parallel), *pool.engine_arguments]
+    return [*own, "--lora-modules", *adapters] if adapters else own
 
 
 def _model_path(pool: Pool) -> str:
     """Return the model's folder. Its name is the one by which tenants ask for the model."""
     return f"{MODEL}/{pool.model_name}"
+
+
+def _adapter_path(pool: Pool, name: str) -> str:
+    """Return an adapter's folder: beside the model's, which has exactly the model's files."""
+    return f"{_model_path(pool)}.adapters/{name}"
 
 
 def _memory_mb(pool: Pool) -> int:

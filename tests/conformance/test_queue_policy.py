@@ -45,6 +45,26 @@ def test_every_policy_class_is_registered() -> None:
 
 
 @every_policy
+def test_the_load_of_an_adapter_is_charged_once_as_input_tokens(name: str) -> None:
+    policy = make_policy(name)
+    put(policy, "loads")
+    policy.enqueue(QueueRequest("plain", "b", 10))
+    for request_id in ("loads", "plain"):
+        policy.admit(request_id)
+    before = policy.counter("a"), policy.counter("b")
+    policy.on_adapter_loaded("loads")
+    policy.on_decoded(3)
+    for request_id in ("loads", "plain"):
+        policy.finish(request_id)
+    received = policy.received
+    assert received["a"].service - received["b"].service == policy.adapter_load_tokens
+    assert received["a"].input_tokens == received["b"].input_tokens == 10
+    if (counter := policy.counter("a")) is not None and before[0] is not None:
+        assert before[0] == before[1]
+        assert counter > (policy.counter("b") or 0.0)
+
+
+@every_policy
 def test_a_waiting_request_is_next_unless_the_policy_is_not_work_conserving(name: str) -> None:
     policy = make_policy(name)
     for number in range(3):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dispatcher.settings.config import load_config
+from gpu_worker.engines.vllm.arguments import checked
 from gpu_worker.service.options import parse_options
 from tests.infra.conftest import Synthesise
 from tests.infra.templates import (
@@ -63,6 +64,14 @@ def test_the_worker_starts_when_the_weights_are_there(fleet_template: Template) 
     (model,) = (each for each in found["worker"]["MountPoints"] if each["SourceVolume"] == "model")
     assert model["ReadOnly"] is True
     assert found["weights"]["Command"][-2:] == [MODEL, "/model/llama-3-8b"]
+
+
+def test_the_worker_has_the_adapters_of_its_model(synthesise: Synthesise) -> None:
+    found = containers(with_workers(synthesise, adapters={"sql": "s3://models/sql/", "law": "s3://models/law/"}))
+    sql, law = (f"/model/llama-3-8b.adapters/{name}" for name in ("sql", "law"))
+    assert found["weights"]["Command"][-4:] == ["s3://models/sql/", sql, "s3://models/law/", law]
+    arguments = checked(parse_options(found["worker"]["Command"][2:]).arguments)
+    assert arguments.adapters == (("sql", sql), ("law", law))
 
 
 def test_the_worker_understands_its_arguments(synthesise: Synthesise) -> None:

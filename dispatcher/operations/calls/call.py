@@ -75,18 +75,21 @@ def new_terms(
     tenant: Tenant,
     request: Request,
     *,
+    model: str,
     cost: float,
     input_tokens: int,
     times: tuple[float, float],
     durable: bool,
     slo_class: SloClass | None,
     due: float = 0.0,
+    prefix: str = "",
 ) -> CallTerms:
-    """Return the terms of a request. `times`: when it arrived, and its deadline. `due`: when its first token is due, if
-    its class does not say it: a line of a batch has the time of its batch."""
+    """Return the terms of a request. `model`: the one that it names, or that of the adapter that it names. `times`:
+    when it arrived, and its deadline. `due`: when its first token is due, if its class does not say it: a line of a
+    batch has the time of its batch."""
     return CallTerms(
         tenant=tenant.identity,
-        model=request.model,
+        model=model,
         cost=clamp_cost(cost),
         deadline_at=times[1],
         durable=durable,
@@ -96,6 +99,7 @@ def new_terms(
         due_at=due or due_at(slo_class, *times),
         deferred=slo_class is not None and slo_class.is_deferred,
         input_tokens=input_tokens,
+        prefix=prefix,
     )
 
 
@@ -136,11 +140,12 @@ def item_of(call: Call, body: str) -> Invocation:
 def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
     """Return the call's order to the worker of an offer. The worker client signs the order.
 
-    A deferred call is of the background tier in the engine, which may evict it: this is QLM's eviction.
+    A deferred call is of the background tier in the engine, which may evict it: this is QLM's eviction. The order's
+    model is what the tenant names: the log has the model, and the worker needs the adapter.
     """
-    request, unread = call.request, call.unread
+    request, unread, terms = call.request, call.unread, call.terms
     return WorkOrder(
-        call.terms,
+        terms if terms.model == request.model else terms._replace(model=request.model),
         call.id,
         offer.attempt,
         body={name: value for name, value in request.body.items() if name not in unread} if unread else request.body,

@@ -94,16 +94,18 @@ async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
     request = request_from_json(item.body or "{}")
     pool = await context.pools.holding(item)
     limit = output_limit(request, tenant, context.settings.expected_tokens)
-    bytes_per_token, unread = 1.0, frozenset[str]()
+    model, bytes_per_token, unread = item.model, 1.0, frozenset[str]()
     with suppress(NoWorker, UnknownModel):
-        bytes_per_token = (await pool.fleet.worker_for(tenant, item.model)).bytes_per_token
-        unread = unread_fields(request, pool.fleet.capabilities(item.model))
+        worker = await pool.fleet.worker_for(tenant, item.model)
+        model, bytes_per_token = worker.model, worker.bytes_per_token
+        unread = unread_fields(request, pool.fleet.capabilities(model))
     # The gate already has the call's cost, unless the first process died before the gate accepted the call.
     input_tokens = round(request.prompt_bytes() / bytes_per_token)
     slo_class = stored_class(pool.slo_classes, request)
     terms = new_terms(
         tenant,
         request,
+        model=model,
         cost=context.service(input_tokens, limit.likely_tokens * request.choices),
         input_tokens=input_tokens,
         times=(item.created_at, item.deadline_at),

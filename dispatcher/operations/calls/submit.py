@@ -22,6 +22,7 @@ from dispatcher.model.errors import (
 )
 from dispatcher.model.errors import Refused as RefusedError
 from dispatcher.model.kept import Invocation, StoredAnswer
+from dispatcher.model.prefixes import prefix_keys
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls.call import (
@@ -263,7 +264,7 @@ async def _build_call(
     if slo_class is not None:
         request = replace(request, slo_class=slo_class.name)
     worker = await pool.fleet.worker_for(tenant, request.model)
-    capabilities = pool.fleet.capabilities(request.model)
+    capabilities = pool.fleet.capabilities(worker.model)
     check_capabilities(request, capabilities)
     limit = output_limit(request, tenant, context.settings.expected_tokens)
     is_generated = request.endpoint is not Endpoint.EMBEDDINGS
@@ -279,12 +280,14 @@ async def _build_call(
     terms = new_terms(
         tenant,
         request,
+        model=worker.model,
         cost=context.service(input_tokens, limit.likely_tokens * request.choices),
         input_tokens=input_tokens,
         times=(now, now + min(deadline_s, pool.deadline_s)),
         durable=bool(key),
         slo_class=slo_class,
         due=due_at,
+        prefix=prefix_keys(request, tenant.identity) if pool.names_prefixes else "",
     )
     unread = unread_fields(request, capabilities)
     return Call("", tenant, request, limit, terms, now, key, unread, slo_class, "", pool.name, prompt_bytes)

@@ -143,6 +143,14 @@ class Slots:
         others = [worker for worker in self.of(call.model) if worker.name != call.lost_on and worker.free > 0]
         return min(others, key=lambda each: (each.name in unreached, _load(each), each.name), default=first)
 
+    def near(self, name: str, first: Worker, lead: float) -> Worker | None:
+        """Return the worker of this name if it has the model of `first`, the least loaded worker, and a free slot, and
+        the part of its slots in use is at most `lead` more. Otherwise None."""
+        worker = self._workers[first.model].get(name)
+        if worker is None or worker.free <= 0 or _load(worker) > _load(first) + lead:
+            return None
+        return worker
+
     @property
     def can_swap(self) -> bool:
         """True if a worker can load several models."""

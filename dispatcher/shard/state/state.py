@@ -28,6 +28,7 @@ from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.indexes import Deadlines, IdleTenants, Lanes, Promises, Slots
 from dispatcher.shard.state.need import NeedSums
+from dispatcher.shard.state.prefix_holders import PrefixHolders
 from dispatcher.shard.state.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.state.remembered import Ends, GroupedDict, Interactions
 from dispatcher.shard.waits.record import WaitRecord
@@ -80,6 +81,8 @@ class State(UndoJournal):
         """The totals of usage that did not change since the first position are in the projection. The second is that
         of their last change."""
         self.interactions = Interactions()
+        self.holders = PrefixHolders()
+        """The worker that had each beginning of a prompt last."""
         self.ends = Ends()
         """The ends of the last calls by id, for repeated commands, with marks of time between them (remembered.py)."""
         self.throttle = Throttle(settings.throttling) if settings.throttling else None
@@ -273,6 +276,10 @@ class State(UndoJournal):
         if self.interactions.has_room(key):
             self._note(self.interactions.restore, key, self.interactions.get(key))
             self.interactions[key] = self.at
+
+    def note_holder(self, keys: str, worker: str) -> None:
+        """Remember that the worker gets a prompt with these beginnings."""
+        self._note(self.holders.restore, self.holders.note(keys, worker))
 
     def remember_end(self, call: Call, over: Over) -> None:
         if call.terms.durable:

@@ -160,6 +160,7 @@ def tenant_record(tenant: Tenant) -> Item:
         "max_tokens_max": tenant.max_tokens_max,
         "version": tenant.version,
         "slo_class": tenant.slo_class,
+        **({"adapters": list(tenant.adapters)} if tenant.adapters else {}),
     }
 
 
@@ -170,6 +171,7 @@ def to_tenant(record: Mapping[str, Any]) -> Tenant:
         share=Share(float(record["weight"]), float(record["rate_per_s"]), float(record["burst"])),
         tier=Tier(record["tier"]),
         models=None if models is None else tuple(models),
+        adapters=tuple(record.get("adapters") or ()),
         queue_items_max=int(record["queue_items_max"]),
         max_tokens_max=int(record["max_tokens_max"]),
         version=int(record["version"]),

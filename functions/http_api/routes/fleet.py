@@ -1,6 +1,7 @@
 """What the fleet serves: GET /v1/models, GET /ready, GET /health.
 
-GET /v1/models: the models that workers of any pool have or can load, with context length and capabilities.
+GET /v1/models: the models that workers of any pool have or can load, with context length and capabilities, and the
+adapters of these models that the tenant may use.
 
 GET /health: this process answers. GET /ready: it can also serve calls, because its log and a worker can be used.
 Neither needs a key, and neither says anything about a tenant. Of several pools one is enough: the front can serve its
@@ -19,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from dispatcher.model.errors import StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.fleet import common_capabilities
+from dispatcher.model.fleet import ADAPTER_PREFIX, adapters_of, common_capabilities
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.pools import Pools, with_each_model
 from functions.http_api.callers import context_of, tenant_of
@@ -38,12 +39,23 @@ async def get_model(request: Request) -> Response:
 
 
 async def _models(request: Request, tenant: Tenant) -> list[dict[str, Any]]:
-    """Return the models that the tenant may use, by name."""
+    """Return the models that the tenant may use, and then their adapters, each by name."""
     by_name: dict[str, list[WorkerSet]] = {}
     for worker in with_each_model(await _workers(context_of(request).pools)):
-        if tenant.models is None or worker.model in tenant.models:
-            by_name.setdefault(worker.model, []).append(worker)
-    return [_model(name, by_name[name]) for name in sorted(by_name)]
+        by_name.setdefault(worker.model, []).append(worker)
+    models = [_model(name, by_name[name]) for name in sorted(by_name) if tenant.may_use(name)]
+    return [*models, *_adapters(by_name, tenant, {model["id"] for model in models})]
+
+
+def _adapters(by_name: dict[str, list[WorkerSet]], tenant: Tenant, models: set[str]) -> list[dict[str, Any]]:
+    """Return the tenant's adapters. `parent` is vLLM's name for the model of an adapter; `models`: names that count
+    before those of adapters."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in sorted(by_name):
+        common = common_capabilities(worker.capabilities for worker in by_name[name])
+        for adapter in adapters_of(common).intersection(tenant.adapters) - models:
+            found.setdefault(adapter, {**_model(name, by_name[name]), "id": adapter, "parent": name})
+    return [found[adapter] for adapter in sorted(found)]
 
 
 async def _workers(pools: Pools) -> list[WorkerSet]:
@@ -62,7 +74,8 @@ def _model(name: str, workers: Sequence[WorkerSet]) -> dict[str, Any]:
     """
     lengths = [worker.context_tokens for worker in workers if worker.context_tokens]
     context = {"max_model_len": min(lengths), "context_length": min(lengths)} if lengths else {}
-    capabilities = sorted(common_capabilities(worker.capabilities for worker in workers))
+    common = common_capabilities(worker.capabilities for worker in workers)
+    capabilities = sorted(each for each in common if not each.startswith(ADAPTER_PREFIX))
     fields = {"id": name, "object": "model", "created": 0, "owned_by": "headgate"}
     return {**fields, **context, "capabilities": capabilities}
 

@@ -143,12 +143,14 @@ TEMPLATE_TOKENS = 512
 def server_body(
     request: WorkOrder, facts: EngineFacts, extra: Mapping[str, Any], *, continuous_usage: bool
 ) -> dict[str, Any]:
-    """Return the body. `facts`: of the server's model. `extra`: more fields for this kind of server.
+    """Return the body. `facts`: of the server's model; the body names an adapter of it if the request does. `extra`:
+    more fields for this kind of server.
 
     A request without a limit gets `max_tokens` only if it certainly fits into the context. Otherwise the server decides
     what fits, and events.py ends the answer at the request's limit.
     """
-    body = {**request.body, "model": facts.model, **extra}
+    named = request.terms.model
+    body = {**request.body, "model": named if facts.has_adapter(named) else facts.model, **extra}
     if request.endpoint is Endpoint.EMBEDDINGS:
         return body
     options = {"include_usage": True, **({"continuous_usage_stats": True} if continuous_usage else {})}

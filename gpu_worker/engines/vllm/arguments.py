@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import PurePath
 from typing import Any
 
-from dispatcher.model.fleet import TEXT, Capability
+from dispatcher.model.fleet import ADAPTER_PREFIX, TEXT, Capability
+from gpu_worker.engines.vllm.adapters import OPTION, Adapter, adapter_defaults, parse_adapters
 
 ARGUMENT_PREFIX = "headgate_"
 """Prefix of the dispatcher's fields in `vllm_xargs`, which are vLLM's `SamplingParams.extra_args`."""
@@ -51,19 +53,25 @@ class Arguments:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = tuple(words)
-        self._values: dict[str, str] = {}
+        self._values: dict[str, tuple[str, ...]] = {}
         for place, word in enumerate(self.words):
             if word.startswith("-"):
                 name, equals, value = word.partition("=")
-                following = self.words[place + 1 : place + 2]
-                self._values[_dashes(name)] = value if equals else next((w for w in following if w[:2] != "--"), "")
+                following = takewhile(lambda each: each[:2] != "--", self.words[place + 1 :])
+                self._values[_dashes(name)] = (value,) if equals else tuple(following)
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
     def get(self, name: str) -> str | None:
         """Return the (first) value of an option; an empty text for one without a value, None for one not given."""
-        return self._values.get(name)
+        values = self._values.get(name)
+        return None if values is None else next(iter(values), "")
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """The LoRA adapters. Raises ValueError for what is none."""
+        return parse_adapters(self._values.get(OPTION, ()))
 
 
 def checked(words: Sequence[str]) -> Arguments:
@@ -75,6 +83,8 @@ def checked(words: Sequence[str]) -> Arguments:
     for name, reason in REFUSED.items():
         if name in arguments:
             raise ValueError(f"{name} cannot be set after --: {reason}")
+    if "--enable-lora" in arguments and not arguments.adapters:
+        raise ValueError(f"--enable-lora needs the adapters: name them with {OPTION} NAME=PATH")
     return arguments
 
 
@@ -91,9 +101,12 @@ def server_words(
     """Return all arguments of the server, but for its socket. `headgate`: the settings of our scheduler. `sleeps`: the
     server can sleep; its developer mode would log the stack of each error, which may have texts of tenants.
 
-    Raises ValueError for an `--additional-config` that is not a JSON object.
+    Raises ValueError for an `--additional-config` that is not a JSON object, and for an adapter with the model's name.
     """
+    if name in {adapter.name for adapter in arguments.adapters}:
+        raise ValueError(f"{OPTION}: the adapter {name!r} has the name of the model")
     defaults = {
+        **adapter_defaults(arguments.adapters),
         "--model": model,
         "--served-model-name": name,
         "--max-num-seqs": str(batch),
@@ -132,7 +145,7 @@ def capabilities(arguments: Arguments, *, reads_images: bool) -> frozenset[str]:
         found |= {Capability.REASONING}
     if reads_images and "--language-model-only" not in arguments:
         found |= {Capability.IMAGES}
-    return found
+    return found | {ADAPTER_PREFIX + adapter.name for adapter in arguments.adapters}
 
 
 def _missing(arguments: Arguments, defaults: Mapping[str, str]) -> list[str]:

@@ -321,8 +321,16 @@ VLLM_NAMES: tuple[VllmName, ...] = (
         ),
     ),
     # The tenants of a bare server.
-    VllmName(VllmPart.TENANTS, "vllm.v1.engine.async_llm", "AsyncLLM", attributes=("engine_core",)),
-    VllmName(VllmPart.TENANTS, "vllm.v1.engine", "EngineCoreRequest", attributes=("trace_headers",)),
+    VllmName(
+        VllmPart.TENANTS,
+        "vllm.v1.engine.async_llm",
+        "AsyncLLM",
+        attributes=("engine_core",),
+        hooks=("_add_request(request, prompt, parent_req, index, queue)",),
+    ),
+    VllmName(VllmPart.TENANTS, "vllm.v1.engine", "EngineCoreRequest", attributes=("trace_headers", "lora_request")),
+    VllmName(VllmPart.TENANTS, "vllm.lora.request", "LoRARequest", attributes=("lora_name",)),
+    VllmName(VllmPart.TENANTS, "vllm.exceptions", "VLLMNotFoundError", call="(message)"),
     VllmName(
         VllmPart.TENANTS,
         "vllm.v1.engine.core_client",

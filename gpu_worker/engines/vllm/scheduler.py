@@ -34,8 +34,9 @@ from gpu_worker.engines.vllm.next_step import NextStep, decoding_tiers, least_to
 from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.settings import scheduler_settings
-from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
+from gpu_worker.engines.vllm.waiting_queue import PolicyQueue, loaded_adapters
 from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from gpu_worker.policies.step_tokens import StepTokens, Turns
@@ -59,7 +60,7 @@ class TieredSchedulingMixin:
         vllm.kv_holding_waiting = create_request_queue(vllm.policy)
         self.admission = Admission(policy)
         self.counts = SchedulingStats()
-        self.waiting = PolicyQueue(self.admission, self._kv_budget, time.monotonic, settings)
+        self.waiting = PolicyQueue(self.admission, self._kv_budget, time.monotonic, settings, loaded_adapters(self))
         self._unsent: list[tuple[int, EngineCoreOutput]] = []
         """Final outputs of requests that were ended here, with their clients' indexes."""
         self._eviction: Eviction | None = None
@@ -165,7 +166,7 @@ class TieredSchedulingMixin:
                 kv_budget.update_after_evictions([eviction.resident.request_id for eviction in plan.evictions])
             kv_budget.admit(plan.request, partial(self.queue_policy.pause_precedence, plan.request))
             self.queue_policy.admit(plan.request.request_id)
-            planned += [plan.request.request_id, *self._pass_over(kv_budget)]
+            planned |= {plan.request.request_id: True, **self._pass_over(kv_budget)}
         self.waiting.put_first(planned)
         if next_step.is_counted:
             self._share_tokens(next_step.tokens)
@@ -187,16 +188,27 @@ class TieredSchedulingMixin:
             num_new_tokens = min(num_new_tokens, part + least_tokens(request))
         return int(super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens))  # type: ignore[misc]
 
-    def _pass_over(self, kv_budget: VllmKvBudget) -> list[str]:
-        """Admit the next requests that vLLM will pop and give back, so that none is preempted for them."""
-        admitted: list[str] = []
-        while passed_over := [
-            one.request_id for one in self.queue_policy.heads() if self.admission.is_passed_over(one, kv_budget)
-        ]:
+    def _pass_over(self, kv_budget: VllmKvBudget) -> dict[str, bool]:
+        """Admit the next requests that will not run, so that none is preempted for them. True: vLLM will pop it and
+        give it back. False: the queue holds it back, because vLLM counts the adapters of this step only and not those
+        of prompts that pause."""
+        admitted: dict[str, bool] = {}
+        while passed_over := {
+            one.request_id: may_pass and not kv_budget.adapter_holders(one.request_id)
+            for one in self.queue_policy.heads()
+            if not (may_pass := self._may_pass(one, kv_budget)) or self.admission.is_passed_over(one, kv_budget)
+        }:
             for request_id in passed_over:
                 self.queue_policy.admit(request_id)
-            admitted += passed_over
+            admitted |= passed_over
         return admitted
+
+    def _may_pass(self, waiting: QueueRequest, kv_budget: VllmKvBudget) -> bool:
+        """Return whether no request that waits for the place of its adapter comes first (policies/adapters.py)."""
+        if self.waiting.request_of(waiting.request_id).lora_request is None:
+            return True
+        lacks_place = bool(kv_budget.adapter_holders(waiting.request_id))
+        return self.waiting.adapter_turns.may_pass(waiting, lacks_place=lacks_place)
 
     def _evict(self, eviction: Eviction) -> None:
         vllm: Any = self

@@ -14,6 +14,7 @@ The file is TOML, and the variable HEADGATE_TENANTS has its path. It names the t
     [tenants.acme]                      # optional
     tier = "premium"
     weight = 2.0
+    adapters = ["sql"]                  # the LoRA adapters that it may use; default: none
 
 Python code that makes its own requests names their tenants itself (in_process.py): it needs the last part only.
 
@@ -37,7 +38,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dispatcher.policies.bounds import BoundedSettings, Bounds
+from dispatcher.policies.bounds import AnySequence, BoundedSettings, Bounds
 from dispatcher.policies.share_bounds import WEIGHT_MAX, WEIGHT_MIN
 from dispatcher.policies.tiers import TENANT_TIERS, TenantTier, Tier
 from gpu_worker.engines.vllm.compatibility import require_vllm
@@ -56,10 +57,12 @@ _Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class TenantShare(BoundedSettings):
-    """What a tenant gets. Raises ValueError for a weight outside its bounds."""
+    """What a tenant gets. `adapters`: the LoRA adapters that it may use. Raises ValueError for a weight outside its
+    bounds."""
 
     tier: TenantTier | None = None
     weight: Annotated[float, Bounds(WEIGHT_MIN, WEIGHT_MAX)] = 1.0
+    adapters: Annotated[tuple[str, ...], AnySequence()] = ()
 
 
 _ONE_SOURCE = "it should have either header or keys: what names the tenant of a request"
@@ -133,6 +136,10 @@ class TenantDirectory:
         """Return the identity of a tenant by its name. `tier`: in place of the file's."""
         share = self._rules.tenants.get(tenant, _USUAL)
         return TenantIdentity(tenant, tier or share.tier, share.weight)
+
+    def may_use(self, identity: TenantIdentity | None, adapter: str) -> bool:
+        """Return whether the tenant may use the adapter; False without a tenant."""
+        return identity is not None and adapter in self._rules.tenants.get(identity.tenant, _USUAL).adapters
 
     def _by_key(self, headers: _Headers) -> str | None:
         scheme, _, key = (_only(headers, "authorization") or "").partition(" ")
@@ -216,6 +223,7 @@ class TenantMiddleware:
                 await send({"type": "lifespan.startup.failed", "message": sentence})
                 return
             attach_identities(engine_client.engine_core)
+            check_adapters(engine_client, self._directory)
         elif scope["type"] in ("http", "websocket"):
             try:
                 identity = self._directory.identify(scope["headers"])
@@ -241,6 +249,27 @@ def attach_identities(engine_core: Any) -> None:
 
     add_request_async.attaches = True  # type: ignore[attr-defined]
     engine_core.add_request_async = add_request_async
+
+
+def check_adapters(engine_client: Any, directory: TenantDirectory) -> None:
+    """Let vLLM answer a request for an adapter that its tenant may not use as one for an unknown model.
+
+    The middleware cannot: the model is in the body. Here vLLM has read it, and has not registered the request yet.
+    """
+    add = engine_client._add_request
+    if getattr(add, "attaches", False):
+        return
+
+    async def _add_request(core_request: Any, *rest: Any) -> None:
+        lora = core_request.lora_request
+        if lora is not None and not directory.may_use(_identity.get(), lora.lora_name):
+            from vllm.exceptions import VLLMNotFoundError  # here: the module is read without vLLM too
+
+            raise VLLMNotFoundError(f"The model `{lora.lora_name}` does not exist.")
+        await add(core_request, *rest)
+
+    _add_request.attaches = True  # type: ignore[attr-defined]
+    engine_client._add_request = _add_request
 
 
 def _is_guarded(scope: Any) -> bool:

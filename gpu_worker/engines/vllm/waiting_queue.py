@@ -12,6 +12,7 @@ returns the charge of the pop: the request was not served. Any other prepend is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.request_queue import RequestQueue
@@ -21,6 +22,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.protocol import RequestFields, request_fields
 from gpu_worker.engines.vllm.settings import TENANTS_VARIABLE, SchedulerSettings
+from gpu_worker.policies.adapters import AdapterTurns, LoadedAdapters
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
 
@@ -36,7 +38,7 @@ _NAMELESS = (
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
-    """`kv_budget`: makes the budget as of now; needed only with a premium reserve."""
+    """`kv_budget`: makes the budget as of now; needed only with a premium reserve. `adapters`: None without LoRA."""
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         kv_budget: Callable[[], VllmKvBudget],
         monotonic_s: Callable[[], float],
         settings: SchedulerSettings,
+        adapters: LoadedAdapters | None = None,
     ) -> None:
         self.admission = admission
         self.policy = admission.policy
@@ -60,24 +63,30 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._pass_budget: VllmKvBudget | None = None
         """The budget of this pass, while every change of it is noted."""
         self._requests: dict[str, Request] = {}
-        self._popped: set[str] = set()
+        self._adapters = adapters
+        self.adapter_turns = AdapterTurns(self.policy)
+        self._popped: dict[str, Request] = {}
         """Requests admitted in this pass."""
-        self._planned: dict[str, None] = {}
-        """Requests that the plan of this pass admitted and that were not popped yet, in their order."""
+        self._planned: dict[str, bool] = {}
+        """Requests that were admitted in this pass before vLLM popped them, in their order. False: it is held back in
+        this pass, because it lacks the place of its adapter or waits behind one that does."""
         self._head: Request | None = None
         """The next request, once it is known; None after any change."""
 
     def begin_pass(self) -> None:
         """Forget the head: charges since the last pass may have changed the order."""
         self._head = self._pass_budget = None
+        self.adapter_turns.begin_pass()
 
-    def put_first(self, planned: Iterable[str]) -> None:
-        """Put these first in this pass, in this order. The plan has admitted them already."""
-        self._planned = dict.fromkeys(planned)
+    def put_first(self, planned: dict[str, bool]) -> None:
+        """Put these first in this pass, in this order; not those with False. The plan has admitted them already."""
+        self._planned = planned
         self._head = None
 
     def end_pass(self) -> None:
         """Undo what was planned and did not come; forget the pops of this pass: those requests run now."""
+        if self._adapters is not None:
+            self._load_adapters(self._adapters)
         self._popped.clear()
         if self._planned:
             self._undo_plan()
@@ -106,7 +115,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             del self._planned[request.request_id]
         else:
             self.policy.admit(request.request_id)
-        self._popped.add(request.request_id)
+        self._popped[request.request_id] = request
         del self._requests[request.request_id]
         self._head = None
         if self._pass_budget is not None:
@@ -120,7 +129,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def prepend_request(self, request: Request) -> None:
         self._head = self._pass_budget = None
         if request.request_id in self._popped:
-            self._popped.discard(request.request_id)
+            del self._popped[request.request_id]
             self.policy.undo_admit(request.request_id)
         else:
             self._undo_plan()
@@ -145,7 +154,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def __bool__(self) -> bool:
         """Return whether a request can be admitted. vLLM calls this in every step, so the head is computed only if a
         non-empty queue may have none."""
-        if self.policy.work_conserving and not self.admission.settings.premium_reserve:
+        if self.policy.work_conserving and not self.admission.settings.premium_reserve and self._adapters is None:
             return bool(self._requests)
         return self._next() is not None
 
@@ -158,16 +167,36 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def request_of(self, request_id: str) -> Request:
         return self._requests[request_id]
 
+    def _load_adapters(self, adapters: LoadedAdapters) -> None:
+        """Charge the loads of adapters for the requests of this pass; not those of requests that resume."""
+        for request in self._popped.values():
+            lora = request.lora_request
+            if lora is not None and adapters.use(lora.lora_int_id) and not request.num_preemptions:
+                self.policy.on_adapter_loaded(request.request_id)
+
     def _next(self) -> Request | None:
         """Return the head; None if the next request may not use the remaining (reserved) blocks."""
         if self._head is None and self._requests:
-            head = next(iter(self._planned), None) or self._next_by_policy()
+            head = next((name for name, comes in self._planned.items() if comes), None) or self._next_by_policy()
             self._head = None if head is None else self._requests[head]
         return self._head
 
     def _next_by_policy(self) -> str | None:
-        head = self.policy.peek() if not self.admission.settings.premium_reserve else self._next_with_reserve()
+        while (head := self._peek()) is not None and not self._may_enter(head):
+            self.policy.admit(head.request_id)
+            self._planned[head.request_id] = False
         return None if head is None else head.request_id
+
+    def _peek(self) -> QueueRequest | None:
+        return self.policy.peek() if not self.admission.settings.premium_reserve else self._next_with_reserve()
+
+    def _may_enter(self, head: QueueRequest) -> bool:
+        """Return whether the request's adapter has a place, and no request waits for one before it."""
+        lora = self._requests[head.request_id].lora_request
+        if self._adapters is None or lora is None:
+            return True
+        lacks_place = self._adapters.lacks_place(lora.lora_int_id)
+        return self.adapter_turns.may_pass(head, lacks_place=lacks_place) and not lacks_place
 
     def _next_with_reserve(self) -> QueueRequest | None:
         budget = self._pass_budget = self._pass_budget or self._kv_budget()
@@ -229,3 +258,14 @@ def _queue_request(request: Request, fields: RequestFields, now_s: float) -> Que
         tier=fields.tier,
         deadline_s=now_s + fields.timeout_s,
     )
+
+
+def loaded_adapters(scheduler: Any) -> LoadedAdapters | None:
+    """Return the adapters that vLLM's device holds, none yet; None if it has no LoRA."""
+    if not scheduler.lora_config:
+        return None
+
+    def in_use() -> set[int]:
+        return {each.lora_request.lora_int_id for each in scheduler.running if each.lora_request is not None}
+
+    return LoadedAdapters(scheduler.lora_config.max_loras, in_use)

@@ -28,6 +28,9 @@ from dispatcher.policies.share_bounds import clamp_weight
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.accounting import TenantService
 
+ADAPTER_LOAD_TOKENS = 512
+"""About the prompt tokens that a large GPU computes in the 50 ms in which it waits for a copy of an adapter."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueRequest:
@@ -135,6 +138,9 @@ class QueuePolicy(ABC):
     cached_fraction = CACHED_FRACTION
     """Price of a prompt token found in the prefix cache, as a fraction of the price of a computed one, 0 to 1."""
 
+    adapter_load_tokens = ADAPTER_LOAD_TOKENS
+    """Input tokens that a load of a LoRA adapter is charged as."""
+
     @property
     @abstractmethod
     def waiting(self) -> int: ...
@@ -194,6 +200,13 @@ class QueuePolicy(ABC):
         """Report how many prompt tokens of a running request came from the prefix cache.
 
         The first report refunds the discount on these tokens; later reports change nothing.
+        """
+
+    @abstractmethod
+    def on_adapter_loaded(self, request_id: str) -> None:
+        """Charge the tenant of a running request for the load of its adapter (policies/adapters.py).
+
+        Call it once the admission is certain: `undo_admit` does not refund it.
         """
 
     @abstractmethod

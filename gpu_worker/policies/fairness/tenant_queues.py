@@ -125,6 +125,11 @@ class TenantQueuePolicy(QueuePolicy):
         self._refund_cached_tokens(record, min(input_tokens, record.request.input_tokens))
         self._received.add(record.request.tenant, -self._cache_discount(record), 0, 0)
 
+    def on_adapter_loaded(self, request_id: str) -> None:
+        record = self._running[request_id]
+        self._received.add(record.request.tenant, self.service(self.adapter_load_tokens, 0), 0, 0)
+        self._charge_load(record)
+
     def on_prompt_counted(self, request_id: str, input_tokens: int) -> None:
         estimate = self._running[request_id].request
         if input_tokens == estimate.input_tokens:
@@ -266,6 +271,9 @@ class TenantQueuePolicy(QueuePolicy):
     def _refund_cached_tokens(self, record: RequestRecord, cached_tokens: int) -> None:
         """Record that prompt tokens came from the cache, and refund the discount on them."""
         record.cached_tokens = cached_tokens
+
+    def _charge_load(self, record: RequestRecord) -> None:
+        """Charge the load of the request's adapter."""
 
     def _correct_prompt_length(self, record: RequestRecord, counted: QueueRequest) -> None:
         """Replace the request by `counted`, with its true prompt length, and charge or refund the difference."""

@@ -232,6 +232,11 @@ class TieredQueue(QueuePolicy):
     def on_cached(self, request_id: str, input_tokens: int) -> None:
         self._tiers[self._states[request_id].tier].on_cached(request_id, input_tokens)
 
+    def on_adapter_loaded(self, request_id: str) -> None:
+        tier = self._states[request_id].tier
+        self._tiers[tier].on_adapter_loaded(request_id)
+        self.shares.charge_prompt(tier, self.settings.adapter_load_tokens)
+
     def on_prompt_counted(self, request_id: str, input_tokens: int) -> None:
         state = self._states[request_id]
         before = state.request.input_tokens
@@ -274,6 +279,7 @@ class TieredQueue(QueuePolicy):
         if tier not in self._tiers:
             self._tiers[tier] = policy = self._inner()
             policy.cached_fraction = self.settings.cached_fraction
+            policy.adapter_load_tokens = self.settings.adapter_load_tokens
         return self._tiers[tier]
 
     def _head(self, tier: Tier) -> QueueRequest | None:
@@ -333,11 +339,15 @@ def _make(spec: PolicySpec) -> TieredQueue:
 register(TieredQueue, "tiered[:POLICY]", make=_make)
 
 
+PRICES = frozenset({"cached_fraction", "adapter_load_tokens"})
+"""The settings of tiers that every policy takes."""
+
+
 def make_queue(
     policy: str, tiers: Mapping[str, Any] | None = None, applications: Mapping[str, str] | None = None
 ) -> QueuePolicy:
     """Make a queue policy by its name. `tiers`: fields of TierSettings as plain values, for a policy with tiers; every
-    policy takes `cached_fraction`. `applications`: the application of each tenant that has one, for `wsc`.
+    policy takes PRICES. `applications`: the application of each tenant that has one, for `wsc`.
 
     Raises ValueError for an unknown policy, for a wrong setting, and for settings of tiers that the policy lacks.
     """
@@ -345,7 +355,7 @@ def make_queue(
     queue = make_policy(policy, tiers=settings, applications=Applications(applications or {}))
     if settings is None or tiers is None or isinstance(queue, TieredQueue):
         return queue
-    if tiers.keys() - {"cached_fraction"}:
+    if tiers.keys() - PRICES:
         raise ValueError(f"queue policy {policy!r} has no tiers to set; tiered:{policy} has")
-    queue.cached_fraction = settings.cached_fraction
+    queue.cached_fraction, queue.adapter_load_tokens = settings.cached_fraction, settings.adapter_load_tokens
     return queue

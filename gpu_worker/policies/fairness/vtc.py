@@ -20,6 +20,8 @@ How output tokens are charged: if h is linear, the counter of a tenant rises by 
 requests run (TenantCounters). For any other h each running request is charged the difference of h.
 
 Deviations:
+- The load of a LoRA adapter is charged to the tenant that causes it (on_adapter_loaded): a further input of the
+  request. So it adds its service to w_p L_input in the bound.
 - A request that returns after a preemption joins the queue like a new arrival, with the lift of its tenant: the paper
   has no preemption.
 - When an admission is undone, its tenant counts as never having left the queue and is not lifted. Its counter falls by
@@ -124,6 +126,10 @@ class VirtualTokenCounter(TenantQueuePolicy):
         before = self._price(record, 0)
         super()._refund_cached_tokens(record, cached_tokens)
         self._refund(record.request.tenant, before - self._price(record, 0))
+
+    def _charge_load(self, record: RequestRecord) -> None:
+        request = record.request
+        self._counters.add(request.tenant, self.service(self.adapter_load_tokens, 0) / request.weight)
 
     def _correct_prompt_length(self, record: RequestRecord, counted: QueueRequest) -> None:
         before = self._price(record, record.output_tokens)

@@ -286,6 +286,10 @@ class WeightedServiceCounter(VirtualTokenCounter):
         super()._charge_prompt(record)
         self._interactions.count_admission(record)
 
+    def _charge_load(self, record: RequestRecord) -> None:
+        load = self._weights[0] * self.adapter_load_tokens
+        self._counters.add(record.request.tenant, load / record.expected / record.request.weight)
+
     def _refund_charges(self, record: RequestRecord) -> None:
         super()._refund_charges(record)
         self._interactions.undo_admission(record)

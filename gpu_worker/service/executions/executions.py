@@ -240,7 +240,8 @@ class Executions:
             raise Refusal(409, "seen_already", "This attempt or a later one reached this worker before.")
 
     def _refusal(self, order: WorkOrder) -> WorkRefused | None:
-        if order.terms.model != self.engine.facts.model:
+        facts, model = self.engine.facts, order.terms.model
+        if model != facts.model and not facts.has_adapter(model):
             return WorkRefused(404, "model_not_found", "This worker serves another model.")
         is_open = self.accepting and shard_of_call(order.invocation) not in self.closed_shards
         if not is_open or not self.health.serves():

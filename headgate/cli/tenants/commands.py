@@ -154,6 +154,10 @@ class Settings:
     model: Annotated[
         list[str] | None, typer.Option(help="Model that the tenant may use; repeat for several; default: all.")
     ] = None
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(help="LoRA adapter that the tenant may use; repeat for several; an empty name: none."),
+    ] = None
     slo_class: _SloClassName = None
     data: Data = None
     json: Json = False
@@ -173,6 +177,7 @@ class Settings:
             "queue_max": self.queue_max,
             "max_tokens": self.max_tokens,
             "models": self.model or None,  # the option is a list, also if it was not given
+            "adapters": [name for name in self.adapter if name] if self.adapter else None,
             "slo_class": self.slo_class,
         }
         return {name: value for name, value in settings.items() if value is not None}
@@ -234,6 +239,7 @@ def show(name: Name, data: Data = None, json: Json = False) -> None:
         now = with_store(data, lambda store, config: _now_by_pool(store, config, identity))
         shown |= {"now": next(iter(now.values()))} if len(now) == 1 else {"pools": now}
     fields = {**shown, **shown["terms"], "models": ", ".join(shown["models"] or ("all",))}
+    fields["adapters"] = ", ".join(shown["adapters"]) or "none"
     fields["keys"] = ", ".join(shown["keys"])
     fields["queue"] = fields.pop("line")
     if "now" in fields:

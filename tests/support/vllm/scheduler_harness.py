@@ -13,7 +13,6 @@ from typing import Any
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.figures import KnownFigures
-from gpu_worker.engines.vllm.kv_budget import is_ready
 from gpu_worker.engines.vllm.reports import STATS_KEY
 from gpu_worker.engines.vllm.scheduler import AsyncTierScheduler, TierScheduler
 from gpu_worker.policies.admission import AdmissionPlan
@@ -22,6 +21,7 @@ from tests.support.vllm import scheduler_checks
 from tests.support.vllm.model_runner import BLOCK_TOKENS, FakeModelRunner, token_at
 from tests.support.vllm.scheduler_setup import BaseConfig, FakeTime, Setup, configs_of
 from vllm import SamplingParams
+from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -81,6 +81,8 @@ class SchedulerHarness:
         self.evicted: list[tuple[AdmissionPlan, Eviction]] = []
         """Planned evictions of the last schedule."""
         self._planned: list[str] | None = None
+        """What the plan of this step admitted; None without a plan."""
+        self._admitted: list[str] = []
         """What the plan of the last schedule admitted, if there was one."""
         self.useless_evictions = 0
         """Planned evictions for a request that was not admitted, although vLLM evicted nothing natively."""
@@ -109,10 +111,12 @@ class SchedulerHarness:
         grammar: bool = False,
         resumable: bool = False,
         images: Mapping[int, int] | None = None,
+        adapter: Any = None,
         **fields: object,
     ) -> SentRequest:
         """Add a request. `stop_after`: it ends after so many tokens, unknown to the scheduler. `images`: the places of
-        its images in the prompt, with their tokens. `fields`: the dispatcher's."""
+        its images in the prompt, with their tokens. `adapter`: the number of its LoRA adapter. `fields`: the
+        dispatcher's."""
         output = [token_at(name, len(prompt) + place) for place in range(max_tokens)]
         stop = [] if stop_after is None else [output[stop_after - 1]]
         parameters = SamplingParams(
@@ -127,9 +131,11 @@ class SchedulerHarness:
             MultiModalFeatureSpec(None, "image", f"{name} {place}", PlaceholderRange(place, tokens))
             for place, tokens in (images or {}).items()
         ]
+        lora = None if adapter is None else LoRARequest(f"adapter-{adapter}", adapter, "/adapter")
         request = Request(
-            name, prompt, parameters, None, mm_features=features, block_hasher=hasher, resumable=resumable
-        )
+            *(name, prompt, parameters, None),
+            mm_features=features, block_hasher=hasher, resumable=resumable, lora_request=lora,
+        )  # fmt: skip
         if grammar:
             request.structured_output_request = SimpleNamespace(grammar=None, reasoning_ended=True)
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
@@ -169,6 +175,7 @@ class SchedulerHarness:
     def schedule(self) -> Any:
         """Run the first half of a step: schedule it, and compute its results."""
         self.evicted.clear()
+        self._admitted.clear()
         self._planned = None
         native = self.scheduler.counts.native
         before = {request.request_id: request.num_preemptions for request in self.scheduler.running}
@@ -250,6 +257,8 @@ class SchedulerHarness:
             plan: AdmissionPlan | None = next_plan(kv_budget)
             if plan is not None and plan.evictions:
                 last[:] = [plan]
+            if plan is not None:
+                self._admitted.append(plan.request.request_id)
             return plan
 
         def checked_evict(eviction: Eviction) -> None:
@@ -257,8 +266,8 @@ class SchedulerHarness:
             self.evicted.append((last[0], eviction))
             evict(eviction)
 
-        def noted_plan(planned: list[str]) -> None:
-            self._planned = [name for name in planned if is_ready(scheduler.requests[name])]
+        def noted_plan(planned: dict[str, bool]) -> None:
+            self._planned = [name for name in self._admitted if name in planned]
             put_first(planned)
 
         def checked_pop() -> Request:

@@ -19,7 +19,7 @@ from gpu_worker.engines.vllm import reports as vllm_reports
 from gpu_worker.engines.vllm import scheduler as vllm_scheduler
 from tests.support.vllm.engine import vllm_driver
 from tests.support.vllm.model_runner import BLOCK_TOKENS
-from vllm.config import KVTransferConfig
+from vllm.config import KVTransferConfig, LoRAConfig
 from vllm.v1.core.sched.scheduler import Scheduler
 
 CONTEXT_TOKENS = 64
@@ -56,6 +56,8 @@ class Setup:
     hands_off: bool = False
     policy: str = "tiered:vtc"
     tiers: Mapping[str, object] = field(default_factory=dict)
+    max_loras: int | None = None
+    """None: no LoRA."""
 
 
 def configs_of(base: BaseConfig, setup: Setup) -> tuple[Any, Any]:
@@ -78,6 +80,7 @@ def configs_of(base: BaseConfig, setup: Setup) -> tuple[Any, Any]:
     tiers = dict(setup.tiers) if setup.policy.startswith("tiered") else {}
     settings = {"policy": setup.policy, "tiers": tiers, "trust_client_fields": True, "send_stats": True}
     config.additional_config = {"headgate": settings}
+    config.lora_config = None if setup.max_loras is None else LoRAConfig(max_loras=setup.max_loras)
     (group,), (placed,) = base.cache.kv_cache_groups, base.cache.kv_cache_tensors
     spec = replace(group.kv_cache_spec, block_size=BLOCK_TOKENS)
     stride = placed.block_stride * BLOCK_TOKENS // group.kv_cache_spec.block_size

@@ -19,7 +19,7 @@ from tests.unit.cli.gate_log import add_older_tenant, make_folder, write_history
 
 JSON_KEYS = {
     "name", "identity", "line", "terms", "tier", "models", "queue_items_max", "max_tokens_max", "version", "keys",
-    "now", "slo_class",
+    "now", "slo_class", "adapters",
 }  # fmt: skip
 """Of `tenants show --json`: a public face, whatever the fields of the class are called."""
 Output = pytest.CaptureFixture[str]

@@ -202,6 +202,19 @@ async def test_models_that_are_not_loaded_are_listed(gate: Gate) -> None:
     assert (await gate.caller().get("/v1/models/big")).json() == found["big"]
 
 
+async def test_a_tenants_adapters_are_listed_after_the_models(gate: Gate) -> None:
+    gate.add_worker("w", capabilities=("adapter:law", "adapter:sql", "chat"))
+    await gate.add_tenant("may", adapters=("sql", "gone"))
+    listed = (await gate.caller("may").get("/v1/models")).json()["data"]
+    assert [(model["id"], model.get("parent"), model["capabilities"]) for model in listed] == [
+        ("m", None, ["chat"]),
+        ("sql", "m", ["chat"]),
+    ]
+    assert (await gate.caller("may").get("/v1/models/sql")).json() == listed[1]
+    assert [model["id"] for model in (await gate.caller().get("/v1/models")).json()["data"]] == ["m"]
+    assert (await gate.caller().get("/v1/models/sql")).status == 404
+
+
 async def test_a_fleet_that_swaps_is_ready(gate: Gate) -> None:
     for worker in await gate.link().fleet():
         gate.shard.report(worker.worker, draining=True)

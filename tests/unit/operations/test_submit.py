@@ -405,3 +405,14 @@ async def test_the_outcome_of_a_key_that_ended_meanwhile_is_its_answer(gate: Gat
 
     there.store = Stale()
     assert (await answered_again(gate, "a", "k", context=there)).outcome == "done"
+
+
+async def test_a_call_has_keys_of_its_prompt_only_where_the_gate_prefers_workers_by_them(gate: Gate) -> None:
+    long = asked("p" * 2000)
+    without = await accepted(gate, "a", request=long)
+    gate.context.pools.first.names_prefixes = True
+    found = [await accepted(gate, tenant, request=long) for tenant in ("a", "b", "a")]
+    keys = [each.call.terms.prefix for each in found]
+    assert (without.call.terms.prefix, len(keys[0])) == ("", 8)
+    assert keys[0] == keys[2] != keys[1], "no tenant meets the prefixes of another one"
+    over(gate, without, *found)

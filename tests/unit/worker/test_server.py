@@ -56,6 +56,7 @@ FAILED, RETURNED, NOTHING = "failed", "refused", ""
         (order(), "another", (401, "grant_refused"), NOTHING),
         (order(body={"prompt": "x" * BODY_BYTES_MAX}), "w", (413, "request_too_large"), NOTHING),
         (order(model="other"), "w", (404, "model_not_found"), RETURNED),
+        (order(model="adapter:m"), "w", (404, "model_not_found"), RETURNED),
         (order(max_tokens=-1), "w", (422, "invalid_order"), FAILED),
         (order(body={"prompt": "x" * 2000}), "w", (400, "context_length_exceeded"), FAILED),
     ],

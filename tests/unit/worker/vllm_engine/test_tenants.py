@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -63,8 +64,16 @@ class Server:
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         assert (receive, send) == (self.receive, self.send), "bodies and answers go past the middleware"
         if scope["type"] != "lifespan":
-            core_request = SimpleNamespace(trace_headers=scope.get("trace_headers"))
-            await asyncio.create_task(self.core.add_request_async(core_request))
+            lora = None if (name := scope.get("adapter")) is None else SimpleNamespace(lora_name=name)
+            core_request = SimpleNamespace(trace_headers=scope.get("trace_headers"), lora_request=lora)
+            await asyncio.create_task(self._add_request(core_request, "prompt", None, 0, None))
+
+    async def _add_request(self, core_request: Any, *_: Any) -> None:
+        await self.engine_core.add_request_async(core_request)
+
+    @property
+    def engine_core(self) -> Core:
+        return self.core
 
     async def receive(self) -> Any:
         raise AssertionError("the middleware read a body")
@@ -73,7 +82,7 @@ class Server:
         self.sent.append(message)
 
     async def start(self) -> None:
-        app = SimpleNamespace(state=SimpleNamespace(engine_client=SimpleNamespace(engine_core=self.core)))
+        app = SimpleNamespace(state=SimpleNamespace(engine_client=self))
         await self.middleware({"type": "lifespan", "app": app}, self.receive, self.send)
 
     async def request(self, *headers: tuple[str, str], path: str = PATHS[0], method: str = "POST", **scope: Any) -> Any:
@@ -183,6 +192,33 @@ async def test_a_second_start_of_the_app_adds_nothing(by_key: Server) -> None:
     attached = by_key.core.add_request_async
     await by_key.start()
     assert by_key.core.add_request_async is attached
+
+
+async def test_an_adapter_that_a_tenant_may_not_use_is_an_unknown_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NotFound(Exception):
+        pass
+
+    monkeypatch.setitem(sys.modules, "vllm.exceptions", SimpleNamespace(VLLMNotFoundError=NotFound))
+    server = Server(tmp_path / "tenants.toml", f'{BY_KEY}adapters = ["sql"]\n', monkeypatch)
+    for _ in range(2):
+        await server.start()
+    acme, globex = (("authorization", f"Bearer sk-{name}") for name in ("acme", "globex"))
+    assert (await server.request(acme, adapter="sql")).tenant == "acme"
+    assert (await server.request(globex)).tenant == "globex"
+    for header, adapter in ((acme, "law"), (globex, "sql")):
+        with pytest.raises(NotFound, match=f"The model `{adapter}` does not exist."):
+            await server.request(header, adapter=adapter)
+    assert not server.core.sent, "a refused request does not reach the engine core"
+
+
+@pytest.mark.parametrize("value", ['"sql"', "[1]", '{a = "sql"}'])
+def test_a_wrong_list_of_adapters_ends_the_start(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "tenants.toml"
+    file.write_text(f"{BY_KEY}adapters = {value}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="adapters"):
+        read_tenants(file)
 
 
 async def test_a_server_without_an_engine_does_not_start(by_key: Server) -> None:
