@@ -38,7 +38,8 @@ class TierSettings(BoundedSettings):
 
     `premium_reserve`: fraction of the KV blocks that only premium and system requests may take, 0 to below 1. The
     source recommends 0.3, which costs throughput. `cached_fraction`: price of a prompt token found in the prefix
-    cache, as a fraction of the price of a computed one, 0 to 1.
+    cache, as a fraction of the price of a computed one, 0 to 1. `locality`: within the tenant that is next, the request
+    with the longest cached prefix goes first (fairness/locality.py); without it, the first to arrive.
 
     Raises ValueError for an impossible value.
     """
@@ -55,6 +56,7 @@ class TierSettings(BoundedSettings):
     lead_max: Annotated[float, Bounds(above=0, is_finite=False)] = inf
     premium_reserve: Annotated[float, Bounds(0, below=1)] = 0.0
     cached_fraction: Part = CACHED_FRACTION
+    locality: bool = False
 
     def __post_init__(self) -> None:
         check_bounds(self)
