@@ -20,7 +20,7 @@ from random import Random
 
 from dispatcher.settings.strict import Loc
 from dispatcher.settings.yaml_file import Document, read_document
-from headgate.workloads.arrivals import Arrival, TraceError, WorkloadError
+from headgate.workloads.arrivals import TENANT_CHARS_MAX, Arrival, TraceError, WorkloadError
 from headgate.workloads.described_fields import (
     ArrivalProcess,
     EmpiricalLength,
@@ -30,7 +30,7 @@ from headgate.workloads.described_fields import (
     WorkloadFields,
 )
 from headgate.workloads.distributions import Empirical, Length, SampledLengths, TimedArrivals
-from headgate.workloads.traces import SORTED_ROWS_MAX, TENANT_CHARS_MAX, scan_trace
+from headgate.workloads.traces import SORTED_ROWS_MAX, scan_trace
 
 REQUESTS_MAX = 20_000_000
 """The most requests of a workload, which counts them once before it runs."""

@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.settings.strict import Strict, at_key
+from headgate.workloads.arrivals import TOKENS_MAX
 from headgate.workloads.distributions import (
     Burst,
     Even,
@@ -29,7 +30,6 @@ from headgate.workloads.distributions import (
     Steady,
     Uniform,
 )
-from headgate.workloads.traces import TOKENS_MAX
 
 _DURATION_S_MAX = 100_000_000.0
 _RATE_PER_S_MAX = 1_000_000.0

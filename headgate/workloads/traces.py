@@ -4,6 +4,7 @@ headgate's format: arrival_s,tenant,input_tokens,output_tokens and optionally
                    interaction,stage,app,model,tier,slo_ttft_ms,system_tokens,slo_class
 Azure's format:    TIMESTAMP,ContextTokens,GeneratedTokens, one file per tenant; arrivals count from the earliest row
                    (Azure LLM inference traces 2023)
+Mooncake's format: a .jsonl file with hashes of the prompts' blocks (prefix_rows.py)
 
 scan_trace() reads a file once and checks every row. Each iteration over the Trace reads the file again, row by row.
 Only rows that are not in order of time are sorted in memory, up to SORTED_ROWS_MAX of them.
@@ -25,12 +26,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dispatcher.policies.tiers import TENANT_TIERS
-from headgate.workloads.arrivals import Arrival, TraceError
+from headgate.workloads.arrivals import TENANT_CHARS_MAX, TOKENS_MAX, Arrival, TraceError
+from headgate.workloads.prefix_rows import PrefixRows
 
 _OWN_COLUMNS = ("arrival_s", "tenant", "input_tokens", "output_tokens")
 _AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-TOKENS_MAX = 10_000_000
-TENANT_CHARS_MAX = 200
 LINE_BYTES_MAX = 65_536
 """Without it, a file without line ends would be read into memory whole."""
 
@@ -258,7 +258,7 @@ class Trace:
             with self.path.open("rb") as file:
                 if _identity(file) != self.identity:
                     raise TraceError(f"{self.path}: has changed since it was checked")
-                yield from Rows(self.path, file, self.tenant, self.first)
+                yield from _open_rows(self.path, file, self.tenant, self.first)
         except OSError as error:
             raise unreadable(self.path, error) from None
 
@@ -274,13 +274,13 @@ def read_trace(path: Path, *, tenant: str | None = None) -> list[Arrival]:
 def scan_trace(path: Path, *, tenant: str | None = None) -> Trace:
     """Read the whole file to check it, without holding it. Raises TraceError.
 
-    `tenant`: the tenant of a file of Azure's, by default the file's name; it replaces the tenants of headgate's format.
+    `tenant`: the tenant of a file of Azure's, by default the file's name; it replaces the tenants of the other formats.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise TraceError(f"{path}: is no regular file, and a trace is read more than once")
         with path.open("rb") as file:
-            rows = Rows(path, file, tenant)
+            rows = _open_rows(path, file, tenant)
             scan = _Scan(path, rows)
             for arrival in rows:
                 scan.take(arrival)
@@ -289,10 +289,16 @@ def scan_trace(path: Path, *, tenant: str | None = None) -> Trace:
         raise unreadable(path, error) from None
 
 
+def _open_rows(path: Path, file: BinaryIO, tenant: str | None, first: datetime | None = None) -> Rows | PrefixRows:
+    if path.suffix.lower() == ".jsonl":
+        return PrefixRows(path, _lines(path, file), tenant)
+    return Rows(path, file, tenant, first)
+
+
 class _Scan:
     """What is kept of the rows while they are checked."""
 
-    def __init__(self, path: Path, rows: Rows) -> None:
+    def __init__(self, path: Path, rows: Rows | PrefixRows) -> None:
         self._path = path
         self._rows = rows
         self._requests = 0

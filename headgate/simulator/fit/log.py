@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from headgate.workloads.arrivals import WorkloadError
-from headgate.workloads.traces import TOKENS_MAX, numbered_rows, unreadable
+from headgate.workloads.arrivals import TOKENS_MAX, WorkloadError
+from headgate.workloads.traces import numbered_rows, unreadable
 
 REQUESTS_MIN = 10
 """Four figures are fitted, and a handful of requests says nothing about their error."""

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.tiers import TENANT_TIERS
 from headgate.demo.scene import FLOOD, FLOOD_LOAD, QUIET, QUIET_LOAD, compose
-from headgate.workloads.arrivals import Arrival, TraceError
+from headgate.workloads.arrivals import TOKENS_MAX, Arrival, TraceError
 from headgate.workloads.profiles import CHAT, CODE, SMALL_ENGINE, Profile, fitted, make_arrivals
-from headgate.workloads.traces import TOKENS_MAX, read_trace
+from headgate.workloads.traces import read_trace
 
 AZURE = Path(__file__).parents[4] / "shared" / "traces" / "azure"
 HEADER = "arrival_s,tenant,input_tokens,output_tokens\n"
