@@ -160,6 +160,7 @@ def tenant_record(tenant: Tenant) -> Item:
         "max_tokens_max": tenant.max_tokens_max,
         "version": tenant.version,
         "slo_class": tenant.slo_class,
+        **({"prefix_group": tenant.prefix_group} if tenant.prefix_group else {}),
     }
 
 
@@ -174,6 +175,7 @@ def to_tenant(record: Mapping[str, Any]) -> Tenant:
         max_tokens_max=int(record["max_tokens_max"]),
         version=int(record["version"]),
         slo_class=record.get("slo_class") or "",
+        prefix_group=record.get("prefix_group") or "",
     )
 
 
