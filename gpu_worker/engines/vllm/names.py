@@ -292,7 +292,7 @@ VLLM_NAMES: tuple[VllmName, ...] = (
     ),
     # The tenants of a bare server.
     VllmName(VllmPart.TENANTS, "vllm.v1.engine.async_llm", "AsyncLLM", attributes=("engine_core",)),
-    VllmName(VllmPart.TENANTS, "vllm.v1.engine", "EngineCoreRequest", attributes=("trace_headers",)),
+    VllmName(VllmPart.TENANTS, "vllm.v1.engine", "EngineCoreRequest", attributes=("trace_headers", "cache_salt")),
     VllmName(
         VllmPart.TENANTS,
         "vllm.v1.engine.core_client",

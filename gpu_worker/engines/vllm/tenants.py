@@ -14,11 +14,16 @@ The file is TOML, and the variable HEADGATE_TENANTS has its path. It names the t
     [tenants.acme]                      # optional
     tier = "premium"
     weight = 2.0
+    prefix_group = "partners"           # shares cached prefixes with the other tenants of the group; default: none
 
 The middleware reads headers only: bodies and answers stream past it. It keeps a request's identity in a context
 variable, which every task has that vLLM starts for the request. What sends requests to the engine core adds it there,
 and so every route has it, streamed or not. A mistake in the file ends the start with one sentence. The file is read
 once: a new key needs a restart.
+
+Each request also gets a cache salt from its tenant, or from the tenant's group: prefixes of other tenants are never
+found in vLLM's prefix cache, so no time of a first token depends on their prompts. A client's own `cache_salt` divides
+its tenant's prefixes further.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ from dispatcher.policies.bounds import BoundedSettings, Bounds
 from dispatcher.policies.share_bounds import WEIGHT_MAX, WEIGHT_MIN
 from dispatcher.policies.tiers import TENANT_TIERS, TenantTier, Tier
 from gpu_worker.engines.vllm.compatibility import require_vllm
-from gpu_worker.engines.vllm.identity import TenantIdentity, add_identity
+from gpu_worker.engines.vllm.identity import TenantIdentity, add_identity, cache_salt
 from gpu_worker.engines.vllm.names import VllmPart
 from gpu_worker.policies.plain_settings import read_settings
 
@@ -59,6 +64,7 @@ class TenantShare(BoundedSettings):
 
     tier: TenantTier | None = None
     weight: Annotated[float, Bounds(WEIGHT_MIN, WEIGHT_MAX)] = 1.0
+    prefix_group: str | None = None
 
 
 class UnknownTenant(Exception):
@@ -92,6 +98,11 @@ class TenantRules:
         for tenant in (*self.keys.values(), *self.tenants):
             if not _is_tenant(tenant):
                 raise ValueError(f"{tenant!r} is not the name of a tenant (1 to {_TENANT_CHARS_MAX} characters)")
+        for share in self.tenants.values():
+            if share.prefix_group is not None and not _is_tenant(share.prefix_group):
+                raise ValueError(
+                    f"{share.prefix_group!r} is not the name of a prefix_group (1 to {_TENANT_CHARS_MAX} characters)"
+                )
         for key in self.keys:
             if not key or (key.startswith(_HASH) and not _is_hash(key)):
                 raise ValueError("a key is empty, or its sha256: has not 64 hexadecimal digits")
@@ -119,7 +130,7 @@ class TenantDirectory:
                 raise UnknownTenant(401, f"this server needs {wanted}")
             tenant = UNKNOWN_TENANT
         share = self._rules.tenants.get(tenant, _USUAL)
-        return TenantIdentity(tenant, self._tier(headers) or share.tier, share.weight)
+        return TenantIdentity(tenant, self._tier(headers) or share.tier, share.weight, share.prefix_group)
 
     def _by_key(self, headers: _Headers) -> str | None:
         scheme, _, key = (_only(headers, "authorization") or "").partition(" ")
@@ -221,6 +232,7 @@ def attach_identities(engine_core: Any) -> None:
     async def add_request_async(core_request: Any) -> None:
         if (identity := _identity.get()) is not None:
             core_request.trace_headers = add_identity(core_request.trace_headers, identity)
+            core_request.cache_salt = cache_salt(identity, core_request.cache_salt)
         await send(core_request)
 
     add_request_async.attaches = True  # type: ignore[attr-defined]

@@ -19,12 +19,13 @@ from gpu_worker.engines.vllm.protocol import RequestFields, request_fields
 from gpu_worker.engines.vllm.settings import SchedulerSettings
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.locality import PrefixLookups
 
 _log = init_logger(__name__)
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
-    """`kv_budget`: makes the budget as of now; needed only with a premium reserve."""
+    """`kv_budget`: makes the budget as of now; needed only with a premium reserve and with locality."""
 
     def __init__(
         self,
@@ -53,10 +54,17 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._first: list[str] = []
         self._head: Request | None = None
         """The next request, once it is known; None after any change."""
+        self._lookup_budget: VllmKvBudget | None = None
+        self._lookups: PrefixLookups | None = None
+        if self.policy.locality:
+            self._lookups = PrefixLookups(self._cached_tokens)
+            self.policy.use_lookups(self._lookups)
 
     def begin_pass(self) -> None:
         """Forget the head: charges since the last pass may have changed the order."""
-        self._head = self._pass_budget = None
+        self._head = self._pass_budget = self._lookup_budget = None
+        if self._lookups is not None:
+            self._lookups.begin_pass()
 
     def put_first(self, request_ids: list[str]) -> None:
         """Put these first in this pass, in this order: requests were evicted for them, and might now precede them."""
@@ -165,6 +173,10 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             return self.policy.peek()  # vLLM admits none: it need not be known which fits
         plan = self.admission.next_plan(budget)
         return None if plan is None or plan.evictions else plan.request
+
+    def _cached_tokens(self, request_id: str) -> int:
+        self._lookup_budget = self._lookup_budget or self._kv_budget()
+        return self._lookup_budget.cached_tokens(request_id)
 
     def _refusal(self, request: Request) -> str | None:
         """Add the request to the policy, or return the reason to refuse it: invalid fields, or too large to be admitted

@@ -103,10 +103,11 @@ class SchedulerHarness:
         stop_after: int | None = None,
         grammar: bool = False,
         resumable: bool = False,
+        salt: str | None = None,
         **fields: object,
     ) -> SentRequest:
-        """Add a request. `stop_after`: it ends after so many tokens, unknown to the scheduler. `fields`: the
-        dispatcher's."""
+        """Add a request. `stop_after`: it ends after so many tokens, unknown to the scheduler. `salt`: of its prefixes.
+        `fields`: the dispatcher's."""
         output = [token_at(name, len(prompt) + place) for place in range(max_tokens)]
         stop = [] if stop_after is None else [output[stop_after - 1]]
         parameters = SamplingParams(
@@ -117,7 +118,7 @@ class SchedulerHarness:
             extra_args={f"headgate_{key}": value for key, value in fields.items()},
         )
         hasher = get_request_block_hasher(BLOCK_TOKENS, self._hash)
-        request = Request(name, prompt, parameters, None, block_hasher=hasher, resumable=resumable)
+        request = Request(name, prompt, parameters, None, block_hasher=hasher, resumable=resumable, cache_salt=salt)
         if grammar:
             request.structured_output_request = SimpleNamespace(grammar=None, reasoning_ended=True)
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
