@@ -9,8 +9,10 @@ import pytest
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.engines.modelled.paged.prefix_cache import PrefixCache
+from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.measures.collector import TierCollector
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec, as_json
@@ -74,6 +76,18 @@ def test_a_hit_saves_its_prefill_and_costs_a_tenth() -> None:
     tokens = first.arrival.input_tokens
     assert measured.tenants["a"].service == pytest.approx(2 * (tokens + 2 * OUTPUT) - 0.9 * 2 * PREFIX_BLOCK_TOKENS)
     assert measured.prefix_hit_rate == pytest.approx(2 * PREFIX_BLOCK_TOKENS / (2 * tokens))
+
+
+def test_the_policy_charges_a_hit_at_its_price() -> None:
+    policy = make_policy("vtc")
+    policy.cached_fraction = 0.25
+    profile = PROFILE.model_copy(update={"prefix_cache_tokens": 8 * PREFIX_BLOCK_TOKENS})
+    engine = make_engine(profile, policy, paged=True)
+    for name in ("1", "2"):
+        assert engine.submit(SimRequest(name, asks(0, "a", 1, 2), engine.now_s), engine.now_s)
+        assert engine.advance(100.0)
+    tokens = asks(0, "a", 1, 2).input_tokens
+    assert policy.received["a"].service == 2 * (tokens + 2 * OUTPUT) - 0.75 * 2 * PREFIX_BLOCK_TOKENS
 
 
 def test_a_block_is_found_only_after_the_step_that_computed_it() -> None:

@@ -77,6 +77,28 @@ def test_an_undone_admission_overtakes_nothing() -> None:
     assert [next_of(policy) for _ in range(3)] == ["a1", "a0", "a2"]
 
 
+def test_the_choice_follows_each_change_of_the_queue_and_each_pass() -> None:
+    cached = {"a0": 0, "a1": 0, "a2": 9}
+    policy = make_policy("vtc")
+    policy.use_lookups(lookups := PrefixLookups(cached.__getitem__))
+
+    def head() -> str:
+        found = policy.peek()
+        assert found is not None
+        return found.request_id
+
+    put(policy, "a0", "a1")
+    assert head() == "a0"
+    put(policy, "a2")
+    assert head() == "a2"
+    policy.cancel("a2")
+    assert head() == "a0"
+    cached["a1"] = 5
+    assert head() == "a0"
+    lookups.begin_pass()
+    assert head() == "a1"
+
+
 def test_a_pass_has_so_many_lookups_and_looks_up_no_request_twice() -> None:
     looked: list[str] = []
 
