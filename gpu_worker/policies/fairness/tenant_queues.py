@@ -195,7 +195,9 @@ class TenantQueuePolicy(QueuePolicy):
         queue."""
         assert self._lookups is not None  # noqa: S101
         queue = self._queues.get(admitted.request.tenant)
-        for record in () if queue is None else queue.first(self._lookups.window):
+        if queue is None:
+            return
+        for record in queue.first(self._lookups.window):
             if record.place > admitted.place:
                 break
             record.overtaken = max(0, record.overtaken + change)
