@@ -81,12 +81,14 @@ class ExecutionToken:
         return execution_name(self.invocation, self.attempt)
 
 
-def cache_salt(tenant: str, secret: bytes) -> str:
+def cache_salt(tenant: str, secret: bytes, prefix_group: str = "") -> str:
     """Return the salt that separates a tenant's prefixes from those of all other tenants in a worker's cache.
 
-    A tenant has the same salt until the secret is rotated. It cannot be computed without the secret.
+    The tenants of a prefix group have one salt together. A salt is the same until the secret is rotated. It cannot be
+    computed without the secret. (No tenant's identity has the zero byte before a group's name.)
     """
-    return hmac.new(secret, b"cache" + tenant.encode(), hashlib.sha256).hexdigest()
+    sharing = f"group\0{prefix_group}" if prefix_group else tenant
+    return hmac.new(secret, b"cache" + sharing.encode(), hashlib.sha256).hexdigest()
 
 
 def digest(body: bytes) -> str:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Protocol
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 
+PREFIX_GROUP = r"[A-Za-z0-9._:-]{0,64}"
+"""The name of a prefix group; empty for none."""
 _SEPARATOR = "."
 """It stands between name and id. Names of blobs may have it (model/batches.py), and names of tenants may not."""
 
@@ -60,6 +62,8 @@ class Tenant:
     """The SLO class of its requests (policies/planning/slo.py). Empty: the usual one."""
     adapters: tuple[str, ...] = ()
     """The adapters that the tenant may use, beside the models. For a tenant without it, an adapter is unknown."""
+    prefix_group: str = ""
+    """The tenants of a group share cached prefixes in the engines. Empty: the tenant shares none with any other."""
 
     @property
     def name(self) -> str:

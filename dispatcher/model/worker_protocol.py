@@ -68,6 +68,8 @@ class WorkOrder:
     worker sends the text in few pieces."""
     cache_salt: str = ""
     """Separates the tenant's prefixes from others in the worker's cache. The worker client sets it when it signs."""
+    prefix_group: str = ""
+    """The tenant's (model/tenants.py), for the salt. It is not sent: a worker gets the salt alone."""
     trace: str = ""
     """The traceparent of this attempt's span at the gate; empty if the gate traces nothing."""
     timeout_s: float = inf

@@ -1,7 +1,7 @@
 """Creates, changes and deletes tenants, and rotates their keys. Only administrators may use this, never tenants.
 
 The settings that an administrator chooses have the names of the file of tenants, which dispatcher/settings/sections.py
-reads: weight, rate_per_s, burst, tier, queue_max, max_tokens, models, adapters, slo_class.
+reads: weight, rate_per_s, burst, tier, queue_max, max_tokens, models, adapters, slo_class, prefix_group.
 
 What is kept for a deleted tenant is deleted too: its responses, files, batches, and answers under idempotency keys. No
 key leads to the tenant any more, so nothing of this can be read. What is not deleted here expires by itself: what a
@@ -219,6 +219,7 @@ def settings_of(tenant: Tenant) -> dict[str, Any]:
         "models": None if tenant.models is None else list(tenant.models),
         "adapters": list(tenant.adapters),
         "slo_class": tenant.slo_class,
+        "prefix_group": tenant.prefix_group,
     }
 
 
@@ -240,6 +241,7 @@ def with_settings(tenant: Tenant, settings: Mapping[str, Any]) -> Tenant:
         models=models,
         adapters=adapters,
         slo_class=merged["slo_class"],
+        prefix_group=merged["prefix_group"],
     )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, RootModel, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from dispatcher.model.tenants import Tenant, check_model_name
+from dispatcher.model.tenants import PREFIX_GROUP, Tenant, check_model_name
 from dispatcher.operations.administration import with_settings
 from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.share_bounds import share_problem
@@ -49,6 +49,9 @@ class TenantSection(Strict):
     """The LoRA adapters that the tenant may use, beside the models. Missing: none."""
     slo_class: str | None = None
     """The SLO class of the tenant's requests; a request may name a laxer one. Missing: the usual class."""
+    prefix_group: Annotated[str, Field(pattern=f"^{PREFIX_GROUP}$")] | None = None
+    """The tenants of a group share cached prefixes, and can notice by the time of a first token what another of them
+    asked. Missing or empty: the tenant shares none."""
 
     @field_validator("weight", "rate_per_s", "burst", mode="before")
     @classmethod

@@ -119,11 +119,19 @@ class LoneGate:
         return self.decide(self.new_call(tenant, cost, **fields), now=now)
 
     def finish(
-        self, name: str, input_tokens: int, output_tokens: int, now: float | None = None, *, outcome: str = "done"
+        self,
+        name: str,
+        input_tokens: int,
+        output_tokens: int,
+        now: float | None = None,
+        *,
+        outcome: str = "done",
+        cached_tokens: int = 0,
     ) -> Decided:
         """End a running call. Raises KeyError for a call that is not here."""
         attempt = self.shard.state.calls[name].attempt
-        return self.decide(End(name, attempt, outcome, input_tokens, output_tokens), now=now)
+        end = End(name, attempt, outcome, input_tokens, output_tokens, cached_tokens=cached_tokens)
+        return self.decide(end, now=now)
 
     def cancel(self, name: str, now: float | None = None) -> Decided:
         return self.decide(Cancel(name, "cancelled"), now=now)

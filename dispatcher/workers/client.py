@@ -41,7 +41,7 @@ class HttpWorkerClient:
         sends nonsense. Its `began` is False only if no byte of the order was sent.
         """
         attempt = _HttpAttempt(events)
-        body = encode_order(order, _salt(order.terms.tenant, self._secrets.signing))
+        body = encode_order(order, _salt(order.terms.tenant, self._secrets.signing, order.prefix_group))
         headers = self._headers(offer, order, body)
         attempt.exchange = self._connections.post(f"{offer.url}/v1/execute", headers, body, attempt)
         return attempt
@@ -61,8 +61,8 @@ class HttpWorkerClient:
 
 
 @lru_cache(maxsize=1024)
-def _salt(tenant: str, secret: bytes) -> str:
-    return cache_salt(tenant, secret)
+def _salt(tenant: str, secret: bytes, prefix_group: str) -> str:
+    return cache_salt(tenant, secret, prefix_group)
 
 
 class _HttpAttempt:

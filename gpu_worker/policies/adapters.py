@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 
-from gpu_worker.policies.fairness.interface import QueueRequest
-from gpu_worker.policies.fairness.tiered import TieredQueue
+from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 
 
 class AdapterTurns:
@@ -22,8 +21,9 @@ class AdapterTurns:
     adapter always passes it, because it uses no place; so do those of its own tenant.
     """
 
-    def __init__(self, policy: TieredQueue) -> None:
+    def __init__(self, policy: QueuePolicy, adapter_lead: float) -> None:
         self._policy = policy
+        self._lead_max = adapter_lead
         self._first: QueueRequest | None = None
         self._counter: float | None = None
         """The counter of its tenant before the engine took it out of the queue to skip it, which charges its prompt."""
@@ -42,8 +42,7 @@ class AdapterTurns:
         if request.tier is not first.tier:
             return request.tier.rank < first.tier.rank
         ahead = self._policy.counter(request.tenant)
-        lead_max = self._policy.settings.adapter_lead
-        return request.tenant == first.tenant or ahead is None or ahead - (self._counter or 0.0) <= lead_max
+        return request.tenant == first.tenant or ahead is None or ahead - (self._counter or 0.0) <= self._lead_max
 
 
 class LoadedAdapters:

@@ -41,6 +41,8 @@ class TierSettings(BoundedSettings):
     cache, as a fraction of the price of a computed one, 0 to 1. `adapter_load_tokens`: input tokens that the load of a
     LoRA adapter is charged as, to the tenant that causes it. `adapter_lead`: service over weight by which a tenant may
     lead another one of its tier that waits for the place of an adapter, while its own requests use the places.
+    `locality`: within the tenant that is next, the request with the longest cached prefix goes first
+    (fairness/locality.py); without it, the first to arrive.
 
     Raises ValueError for an impossible value.
     """
@@ -59,6 +61,7 @@ class TierSettings(BoundedSettings):
     cached_fraction: Part = CACHED_FRACTION
     adapter_lead: NotNegative = 8192.0
     adapter_load_tokens: Annotated[int, Bounds(0, 1_000_000)] = ADAPTER_LOAD_TOKENS
+    locality: bool = False
 
     def __post_init__(self) -> None:
         check_bounds(self)

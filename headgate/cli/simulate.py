@@ -120,6 +120,9 @@ def _print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
 def _policies(by_policy: Sequence[Sequence[Run]]) -> Table:
     timed = any(run.timing is not None for runs in by_policy for run in runs)
     table = new_table("policy", "served", "rejected", "total s", "tokens/s", "diff. avg", "max", "bound")
+    has_prefixes = any(run.prefix_hit_rate is not None for runs in by_policy for run in runs)
+    for heading in ("prefix hits", "requests/s") if has_prefixes else ():
+        table.add_column(heading, justify="right")
     for heading in ("run s", "pick µs", "P99 µs") if timed else ():
         table.add_column(heading, justify="right")
     for runs in by_policy:
@@ -132,6 +135,9 @@ def _policies(by_policy: Sequence[Sequence[Run]]) -> Table:
             _difference(runs, lambda difference: difference.max),
             _nearest_bound(runs),
         ]
+        if has_prefixes:
+            cells.append(f"{fmean(run.prefix_hit_rate or 0.0 for run in runs):.1%}")
+            cells.append(_over(runs, lambda run: run.requests_per_s, 2))
         table.add_row(escape(runs[0].policy), *cells, *_timing(runs))
     return table
 

@@ -27,10 +27,13 @@ from headgate.simulator.run import RunSpec
 from headgate.workloads.columns import parse_columns
 from headgate.workloads.sources import Workload, open_workload
 
-_TRACE = "FILE.csv, TENANT=FILE.csv (all rows are of this tenant), several of them, or FILE.yaml."
+_TRACE = (
+    "FILE.csv, TENANT=FILE.csv (all rows are of this tenant), several of them, FILE.jsonl (Mooncake's format, with "
+    "hashes of prompts) or FILE.yaml."
+)
 _POLICY = (
     "The engine's queue policy: fcfs, rpm:N, lcf, vtc, vtc-predict, vtc-noisy:0.5, vtc-oracle, vtc-cap:TOKENS, wsc, "
-    "drr:QUANTUM, tiered:POLICY. Separate several with commas. Default: vtc, with --fit fcfs."
+    "drr:QUANTUM, lpm, dlpm:QUANTUM, tiered:POLICY. Separate several with commas. Default: vtc, with --fit fcfs."
 )
 DEFAULT_POLICY = "vtc"
 _ENGINE = f"Profile of step times: a name, or a profile's .yaml file. Default: {DEFAULT_ENGINE}."
@@ -66,6 +69,13 @@ _LEAD_MAX = (
     "Service by which a tenant may be ahead of another of its tier before its requests are evicted for the other's. "
     "Default: no limit. Needs --preemption on."
 )
+_PREFIX_CACHE = (
+    "Tokens of a prefix cache, for a trace with hashes of prompts (FILE.jsonl). Uses the paged engine. Default: none."
+)
+_LOCALITY = (
+    "Run each policy also with locality: within the tenant that it chose, the request with the longest cached prefix "
+    "goes first. Needs --prefix-cache."
+)
 _FLEET = "YAML file of a fleet: workers that load one of several models at a time, and SLO classes. Needs --planner."
 _PLANNER = (
     "Who plans the fleet: fcfs, edf, round-robin, static, shepherd, qlm or plan. Separate several with commas. "
@@ -98,6 +108,8 @@ class SimulateOptions:
     preemption: Annotated[str | None, Option(help=_PREEMPTION)] = None
     premium_reserve: Annotated[float | None, Option(help=_PREMIUM_RESERVE)] = None
     lead_max: Annotated[float | None, Option(help=_LEAD_MAX)] = None
+    prefix_cache: Annotated[int | None, Option(help=_PREFIX_CACHE, min=1, max=1_000_000_000)] = None
+    locality: Annotated[bool, Option("--locality", help=_LOCALITY)] = False
     fleet: Annotated[Path | None, Option(help=_FLEET)] = None
     planner: Annotated[str | None, Option(help=_PLANNER)] = None
     processes: Annotated[int | None, Option(help=_PROCESSES, min=1)] = None
@@ -128,6 +140,10 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
     policies = policy_names(choose_policy(options, DEFAULT_POLICY), options.wsc_weights, options.service)
     profile = load_profile(DEFAULT_ENGINE if options.engine is None else options.engine)
     check_numbers(options)
+    if options.prefix_cache is not None:
+        profile = profile.model_copy(update={"prefix_cache_tokens": options.prefix_cache})
+    elif options.locality:
+        raise ConfigurationError("--locality needs --prefix-cache")
     gates = _gates(options)
     if options.report is not None:
         check_writable(options.report, "--report")
@@ -147,11 +163,17 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
     )
     with_timeline = options.seed if options.report is not None else None
     return [
-        replace(first, gate=gate, policy=policy, seed=seed, timeline=seed == with_timeline)
+        replace(first, gate=gate, policy=policy, seed=seed, timeline=seed == with_timeline, locality=locality)
         for gate in gates
         for policy in policies
+        for locality in ((False, True) if options.locality and _has_an_order(policy) else (False,))
         for seed in range(options.seed, options.seed + options.seeds)
     ]
+
+
+def _has_an_order(policy: str) -> bool:
+    """Return whether the policy's requests of a tenant are next in the order of arrival."""
+    return not make_policy(policy).locality
 
 
 def check_numbers(options: SimulateOptions) -> None:
@@ -202,7 +224,7 @@ def _tiers(options: SimulateOptions) -> TierSettings | None:
     if options.preemption != "on" and options.lead_max is not None:
         raise ConfigurationError("--lead-max needs --preemption on")
     if options.preemption is None:
-        return None
+        return None if options.prefix_cache is None else TierSettings(preemption=False)
     try:
         return TierSettings(
             preemption=options.preemption == "on",

@@ -35,6 +35,8 @@ class SimRequest:
     a gate, shedding or throttling before the engine (gates/)."""
     generated_tokens: int = 0
     """Output tokens when the engine ended it early."""
+    cached_tokens: int = 0
+    """Input tokens that the engine's prefix cache had."""
     number: int = 0
     """It counts the arrivals."""
     model: str = ""

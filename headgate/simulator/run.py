@@ -23,6 +23,8 @@ from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.measures.timeline import Timeline
 from headgate.workloads.sources import Workload
 
+LOCALITY = "+locality"
+
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
@@ -35,6 +37,9 @@ class RunSpec:
     `tiers`: run on the paged engine, with these settings for a policy with tiers; None runs on the engine that admits a
     request only if it can serve it to its end. A request's tier is its own in the workload, else its tenant's at the
     gate, else its tenant's in the workload, else standard.
+
+    `locality`: the policy prefers cached prefixes within the tenant that it chose (fairness/locality.py); its name in
+    the results then ends with LOCALITY.
 
     `gate`, `throttling`, `shedding`: what stands before the engine; None leaves it out. `monitor`: check VTC's theorems
     on the run. `covered` checks them where they apply (policy vtc), `any` for every policy, `off` for none. In every
@@ -63,6 +68,11 @@ class RunSpec:
     throttling: ThrottleLimits | None = None
     planner: str = ""
     delta: int = DELTA
+    locality: bool = False
+
+    @property
+    def policy_label(self) -> str:
+        return self.policy + LOCALITY if self.locality else self.policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,8 @@ class Run:
     `outside_fit`: sentences about what the run did beyond the log that its profile was fitted to. `total_time_s`: from
     0 to the last token. `throughput_tokens_per_s`: input and output tokens of served requests over `total_time_s`.
     `decisions`: requests that the policy picked and the engine admitted. `scheduling`: only of the paged engine.
+    `prefix_hit_rate`: the part of the served requests' input tokens that the prefix cache had; None without such a
+    cache.
 
     `planner` to `moves`: only of a fleet. `swaps`, `swapping_s`: of all workers, with the first load of a worker that
     began without a model. `moves`: of the annealing of all plans."""
@@ -106,6 +118,7 @@ class Run:
     scheduling: Scheduling | None = None
     outside_fit: tuple[str, ...] = ()
     order: str = ""
+    prefix_hit_rate: float | None = None
     planner: str = ""
     classes: dict[str, Measures] = field(default_factory=dict)
     swaps: int = 0
@@ -131,7 +144,7 @@ def run_of(
     everything, total_s = collector.all(), collector.total_time_s
     return Run(
         workload=spec.workload.name,
-        policy=spec.policy,
+        policy=spec.policy_label,
         seed=spec.seed,
         requests=everything.requests,
         served=everything.served,
@@ -151,6 +164,7 @@ def run_of(
         scheduling=scheduling,
         outside_fit=outside_fit,
         order="" if spec.gate is None else spec.gate.order,
+        prefix_hit_rate=collector.prefix_hit_rate if _has_prefix_cache(spec) else None,
         planner=spec.planner,
         classes=collector.classes(),
     )
@@ -160,6 +174,10 @@ def _engine_text(profile: EngineProfile) -> str:
     if profile.fitted_on is not None:
         return f"{profile.name}, fitted to {profile.fitted_on.log}"
     return f"{profile.name}, {'fitted to measured runs' if profile.fitted else 'estimated, not measured'}"
+
+
+def _has_prefix_cache(spec: RunSpec) -> bool:
+    return isinstance(spec.engines, EngineProfile) and spec.engines.prefix_cache_tokens > 0 and spec.tiers is not None
 
 
 _SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", "decisions")
@@ -180,6 +198,8 @@ def as_json(run: Run) -> dict[str, Any]:
     for name in ("timing", "scheduling", "outside_fit"):
         if not summary[name]:
             del summary[name]
+    if run.prefix_hit_rate is None:
+        del summary["prefix_hit_rate"]
     summary["service_difference"] = summary["service_difference"] or dict.fromkeys(_DIFFERENCE_KEYS)
     for tenant in summary["tenants"].values():
         del tenant["in_time"]

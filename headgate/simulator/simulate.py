@@ -15,7 +15,7 @@ from random import Random
 
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import ServiceFunction, WeightedTokens, service_function
-from gpu_worker.policies.fairness.interface import Applications
+from gpu_worker.policies.fairness.interface import Applications, QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import EngineLike, drive
 from headgate.simulator.engines.fitted_range import RangeWatch
@@ -44,13 +44,7 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
     slo = None if spec.shedding is None else SloObserver()
     engine = make_engine(
         spec.engines,
-        make_policy(
-            spec.policy,
-            service,
-            random=Random(f"{spec.seed} policy"),
-            tiers=spec.tiers,
-            applications=Applications(as_labelled=True),
-        ),
+        _policy(spec, service),
         paged=spec.tiers is not None,
         observer=slo or theorems,
         jitter=Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None,
@@ -69,6 +63,15 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
         scheduling=_scheduling(collector, engine),
         outside_fit=() if watch is None else watch.sentences(),
     )
+
+
+def _policy(spec: RunSpec, service: ServiceFunction) -> QueuePolicy:
+    random, applications = Random(f"{spec.seed} policy"), Applications(as_labelled=True)
+    policy = make_policy(spec.policy, service, random=random, tiers=spec.tiers, applications=applications)
+    policy.locality = policy.locality or spec.locality
+    if spec.tiers is not None:
+        policy.cached_fraction = spec.tiers.cached_fraction
+    return policy
 
 
 def _front(
@@ -97,7 +100,7 @@ def _tiers(spec: RunSpec) -> dict[str, str]:
 
 
 def _theorem_monitor(spec: RunSpec, service: ServiceFunction) -> TheoremMonitor | None:
-    applies = spec.monitor == "any" or (spec.monitor == "covered" and spec.policy == "vtc")
+    applies = spec.monitor == "any" or (spec.monitor == "covered" and spec.policy_label == "vtc")
     alone = spec.gate is None and spec.shedding is None and spec.throttling is None
     if not (applies and alone and isinstance(service, WeightedTokens)):
         return None
@@ -107,8 +110,11 @@ def _theorem_monitor(spec: RunSpec, service: ServiceFunction) -> TheoremMonitor 
 
 def _collector(spec: RunSpec, service: ServiceFunction) -> Collector:
     horizon_s = spec.workload.last_arrival_s if spec.horizon_s is None else spec.horizon_s
-    kind = Collector if spec.tiers is None else TierCollector
-    return kind(service, horizon_s, timeline=spec.timeline)
+    if spec.tiers is None:
+        return Collector(service, horizon_s, timeline=spec.timeline)
+    collector = TierCollector(service, horizon_s, timeline=spec.timeline)
+    collector.cached_fraction = spec.tiers.cached_fraction
+    return collector
 
 
 def _scheduling(collector: Collector, engine: SimulatedEngine) -> Scheduling | None:

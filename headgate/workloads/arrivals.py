@@ -1,7 +1,7 @@
 """One request of a workload, and the errors in workloads.
 
 WorkloadError            a ConfigurationError: exit code 2, one sentence that names the place
-└── TraceError           a CSV file is not a valid trace
+└── TraceError           a file is not a valid trace
 """
 
 from __future__ import annotations
@@ -16,12 +16,22 @@ class WorkloadError(ConfigurationError):
 
 
 class TraceError(WorkloadError):
-    """A CSV file is not a valid trace."""
+    """A file is not a valid trace."""
+
+
+TOKENS_MAX = 10_000_000
+TENANT_CHARS_MAX = 200
+PREFIX_BLOCK_TOKENS = 512
+"""Tokens of a prompt for which a trace has one hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of a workload. `system_tokens` are part of `input_tokens`. `slo_class`: a name of the fleet file."""
+    """One request of a workload. `system_tokens` are part of `input_tokens`. `slo_class`: a name of the fleet file.
+
+    `hash_ids`: the hashes of the prompt's blocks of PREFIX_BLOCK_TOKENS, each of the block and all before it; the last
+    block may be incomplete. `prefix_group`: the group of tenants that share cached prefixes; None: its tenant alone.
+    """
 
     arrival_s: float
     tenant: str
@@ -35,3 +45,5 @@ class Arrival:
     slo_ttft_ms: float | None = None
     system_tokens: int = 0
     slo_class: str | None = None
+    hash_ids: tuple[int, ...] = ()
+    prefix_group: str | None = None

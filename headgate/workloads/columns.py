@@ -25,9 +25,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
-from headgate.workloads.arrivals import TraceError
+from headgate.workloads.arrivals import TOKENS_MAX, TraceError
 
-TOKENS_MAX = 10_000_000
 NS_PER_S = 1_000_000_000
 _MOMENT_MAX_NS = 10**20
 """The year 5138, counted from 1970."""

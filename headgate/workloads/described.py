@@ -20,7 +20,7 @@ from random import Random
 
 from dispatcher.settings.strict import Loc
 from dispatcher.settings.yaml_file import Document, read_document
-from headgate.workloads.arrivals import Arrival, TraceError, WorkloadError
+from headgate.workloads.arrivals import TENANT_CHARS_MAX, Arrival, TraceError, WorkloadError
 from headgate.workloads.described_fields import (
     ArrivalProcess,
     EmpiricalLength,
@@ -30,7 +30,6 @@ from headgate.workloads.described_fields import (
     WorkloadFields,
 )
 from headgate.workloads.distributions import Empirical, Length, SampledLengths, TimedArrivals
-from headgate.workloads.rows import TENANT_CHARS_MAX
 from headgate.workloads.traces import SORTED_ROWS_MAX, scan_trace
 
 REQUESTS_MAX = 20_000_000

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.settings.strict import Strict, at_key
-from headgate.workloads.columns import TOKENS_MAX
+from headgate.workloads.arrivals import TOKENS_MAX
 from headgate.workloads.distributions import (
     Burst,
     Even,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from headgate.workloads.columns import TOKENS_MAX
+from headgate.workloads.arrivals import TOKENS_MAX
 
 
 class Length(Protocol):

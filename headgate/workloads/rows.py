@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dispatcher.policies.tiers import TENANT_TIERS
-from headgate.workloads.arrivals import Arrival, TraceError
-from headgate.workloads.columns import NS_PER_S, TOKENS_MAX, NamedRow, whole_tokens
+from headgate.workloads.arrivals import TENANT_CHARS_MAX, TOKENS_MAX, Arrival, TraceError
+from headgate.workloads.columns import NS_PER_S, NamedRow, whole_tokens
 
 OWN_COLUMNS = ("arrival_s", "tenant", "input_tokens", "output_tokens")
-TENANT_CHARS_MAX = 200
 _MOMENT_MAX_S = 1e11
 """The year 5138, counted from 1970."""
 

@@ -1,6 +1,6 @@
 """Workloads: requests in order of time, which can be iterated over again and again, also in another process.
 
-open_workload() makes one from the arguments of the command line: CSV files (traces.py), or a YAML file.
+open_workload() makes one from the arguments of the command line: files of requests (traces.py), or a YAML file.
 """
 
 from __future__ import annotations
@@ -87,16 +87,16 @@ class TraceWorkload:
 
 
 def open_workload(specs: Sequence[str], columns: Mapping[str, str] | None = None) -> Workload:
-    """Open FILE.csv, TENANT=FILE.csv or several of these, or one FILE.yaml. Raises WorkloadError.
+    """Open FILE.csv, FILE.jsonl, TENANT=FILE or several of these, or one FILE.yaml. Raises WorkloadError.
 
-    TENANT replaces the tenants of a file. `columns`: names of columns by what they hold, for headers of other words.
-    CSV files are checked to their last row here, and not held.
+    TENANT replaces the tenants of a file. `columns`: names of columns by what they hold, for a CSV of other words.
+    CSV and JSONL files are checked to their last row here, and not held.
 
     Files with Unix times or dates that overlap in time count from the earliest row of all files. If a file begins after
     another has ended, each counts from its own first row, and a note says so.
     """
     if not specs:
-        raise WorkloadError("no workload: name a CSV file, TENANT=FILE.csv or a YAML file")
+        raise WorkloadError("no workload: name a CSV or JSONL file, TENANT=FILE.csv or a YAML file")
     named = [_tenant_and_path(spec) for spec in specs]
     if any(path.suffix.lower() in _YAML_SUFFIXES for _, path in named):
         if columns:

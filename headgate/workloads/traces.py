@@ -5,6 +5,7 @@ headgate's format: arrival_s,tenant,input_tokens,output_tokens and optionally
 any other CSV:     columns for arrival, input tokens and output tokens, and optionally tenant, app and model, by their
                    usual names and units (columns.py) or as --columns says, such as Azure's LLM inference traces.
                    Arrivals count from the earliest row. Without a column for it, the tenant is the file's name.
+Mooncake's format: a .jsonl file with hashes of the prompts' blocks (prefix_rows.py)
 
 Arrivals of headgate's format count from 0; Unix times (EPOCH_MIN_S or more) count from the earliest row.
 
@@ -27,6 +28,7 @@ from typing import BinaryIO
 
 from headgate.workloads.arrivals import Arrival, TraceError
 from headgate.workloads.columns import NS_PER_S
+from headgate.workloads.prefix_rows import PrefixRows
 from headgate.workloads.rows import OWN_COLUMNS, OtherRow, OwnRow
 
 _WANTED = (("arrival",), ("input_tokens",), ("output_tokens",))
@@ -144,7 +146,7 @@ class Trace:
             with self.path.open("rb") as file:
                 if _identity(file) != self.identity:
                     raise TraceError(f"{self.path}: has changed since it was checked")
-                yield from Rows(self.path, file, self.tenant, self.columns, self.first_ns)
+                yield from _open_rows(self.path, file, self.tenant, self.columns, self.first_ns)
         except OSError as error:
             raise unreadable(self.path, error) from None
 
@@ -167,7 +169,7 @@ def scan_trace(path: Path, *, tenant: str | None = None, columns: Mapping[str, s
         if not stat.S_ISREG(path.stat().st_mode):
             raise TraceError(f"{path}: is no regular file, and a trace is read more than once")
         with path.open("rb") as file:
-            rows = Rows(path, file, tenant, columns or {})
+            rows = _open_rows(path, file, tenant, columns or {})
             scan = _Scan(path, rows)
             for arrival in rows:
                 scan.take(arrival)
@@ -176,10 +178,18 @@ def scan_trace(path: Path, *, tenant: str | None = None, columns: Mapping[str, s
         raise unreadable(path, error) from None
 
 
+def _open_rows(
+    path: Path, file: BinaryIO, tenant: str | None, columns: Mapping[str, str], first_ns: int | None = None
+) -> Rows | PrefixRows:
+    if path.suffix.lower() == ".jsonl":
+        return PrefixRows(path, _lines(path, file), tenant)
+    return Rows(path, file, tenant, columns, first_ns)
+
+
 class _Scan:
     """What is kept of the rows while they are checked."""
 
-    def __init__(self, path: Path, rows: Rows) -> None:
+    def __init__(self, path: Path, rows: Rows | PrefixRows) -> None:
         self._path = path
         self._rows = rows
         self._requests = 0

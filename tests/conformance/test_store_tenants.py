@@ -11,7 +11,15 @@ from dispatcher.ports import Store
 from tests.conformance.store_world import START, FakeClock
 
 FULL = Tenant(
-    "a", Share(0.1, 1e9 / 3, 12345.678901234567), Tier.PREMIUM, ("m", "n"), 7, 8, version=3, slo_class="night"
+    "a",
+    Share(0.1, 1e9 / 3, 12345.678901234567),
+    Tier.PREMIUM,
+    ("m", "n"),
+    7,
+    8,
+    version=3,
+    slo_class="night",
+    prefix_group="g",
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -13,6 +14,8 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
 from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.vllm.identity import TenantIdentity, cache_salt
+from gpu_worker.policies.fairness.locality import LOOKUPS_MAX
 from tests.support.vllm.scheduler_harness import SchedulerHarness
 from tests.support.vllm.scheduler_setup import BaseConfig, FakeTime, Setup, base_config, fake_time
 
@@ -57,6 +60,8 @@ def setup_of(chance: Random) -> Setup:
         tiers["shares"] = {}
     if chance.random() < 0.4:
         tiers["lead_max"] = chance.choice([1.0, 20.0, 100.0])
+    if chance.random() < 0.4:
+        tiers["locality"] = True
     return Setup(
         ahead=chance.random() < 0.6,
         blocks=chance.choice([16, 16, 18, 24, 40]),
@@ -112,7 +117,7 @@ def _add_request(
         return
     tenant = chance.choice(sorted(weights))
     length, most = chance.randint(1, 36), chance.choice([1, 2, 5, 12, 27, 27])
-    fields: dict[str, object] = {"tenant": tenant, "weight": weights[tenant], "tier": chance.choice(tiers)}
+    fields: dict[str, Any] = {"tenant": tenant, "weight": weights[tenant], "tier": chance.choice(tiers)}
     if chance.random() < 0.15:
         fields["timeout_s"] = chance.choice([0.0, 0.5, 5.0])
     harness.add(
@@ -538,3 +543,79 @@ def test_a_prompt_of_a_lower_tier_rests_beside_decodes_while_nothing_waits(make:
     harness.step(2)
     assert harness.scheduler.requests["b"].num_computed_tokens > before
     harness.finish()
+
+
+def computed_prompts(harness: SchedulerHarness) -> dict[str, int]:
+    """Run to the end. Return the prompt tokens of each request that the cache did not have, in the order of
+    admission."""
+    harness.finish()
+    return {name: len(harness.sent[name].prompt) - had for name, had in harness.model_runner.first_computed.items()}
+
+
+@BOTH
+def test_locality_computes_each_document_once(make: Make, ahead: bool) -> None:
+    """A tenant asks five times about each of three documents, in turn; the cache holds hardly one."""
+    computed: dict[bool, dict[str, int]] = {}
+    for locality in (False, True):
+        harness = make(ahead=ahead, caching=True, batch=2, blocks=16, tiers={"locality": locality})
+        for turn in range(5):
+            for document in range(3):
+                own = [9000 + 100 * document + 10 * turn + place for place in range(3)]
+                harness.add(f"docs {document}.{turn}", prompt(24, document) + own, 2, tenant="docs")
+            harness.add(f"solo {turn}", prompt(20, 10 + turn), 2, tenant="solo")
+        computed[locality] = computed_prompts(harness)
+    assert (sum(computed[False].values()), sum(computed[True].values())) == (433, 217)
+    asked = [name.split(".")[0] for name in computed[True] if name.startswith("docs")]
+    assert sum(one != after for one, after in pairwise(asked)) == 2  # each document in turn
+
+
+def test_a_step_looks_up_so_many_prefixes_and_none_without_locality(make: Make) -> None:
+    looked: Counter[str] = Counter()
+    for locality in (False, True):
+        harness = make(caching=True, batch=8, blocks=64, step_tokens=64, tiers={"locality": locality})
+        manager = harness.scheduler.kv_cache_manager
+        look = manager.get_computed_blocks
+
+        def counted(request: Any, look: Any = look) -> Any:
+            looked[request.request_id] += 1
+            return look(request)
+
+        for number in range(300):
+            harness.add(f"{number}", prompt(8, number), 2, tenant="abc"[number % 3])
+        looked.clear()
+        manager.get_computed_blocks = counted
+        harness.schedule()
+        admitted = len(harness.running)
+        assert admitted == 8
+        assert looked.total() == (LOOKUPS_MAX if locality else 0) + admitted
+
+
+@BOTH
+@pytest.mark.parametrize("locality", [False, True])
+def test_a_tenant_learns_nothing_of_the_prompts_of_tenants_outside_its_group(
+    make: Make, ahead: bool, locality: bool
+) -> None:
+    """Cached tokens, and the steps until each end, are the same whether or not another tenant asked the same."""
+
+    def learned(before: TenantIdentity, family: int) -> tuple[dict[str, int], dict[str, int]]:
+        harness = make(ahead=ahead, caching=True, batch=1, blocks=40, step_tokens=8, tiers={"locality": locality})
+        harness.add("before", prompt(32, family), 2, tenant=before.tenant, salt=cache_salt(before, None))
+        harness.run()
+        probes, start = TenantIdentity("probing"), harness.steps
+        for name, other in (("miss", 7), ("hit", 1)):
+            harness.add(name, prompt(32, other), 2, tenant=probes.tenant, salt=cache_salt(probes, None))
+        ended: dict[str, int] = {}
+        while harness.scheduler.has_requests() or harness.in_flight:
+            harness.step()
+            for name in ("miss", "hit"):
+                if harness.sent[name].ends:
+                    ended.setdefault(name, harness.steps - start)
+        return ended, {name: harness.model_runner.first_computed[name] for name in ("miss", "hit")}
+
+    alone = learned(TenantIdentity("other"), 5)
+    assert learned(TenantIdentity("other"), 1) == alone
+    assert learned(TenantIdentity("other", prefix_group="group"), 1) == alone
+    assert alone[1] == {"miss": 0, "hit": 0}
+    ended, cached = learned(TenantIdentity("probing"), 1)
+    assert cached == {"miss": 0, "hit": 28}
+    assert (ended["hit"] < ended["miss"]) == locality

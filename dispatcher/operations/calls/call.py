@@ -157,6 +157,7 @@ def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
         tier=Tier.BACKGROUND if call.terms.deferred else call.tenant.tier,
         stage=request.stage,
         streamed=request.stream,
+        prefix_group=call.tenant.prefix_group,
         trace=trace,
     )
 

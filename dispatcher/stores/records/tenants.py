@@ -161,6 +161,7 @@ def tenant_record(tenant: Tenant) -> Item:
         "version": tenant.version,
         "slo_class": tenant.slo_class,
         **({"adapters": list(tenant.adapters)} if tenant.adapters else {}),
+        **({"prefix_group": tenant.prefix_group} if tenant.prefix_group else {}),
     }
 
 
@@ -176,6 +177,7 @@ def to_tenant(record: Mapping[str, Any]) -> Tenant:
         max_tokens_max=int(record["max_tokens_max"]),
         version=int(record["version"]),
         slo_class=record.get("slo_class") or "",
+        prefix_group=record.get("prefix_group") or "",
     )
 
 

@@ -10,8 +10,10 @@ write there too, so it counts only where the settings trust it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 
 from dispatcher.policies.share_bounds import WEIGHT_MAX, WEIGHT_MIN
 from dispatcher.policies.tiers import Tier
@@ -23,11 +25,23 @@ _NO_TIER = "-"
 
 @dataclass(frozen=True, slots=True)
 class TenantIdentity:
-    """`tier`: None if the operator names none for the tenant."""
+    """`tier`: None if the operator names none for the tenant. `prefix_group`: tenants that share cached prefixes with
+    it; None: it shares none. The scheduler does not need the group, so `add_identity` leaves it out."""
 
     tenant: str
     tier: Tier | None = None
     weight: float = 1.0
+    prefix_group: str | None = None
+
+
+def cache_salt(identity: TenantIdentity, own: str | None) -> str:
+    """Return the salt of a request's prefixes: of its tenant's group, or of its tenant alone. `own`: the client's.
+
+    The client's salt is a part of the hash, so no client can write the salt of another group.
+    """
+    group = identity.prefix_group
+    sharing = ("tenant", identity.tenant) if group is None else ("group", group)
+    return sha256(json.dumps([*sharing, own]).encode()).hexdigest()
 
 
 def add_identity(trace_headers: Mapping[str, str] | None, identity: TenantIdentity) -> dict[str, str]:

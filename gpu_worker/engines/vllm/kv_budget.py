@@ -194,6 +194,10 @@ class VllmKvBudget:
         kept_free = manager.watermark_blocks if self._scheduler.running or self.admitted else 0
         return int(blocks + kept_free), frozenset(block.block_id for group in hits.blocks for block in group), tokens
 
+    def cached_tokens(self, request_id: str) -> int:
+        """Return how many tokens of a waiting request are in the prefix cache now."""
+        return int(self._manager.get_computed_blocks(self._waiting(request_id))[1])
+
     def _own_blocks(self, request_id: str) -> int:
         """Return the blocks that an eviction of the request frees for the request of the last `blocks_needed`."""
         tables = [table.get(request_id, ()) for table in self._block_tables]

@@ -328,7 +328,12 @@ VLLM_NAMES: tuple[VllmName, ...] = (
         attributes=("engine_core",),
         hooks=("_add_request(request, prompt, parent_req, index, queue)",),
     ),
-    VllmName(VllmPart.TENANTS, "vllm.v1.engine", "EngineCoreRequest", attributes=("trace_headers", "lora_request")),
+    VllmName(
+        VllmPart.TENANTS,
+        "vllm.v1.engine",
+        "EngineCoreRequest",
+        attributes=("trace_headers", "lora_request", "cache_salt"),
+    ),
     VllmName(VllmPart.TENANTS, "vllm.lora.request", "LoRARequest", attributes=("lora_name",)),
     VllmName(VllmPart.TENANTS, "vllm.exceptions", "VLLMNotFoundError", call="(message)"),
     VllmName(

@@ -30,6 +30,9 @@ class SchedulerSettings:
 
     `applications`: the application of each tenant that has one, for a policy `wsc`.
 
+    `locality`: within the tenant that is next, the request with the longest cached prefix goes first
+    (policies/fairness/locality.py). It is also a field of `tiers`, where a worker sets it.
+
     `send_stats`: whether the scheduler reports to the server. None: if the server has loaded headgate's stat logger. A
     server that has not loaded it would fail on the reports.
 
@@ -51,6 +54,7 @@ class SchedulerSettings:
     send_stats: bool | None = None
     trust_client_fields: bool = False
     priority_tiers: Mapping[TenantTier, int] | None = None
+    locality: bool = False
 
     def __post_init__(self) -> None:
         if (tiers := self.priority_tiers) is None:
@@ -68,12 +72,13 @@ class SchedulerSettings:
 
     def make_queue(self) -> TieredQueue:
         """Make the queue; a policy without tiers gets one tier. Raises ValueError, with one sentence."""
+        given = {**self.tiers, "locality": True} if self.locality else self.tiers
         try:
             if self.has_tiers:
-                queue = make_queue(self.policy, self.tiers, self.applications)
+                queue = make_queue(self.policy, given, self.applications)
             else:
-                make_queue(self.policy, self.tiers)  # refuse settings of tiers that it lacks
-                tiers = {**self.tiers, "preemption": False, "shares": {}}
+                make_queue(self.policy, given)  # refuse settings of tiers that it lacks
+                tiers = {**given, "preemption": False, "shares": {}}
                 queue = make_queue(f"tiered:{self.policy}", tiers, self.applications)
         except ValueError as error:
             raise ValueError(f"{NAME}: {error}") from None

@@ -15,6 +15,7 @@ The file is TOML, and the variable HEADGATE_TENANTS has its path. It names the t
     tier = "premium"
     weight = 2.0
     adapters = ["sql"]                  # the LoRA adapters that it may use; default: none
+    prefix_group = "partners"           # shares cached prefixes with the other tenants of the group; default: none
 
 Python code that makes its own requests names their tenants itself (in_process.py): it needs the last part only.
 
@@ -22,6 +23,10 @@ The middleware reads headers only: bodies and answers stream past it. It keeps a
 variable, which every task has that vLLM starts for the request. What sends requests to the engine core adds it there,
 and so every route has it, streamed or not. A mistake in the file ends the start with one sentence. The file is read
 once: a new key needs a restart.
+
+Each request also gets a cache salt from its tenant, or from the tenant's group: prefixes of other tenants are never
+found in vLLM's prefix cache, so no time of a first token depends on their prompts. A client's own `cache_salt` divides
+its tenant's prefixes further.
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ from dispatcher.policies.bounds import AnySequence, BoundedSettings, Bounds
 from dispatcher.policies.share_bounds import WEIGHT_MAX, WEIGHT_MIN
 from dispatcher.policies.tiers import TENANT_TIERS, TenantTier, Tier
 from gpu_worker.engines.vllm.compatibility import require_vllm
-from gpu_worker.engines.vllm.identity import TENANT_CHARS_MAX, TenantIdentity, add_identity, is_tenant
+from gpu_worker.engines.vllm.identity import TENANT_CHARS_MAX, TenantIdentity, add_identity, cache_salt, is_tenant
 from gpu_worker.engines.vllm.names import VllmPart
 from gpu_worker.engines.vllm.settings import TENANTS_VARIABLE
 from gpu_worker.policies.plain_settings import read_settings
@@ -63,6 +68,7 @@ class TenantShare(BoundedSettings):
     tier: TenantTier | None = None
     weight: Annotated[float, Bounds(WEIGHT_MIN, WEIGHT_MAX)] = 1.0
     adapters: Annotated[tuple[str, ...], AnySequence()] = ()
+    prefix_group: str | None = None
 
 
 _ONE_SOURCE = "it should have either header or keys: what names the tenant of a request"
@@ -99,6 +105,11 @@ class TenantRules:
         for tenant in (*self.keys.values(), *self.tenants):
             if not is_tenant(tenant):
                 raise ValueError(f"{tenant!r} is not the name of a tenant (1 to {TENANT_CHARS_MAX} characters)")
+        for share in self.tenants.values():
+            if share.prefix_group is not None and not is_tenant(share.prefix_group):
+                raise ValueError(
+                    f"{share.prefix_group!r} is not the name of a prefix_group (1 to {TENANT_CHARS_MAX} characters)"
+                )
         for key in self.keys:
             if not key or (key.startswith(_HASH) and not _is_hash(key)):
                 raise ValueError("a key is empty, or its sha256: has not 64 hexadecimal digits")
@@ -135,7 +146,7 @@ class TenantDirectory:
     def identity_of(self, tenant: str, tier: Tier | None = None) -> TenantIdentity:
         """Return the identity of a tenant by its name. `tier`: in place of the file's."""
         share = self._rules.tenants.get(tenant, _USUAL)
-        return TenantIdentity(tenant, tier or share.tier, share.weight)
+        return TenantIdentity(tenant, tier or share.tier, share.weight, share.prefix_group)
 
     def may_use(self, identity: TenantIdentity | None, adapter: str) -> bool:
         """Return whether the tenant may use the adapter; False without a tenant."""
@@ -245,6 +256,7 @@ def attach_identities(engine_core: Any) -> None:
     async def add_request_async(core_request: Any) -> None:
         if (identity := _identity.get()) is not None:
             core_request.trace_headers = add_identity(core_request.trace_headers, identity)
+            core_request.cache_salt = cache_salt(identity, core_request.cache_salt)
         await send(core_request)
 
     add_request_async.attaches = True  # type: ignore[attr-defined]

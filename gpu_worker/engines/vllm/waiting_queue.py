@@ -25,6 +25,7 @@ from gpu_worker.engines.vllm.settings import TENANTS_VARIABLE, SchedulerSettings
 from gpu_worker.policies.adapters import AdapterTurns, LoadedAdapters
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.locality import PrefixLookups
 
 _log = init_logger(__name__)
 _IGNORED = (
@@ -38,7 +39,8 @@ _NAMELESS = (
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
-    """`kv_budget`: makes the budget as of now; needed only with a premium reserve. `adapters`: None without LoRA."""
+    """`kv_budget`: makes the budget as of now; needed only with a premium reserve and with locality. `adapters`: None
+    without LoRA."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         """The budget of this pass, while every change of it is noted."""
         self._requests: dict[str, Request] = {}
         self._adapters = adapters
-        self.adapter_turns = AdapterTurns(self.policy)
+        self.adapter_turns = AdapterTurns(self.policy, admission.settings.adapter_lead)
         self._popped: dict[str, Request] = {}
         """Requests admitted in this pass."""
         self._planned: dict[str, bool] = {}
@@ -72,10 +74,17 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         this pass, because it lacks the place of its adapter or waits behind one that does."""
         self._head: Request | None = None
         """The next request, once it is known; None after any change."""
+        self._lookup_budget: VllmKvBudget | None = None
+        self._lookups: PrefixLookups | None = None
+        if self.policy.locality:
+            self._lookups = PrefixLookups(self._cached_tokens)
+            self.policy.use_lookups(self._lookups)
 
     def begin_pass(self) -> None:
         """Forget the head: charges since the last pass may have changed the order."""
-        self._head = self._pass_budget = None
+        self._head = self._pass_budget = self._lookup_budget = None
+        if self._lookups is not None:
+            self._lookups.begin_pass()
         self.adapter_turns.begin_pass()
 
     def put_first(self, planned: dict[str, bool]) -> None:
@@ -204,6 +213,10 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             return self.policy.peek()  # vLLM admits none: it need not be known which fits
         plan = self.admission.next_plan(budget)
         return None if plan is None or plan.evictions else plan.request
+
+    def _cached_tokens(self, request_id: str) -> int:
+        self._lookup_budget = self._lookup_budget or self._kv_budget()
+        return self._lookup_budget.cached_tokens(request_id)
 
     def _refusal(self, request: Request) -> str | None:
         """Add the request to the policy, or return the reason to refuse it: invalid fields, or too large to be admitted

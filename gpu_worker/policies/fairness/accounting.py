@@ -5,7 +5,7 @@ counters, and the service that each tenant has received.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic, TypeVar
@@ -45,6 +45,20 @@ class ArrivalQueue(Generic[T]):
         while self._places[0] not in self._members:
             heappop(self._places)
         return self._members[self._places[0]]
+
+    def first(self, count: int) -> Iterator[T]:
+        """Yield up to `count` members in the order of arrival. O(n log n) in the members yielded and the stale places
+        before them. The queue must not change meanwhile."""
+        places, last = self._places, -1
+        nearest = [(places[0], 0)] if places else []
+        while nearest and count:
+            place, at = heappop(nearest)
+            if place != last and place in self._members:
+                yield self._members[place]
+                count -= 1
+            last = place
+            for child in range(2 * at + 1, min(2 * at + 3, len(places))):
+                heappush(nearest, (places[child], child))
 
     def remove(self, place: int) -> T:
         member = self._members.pop(place)

@@ -32,12 +32,12 @@ from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import register
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 
-_QUANTUM_MIN = 1e-6
+QUANTUM_MIN = 1e-6
 """Below it, neighbouring rounds of a counter around 10^9 are no longer different numbers."""
 
 
 class DeficitRoundRobin(VirtualTokenCounter):
-    """`quantum`: service units per round for a tenant of weight 1, above _QUANTUM_MIN."""
+    """`quantum`: service units per round for a tenant of weight 1, above QUANTUM_MIN."""
 
     def __init__(self, quantum: float, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
@@ -68,6 +68,6 @@ class DeficitRoundRobin(VirtualTokenCounter):
 register(
     DeficitRoundRobin,
     "drr:QUANTUM",
-    make=lambda spec: DeficitRoundRobin(spec.number(above=_QUANTUM_MIN), spec.service),
+    make=lambda spec: DeficitRoundRobin(spec.number(above=QUANTUM_MIN), spec.service),
     example="drr:512",
 )

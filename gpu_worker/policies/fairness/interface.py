@@ -27,6 +27,7 @@ from dispatcher.policies.service import CACHED_FRACTION
 from dispatcher.policies.share_bounds import clamp_weight
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.accounting import TenantService
+from gpu_worker.policies.fairness.locality import LOOKUPS_MAX, PrefixLookups
 
 ADAPTER_LOAD_TOKENS = 512
 """About the prompt tokens that a large GPU computes in the 50 ms in which it waits for a copy of an adapter."""
@@ -106,7 +107,7 @@ class RequestRecord:
 
     `predicted`: the predicted output length, charged in advance (vtc_predicted.py). `expected`: the usual cost of such
     a request, in weighted tokens (wsc.py). `cached_tokens`: prompt tokens found in the prefix cache and charged at the
-    reduced price.
+    reduced price. `overtaken`: how many later requests of its tenant were admitted before it (locality.py).
     """
 
     request: QueueRequest
@@ -119,6 +120,11 @@ class RequestRecord:
     predicted: int | None = None
     expected: float = 1.0
     cached_tokens: int = 0
+    overtaken: int = 0
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
 
 
 Precedence = tuple[float, float]
@@ -137,6 +143,14 @@ class QueuePolicy(ABC):
     """Whether some request is next whenever a request waits."""
     cached_fraction = CACHED_FRACTION
     """Price of a prompt token found in the prefix cache, as a fraction of the price of a computed one, 0 to 1."""
+    locality = False
+    """Whether requests with longer cached prefixes should go first (locality.py). An engine that can look prefixes up
+    then calls `use_lookups`."""
+    lookups_max = LOOKUPS_MAX
+    """The most prefixes that an engine may look up for this policy in a pass of admissions."""
+
+    def use_lookups(self, lookups: PrefixLookups) -> None:
+        """Let requests with longer cached prefixes go first from now on. The engine begins the passes of `lookups`."""
 
     adapter_load_tokens = ADAPTER_LOAD_TOKENS
     """Input tokens that a load of a LoRA adapter is charged as."""

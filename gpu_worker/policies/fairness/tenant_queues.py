@@ -1,7 +1,8 @@
 """A queue policy with a first-come-first-served queue for each tenant: the base of most policies.
 
 A subclass chooses the tenant that is served next (`_next_tenant`) and overrides the hooks that it needs. This base
-class keeps the queues, the waiting and running requests, and the service of each tenant.
+class keeps the queues, the waiting and running requests, and the service of each tenant. With locality, the tenant's
+request with the longest cached prefix goes first (locality.py).
 
 `decoded(k)` reports k more tokens for every running request in one call. It costs O(1), plus O(1) for each excluded
 request: the output length of a request and the service of its tenant are brought up to date only when they are needed.
@@ -16,6 +17,7 @@ from dataclasses import replace
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, cache_discount, service_delta
 from gpu_worker.policies.fairness.accounting import ArrivalQueue, ServiceByTenant, TenantService
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest, RequestRecord, TenantFigures
+from gpu_worker.policies.fairness.locality import PrefixLookups
 
 
 class TenantQueuePolicy(QueuePolicy):
@@ -29,6 +31,12 @@ class TenantQueuePolicy(QueuePolicy):
         self._queues: dict[str, ArrivalQueue[RequestRecord]] = {}
         self._waiting: dict[str, RequestRecord] = {}
         self._running: dict[str, RequestRecord] = {}
+        self._lookups: PrefixLookups | None = None
+        self._choice: tuple[tuple[str, int], RequestRecord] | None = None
+        """The last choice by `_lookups`: its tenant and pass, and the request; None after a change of the queues."""
+
+    def use_lookups(self, lookups: PrefixLookups) -> None:
+        self._lookups = lookups
 
     @property
     def waiting(self) -> int:
@@ -89,12 +97,14 @@ class TenantQueuePolicy(QueuePolicy):
 
     def peek(self) -> QueueRequest | None:
         tenant = self._next_tenant()
-        return None if tenant is None else self._queues[tenant].head().request
+        return None if tenant is None else self._next_of(tenant).request
 
     def admit(self, request_id: str) -> QueueRequest:
         record = self._waiting.pop(request_id)
         self._running[request_id] = record
         self._remove_from_queue(record)
+        if self._lookups is not None:
+            self._count_overtaken(record, 1)
         record.since_step = self._steps
         record.resumed = record.prompt_charged
         request = record.request
@@ -110,6 +120,8 @@ class TenantQueuePolicy(QueuePolicy):
         record = self._remove_from_batch(request_id)
         if not record.resumed:
             self._refund_admission(record)
+        if self._lookups is not None:
+            self._count_overtaken(record, -1)
         self._add_to_queue(record, tenant_may_join=False)
 
     def preempt(self, request_id: str, *, counts: bool = True) -> None:
@@ -173,6 +185,28 @@ class TenantQueuePolicy(QueuePolicy):
     def remove(self, request_id: str) -> None:
         (self.cancel if request_id in self._waiting else self.finish)(request_id)
 
+    def _next_of(self, tenant: str) -> RequestRecord:
+        """Return the waiting request that is next if the tenant is."""
+        queue, lookups = self._queues[tenant], self._lookups
+        if lookups is None:
+            return queue.head()
+        asked = tenant, lookups.passes
+        if self._choice is None or self._choice[0] != asked:
+            self._choice = asked, lookups.choose(list(queue.first(lookups.window)))
+        return self._choice[1]
+
+    def _count_overtaken(self, admitted: RequestRecord, change: int) -> None:
+        """Count an admission, or undo it, for each candidate that arrived before; the admitted request is in no
+        queue."""
+        assert self._lookups is not None  # noqa: S101
+        queue = self._queues.get(admitted.request.tenant)
+        if queue is None:
+            return
+        for record in queue.first(self._lookups.window):
+            if record.place > admitted.place:
+                break
+            record.overtaken = max(0, record.overtaken + change)
+
     def _add_to_queue(self, record: RequestRecord, *, tenant_may_join: bool) -> None:
         """`tenant_may_join`: call `_tenant_joins` if the tenant has no waiting request yet."""
         request = record.request
@@ -183,6 +217,7 @@ class TenantQueuePolicy(QueuePolicy):
                 self._tenant_joins(request)
             queue = self._queues[request.tenant] = ArrivalQueue()
         queue.add(record.place, record)
+        self._choice = None
         self._waiting[request.request_id] = record
         self._received.mark_changed(request.tenant)
         self._on_queue_entered(record, new_queue)
@@ -191,6 +226,7 @@ class TenantQueuePolicy(QueuePolicy):
         tenant = record.request.tenant
         queue = self._queues[tenant]
         queue.remove(record.place)
+        self._choice = None
         self._received.mark_changed(tenant)
         self._left_queue(record)
         if not queue:

@@ -31,6 +31,7 @@ from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.accounting import TenantService
 from gpu_worker.policies.fairness.interface import Applications, Precedence, QueuePolicy, QueueRequest, RequestRecord
+from gpu_worker.policies.fairness.locality import PrefixLookups
 from gpu_worker.policies.fairness.registry import PolicySpec, make_policy, register
 from gpu_worker.policies.tiers import TierSettings, TierShares, TierState, tier_settings
 
@@ -47,7 +48,9 @@ class TieredQueue(QueuePolicy):
         self.service = service
         self.settings = settings or TierSettings()
         self.shares = TierShares(self.settings)
-        self.work_conserving = inner().work_conserving
+        example = inner()
+        self.work_conserving, self.lookups_max = example.work_conserving, example.lookups_max
+        self.locality = example.locality or self.settings.locality
         self.admissions, self.aged = 0, 0
         """Admissions so far, and those of requests that aging had raised by a whole rank."""
         self._inner = inner
@@ -58,6 +61,12 @@ class TieredQueue(QueuePolicy):
         self._promoted: dict[str, TierState] = {}
         """Waiting requests that are promoted, in the order of their promotion."""
         self._now_s = 0.0
+        self._lookups: PrefixLookups | None = None
+
+    def use_lookups(self, lookups: PrefixLookups) -> None:
+        self._lookups = lookups
+        for policy in self._tiers.values():
+            policy.use_lookups(lookups)
 
     @property
     def waiting(self) -> int:
@@ -280,6 +289,8 @@ class TieredQueue(QueuePolicy):
             self._tiers[tier] = policy = self._inner()
             policy.cached_fraction = self.settings.cached_fraction
             policy.adapter_load_tokens = self.settings.adapter_load_tokens
+            if self._lookups is not None:
+                policy.use_lookups(self._lookups)
         return self._tiers[tier]
 
     def _head(self, tier: Tier) -> QueueRequest | None:
@@ -347,7 +358,7 @@ def make_queue(
     policy: str, tiers: Mapping[str, Any] | None = None, applications: Mapping[str, str] | None = None
 ) -> QueuePolicy:
     """Make a queue policy by its name. `tiers`: fields of TierSettings as plain values, for a policy with tiers; every
-    policy takes PRICES. `applications`: the application of each tenant that has one, for `wsc`.
+    policy takes PRICES and `locality`. `applications`: the application of each tenant that has one, for `wsc`.
 
     Raises ValueError for an unknown policy, for a wrong setting, and for settings of tiers that the policy lacks.
     """
@@ -355,7 +366,8 @@ def make_queue(
     queue = make_policy(policy, tiers=settings, applications=Applications(applications or {}))
     if settings is None or tiers is None or isinstance(queue, TieredQueue):
         return queue
-    if tiers.keys() - PRICES:
+    if tiers.keys() - {*PRICES, "locality"}:
         raise ValueError(f"queue policy {policy!r} has no tiers to set; tiered:{policy} has")
     queue.cached_fraction, queue.adapter_load_tokens = settings.cached_fraction, settings.adapter_load_tokens
+    queue.locality = queue.locality or settings.locality
     return queue

@@ -55,7 +55,7 @@ class CappedTokenCounter(VirtualTokenCounter):
     def _fits_cap(self, tenant: str) -> bool:
         if tenant not in self._batch_requests:
             return True
-        return self._batch_tokens.value(tenant) + _size(self._queues[tenant].head()) <= self._cap_tokens
+        return self._batch_tokens.value(tenant) + _size(self._next_of(tenant)) <= self._cap_tokens
 
     def _recheck(self, tenant: str) -> None:
         if tenant in self._queues and tenant not in self._may_run:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.shards import shard_name, shard_of_tenant
-from dispatcher.model.tenants import AuditRecord, KeyRecord, Tenant, is_named
+from dispatcher.model.tenants import PREFIX_GROUP, AuditRecord, KeyRecord, Tenant, is_named
 from dispatcher.monitor.follower import open_follower
 from dispatcher.operations.administration import Deleted, TenantAdmin, difference, with_settings
 from dispatcher.operations.directory import CACHE_S, WAITING_END_S
@@ -136,6 +136,14 @@ _OnlyName = Annotated[str | None, typer.Argument(help="Only changes of tenants w
 _Month = Annotated[str | None, typer.Option(help="The month in UTC, such as 2026-11; default: this one.")]
 
 
+_PREFIX_GROUP = 'Tenants of a group share cached prefixes; "" leaves the group. Default: it shares none.'
+
+
+def _check_prefix_group(name: str) -> None:
+    if not re.fullmatch(PREFIX_GROUP, name):
+        raise ConfigurationError(f"--prefix-group: a group has up to 64 of A-Z a-z 0-9 . _ : -, not {name[:80]!r}")
+
+
 @dataclass(frozen=True)
 class Settings:
     """The options of `create` and `set`. None leaves a setting unchanged."""
@@ -159,6 +167,7 @@ class Settings:
         typer.Option(help="LoRA adapter that the tenant may use; repeat for several; an empty name: none."),
     ] = None
     slo_class: _SloClassName = None
+    prefix_group: Annotated[str | None, typer.Option(help=_PREFIX_GROUP)] = None
     data: Data = None
     json: Json = False
 
@@ -179,7 +188,9 @@ class Settings:
             "models": self.model or None,  # the option is a list, also if it was not given
             "adapters": [name for name in self.adapter if name] if self.adapter else None,
             "slo_class": self.slo_class,
+            "prefix_group": self.prefix_group,
         }
+        _check_prefix_group(self.prefix_group or "")
         return {name: value for name, value in settings.items() if value is not None}
 
 

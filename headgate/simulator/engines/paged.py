@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import fields
 
 from gpu_worker.engines.modelled.paged.kv_budget import PagedSequence
@@ -14,6 +14,7 @@ from gpu_worker.policies.scheduling_stats import SchedulingStats
 from headgate.simulator.engines.interface import SimulatedEngine, queue_request
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
+from headgate.workloads.arrivals import PREFIX_BLOCK_TOKENS
 
 
 class PagedEngine(SimulatedEngine):
@@ -69,7 +70,7 @@ class PagedEngine(SimulatedEngine):
         return blocks <= batch.admission.blocks_max(request.tier, batch.kv_budget.blocks_total)
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
-        if self.model.batch.enqueue(queue_request(request), at_s) is None:
+        if self.model.batch.enqueue(queue_request(request), at_s, _prefix_keys(request)) is None:
             return False
         self._requests[request.request_id] = request
         return True
@@ -85,6 +86,7 @@ class PagedEngine(SimulatedEngine):
             if not sequence.preemptions:
                 request = self._requests[sequence.request.request_id]
                 request.admitted_s = self.now_s
+                request.cached_tokens = sequence.cached
                 self._observer.on_admitted(request, self.now_s)
 
     def _drop(self, sequence: PagedSequence) -> SimRequest:
@@ -118,6 +120,13 @@ class PagedEngine(SimulatedEngine):
         return request
 
 
+def _prefix_keys(request: SimRequest) -> list[Hashable]:
+    """Return the keys of the prompt's whole blocks: their hashes, with what salts them in a real engine."""
+    arrival = request.arrival
+    salt = (arrival.prefix_group is not None, arrival.prefix_group or arrival.tenant)
+    return [(*salt, hash_id) for hash_id in arrival.hash_ids[: arrival.input_tokens // PREFIX_BLOCK_TOKENS]]
+
+
 class _TimedAdmission(Admission):
     """Adds the seconds of each decision to `decision_s`."""
 
@@ -136,4 +145,4 @@ class _TimedAdmission(Admission):
 def paged_profile(profile: EngineProfile) -> PagedProfile:
     """Return what the paged model needs of a profile."""
     names = {field.name for field in fields(PagedProfile)} & set(EngineProfile.model_fields)
-    return PagedProfile(**{name: getattr(profile, name) for name in names})
+    return PagedProfile(**{name: getattr(profile, name) for name in names}, prefix_block_tokens=PREFIX_BLOCK_TOKENS)

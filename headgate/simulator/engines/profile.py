@@ -96,6 +96,8 @@ class EngineProfile(Strict):
     """Fixed time of each copy."""
     swap_bytes: Annotated[float, Field(ge=0)] = 0.0
     """Size of the host memory for swapped KV."""
+    prefix_cache_tokens: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+    """Size of a prefix cache beside the pool; 0: there is none. Only for the paged engine."""
     fitted_on: FittedOn | None = None
     """The log that the step times come from; None: `source` says where they come from."""
 

@@ -198,7 +198,10 @@ class SimulatedGate:
         name = self._names.pop(request.request_id)
         del self._held[name]
         outcome = "done" if request.rejected is None else "failed"
-        self._follow(self._gate.finish(name, *request.charged_tokens, EPOCH + now_s, outcome=outcome), now_s)
+        ended = self._gate.finish(
+            name, *request.charged_tokens, EPOCH + now_s, outcome=outcome, cached_tokens=request.cached_tokens
+        )
+        self._follow(ended, now_s)
 
     def next_s(self) -> float:
         """Return the next time at which the gate acts by itself (a deadline, a report); infinity if there is none."""

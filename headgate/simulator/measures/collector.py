@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dispatcher.policies.percentiles import percentile
-from dispatcher.policies.service import ServiceFunction
+from dispatcher.policies.service import CACHED_FRACTION, ServiceFunction, cache_discount
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.preemption import Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
@@ -42,8 +42,9 @@ def percentiles(seconds: Sequence[float]) -> Percentiles | None:
 class Measures:
     """The measures of some requests: of a tenant, of an SLO class, or of all.
 
-    `service`: service units of the served requests. The percentiles are None if no request was served. `in_time`: the
-    part of all requests that had their first token when it was due; a refused one had none.
+    `service`: service units of the served requests, less what their cached tokens save. The percentiles are None if no
+    request was served. `in_time`: the part of all requests that had their first token when it was due; a refused one
+    had none.
     """
 
     requests: int
@@ -89,8 +90,11 @@ class Collector:
 
     def __init__(self, service: ServiceFunction, horizon_s: float, *, timeline: bool = False) -> None:
         self.service = service
+        self.cached_fraction = CACHED_FRACTION
         self.total_time_s = 0.0
         self.tokens = 0
+        self.input_tokens = 0
+        self.cached_tokens = 0
         self.rejections: dict[str, int] = {}
         self._rates = MeasuredRates(horizon_s) if horizon_s >= HORIZON_MIN_S else None
         self._timeline = TimelineCollector(horizon_s) if timeline else None
@@ -105,17 +109,25 @@ class Collector:
     def on_served(self, request: SimRequest) -> None:
         arrival = request.arrival
         service = self.service(arrival.input_tokens, arrival.output_tokens)
+        service -= cache_discount(self.service, request.cached_tokens, self.cached_fraction)
         sums = self._sums_of(request)
         sums.service += service
         sums.ttft_s.append(request.ttft_s)
         sums.latency_s.append(request.latency_s)
         self.tokens += arrival.input_tokens + arrival.output_tokens
+        self.input_tokens += arrival.input_tokens
+        self.cached_tokens += request.cached_tokens
         self.total_time_s = max(self.total_time_s, request.finish_s)
         if self._rates is not None:
             self._rates.on_requested(arrival.tenant, request.release_s, service)
             self._rates.on_served(arrival.tenant, request.first_token_s, request.finish_s, service)
         if self._timeline is not None:
             self._timeline.on_served(request, service)
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """The part of the served requests' input tokens that a prefix cache had."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
 
     def _sums_of(self, request: SimRequest) -> _Sums:
         key = (request.arrival.tenant, request.slo_class)

@@ -112,11 +112,12 @@ class SchedulerHarness:
         resumable: bool = False,
         images: Mapping[int, int] | None = None,
         adapter: Any = None,
+        salt: str | None = None,
         **fields: object,
     ) -> SentRequest:
         """Add a request. `stop_after`: it ends after so many tokens, unknown to the scheduler. `images`: the places of
-        its images in the prompt, with their tokens. `adapter`: the number of its LoRA adapter. `fields`: the
-        dispatcher's."""
+        its images in the prompt, with their tokens. `adapter`: the number of its LoRA adapter. `salt`: of its prefixes.
+        `fields`: the dispatcher's."""
         output = [token_at(name, len(prompt) + place) for place in range(max_tokens)]
         stop = [] if stop_after is None else [output[stop_after - 1]]
         parameters = SamplingParams(
@@ -134,7 +135,7 @@ class SchedulerHarness:
         lora = None if adapter is None else LoRARequest(f"adapter-{adapter}", adapter, "/adapter")
         request = Request(
             *(name, prompt, parameters, None),
-            mm_features=features, block_hasher=hasher, resumable=resumable, lora_request=lora,
+            mm_features=features, block_hasher=hasher, resumable=resumable, lora_request=lora, cache_salt=salt,
         )  # fmt: skip
         if grammar:
             request.structured_output_request = SimpleNamespace(grammar=None, reasoning_ended=True)

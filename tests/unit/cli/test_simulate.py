@@ -160,6 +160,7 @@ def test_times_out_of_order_are_sorted_with_a_note(tmp_path: Path, capsys: pytes
         (("--gate", "on", "--tenants", "nowhere.yaml"), "nowhere.yaml"),
         (("--report", "/nowhere/page.html"), "/nowhere"),
         (("--preemption", "perhaps"), "--preemption must be on or off"),
+        (("--locality",), "--locality needs --prefix-cache"),
         (("--premium-reserve", "0.3"), "add --preemption"),
         (("--preemption", "off", "--lead-max", "500"), "--lead-max needs --preemption on"),
         (("--preemption", "on", "--premium-reserve", "1"), "premium_reserve must be"),

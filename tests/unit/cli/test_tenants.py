@@ -19,7 +19,7 @@ from tests.unit.cli.gate_log import add_older_tenant, make_folder, write_history
 
 JSON_KEYS = {
     "name", "identity", "line", "terms", "tier", "models", "queue_items_max", "max_tokens_max", "version", "keys",
-    "now", "slo_class", "adapters",
+    "now", "slo_class", "adapters", "prefix_group",
 }  # fmt: skip
 """Of `tenants show --json`: a public face, whatever the fields of the class are called."""
 Output = pytest.CaptureFixture[str]
@@ -58,7 +58,8 @@ def test_a_tenants_life(capsys: Output) -> None:
     assert set(shown) == JSON_KEYS
     assert first not in json.dumps(shown)
 
-    changed = output(capsys, "set", "acme", "--weight", "2")
+    changed = output(capsys, "set", "acme", "--weight", "2", "--prefix-group", "partners")
+    assert (shown["prefix_group"], changed["prefix_group"]) == ("", "partners")
     assert changed["terms"] == {"weight": 2.0, "rate_per_s": 100.0, "burst": 50.0}
     assert (changed["tier"], changed["version"]) == ("premium", int(str(shown["version"])) + 1)
 
@@ -122,6 +123,7 @@ def test_for_people(capsys: Output) -> None:
         (("rotate-key", "absent", "--expires-in", "9999999d"), "--expires-in"),
         (("rotate-key", "absent", "--expires-in", "0d"), "--expires-in"),
         (("create", "a", "--weight", "nan"), "weight"),
+        (("create", "a", "--prefix-group", "a b"), "--prefix-group: a group has up to 64 of A-Z a-z 0-9"),
         (("create", "a", "--weight", "1e-306"), "weight should be a number from 0.01 to 100, not 1e-306"),
         (("create", "a", "--weight", "101"), "weight should be a number from 0.01 to 100, not 101.0"),
         (("create", "a", "--rate", "1e-308"), "rate_per_s should be 0 or a number from 0.001 to 1e+07, not 1e-308"),

@@ -160,13 +160,14 @@ async def test_what_is_dropped_is_charged_what_it_generated_once(gate: Gate, tok
 
 
 async def test_what_the_client_says_of_its_request_goes_along_and_nothing_else(gate: Gate) -> None:
-    await gate.add_tenant("first", Share(weight=7.0), tier=Tier.PREMIUM)
+    await gate.add_tenant("first", Share(weight=7.0), tier=Tier.PREMIUM, prefix_group="partners")
     request = replace(asked(), app="chat", stage=2, interaction="i-7")
     await followed(gate, "first", request=request)
     ((_, order),) = gate.workers.orders
     assert (order.terms.app, order.stage, order.terms.interaction, order.tier) == ("chat", 2, "i-7", Tier.PREMIUM)
     assert (order.terms.tenant, order.weight, order.attempt, order.max_tokens) == ("first", 7.0, 1, 3)
     assert (order.invocation, order.terms.durable, order.cache_salt) == ("p0-1", False, "")
+    assert order.prefix_group == "partners"
     assert order.terms.deadline_at == pytest.approx(gate.clock.now() + 300, abs=1)
 
 

@@ -154,6 +154,16 @@ async def test_a_tenants_cache_salt_is_its_own_and_the_secrets() -> None:
     assert len({mine, others, cache_salt("a", b"another fleet's secret")}) == 3
 
 
+async def test_the_tenants_of_a_group_have_one_cache_salt() -> None:
+    harness = WorkerHarness()
+    for name, tenant, group in (("1", "a", "g"), ("2", "b", "g"), ("3", "g", ""), ("4", "a", "h"), ("5", "a", "")):
+        await harness.execute(order(name, tenant=tenant, prefix_group=group))
+    salts = [request.cache_salt for request in harness.engine.requests]
+    assert salts[0] == salts[1] == cache_salt("anyone", SECRET, "g")
+    assert len(set(salts)) == 4
+    assert [request.prefix_group for request in harness.engine.requests] == [""] * 5
+
+
 @pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b"{}", b"[" * 100_000, b"\xff"])
 def test_a_refusal_that_is_no_event_is_one_too(content: bytes) -> None:
     (event,) = events_from(ScriptedAnswer(content, status=502))

@@ -90,7 +90,8 @@ def test_impossible_plain_values_are_refused(config: dict[str, Any], sentence: s
     [
         (
             "lottery",
-            r"unknown queue policy 'lottery'; there are drr:QUANTUM, fcfs, lcf, .*tiered\[:POLICY\], .*wsc\[:A,B,C\]",
+            r"unknown queue policy 'lottery'; there are dlpm:QUANTUM, drr:QUANTUM, fcfs, lcf, lpm, "
+            r".*tiered\[:POLICY\], .*wsc\[:A,B,C\]",
         ),
         ("vtc:3", "takes nothing after its name"),
         ("rpm", "whole number"),

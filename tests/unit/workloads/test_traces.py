@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.tiers import TENANT_TIERS
 from headgate.demo.scene import FLOOD, FLOOD_LOAD, QUIET, QUIET_LOAD, compose
-from headgate.workloads.arrivals import Arrival, TraceError
-from headgate.workloads.columns import TOKENS_MAX
+from headgate.workloads.arrivals import TOKENS_MAX, Arrival, TraceError
 from headgate.workloads.profiles import CHAT, CODE, SMALL_ENGINE, Profile, fitted, make_arrivals
 from headgate.workloads.sources import open_workload
 from headgate.workloads.traces import EPOCH_MIN_S, read_trace, scan_trace

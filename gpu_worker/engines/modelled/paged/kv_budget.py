@@ -15,7 +15,7 @@ for an output of 1,024 tokens, most of which never come, would keep all other re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -37,6 +37,9 @@ class PagedSequence:
     must be computed before the sequence decodes.
 
     `tokens`: output tokens so far. `rank`, `protected`: the policy's rank at admission, and whether it may be evicted.
+    `prefix`: the keys of its prompt's whole blocks in the prefix cache. `cached`: prompt tokens that its first
+    admission found there.
+
     `lost`: computed tokens that its eviction threw away; `predicted_s`: what computing them again was predicted to
     take, None where the engine evicted natively. `swap_bytes`: its KV in host memory. `ready_s`: when the copy back
     ends.
@@ -57,6 +60,8 @@ class PagedSequence:
     predicted_s: float | None = None
     swap_bytes: float = 0.0
     ready_s: float = 0.0
+    prefix: Sequence[Hashable] = ()
+    cached: int = 0
 
     @property
     def length(self) -> int:

@@ -20,6 +20,9 @@ What happens to a victim:
 A newcomer enters with the blocks of its prompt, a sequence that returns also with those of its output so far. Prompts
 that are begun come before those of newcomers, the more urgent ones first. Every step is taken; none is skipped.
 
+With a prefix cache (prefix_cache.py), a sequence that enters without KV does not compute what is cached of its prompt,
+and the policy charges these tokens at its `cached_fraction`. With `locality` the policy prefers such sequences.
+
 The model has no clock. A driver gives it the time: the simulator a virtual one, the modelled engine a real one.
 
     step = model.plan(now_s)
@@ -29,15 +32,17 @@ The model has no clock. A driver gives it the time: the simulator a virtual one,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 
 from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget, PagedSequence
+from gpu_worker.engines.modelled.paged.prefix_cache import PrefixCache
 from gpu_worker.engines.modelled.paged.profile import Copies, PagedProfile
 from gpu_worker.policies.admission import RESERVED_FOR, Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.locality import PrefixLookups
 from gpu_worker.policies.preemption import Eviction, Strategy, sort_by_protection
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from gpu_worker.policies.step_tokens import Prefill, StepTokens, Turns
@@ -64,6 +69,11 @@ class PagedBatch:
         self._policy = admission.policy
         self._whole_prompts = profile.chunk_tokens is None
         self._extra_tokens = profile.prompt_extra_tokens
+        self._prefixes = PrefixCache(profile.prefix_cache_tokens, profile.prefix_block_tokens)
+        self._lookups: PrefixLookups | None = None
+        if profile.prefix_cache_tokens and self._policy.locality:
+            self._lookups = PrefixLookups(self._cached_tokens, lookups_max=self._policy.lookups_max)
+            self._policy.use_lookups(self._lookups)
 
     @property
     def running(self) -> list[PagedSequence]:
@@ -74,16 +84,16 @@ class PagedBatch:
     def waiting(self) -> int:
         return len(self.sequences) - len(self.running)
 
-    def enqueue(self, request: QueueRequest, now_s: float) -> PagedSequence | None:
+    def enqueue(self, request: QueueRequest, now_s: float, prefix: Sequence[Hashable] = ()) -> PagedSequence | None:
         """Add a request that arrives. It ends after its `output_tokens` where they are known, else after the most.
-        None: the policy refuses it."""
+        `prefix`: the keys of its blocks in the prefix cache. None: the policy refuses it."""
         if not self.admission.enqueue(request, now_s):
             return None
         prompt, output_most = request.input_tokens + self._extra_tokens, request.output_tokens_max or 1
         output = output_most if request.output_tokens is None else max(request.output_tokens, 1)
         most = self.admission.blocks_max(request.tier, self.kv_budget.blocks_total)
         blocks_most = min(self.kv_budget.blocks_of(prompt + output_most), most)
-        sequence = PagedSequence(request, prompt, output, blocks_most, left=prompt)
+        sequence = PagedSequence(request, prompt, output, blocks_most, left=prompt, prefix=prefix)
         self.sequences[request.request_id] = sequence
         return sequence
 
@@ -124,6 +134,8 @@ class PagedBatch:
         """
         self.admission.begin_pass(now_s)
         self.kv_budget.begin_pass(step_tokens)
+        if self._lookups is not None:
+            self._lookups.begin_pass()
         entered: list[PagedSequence] = []
         parts: list[_Part] = []
         victims: set[PagedSequence] = set()
@@ -146,10 +158,31 @@ class PagedBatch:
 
     def _enter(self, sequence: PagedSequence, now_s: float) -> None:
         self._policy.admit(sequence.request.request_id)
+        if sequence.prefix and not sequence.held:
+            self._reuse_prefix(sequence)
         self.kv_budget.enter(sequence)
         self.kv_tokens += sequence.held
         if sequence.preemptions:
             self._resume(sequence, now_s)
+
+    def _cached_tokens(self, request_id: str) -> int:
+        sequence = self.sequences[request_id]
+        return self._prefixes.cached_tokens(sequence.prefix, sequence.request.input_tokens)
+
+    def _reuse_prefix(self, sequence: PagedSequence) -> None:
+        """Skip what is cached of a prompt that enters, renew its blocks, and tell the policy."""
+        tokens = self._cached_tokens(sequence.request.request_id)
+        self._prefixes.add(sequence.prefix[: tokens // self._prefixes.block_tokens])
+        sequence.left -= tokens
+        sequence.lost = max(0, sequence.lost - tokens)
+        if not sequence.preemptions:
+            sequence.cached = tokens
+        self._policy.on_cached(sequence.request.request_id, tokens)
+
+    def keep_prefix(self, sequence: PagedSequence) -> None:
+        """Add the whole blocks of a prompt that are computed by now to the prefix cache."""
+        computed = min(sequence.held, sequence.request.input_tokens)
+        self._prefixes.add(sequence.prefix[: computed // self._prefixes.block_tokens])
 
     def _resume(self, sequence: PagedSequence, now_s: float) -> None:
         self.counts.resumed += 1
@@ -330,6 +363,8 @@ class PagedModel:
         for sequence, tokens in step.parts:
             sequence.left -= tokens
             self.batch.kv_tokens += tokens
+            if sequence.prefix:
+                self.batch.keep_prefix(sequence)
         prefilled = [sequence for sequence, _ in step.parts if not sequence.left]
         for sequence in prefilled:
             self._generate_first(sequence)

@@ -22,7 +22,8 @@ class PagedProfile:
     (headgate/simulator/engines/profile.py).
 
     `reserve_outputs`: a request takes the blocks of its longest possible output when it enters, so that a running
-    request never lacks a block; otherwise it takes them as its tokens come.
+    request never lacks a block; otherwise it takes them as its tokens come. `prefix_cache_tokens`: size of the prefix
+    cache, in blocks of `prefix_block_tokens` (prefix_cache.py).
     """
 
     pool_tokens: int
@@ -45,6 +46,8 @@ class PagedProfile:
     copy_in_bytes_per_s: float = 0.0
     copy_base_s: float = 0.0
     swap_bytes: float = 0.0
+    prefix_cache_tokens: int = 0
+    prefix_block_tokens: int = 512
 
     def step_s(self, decoding: int, prompt_tokens: int, kv_tokens: int) -> float:
         """Return the seconds of a step that decodes so many requests and computes so many prompt tokens."""

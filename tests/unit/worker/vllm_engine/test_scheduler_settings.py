@@ -45,6 +45,7 @@ WRONG = [
     ({"applications": ["a"]}, r"headgate.applications should be a mapping, not \['a'\]"),
     ({"applications": {"acme": 1}}, "headgate.applications.acme should be a text, not 1"),
     ({"send_stats": "yes"}, "headgate.send_stats should be true or false, not 'yes'"),
+    ({"locality": "yes"}, "headgate.locality should be true or false, not 'yes'"),
     ({"trust_client_fields": 1}, "headgate.trust_client_fields should be true or false, not 1"),
     ({"priority_tiers": {"premium": 1.5}}, "headgate.priority_tiers.premium should be a whole number, not 1.5"),
     ({"priority_tiers": {"gold": 1}}, "should be one of premium, standard, background, not 'gold'"),
@@ -137,6 +138,13 @@ def test_stats_are_sent_where_the_logger_was_loaded(monkeypatch: pytest.MonkeyPa
     assert [read({"send_stats": each}).sends_stats for each in (None, True, False)] == [False, True, False]
     monkeypatch.setenv(LOGGER_VARIABLE, "1")
     assert [read({"send_stats": each}).sends_stats for each in (None, True, False)] == [True, True, False]
+
+
+@pytest.mark.parametrize("policy", ["vtc", "tiered:vtc"])
+def test_locality_is_on_where_it_is_set(policy: str) -> None:
+    assert not read({"policy": policy}).make_queue().locality
+    assert read({"policy": policy, "locality": True}).make_queue().locality
+    assert read({"policy": policy, "tiers": {"locality": True}}).make_queue().locality
 
 
 def test_a_policy_without_tiers_keeps_the_price_of_cached_tokens() -> None:

@@ -65,7 +65,9 @@ class Server:
         assert (receive, send) == (self.receive, self.send), "bodies and answers go past the middleware"
         if scope["type"] != "lifespan":
             lora = None if (name := scope.get("adapter")) is None else SimpleNamespace(lora_name=name)
-            core_request = SimpleNamespace(trace_headers=scope.get("trace_headers"), lora_request=lora)
+            core_request = SimpleNamespace(
+                trace_headers=scope.get("trace_headers"), lora_request=lora, cache_salt=scope.get("cache_salt")
+            )
             await asyncio.create_task(self._add_request(core_request, "prompt", None, 0, None))
 
     async def _add_request(self, core_request: Any, *_: Any) -> None:
@@ -175,6 +177,24 @@ async def test_the_identity_comes_beside_the_trace_of_a_client(by_key: Server) -
     acme = await by_key.request(("authorization", "Bearer sk-acme"), trace_headers=traced)
     assert acme == TenantIdentity("acme", Tier.PREMIUM, 2.0)
     assert by_key.core.sent[0].trace_headers["traceparent"] == "00-1"
+
+
+async def test_only_the_tenants_of_a_group_have_one_cache_salt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grouped = '[tenants.a]\nprefix_group = "g"\n[tenants.b]\nprefix_group = "g"\n[tenants.d]\nprefix_group = "c"\n'
+    server = Server(tmp_path / "tenants.toml", f'header = "x-tenant"\nunknown = "share"\n{grouped}', monkeypatch)
+
+    async def salt(*tenant: str, own: str | None = None) -> str:
+        await server.request(*(("x-tenant", name) for name in tenant), cache_salt=own)
+        return str(server.core.sent[0].cache_salt)
+
+    a, b, c, d, g, unknown = [await salt(*name) for name in ("a", "b", "c", "d", "g", "")]
+    assert a == b == await salt("a")
+    assert len({a, c, d, g, unknown}) == 5  # a group is no tenant of its name
+    divided = await salt("a", own="mine")
+    assert divided == await salt("b", own="mine")
+    assert divided not in (a, await salt("c", own="mine"))
+    for own in (a, c, "g", "group"):  # no client can write another's salt
+        assert await salt("c", own=own) not in (a, c)
 
 
 async def test_requests_at_the_same_time_keep_their_own_identity(by_header: Server) -> None:
@@ -356,6 +376,8 @@ def test_a_server_needs_what_names_the_tenant(monkeypatch: pytest.MonkeyPatch, t
         ('header = "x"\n[tenants.a]\ntier = "system"\n', "tenants.a.tier should be one of premium, standard, backgr"),
         ('header = "x"\n[tenants.a]\nweight = 1e-20\n', "weight must be at least 0.01 and at most 100, not 1e-20"),
         ('header = "x"\n[tenants.a]\nweight = nan\n', "weight must be finite"),
+        ('header = "x"\n[tenants.a]\nprefix_group = ""\n', "'' is not the name of a prefix_group"),
+        ('header = "x"\n[tenants.a]\nprefix_group = 3\n', "tenants.a.prefix_group should be"),
         ('header = "x"\n[tenants.a]\nweigth = 2\n', "no setting 'weigth' (did you mean 'weight'?)"),
         ('header = "x"\n[tenants." "]\n', "' ' is not the name of a tenant"),
         ('[keys]\n"" = "a"\n', "a key is empty"),

@@ -1,0 +1,88 @@
+"""Traces in Mooncake's format: what is read, the tenants of lines without one, and each mistake as one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.workloads.arrivals import Arrival, TraceError
+from headgate.workloads.sources import open_workload
+from headgate.workloads.traces import read_trace
+
+LINE: dict[str, Any] = {"timestamp": 1500, "input_length": 1200, "output_length": 52, "hash_ids": [46, 47, 2353]}
+
+
+def written(folder: Path, *lines: object, name: str = "trace.jsonl") -> Path:
+    path = folder / name
+    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def test_a_line_is_a_request(tmp_path: Path) -> None:
+    own = {**LINE, "timestamp": 2250.5, "tenant": "a", "prefix_group": "g", "later": {"x": 1}}
+    assert read_trace(written(tmp_path, LINE, "", own)) == [
+        Arrival(1.5, "tenant-3", 1200, 52, hash_ids=(46, 47, 2353)),
+        Arrival(2.2505, "a", 1200, 52, hash_ids=(46, 47, 2353), prefix_group="g"),
+    ]
+
+
+def test_the_second_hash_gives_the_tenant_of_a_line_without_one(tmp_path: Path) -> None:
+    """Lines of one conversation have it together; the first hash is a system prompt that all may have."""
+    lines = [
+        {**LINE, "input_length": 512 * len(hash_ids), "hash_ids": hash_ids}
+        for hash_ids in ([0, 4, 5], [0, 4, 9, 10], [0, 7], [6], [])
+    ]
+    assert [row.tenant for row in read_trace(written(tmp_path, *lines))] == [
+        *("tenant-0", "tenant-0", "tenant-3", "tenant-2", "tenant-0")
+    ]
+
+
+def test_a_tenant_can_be_named_for_a_whole_file_and_files_are_merged(tmp_path: Path) -> None:
+    first, second = written(tmp_path, LINE, name="1.jsonl"), written(tmp_path, {**LINE, "timestamp": 0}, name="2.jsonl")
+    workload = open_workload([f"a={first}", f"b={second}"])
+    assert [(row.tenant, row.arrival_s) for row in workload] == [("b", 0.0), ("a", 1.5)]
+
+
+def test_lines_that_are_not_in_order_are_sorted(tmp_path: Path) -> None:
+    workload = open_workload([str(written(tmp_path, LINE, {**LINE, "timestamp": 0}))])
+    assert [row.arrival_s for row in workload] == [0.0, 1.5]
+    assert "line 2" in workload.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("{", "line 2: not a JSON object"),
+        ("[1]", "line 2: not a JSON object"),
+        ("[" * 60_000, "line 2: not a JSON object"),
+        ('{"timestamp": ' + "9" * 5_000 + "}", "line 2: not a JSON object"),
+        ({**LINE, "timestamp": -1}, "field 'timestamp': -1 is not a time of zero or more milliseconds"),
+        ({**LINE, "timestamp": float("nan")}, "field 'timestamp': nan is not a time"),
+        ({**LINE, "timestamp": True}, "field 'timestamp': True is not a time"),
+        ({**LINE, "timestamp": 10**400}, "field 'timestamp': 1000000000000000000000000000000000000000 is "),
+        ({**LINE, "input_length": 12.5}, "field 'input_length': 12.5 is not a whole number"),
+        ({**LINE, "output_length": None}, "field 'output_length': None is not a whole number"),
+        ({**LINE, "hash_ids": [1, 2]}, "has 2 numbers for 1200 input tokens, which are 3 blocks of 512"),
+        ({**LINE, "hash_ids": [1, 2, "x"]}, "field 'hash_ids': [1, 2, 'x'] is not a list of whole numbers"),
+        ({**LINE, "hash_ids": [1, 2, -3]}, "is not a list of whole numbers"),
+        ({**LINE, "tenant": 5}, "field 'tenant': 5 is not a name"),
+        ({**LINE, "tenant": "a" * 201}, "is not a name of 1 to 200 visible characters"),
+        ({**LINE, "tenant": "\ud800"}, "is not a name"),
+        ({**LINE, "prefix_group": ""}, "field 'prefix_group': '' is not a name"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_its_place(tmp_path: Path, line: object, sentence: str) -> None:
+    path = written(tmp_path, LINE, line)
+    with pytest.raises(TraceError) as error:
+        read_trace(path)
+    assert sentence in str(error.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_without_requests(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no requests in it"):
+        read_trace(written(tmp_path, ""))
