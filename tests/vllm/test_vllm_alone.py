@@ -111,7 +111,7 @@ def _add_request(
         return
     tenant = chance.choice(sorted(weights))
     length, most = chance.randint(1, 36), chance.choice([1, 2, 5, 12, 27, 27])
-    fields: dict[str, object] = {"tenant": tenant, "weight": weights[tenant], "tier": chance.choice(tiers)}
+    fields: dict[str, Any] = {"tenant": tenant, "weight": weights[tenant], "tier": chance.choice(tiers)}
     if chance.random() < 0.15:
         fields["timeout_s"] = chance.choice([0.0, 0.5, 5.0])
     harness.add(
