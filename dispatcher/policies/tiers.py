@@ -35,7 +35,7 @@ class Tier(StrEnum):
     SYSTEM = "system"
 
     __hash__ = str.__hash__
-    """As its name: an enum's own hash is a function of Python, and tiers are keys of every step."""
+    """This is the hash of its name: an enum's own is a function of Python, and each step looks tiers up."""
 
     @property
     def rank(self) -> int:

@@ -7,8 +7,8 @@ An engine adapter asks for one plan after another and carries each out, until no
         evict plan.evictions, each by its strategy      policy.preempt, or policy.finish if the request is dropped
         admit plan.request                              policy.admit
 
-`admissible` is the rule for one request. What it takes is a vector: KV blocks, a slot, a token of the next step, room
-for its adapter, and what only the engine knows (`KvBudget.obstacle`: its grammar, the encoder's budget).
+`admissible` is the rule for one request. It takes a vector: KV blocks, a slot, a token of the next step, room for its
+adapter, and things that only the engine knows (`KvBudget.obstacle`: its grammar, the encoder's budget).
 
 The first request in the policy's order that does not fit ends the pass (VTC, Algorithm 2, line 22): if later requests
 took the free blocks, it would wait even longer. There are three exceptions, in which a later request cannot starve it:
@@ -53,7 +53,7 @@ RESERVED_FOR = frozenset({Tier.PREMIUM, Tier.SYSTEM})
 
 
 class Obstacle(Enum):
-    """What keeps a request out of the batch now."""
+    """The reason why a request cannot enter the batch now."""
 
     PASSED_OVER = auto()
     """It could not run if it had the room: the engine goes on with the next request of its tier."""
@@ -72,7 +72,7 @@ class KvBudget(Protocol):
         ...
 
     def obstacle(self, request_id: str) -> Obstacle | None:
-        """Return what keeps a waiting request out whatever is evicted, as far as only the engine knows it."""
+        """Return the obstacle that no eviction removes and that only the engine knows."""
         ...
 
     @property
@@ -190,7 +190,7 @@ class Admission:
     def admissible(
         self, head: QueueRequest, budget: KvBudget, blocked: Sequence[_Blocked] = ()
     ) -> AdmissionPlan | Obstacle:
-        """Return how the request enters now, or what keeps it out. `blocked`: requests before it that lack room."""
+        """Return how the request enters now, or its obstacle. `blocked`: requests before it that lack room."""
         if (obstacle := budget.obstacle(head.request_id)) is not None:
             return obstacle
         if (holders := self._adapter_victims(head, budget)) is None:
@@ -210,7 +210,7 @@ class Admission:
         return Obstacle.BLOCKED
 
     def is_passed_over(self, head: QueueRequest, budget: KvBudget) -> bool:
-        """Return whether the engine goes on with the next request of the tier, whatever room there is."""
+        """Return whether the engine goes on with the next request of the tier, with any room."""
         obstacle = budget.obstacle(head.request_id)
         return obstacle is Obstacle.PASSED_OVER or (obstacle is None and self._adapter_victims(head, budget) is None)
 

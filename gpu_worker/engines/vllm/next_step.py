@@ -1,9 +1,9 @@
-"""What vLLM's next step has beside blocks and slots, before the step is made: its tokens and its encoder's budget.
+"""The tokens and the encoder's budget of vLLM's next step, before vLLM makes the step.
 
 The step's tokens follow the pure rule (gpu_worker/policies/step_tokens.py). The encoder's budget is counted as vLLM's
 `_try_schedule_encoder_inputs` counts it: an input, for example an image, is computed whole in the step that reaches it,
-if the step's encoder tokens and the encoder's cache have room. A request whose next token belongs to an input without
-room cannot enter, and vLLM admits no other in that step.
+if the step's encoder tokens and the encoder's cache have room. A request cannot enter if its next token belongs to an
+input without room, and vLLM admits no other in that step.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NextStep:
             self._encoder_room().take(request, computed, tokens)
 
     def release(self, victims: list[str]) -> None:
-        """Free what evicted requests had."""
+        """Free the tokens and the encoder's room of evicted requests."""
         self.tokens.release(victims)
         if self._encoder is not None:
             self._encoder = None
@@ -67,7 +67,7 @@ class NextStep:
 
 
 class EncoderRoom:
-    """What is left of the encoder's tokens of a step, and of the encoder's cache."""
+    """The free tokens of the encoder in a step, and the free room of its cache."""
 
     def __init__(self, scheduler: Any) -> None:
         self._tokens = int(scheduler.max_num_encoder_input_tokens)
@@ -125,7 +125,7 @@ def step_tokens_of(scheduler: Any, turn: Tier | None) -> StepTokens:
 
 
 def loaded_requests(scheduler: Any) -> list[Request]:
-    """Return the requests whose KV a connector has loaded: vLLM admits them before any other that waits."""
+    """Return the requests with KV that a connector has loaded: vLLM admits them before any other that waits."""
     if not scheduler.kv_holding_waiting:
         return []
     loaded = scheduler.finished_recving_kv_req_ids

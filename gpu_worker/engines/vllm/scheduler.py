@@ -148,7 +148,7 @@ class TieredSchedulingMixin:
             return False
         request, manager = self.waiting.request_of(head.request_id), vllm.kv_cache_manager
         free = manager.block_pool.get_num_free_blocks() - manager.watermark_blocks - len(vllm.running)
-        return request.has_encoder_inputs or free * vllm.block_size < request.num_tokens
+        return bool(request.has_encoder_inputs or free * vllm.block_size < request.num_tokens)
 
     def _make_room_for_waiting(self) -> None:
         """Plan the pass of admissions that vLLM is about to make, and evict its victims.

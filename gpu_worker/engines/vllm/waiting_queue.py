@@ -1,8 +1,8 @@
 """vLLM's waiting queue in the order of our policy: a pop admits; a prepend undoes the admission, or preempts.
 
-The plan of a pass (scheduler.py) admits requests before vLLM does: a pop then confirms the admission. What vLLM has not
-popped at the end of the pass is undone, and so is the whole plan as soon as vLLM preempts by itself, because it admits
-none in that step.
+The plan of a pass (scheduler.py) admits requests before vLLM does: a pop then confirms the admission. Admissions that
+vLLM has not confirmed at the end of the pass are undone. The whole plan is undone as soon as vLLM preempts by itself,
+because vLLM admits none in that step.
 
 vLLM's `schedule()` peeks at the head, allocates, and pops. A request that it skips (its grammar is not compiled yet, or
 there are too many LoRAs) it pops first and prepends later in the same pass. So a prepend after a pop in the same pass
@@ -93,7 +93,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._head = None
 
     def end_pass(self) -> None:
-        """Undo what was planned and did not come; forget the pops of this pass: those requests run now."""
+        """Undo the planned admissions that vLLM did not make; forget the pops of this pass: those requests run now."""
         if self._adapters is not None:
             self._load_adapters(self._adapters)
         self._popped.clear()
