@@ -82,6 +82,7 @@ def test_a_worker_that_lost_the_call_gets_it_not_again() -> None:
     gate = gate_of()
     call = gate.new_call("a", 1.0, prefix=A)
     assert isinstance(gate.do(call), Offer)
+    assert place(gate, A) == "w1", "so that w1 is not the least loaded worker"
     decided = gate.decide(Return(call.id, 1, "failed", "w1"))
     assert [fact.worker for fact in decided.dispatched] == ["w2"]
 
