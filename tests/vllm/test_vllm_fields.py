@@ -129,6 +129,7 @@ def test_a_hook_that_vllm_calls_with_another_argument_does_not_start(monkeypatch
 def test_a_name_of_the_swap_is_needed_with_the_swap_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(KVConnectorBase_V1, "handle_preemptions")
     require_vllm([VllmPart.SCHEDULER])
-    config: Any = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector="SwapConnector"))
+    transfer = SimpleNamespace(kv_connector="SwapConnector", kv_connector_extra_config={})
+    config: Any = SimpleNamespace(kv_transfer_config=transfer)
     with pytest.raises(IncompatibleVllm, match="handle_preemptions"):
         ChosenScheduler(config, None)

@@ -21,8 +21,9 @@ class ChosenScheduler:
     wrong settings and for a feature that is refused, each with one sentence."""
 
     def __new__(cls, vllm_config: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> Any:
-        swaps = _SWAP_CONNECTOR in connectors_of(vllm_config.kv_transfer_config)
-        require_vllm([VllmPart.SCHEDULER, VllmPart.SWAP] if swaps else [VllmPart.SCHEDULER])
+        require_vllm([VllmPart.SCHEDULER])
+        if _SWAP_CONNECTOR in connectors_of(vllm_config.kv_transfer_config):
+            require_vllm([VllmPart.SWAP])
         refuse_features(vllm_config, kv_cache_config)
         from gpu_worker.engines.vllm.scheduler import AsyncTierScheduler, TierScheduler
 
