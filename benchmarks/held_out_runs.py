@@ -45,9 +45,9 @@ def main() -> int:
         if (options.runs and path.stem not in options.runs) or (is_fitted(path) and not options.fitted):
             continue
         run = compare_run(path, profile)
-        outside += len(run.missed)
-        listed = "; ".join(f"{each.what} {each.measured:.2f} → {each.simulated:.2f}" for each in run.missed)
-        sys.stdout.write(f"| {run.name} | {len(run.figures)} | {len(run.figures) - len(run.missed)} | {listed} |\n")
+        outside += len(run.misses)
+        listed = "; ".join(f"{each.what} {each.measured:.2f} → {each.simulated:.2f}" for each in run.misses)
+        sys.stdout.write(f"| {run.name} | {len(run.figures)} | {len(run.figures) - len(run.misses)} | {listed} |\n")
         sys.stdout.flush()
     return 1 if outside else 0
 

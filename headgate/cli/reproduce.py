@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -55,11 +56,13 @@ def reproduce(
     for option, each in (("--compare", compare), ("--update", update)):
         if each is not None and not (each / pages.DOCUMENT).is_file():
             raise ConfigurationError(f"{option}: there is no {pages.DOCUMENT} in {each}")
-    sections = _sections(names, traces if traces.is_dir() else None, seeds, processes)
+    sections = {}
+    for name, section in _sections(names, traces if traces.is_dir() else None, seeds, processes):
+        sections[name] = section
+        if update is not None:
+            pages.update(update, {name: section})
     if folder is not None:
         pages.write(folder, sections)
-    if update is not None:
-        pages.update(update, sections)
     failed = _verdict(sections)
     differing = [] if compare is None else pages.differing(compare, sections)
     for name in differing:
@@ -90,14 +93,16 @@ def _folder(folder: Path) -> None:
     probe.unlink()
 
 
-def _sections(names: list[str], traces: Path | None, seeds: int, processes: int | None) -> dict[str, Section]:
-    sections = {}
+def _sections(
+    names: list[str], traces: Path | None, seeds: int, processes: int | None
+) -> Iterator[tuple[str, Section]]:
+    """Run the experiments, and yield each when it is done: an interrupted `--update` keeps what it has."""
     with Processes(processes) as pool:
         for number, name in enumerate(names, 1):
             with progress(f"{name} ({number} of {len(names)})") as shown:
                 pool.on_done = shown
-                sections[name] = EXPERIMENTS[name](Setting(pool.map, traces, seeds))
-    return sections
+                section = EXPERIMENTS[name](Setting(pool.map, traces, seeds))
+            yield name, section
 
 
 def _verdict(sections: dict[str, Section]) -> int:

@@ -149,11 +149,11 @@ def _blocks(name: str, found: Section) -> Iterator[str]:
 
 
 def _checks(checks: Sequence[Check]) -> str:
-    rows = [(MARKS[check.held], check.claim, _found(check)) for check in checks]
+    rows = [(MARKS[check.held], check.claim, _verdict_text(check)) for check in checks]
     return render_table(Table("", ("", "claim", "found"), rows))
 
 
-def _found(check: Check) -> str:
+def _verdict_text(check: Check) -> str:
     return f"{check.found}. Why: {check.reason}" if check.held is False and check.reason else check.found
 
 

@@ -125,7 +125,7 @@ class CaseCounts:
     unfinished: int
 
 
-class Ended(Collector):
+class CaseRequests(Collector):
     def __init__(self) -> None:
         super().__init__(WEIGHTED_TOKENS, 0.0)
         self.answered: list[SimRequest] = []
@@ -142,11 +142,11 @@ CaseJob = tuple[str, int, float]
 """A name of POLICIES, a seed, and the jitter of step times."""
 
 
-def play_case(job: CaseJob) -> Ended:
+def play_case(job: CaseJob) -> CaseRequests:
     """Play the case study once, and return all its requests."""
     name, seed, jitter = job
     spec = RunSpec(case_study(seed), POLICIES[name], load_profile(_ENGINE), seed=seed, jitter=jitter)
-    ended = Ended()
+    ended = CaseRequests()
     simulate(replace(spec, throttling=_LIMITS if name == OIT else None), ended)
     return ended
 
@@ -156,7 +156,7 @@ def play(job: CaseJob) -> CaseCounts:
     return _outcome(play_case(job))
 
 
-def _outcome(ended: Ended) -> CaseCounts:
+def _outcome(ended: CaseRequests) -> CaseCounts:
     answered: defaultdict[str, list[SimRequest]] = defaultdict(list)
     for request in ended.answered:
         answered[request.arrival.interaction or ""].append(request)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
-from headgate.evidence.fairserve import OIT, POLICIES, RPM, TIMEOUT_S, CaseJob, Ended, play_case
+from headgate.evidence.fairserve import OIT, POLICIES, RPM, TIMEOUT_S, CaseJob, CaseRequests, play_case
 from headgate.simulator.requests import SimRequest
 
 _DELAY_S = 1.0
@@ -60,7 +60,7 @@ def measure(job: CaseJob) -> Served:
         requests=_percent(len(answered), len(answered) + len(refused)),
         interactions=_percent(len(done), len(done | _interactions(refused))),
         users=_percent(len(_users(answered)), len(_users(answered) | throttled)),
-        throttled_sent=_mean_sent(ended, throttled),
+        throttled_sent=_requests_of(ended, throttled),
         delayed=_percent(sum(fmean(of_user) > _DELAY_S for of_user in waits.values()), len(waits)),
     )
 
@@ -73,7 +73,7 @@ def _users(requests: Sequence[SimRequest]) -> set[str]:
     return {request.tenant for request in requests}
 
 
-def _mean_sent(ended: Ended, users: set[str]) -> float | None:
+def _requests_of(ended: CaseRequests, users: set[str]) -> float | None:
     sent = sum(request.tenant in users for request in (*ended.answered, *ended.refused))
     return sent / len(users) if users else None
 
@@ -124,23 +124,23 @@ def _table_3(runs: _Runs) -> Table:
 
 def _figures(runs: _Runs) -> Table:
     columns = ("scheduler", "requests that a throttled user sent (8c)", "users with a queueing delay, % (8d)")
-    rows = [(name, _sent(of_name), _mean(of_name, "delayed")) for name, of_name in runs.items()]
+    rows = [(name, _throttled_requests(of_name), _mean(of_name, "delayed")) for name, of_name in runs.items()]
     return Table("Figures 8c and 8d", columns, rows)
 
 
-def _sent(runs: Sequence[Served]) -> float | None:
+def _throttled_requests(runs: Sequence[Served]) -> float | None:
     sent = [run.throttled_sent for run in runs if run.throttled_sent is not None]
     return fmean(sent) if sent else None
 
 
 def _checks(runs: _Runs) -> list[Check]:
     rpm, ours = f"rpm:{RPM}", OIT
-    sent = {name: _sent(runs[name]) or 0.0 for name in (rpm, ours)}
+    sent = {name: _throttled_requests(runs[name]) or 0.0 for name in (rpm, ours)}
     return [
-        _ordered(runs, "prompt_per_s", "processes more prompt tokens (Table 3)", ours, rpm),
-        _ordered(runs, "decode_per_s", "generates more tokens (Table 3)", ours, rpm),
-        _ordered(runs, "interactions", "serves more of the interactions (Table 3)", ours, rpm),
-        _ordered(
+        _order_check(runs, "prompt_per_s", "processes more prompt tokens (Table 3)", ours, rpm),
+        _order_check(runs, "decode_per_s", "generates more tokens (Table 3)", ours, rpm),
+        _order_check(runs, "interactions", "serves more of the interactions (Table 3)", ours, rpm),
+        _order_check(
             runs,
             "users",
             "serves more of the users (Table 3)",
@@ -155,11 +155,11 @@ def _checks(runs: _Runs) -> list[Check]:
             f"only the abusive users of the made workload reach {RPM} requests a minute; the throttling's limits are "
             "lower, and reach other users while the cache is full",
         ),
-        _ordered(runs, "delayed", "has fewer users with a queueing delay (Figure 8d)", "vtc", ours, of=ours),
+        _order_check(runs, "delayed", "has fewer users with a queueing delay (Figure 8d)", "vtc", ours, of=ours),
     ]
 
 
-def _ordered(
+def _order_check(
     runs: _Runs, figure: str, claim: str, higher: str, lower: str, reason: str = "", *, of: str = OIT
 ) -> Check:
     values = {name: _mean(runs[name], figure) for name in (higher, lower)}

@@ -19,7 +19,7 @@ _RATES = ("rpm:5", "rpm:10", "rpm:15", "rpm:20", "rpm:30")
 _SEEDS_MAX = 3
 _RELATIVE, _SECONDS = 0.25, 0.5
 _CLIENTS_MIN = 24
-"""Of 27 clients: the least with their median within the tolerance. Written down before the first comparison."""
+"""So many of 27 clients must have their median within the tolerance; written down before the first comparison."""
 
 _REASON = (
     "between 15 and 30 requests a minute, the limit is near what the server can do: whether a queue stands when a "
@@ -65,12 +65,19 @@ def _throughputs(runs: _Runs, logs: Mapping[str, Run]) -> Table:
     for policy, of_policy in runs.items():
         theirs, ours = throughput(logs[policy]), mean(of_policy, throughput)
         rows.append(
-            (policy, _served(logs[policy]), fmean(map(_served, of_policy)), theirs, ours, ratio(ours, theirs, 3))
+            (
+                policy,
+                _count_served(logs[policy]),
+                fmean(map(_count_served, of_policy)),
+                theirs,
+                ours,
+                ratio(ours, theirs, 3),
+            )
         )
     return Table("Figure 14", columns, rows)
 
 
-def _served(run: Run) -> int:
+def _count_served(run: Run) -> int:
     return sum(tenant.served for tenant in run.tenants.values())
 
 

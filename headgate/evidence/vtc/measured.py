@@ -45,7 +45,7 @@ _MINIBATCH_TOKENS_MIN = 3072
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RunAnswer:
     """Seconds from the arrival to the first token and to the end."""
 
     tenant: str
@@ -55,7 +55,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class ComparedFigure:
     """A figure of a run, measured and simulated."""
 
     what: str
@@ -71,11 +71,11 @@ class ComparedRun:
     name: str
     engine: str
     is_fitted: bool
-    figures: tuple[Figure, ...]
+    figures: tuple[ComparedFigure, ...]
     waits: tuple[tuple[float, float], ...]
 
     @property
-    def missed(self) -> list[Figure]:
+    def misses(self) -> list[ComparedFigure]:
         return [figure for figure in self.figures if not figure.is_within]
 
 
@@ -129,15 +129,15 @@ def _read_run(path: Path) -> Iterator[tuple[Arrival, float, float]]:
             yield arrival, float(row["ttft_s"]), float(row["latency_s"])
 
 
-class _Answers(Collector):
+class _RunAnswers(Collector):
     """Keeps the answers of the served requests."""
 
     def __init__(self) -> None:
         super().__init__(service_function("weighted"), 0.0)
-        self.answers: list[Answer] = []
+        self.answers: list[RunAnswer] = []
 
     def on_served(self, request: SimRequest) -> None:
-        self.answers.append(Answer(request.tenant, request.release_s, request.ttft_s, request.latency_s))
+        self.answers.append(RunAnswer(request.tenant, request.release_s, request.ttft_s, request.latency_s))
 
 
 def compare_run(path: Path, profile: EngineProfile | None = None) -> ComparedRun:
@@ -148,17 +148,17 @@ def compare_run(path: Path, profile: EngineProfile | None = None) -> ComparedRun
     policy = _POLICIES.get(scheduler, scheduler.replace("rpm", "rpm:"))
     service = service_function("profiled" if name.endswith("_profile") else "weighted")
     engine = make_engine(profile or profile_of(path), make_policy(policy, service))
-    simulated = _Answers()
+    simulated = _RunAnswers()
     drive([arrival for arrival, _, _ in rows], engine, simulated)
-    measured = [Answer(arrival.tenant, arrival.arrival_s, *seconds) for arrival, *seconds in rows if seconds[1] >= 0]
+    measured = [RunAnswer(arrival.tenant, arrival.arrival_s, *seconds) for arrival, *seconds in rows if seconds[1] >= 0]
     figures = tuple(figures_of(measured, simulated.answers))
     return ComparedRun(path.stem, engine_of(path), is_fitted(path), figures, tuple(_waits(measured, simulated.answers)))
 
 
-def figures_of(measured: Sequence[Answer], simulated: Sequence[Answer]) -> Iterator[Figure]:
+def figures_of(measured: Sequence[RunAnswer], simulated: Sequence[RunAnswer]) -> Iterator[ComparedFigure]:
     """Yield the total time, and the quantiles of each tenant with enough requests."""
     total_s, found_s = (max(each.arrival_s + each.whole_s for each in answers) for answers in (measured, simulated))
-    yield Figure("total", total_s, found_s, abs(found_s - total_s) <= TOTAL_WITHIN * total_s)
+    yield ComparedFigure("total", total_s, found_s, abs(found_s - total_s) <= TOTAL_WITHIN * total_s)
     for tenant in sorted({answer.tenant for answer in measured}):
         own = [[answer for answer in answers if answer.tenant == tenant] for answers in (measured, simulated)]
         if min(map(len, own)) < REQUESTS_MIN:
@@ -169,14 +169,14 @@ def figures_of(measured: Sequence[Answer], simulated: Sequence[Answer]) -> Itera
                 assert first is not None
                 assert second is not None
                 what = f"{tenant} {part} P{100 * fraction:.0f}"
-                yield Figure(what, first, second, abs(second - first) <= max(relative * first, seconds))
+                yield ComparedFigure(what, first, second, abs(second - first) <= max(relative * first, seconds))
 
 
-def _seconds(answer: Answer, part: str) -> float:
+def _seconds(answer: RunAnswer, part: str) -> float:
     return answer.first_s if part == "first tokens" else answer.whole_s
 
 
-def _waits(measured: Sequence[Answer], simulated: Sequence[Answer]) -> Iterator[tuple[float, float]]:
+def _waits(measured: Sequence[RunAnswer], simulated: Sequence[RunAnswer]) -> Iterator[tuple[float, float]]:
     for tenant in sorted({answer.tenant for answer in measured} & {answer.tenant for answer in simulated}):
         first, second = (
             fmean(each.first_s for each in answers if each.tenant == tenant) for answers in (measured, simulated)
@@ -247,21 +247,21 @@ def _runs_table(runs: Sequence[ComparedRun]) -> Table:
 def _row(run: ComparedRun) -> tuple[Cell, ...]:
     total = run.figures[0]
     role = "fitted" if run.is_fitted else "held out"
-    within = len(run.figures) - len(run.missed)
+    within = len(run.figures) - len(run.misses)
     return (run.name, role, total.measured, total.simulated, len(run.figures), within, _largest_miss(run))
 
 
 def _largest_miss(run: ComparedRun) -> str | None:
-    if not run.missed:
+    if not run.misses:
         return None
-    worst = max(run.missed, key=lambda each: abs(each.simulated - each.measured) / max(each.measured, 0.5))
+    worst = max(run.misses, key=lambda each: abs(each.simulated - each.measured) / max(each.measured, 0.5))
     return f"{worst.what} {worst.measured:.2f} → {worst.simulated:.2f}"
 
 
 def _check(run: ComparedRun) -> Check:
-    within = len(run.figures) - len(run.missed)
+    within = len(run.figures) - len(run.misses)
     found = f"{within} of {len(run.figures)}"
-    return Check(f"{run.name}: every figure within its tolerance", not run.missed, found, reason=_reason(run))
+    return Check(f"{run.name}: every figure within its tolerance", not run.misses, found, reason=_reason(run))
 
 
 def _waits_plot(runs: Sequence[ComparedRun]) -> Plot:

@@ -8,7 +8,7 @@ from headgate.evidence.vtc.measured import (
     A10G,
     A100,
     REQUESTS_MIN,
-    Answer,
+    RunAnswer,
     compare_run,
     engine_of,
     figures_of,
@@ -32,7 +32,7 @@ def test_a_held_out_run_is_within_every_tolerance(run: str) -> None:
     assert not is_fitted(path)
     compared = compare_run(path)
     assert len(compared.figures) > 6
-    assert compared.missed == []
+    assert compared.misses == []
 
 
 @needs_traces
@@ -67,8 +67,8 @@ def test_the_profile_has_the_step_times_that_are_fitted(engine: str) -> None:
 
 
 def test_a_figure_outside_its_tolerance_is_found() -> None:
-    measured = [Answer("a", float(n), 1.0, 10.0) for n in range(REQUESTS_MIN)] + [Answer("few", 0.0, 1.0, 2.0)]
-    late = [Answer("a", answer.arrival_s, 1.6, 11.4) for answer in measured[:-1]]
+    measured = [RunAnswer("a", float(n), 1.0, 10.0) for n in range(REQUESTS_MIN)] + [RunAnswer("few", 0.0, 1.0, 2.0)]
+    late = [RunAnswer("a", answer.arrival_s, 1.6, 11.4) for answer in measured[:-1]]
     outside = [figure.what for figure in figures_of(measured, [*late, measured[-1]]) if not figure.is_within]
     assert outside == ["total", *(f"a first tokens P{n}" for n in (50, 90, 99))]
     assert all(figure.is_within for figure in figures_of(measured, measured))
