@@ -11,38 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, TypeVar
 
-from benchmarks.evidence_mutants.mutants import MUTANTS, Mutant, applied
+from benchmarks.evidence_mutants.jobs import Job, timed
+from benchmarks.evidence_mutants.mutants import MUTANTS
 from benchmarks.evidence_mutants.page import Verdicts, find_unnoticed, render_page
-from headgate.evidence.document import Setting
 from headgate.evidence.registry import EXPERIMENTS
-from headgate.evidence.vtc import measured, theorems
 from headgate.simulator.parallel import Processes
 
 ROOT = Path(__file__).parents[2]
-TRACES = ROOT.parent / "shared" / "traces"
 FOLDER = ROOT / "docs" / "evidence"
-SEEDS = 2
-RUNS = (
-    *("increase.vtc", "on_off_less.vtc", "overload-multi.vtc_oracle", "overload.vtc", "overload.vtc_pred_50"),
-    *("poisson_short_long.vtc", "poisson_short_long_2.vtc", "proportional.vtc", "overload.vtc_profile"),
-)
-"""The measured runs that are played: short ones of which every figure is within its tolerance, or nearly."""
-_RANDOM_WORKLOADS = 40
-J = TypeVar("J")
-R = TypeVar("R")
-
-
-class Job(NamedTuple):
-    """`mutant`: "" for none."""
-
-    experiment: str
-    mutant: str
 
 
 def main() -> int:
@@ -80,38 +60,6 @@ def list_jobs(only: set[str], mutants: set[str], without: set[str]) -> Iterable[
         for name, mutant in MUTANTS.items():
             if experiment.startswith(mutant.experiments) and (not mutants or name in mutants):
                 yield Job(experiment, name)
-
-
-def timed(job: Job) -> tuple[Job, Verdicts, float]:
-    began = time.monotonic()
-    return job, play(job), time.monotonic() - began
-
-
-def play(job: Job) -> Verdicts:
-    """Run an experiment under a mutant, in this process. An error under a mutant counts as noticing it."""
-    with applied(_FEWER), applied(MUTANTS.get(job.mutant)):
-        try:
-            section = EXPERIMENTS[job.experiment](Setting(_in_turn, TRACES if TRACES.is_dir() else None, SEEDS))
-        except Exception as error:
-            if not job.mutant:
-                raise
-            return {"error": type(error).__name__}
-    return {check.claim: check.held for check in section.checks}
-
-
-def _in_turn(function: Callable[[J], R], jobs: Iterable[J], /) -> list[R]:
-    return [function(job) for job in jobs]
-
-
-def _few_runs(traces: Path) -> list[Path]:
-    return [traces / "vtc" / "measured" / f"{name}.csv" for name in RUNS]
-
-
-_FEWER = Mutant(
-    "fewer runs",
-    (),
-    lambda: [(measured, "measured_logs", _few_runs), (theorems, "_RANDOM_WORKLOADS", _RANDOM_WORKLOADS)],
-)
 
 
 def _read() -> dict[str, dict[str, Verdicts]]:

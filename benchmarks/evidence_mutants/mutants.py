@@ -18,6 +18,7 @@ from dispatcher.policies import throttling
 from dispatcher.policies.orders.interface import ORDERS
 from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.orders.two_clocks import TwoClocks, TwoClocksIndex
+from dispatcher.shard.alone import EPOCH
 from dispatcher.shard.settings import ShardSettings
 from gpu_worker.policies.fairness import wsc
 from gpu_worker.policies.fairness.baselines import FcfsPolicy, RequestsPerMinute
@@ -217,7 +218,7 @@ def _labels_ignored() -> Changes:
 def _no_plan() -> Changes:
     def tick(self: Any, now_s: float) -> None:
         self._planned_s = now_s
-        self._gate._follow(self._gate._gate.decide(Tick(), now=plan.EPOCH + now_s))
+        self._gate._follow(self._gate._gate.decide(Tick(), now=EPOCH + now_s))
 
     return [(plan.ProductionPlanner, "_plan", tick)]
 

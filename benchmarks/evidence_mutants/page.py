@@ -32,7 +32,8 @@ def _blocks(found: Found) -> Iterator[str]:
     turned = {mutant: _turned_by(found, mutant) for mutant in MUTANTS}
     yield "## Mutants\n"
     rows: list[tuple[Cell, ...]] = [
-        (name, mutant.what, f"{len(turned[name])} of {_concerned(found, name)}") for name, mutant in MUTANTS.items()
+        (name, mutant.what, f"{len(turned[name])} of {of}" if (of := _concerned(found, name)) else "not run yet")
+        for name, mutant in MUTANTS.items()
     ]
     yield render_table(Table("", ("mutant", "what is broken", "claims that it turns"), rows))
     silent = [(experiment, claim) for experiment, claim in _claims(found) if not _turning(found, experiment, claim)]

@@ -43,8 +43,7 @@ def _blocks(sections: Mapping[str, Section], claims: _Claims) -> Iterator[str]:
     failed = [(name, check) for name, check in claims if check.held is False]
     if failed:
         yield "**What does not hold, and why**\n"
-        rows = [(_link(name), each.claim, each.found, each.reason or "not known") for name, each in failed]
-        yield render_table(Table("", ("experiment", "claim", "found", "why"), rows))
+        yield render_table(Table("", ("experiment", "claims, and what was found", "why"), _failures(failed)))
     near = sorted(
         ((name, each) for name, each in claims if _deviation(each) is not None), key=lambda pair: -_used(pair[1])
     )
@@ -71,6 +70,14 @@ def _counts(checks: Sequence[Check]) -> tuple[Cell, ...]:
     found = [abs(value) for value in map(_deviation, checks) if value is not None]
     middle, largest = (f"{median(found):.1%}", f"{max(found):.1%}") if found else (None, None)
     return held[True], held[False], held[None], len(found), middle, largest
+
+
+def _failures(failed: _Claims) -> list[tuple[Cell, ...]]:
+    """Return a row for each experiment and reason."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for name, check in failed:
+        grouped.setdefault((name, check.reason), []).append(f"{check.claim} ({check.found})")
+    return [(_link(name), "; ".join(claims), reason or "not known") for (name, reason), claims in grouped.items()]
 
 
 def _deviation(check: Check) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.evidence_mutants.__main__ import Job, play
+from benchmarks.evidence_mutants.jobs import Job, play
 from benchmarks.evidence_mutants.mutants import MUTANTS, applied
 from benchmarks.evidence_mutants.page import find_unnoticed, render_page
 from gpu_worker.policies.fairness.registry import POLICIES, all_policies
