@@ -62,7 +62,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo unit test test-long test-stack test-engines test-all test-deep coverage test-vllm test-vllm-swaps test-vllm-next test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence docs synth rehearse vllm-wheel bundle constraints dynamodb-local clean
+.PHONY: help quickstart install demo unit test test-long test-stack test-engines test-all test-deep coverage test-vllm test-vllm-swaps test-vllm-next test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence evidence-mutants docs synth rehearse vllm-wheel bundle constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -88,6 +88,7 @@ These tests do not cover:
   make test-deep     the long ones of these tests to their full depth
   make storm         10,000 seeds of the gate under faults; 400 are in make test-long
   make evidence      every claim of docs/evidence.md, from its experiments run again
+  make evidence-mutants  which broken policies each of these claims notices: docs/evidence/mutants.md
   make gpu           one run of what needs a GPU, or a check of its script without one
   make bench         the figures in docs/figures.md and benchmarks/results
   make demo          both tenants on the real engine, and the verdict on their latencies
@@ -227,6 +228,9 @@ gpu-wheels: $(STAMPS)/venv ## download what `make gpu` needs on a machine withou
 
 evidence: $(STAMPS)/install ## run every experiment again and write docs/evidence.md (EVIDENCE_ARGS="--check --out DIR")
 	@$(BIN)/headgate reproduce $(EVIDENCE_ARGS)
+
+evidence-mutants: $(STAMPS)/install ## run the experiments under broken policies and write docs/evidence/mutants.md (MUTANTS_ARGS="--only NAME")
+	@$(BIN)/python -m benchmarks.evidence_mutants $(MUTANTS_ARGS)
 
 docs: $(DOCS_VENV)/.installed ## the documentation as a site, in build/docs/site; a broken link is an error
 	@$(DOCS_VENV)/bin/python -m docs.build

@@ -1,21 +1,20 @@
-"""The evidence document: what an experiment returns, the registry of experiments, and docs/evidence.md made of them.
+"""The evidence document: what an experiment returns, the registry of experiments, and a section as Markdown.
 
 To add an experiment, write a function from Setting to Section in a module of its own, decorate it with @experiment, and
 add the module to evidence/registry.py. A section has text, tables, checks and plots. It is deterministic: it reads no
 clock and reports no figure that depends on the machine.
 
-Sections become Markdown. A reader of the file and its plots sees the old file or the new one, never a part.
+pages.py makes docs/evidence.md of the sections.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from headgate.simulator.report.drawing import Plot, svg
+from headgate.simulator.report.drawing import Plot
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -44,6 +43,18 @@ class Check:
     held: bool | None
     found: str
     """The figures behind the verdict."""
+    reason: str = ""
+    """Why the claim is known not to hold here. A ✘ with a reason is shown with it, and `--check` accepts it."""
+    ours: float | None = None
+    theirs: float | None = None
+    """What is compared, if the claim is that two figures are near: ours, and the measured or printed one."""
+    tolerance: float | None = None
+    """The greatest distance of the two, relative to `theirs`."""
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Return whether the claim fails, and no reason for it is known."""
+        return self.held is False and not self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,51 +118,15 @@ def experiment(
     return enter
 
 
-_MARKS = {True: "✔", False: "✘", None: "–"}
-_PLOTS_FOLDER = "evidence"
-_INTRODUCTION = """\
-# Evidence
-
-What the papers claim, what their authors measured, and what headgate's own policies do in the simulator. The command
-`headgate reproduce` runs every experiment on this page and writes this page. `headgate reproduce --check` fails if a
-claim marked ✔ no longer holds. The command always writes the same bytes: nothing on this page depends on the machine.
-
-In the tables, *paper* is the printed figure, *measured* is computed from the authors' logs, and *ours* is the
-simulator. 256/256 stands for requests of 256 input and 256 output tokens. Service is counted in units: 1 for an input
-token, 2 for an output token, if the section does not give another unit.
-
-✔ the claim holds within its stated tolerance · ✘ it does not hold · – reported without a verdict; the text says why
-"""
+MARKS = {True: "✔", False: "✘", None: "–"}
+PLOTS_FOLDER = "evidence"
 
 
-class _Markdown(str):
+class Markdown(str):
     """A cell that is Markdown already, so that cell() does not escape it."""
 
 
-def render_document(sections: Mapping[str, Section]) -> str:
-    """Return the whole document; `sections` by the names of their experiments, in order."""
-    parts = [_INTRODUCTION, _contents(sections)]
-    parts += [_render_section(name, found) for name, found in sections.items()]
-    return "\n".join(parts)
-
-
-def _contents(sections: Mapping[str, Section]) -> str:
-    rows = [_contents_cells(name, found) for name, found in sections.items()]
-    return render_table(Table("", ("experiment", "what", "source", "✔", "✘", "–"), rows))
-
-
-def _contents_row(name: str, found: Section) -> str:
-    """Return the section's line in the list of experiments."""
-    return _line([_cell(value) for value in _contents_cells(name, found)])
-
-
-def _contents_cells(name: str, found: Section) -> tuple[Cell, ...]:
-    held = Counter(check.held for check in found.checks)
-    counts = ("skipped", "", "") if found.skipped is not None else (held[True], held[False], held[None])
-    return (_Markdown(f"[{name}](#{name})"), found.title, found.source, *counts)
-
-
-def _render_section(name: str, found: Section) -> str:
+def render_section(name: str, found: Section) -> str:
     """Return one section; its anchor and first line are the name that `--only` takes."""
     return "\n".join(_blocks(name, found))
 
@@ -170,26 +145,30 @@ def _blocks(name: str, found: Section) -> Iterator[str]:
     if found.checks:
         yield _checks(found.checks)
     for plot in found.plots:
-        yield f"![{text(plot.title)}]({_PLOTS_FOLDER}/{plot.name}.svg)\n"
+        yield f"![{text(plot.title)}]({PLOTS_FOLDER}/{plot.name}.svg)\n"
 
 
 def _checks(checks: Sequence[Check]) -> str:
-    rows = [(_MARKS[check.held], check.claim, check.found) for check in checks]
+    rows = [(MARKS[check.held], check.claim, _verdict_text(check)) for check in checks]
     return render_table(Table("", ("", "claim", "found"), rows))
+
+
+def _verdict_text(check: Check) -> str:
+    return f"{check.found}. Why: {check.reason}" if check.held is False and check.reason else check.found
 
 
 def render_table(of: Table) -> str:
     """Return a table with its columns of numbers aligned right. Raises ValueError for a row of the wrong width."""
-    rows = [[_cell(value) for value in row] for row in of.rows]
+    rows = [[cell(value) for value in row] for row in of.rows]
     for row in rows:
         if len(row) != len(of.columns):
             raise ValueError(f"table {of.title!r}: a row of {len(row)} cells under {len(of.columns)} columns")
     rules = ["---:" if _is_numeric([row[at] for row in of.rows]) else "---" for at in range(len(of.columns))]
     lines = [[text(column) for column in of.columns], rules, *rows]
-    return "".join(_line(line) for line in lines)
+    return "".join(line(cells) for cells in lines)
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
@@ -197,11 +176,11 @@ def _is_numeric(column: Sequence[Cell]) -> bool:
     return any(isinstance(value, int | float) for value in column)
 
 
-def _cell(value: Cell) -> str:
+def cell(value: Cell) -> str:
     """Return a cell's Markdown: floats with four significant digits, None as a dash, text escaped."""
     if value is None:
         return "–"
-    if isinstance(value, _Markdown):
+    if isinstance(value, Markdown):
         return str(value)
     if isinstance(value, float):
         return number(value)
@@ -221,56 +200,3 @@ def text(plain: str) -> str:
     """Escape plain text, so that nothing in it is Markdown or HTML."""
     escaped = "".join(f"\\{char}" if char in "\\`*_[]|~" else char for char in plain)
     return " ".join(escaped.replace("<", "&lt;").split())
-
-
-DOCUMENT = "evidence.md"
-
-
-def write(folder: Path, sections: Mapping[str, Section]) -> list[Path]:
-    """Write the document and its plots, and delete plots that no experiment draws any more.
-
-    Returns the written files, the document first. Raises OSError, and ValueError if two plots have one name.
-    """
-    drawn = folder / _PLOTS_FOLDER
-    drawn.mkdir(parents=True, exist_ok=True)
-    files = {folder / DOCUMENT: render_document(sections)}
-    for section in sections.values():
-        for plot in section.plots:
-            path = _plot_path(folder, plot)
-            if path in files:
-                raise ValueError(f"there are two plots of the name {plot.name!r}")
-            files[path] = svg(plot)
-    for path, text in files.items():
-        _replace(path, text)
-    for stale in set(drawn.glob("*.svg")) - files.keys():
-        stale.unlink()
-    return list(files)
-
-
-def differing(folder: Path, sections: Mapping[str, Section]) -> list[str]:
-    """Return the names of the experiments that the document in `folder` shows otherwise, or not at all.
-
-    Skipped experiments are not compared. Raises OSError if there is no document.
-    """
-    shown = (folder / DOCUMENT).read_text(encoding="utf-8")
-    found = {name: section for name, section in sections.items() if section.skipped is None}
-    return [name for name, section in found.items() if not _shows(folder, shown, name, section)]
-
-
-def _shows(folder: Path, shown: str, name: str, section: Section) -> bool:
-    """Return whether the document has the section's text as a whole, and the folder all of its plots."""
-    texts = (_render_section(name, section), _contents_row(name, section))
-    if not all(f"\n{text}" in shown for text in texts):
-        return False
-    paths = [(_plot_path(folder, plot), plot) for plot in section.plots]
-    return all(path.is_file() and path.read_text(encoding="utf-8") == svg(plot) for path, plot in paths)
-
-
-def _plot_path(folder: Path, plot: Plot) -> Path:
-    return folder / _PLOTS_FOLDER / f"{plot.name}.svg"
-
-
-def _replace(path: Path, text: str) -> None:
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)

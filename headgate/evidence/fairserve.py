@@ -95,13 +95,13 @@ def _call(random: Random, app: App, user: str, interaction: str, at_s: float, st
 
 
 _ENGINE = "a100-llama3-8b-chunked"
-_TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0
 """The deadline of all requests, in seconds from the first arrival. A request that ends later was not served."""
 RPM = 60
 _LIMITS = ThrottleLimits(user=15, app=150)
 """They can be lower than an RPM limit, because they apply only while the fleet is full."""
 OIT = "wsc + throttling"
-_POLICIES = {f"rpm:{RPM}": f"rpm:{RPM}", "vtc": "vtc", "wsc": "wsc", OIT: "wsc"}
+POLICIES = {f"rpm:{RPM}": f"rpm:{RPM}", "vtc": "vtc", "wsc": "wsc", OIT: "wsc"}
 _PRINTED = {f"rpm:{RPM}": (56, 4, 2), "vtc": (37, 29, 73), "wsc": (37, 29, 73), OIT: (37, 27, 80)}
 """Table 4: requests served of applications 14, 7 and 12."""
 
@@ -125,29 +125,38 @@ class CaseCounts:
     unfinished: int
 
 
-class _Ended(Collector):
+class CaseRequests(Collector):
     def __init__(self) -> None:
         super().__init__(WEIGHTED_TOKENS, 0.0)
         self.answered: list[SimRequest] = []
         self.refused: list[SimRequest] = []
 
     def on_served(self, request: SimRequest) -> None:
-        (self.answered if request.finish_s <= _TIMEOUT_S else self.refused).append(request)
+        (self.answered if request.finish_s <= TIMEOUT_S else self.refused).append(request)
 
     def on_rejected(self, request: SimRequest) -> None:
         self.refused.append(request)
 
 
-def play(job: tuple[str, int, float]) -> CaseCounts:
-    """Play the case study once. A job for Setting.map: a name of _POLICIES, a seed, the jitter of step times."""
+CaseJob = tuple[str, int, float]
+"""A name of POLICIES, a seed, and the jitter of step times."""
+
+
+def play_case(job: CaseJob) -> CaseRequests:
+    """Play the case study once, and return all its requests."""
     name, seed, jitter = job
-    spec = RunSpec(case_study(seed), _POLICIES[name], load_profile(_ENGINE), seed=seed, jitter=jitter)
-    ended = _Ended()
+    spec = RunSpec(case_study(seed), POLICIES[name], load_profile(_ENGINE), seed=seed, jitter=jitter)
+    ended = CaseRequests()
     simulate(replace(spec, throttling=_LIMITS if name == OIT else None), ended)
-    return _outcome(ended)
+    return ended
 
 
-def _outcome(ended: _Ended) -> CaseCounts:
+def play(job: CaseJob) -> CaseCounts:
+    """Play the case study once, and count. A job for Setting.map."""
+    return _outcome(play_case(job))
+
+
+def _outcome(ended: CaseRequests) -> CaseCounts:
     answered: defaultdict[str, list[SimRequest]] = defaultdict(list)
     for request in ended.answered:
         answered[request.arrival.interaction or ""].append(request)
@@ -163,7 +172,7 @@ def _outcome(ended: _Ended) -> CaseCounts:
         prompts[request.arrival.app or ""] += request.arrival.input_tokens
     return CaseCounts(
         served=dict(Counter(request.arrival.app or "" for request in ended.answered)),
-        prompt_tokens_per_s={app: count / _TIMEOUT_S for app, count in prompts.items()},
+        prompt_tokens_per_s={app: count / TIMEOUT_S for app, count in prompts.items()},
         finished=len(answered.keys() - late),
         begun=len(answered),
         refused=sum(request.rejected not in (None, "unsent") for request in ended.refused),
@@ -175,15 +184,15 @@ def _outcome(ended: _Ended) -> CaseCounts:
 
 @experiment("fairserve", "Three applications, abusive users, interactions", "FairServe, section 5.5, Table 4")
 def fairserve(setting: Setting) -> Section:
-    jobs = [(name, seed, setting.jitter) for name in _POLICIES for seed in range(1, setting.seeds + 1)]
+    jobs = [(name, seed, setting.jitter) for name in POLICIES for seed in range(1, setting.seeds + 1)]
     played = iter(setting.map(play, jobs))
-    runs = {name: [next(played) for _ in range(setting.seeds)] for name in _POLICIES}
+    runs = {name: [next(played) for _ in range(setting.seeds)] for name in POLICIES}
     return Section(
         text=(
             "The trace is not public. The workload is made from the published statistics "
             "(headgate/evidence/fairserve.py says which choices are ours) and runs on "
             f"`{_ENGINE}`, a profile that is derived and **not fitted**. Requests arrive for {_SECONDS:.0f} s; "
-            f"requests that end after {_TIMEOUT_S:.0f} s were not served. RPM allows {RPM} "
+            f"requests that end after {TIMEOUT_S:.0f} s were not served. RPM allows {RPM} "
             f"requests per minute and user. The throttling allows {_LIMITS.user} per user and {_LIMITS.app} per "
             "application; it applies only while at least 90 % of the KV pool is in use, and never within an "
             f"interaction. Means over {setting.seeds} seeds.",

@@ -7,13 +7,16 @@ from importlib import import_module
 from headgate.evidence.document import EXPERIMENTS as EXPERIMENTS
 
 _MODULES = (
+    "vtc.measured",
     "vtc.tables",
     "vtc.sharing",
+    "vtc.clients",
     "vtc.ablation",
     "vtc.theorems",
     "bwfq.paper",
     "bwfq.cares",
     "fairserve",
+    "fairserve_service",
     "qlm.scenes",
     "qlm.waits",
     "qlm.models",

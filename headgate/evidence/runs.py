@@ -56,12 +56,16 @@ def ratio(ours: float, theirs: float | None, digits: int = 2) -> str | None:
     return None if not theirs else f"{ours / theirs:.{digits}f}"
 
 
-def within(what: str, ours: float, theirs: float, tolerance: float) -> Check:
-    """Check that ours differs from theirs by at most `tolerance`, relative."""
+def within(what: str, ours: float, theirs: float, tolerance: float, reason: str = "") -> Check:
+    """Check that ours differs from theirs by at most `tolerance`, relative. `reason`: why it may differ more."""
     return Check(
         f"{what} within {tolerance:.0%}",
         abs(ours / theirs - 1) <= tolerance,
         f"{ours:.4g} against {theirs:.4g}: {ours / theirs - 1:+.1%}",
+        reason,
+        float(f"{ours:.5g}"),
+        float(f"{theirs:.5g}"),
+        tolerance,
     )
 
 

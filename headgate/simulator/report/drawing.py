@@ -51,14 +51,15 @@ class Series:
 @dataclass(frozen=True, slots=True)
 class Plot:
     """`name` is the file's name: lower case, hyphens. Kind `bars` ignores xs and draws one bar per value and series,
-    grouped and labelled by `ticks`. `x_max`, `y_max`: the ends of the axes, so that several plots have one scale."""
+    grouped and labelled by `ticks`; kind `points` joins no values but those of limits. `x_max`, `y_max`: the ends of
+    the axes, so that several plots have one scale."""
 
     name: str
     title: str
     x_label: str
     y_label: str
     series: Sequence[Series]
-    kind: Literal["line", "bars"] = "line"
+    kind: Literal["line", "bars", "points"] = "line"
     ticks: tuple[str, ...] = ()
     log_x: bool = False
     log_y: bool = False
@@ -130,6 +131,9 @@ def _lines(axes: Axes, plot: Plot) -> None:
     for place, series in enumerate(plot.series):
         xs, ys = [_short(x) for x in series.xs], [_short(y) for y in series.ys]
         colour, dash = pen(place, series)
+        if plot.kind == "points" and not series.limit:
+            axes.plot(xs, ys, "o", color=colour, markersize=2.5, alpha=0.7, label=series.label)
+            continue
         marker = "o" if len(xs) <= 12 and not series.limit else None
         axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=1.3, marker=marker, markersize=3, label=series.label)
         lone = [] if marker else _between_gaps(ys)

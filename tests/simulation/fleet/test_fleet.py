@@ -147,7 +147,7 @@ def test_plan_keeps_a_tenant_within_its_share_in_time_beside_a_flood() -> None:
         simulate(RunSpec(requests_of([*flood, *quiet]), "fcfs", fleet, planner=name)) for name in ("qlm", "plan")
     )
     assert plan.tenants["quiet"].in_time == 1.0
-    assert qlm.tenants["quiet"].in_time < 0.6
+    assert qlm.tenants["quiet"].in_time < 0.8
 
 
 def test_plan_gives_a_tenant_of_more_weight_more_of_a_model() -> None:

@@ -27,7 +27,7 @@ def test_the_same_bytes_on_one_core_and_on_two(tmp_path: Path, capsys: pytest.Ca
         assert headgate("reproduce", *arguments, "--out", str(tmp_path / name)) == 0
     assert written(tmp_path / "1") == written(tmp_path / "2")
     assert written(tmp_path / "1").keys() == {
-        *("evidence.md", "evidence/vtc-figure-9a.svg", "evidence/vtc-figure-9b.svg")
+        *("evidence.md", "evidence/claims.json", "evidence/vtc-figure-9a.svg", "evidence/vtc-figure-9b.svg")
     }
     assert "claims hold, 0 do not" in capsys.readouterr().out
 
@@ -47,6 +47,9 @@ def test_a_document_that_shows_another_result_is_exit_1(tmp_path: Path, capsys: 
         plot.write_text(drawn)
     plot.unlink()
     assert headgate(*compared) == 1
+    assert headgate("reproduce", "--only", "vtc-figure-9", "--seeds", "2", "--update", str(tmp_path)) == 0
+    assert page.read_text() == shown
+    assert plot.read_text() == drawn
 
 
 def test_comparing_needs_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +72,13 @@ def test_a_claim_that_does_not_hold_is_exit_1(
     def broken(setting: Setting) -> Section:
         return Section("Broken", "no source", checks=[Check("the moon is made of cheese", False, "rock")])
 
+    def known(setting: Setting) -> Section:
+        return Section("Known", "no source", checks=[Check("the moon is square", False, "round", "nobody cut it")])
+
     monkeypatch.setitem(EXPERIMENTS, "broken", broken)
+    monkeypatch.setitem(EXPERIMENTS, "known", known)
+    assert headgate("reproduce", "--only", "known", "--check") == 0
+    assert "✘ the moon is square: round" in capsys.readouterr().out
     assert headgate("reproduce", "--only", "broken") == 0
     assert headgate("reproduce", "--only", "broken", "--check") == 1
     assert "✘ the moon is made of cheese: rock" in capsys.readouterr().out

@@ -25,7 +25,7 @@ def test_a_tenant_passes_up_to_the_lead() -> None:
     waits, near, far = put(queue, "b", "b"), put(queue, "a", "a", 100), put(queue, "c", "c", 101)
     for request in (near, far):
         queue.admit(request.request_id)
-    turns = AdapterTurns(queue)
+    turns = AdapterTurns(queue, queue.settings.adapter_lead)
     assert turns.may_pass(far, lacks_place=False), "no request waits for a place yet"
     assert turns.may_pass(waits, lacks_place=True)
     queue.admit("b")  # the engine skips it: its charge does not count
@@ -38,7 +38,7 @@ def test_a_tenant_passes_up_to_the_lead() -> None:
 
 def test_only_more_urgent_tiers_pass_without_a_bound() -> None:
     queue = queue_of(1e9)
-    turns = AdapterTurns(queue)
+    turns = AdapterTurns(queue, queue.settings.adapter_lead)
     turns.may_pass(put(queue, "s", "s"), lacks_place=True)
     assert turns.may_pass(put(queue, "p", "p", tier=Tier.PREMIUM), lacks_place=False)
     assert not turns.may_pass(put(queue, "b", "b", tier=Tier.BACKGROUND), lacks_place=False)
@@ -46,6 +46,6 @@ def test_only_more_urgent_tiers_pass_without_a_bound() -> None:
 
 def test_a_policy_without_counters_sets_no_bound() -> None:
     queue = queue_of(0.0, "tiered:fcfs")
-    turns = AdapterTurns(queue)
+    turns = AdapterTurns(queue, queue.settings.adapter_lead)
     turns.may_pass(put(queue, "s", "s"), lacks_place=True)
     assert turns.may_pass(put(queue, "o", "o", 1000), lacks_place=False)

@@ -1,0 +1,1 @@
+"""Broken policies for the claims of the evidence: which claim notices which mutant."""

@@ -1,0 +1,87 @@
+"""Run the claims of the evidence under broken policies: `python -m benchmarks.evidence_mutants`.
+
+Each experiment runs unbroken, and under every mutant that may change it, with two seeds, so that the whole takes about
+half an hour on two cores. A claim that holds unbroken and fails under a mutant is *turned* by it. The result goes into
+docs/evidence/mutants.json and, as a page, docs/evidence/mutants.md. `--only` and `--mutants` renew a part of it. Exit
+code 1 if a mutant turns no claim.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.evidence_mutants.jobs import Job, timed
+from benchmarks.evidence_mutants.mutants import MUTANTS
+from benchmarks.evidence_mutants.page import Verdicts, find_unnoticed, render_page
+from headgate.evidence.registry import EXPERIMENTS
+from headgate.simulator.parallel import Processes
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "evidence"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence_mutants", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="experiments, separated by commas (all)")
+    parser.add_argument("--mutants", default="", help="mutants, separated by commas (all)")
+    parser.add_argument("--without", default="", help="experiments that are left out")
+    parser.add_argument("--processes", type=int, default=None)
+    parser.add_argument("--page", action="store_true", help="only write the page again")
+    options = parser.parse_args()
+    found = _read()
+    if not options.page:
+        jobs = list_jobs(_names(options.only), _names(options.mutants), _names(options.without))
+        with Processes(options.processes) as pool:
+            for _, of_experiment in groupby(jobs, key=lambda job: job.experiment):
+                for job, verdicts, seconds in pool.map(timed, list(of_experiment)):
+                    found.setdefault(job.experiment, {})[job.mutant] = verdicts
+                    sys.stdout.write(f"{job.experiment}, {job.mutant or 'unbroken'}: {seconds:.0f} s\n")
+                _write(found)
+    _write(found)
+    unnoticed = find_unnoticed(found)
+    sys.stdout.write("".join(f"no claim notices: {name}\n" for name in unnoticed))
+    return 1 if unnoticed else 0
+
+
+def _names(text: str) -> set[str]:
+    return {name.strip() for name in text.split(",") if name.strip()}
+
+
+def list_jobs(only: set[str], mutants: set[str], without: set[str]) -> Iterable[Job]:
+    for experiment in EXPERIMENTS:
+        if experiment in without or (only and experiment not in only):
+            continue
+        yield Job(experiment, "")
+        for name, mutant in MUTANTS.items():
+            if experiment.startswith(mutant.experiments) and (not mutants or name in mutants):
+                yield Job(experiment, name)
+
+
+def _read() -> dict[str, dict[str, Verdicts]]:
+    path = FOLDER / "mutants.json"
+    found: dict[str, dict[str, Verdicts]] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    known = {"", *MUTANTS}
+    return {
+        name: {mutant: verdicts for mutant, verdicts in of_name.items() if mutant in known}
+        for name, of_name in found.items()
+        if name in EXPERIMENTS
+    }
+
+
+def _write(found: dict[str, dict[str, Verdicts]]) -> None:
+    ordered = {
+        name: {mutant: found[name][mutant] for mutant in ("", *MUTANTS) if mutant in found[name]}
+        for name in EXPERIMENTS
+        if name in found
+    }
+    (FOLDER / "mutants.json").write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (FOLDER / "mutants.md").write_text(render_page(ordered), "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""An experiment under a mutant, as a job for parallel processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from benchmarks.evidence_mutants.mutants import MUTANTS, Mutant, applied
+from benchmarks.evidence_mutants.page import Verdicts
+from headgate.evidence.document import Setting
+from headgate.evidence.registry import EXPERIMENTS
+from headgate.evidence.vtc import measured, theorems
+
+TRACES = Path(__file__).parents[3] / "shared" / "traces"
+SEEDS = 2
+RUNS = (
+    *("increase.vtc", "on_off_less.vtc", "overload-multi.vtc_oracle", "overload.vtc", "overload.vtc_pred_50"),
+    *("poisson_short_long.vtc", "poisson_short_long_2.vtc", "proportional.vtc", "overload.vtc_profile"),
+)
+"""The measured runs that are played: short ones of which every figure is within its tolerance, or nearly."""
+_RANDOM_WORKLOADS = 40
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+class Job(NamedTuple):
+    """`mutant`: "" for none."""
+
+    experiment: str
+    mutant: str
+
+
+def timed(job: Job) -> tuple[Job, Verdicts, float]:
+    began = time.monotonic()
+    return job, play(job), time.monotonic() - began
+
+
+def play(job: Job) -> Verdicts:
+    """Run an experiment under a mutant, in this process. An error under a mutant counts as noticing it."""
+    with applied(_FEWER), applied(MUTANTS.get(job.mutant)):
+        try:
+            section = EXPERIMENTS[job.experiment](Setting(_in_turn, TRACES if TRACES.is_dir() else None, SEEDS))
+        except Exception as error:
+            if not job.mutant:
+                raise
+            return {"error": type(error).__name__}
+    return {check.claim: check.held for check in section.checks}
+
+
+def _in_turn(function: Callable[[J], R], jobs: Iterable[J], /) -> list[R]:
+    return [function(job) for job in jobs]
+
+
+def _few_runs(traces: Path) -> list[Path]:
+    return [traces / "vtc" / "measured" / f"{name}.csv" for name in RUNS]
+
+
+_FEWER = Mutant(
+    "fewer runs",
+    (),
+    lambda: [(measured, "measured_logs", _few_runs), (theorems, "_RANDOM_WORKLOADS", _RANDOM_WORKLOADS)],
+)

@@ -1,0 +1,84 @@
+"""docs/evidence/mutants.md: for each claim which mutants turn it, and for each mutant how many claims it turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from benchmarks.evidence_mutants.mutants import MUTANTS
+from headgate.evidence.document import Cell, Markdown, Table, render_table
+
+Verdicts = dict[str, bool | str | None]
+"""Whether each claim holds, None without a verdict; or the kind of an error under `error`."""
+Found = Mapping[str, Mapping[str, Verdicts]]
+"""Verdicts by experiment and mutant; the mutant "" is none."""
+
+_INTRODUCTION = """\
+# Mutants: what the claims notice
+
+`python -m benchmarks.evidence_mutants` runs the experiments of [evidence.md](../evidence.md) with policies that are
+broken on purpose (benchmarks/evidence_mutants/mutants.py), two seeds each, and writes this page. A mutant *turns* a
+claim that holds unbroken and fails under the mutant, or whose experiment ends with an error. Claims without a verdict,
+and those that do not hold unbroken with two seeds, are left out. `vtc-measured` plays nine of its runs and
+`vtc-theorems` 40 random workloads.
+"""
+
+
+def render_page(found: Found) -> str:
+    return "\n".join(_blocks(found))
+
+
+def _blocks(found: Found) -> Iterator[str]:
+    yield _INTRODUCTION
+    turned = {mutant: _turned_by(found, mutant) for mutant in MUTANTS}
+    yield "## Mutants\n"
+    rows: list[tuple[Cell, ...]] = [
+        (name, mutant.what, f"{len(turned[name])} of {of}" if (of := _concerned(found, name)) else "not run yet")
+        for name, mutant in MUTANTS.items()
+    ]
+    yield render_table(Table("", ("mutant", "what is broken", "claims that it turns"), rows))
+    silent = [(experiment, claim) for experiment, claim in _claims(found) if not _turning(found, experiment, claim)]
+    total = sum(1 for _ in _claims(found))
+    yield f"{total - len(silent)} of {total} claims are turned by at least one mutant.\n"
+    yield "## Claims\n"
+    for experiment in found:
+        rows = [(claim, ", ".join(_turning(found, experiment, claim)) or None) for claim in _holding(found[experiment])]
+        if rows:
+            link = Markdown(f"[{experiment}](../evidence.md#{experiment})")
+            yield f"**{link}**\n"
+            yield render_table(Table("", ("claim", "turned by"), rows))
+
+
+def find_unnoticed(found: Found) -> list[str]:
+    """Return the mutants that turn no claim."""
+    return [mutant for mutant in MUTANTS if not _turned_by(found, mutant)]
+
+
+def _claims(found: Found) -> Iterator[tuple[str, str]]:
+    for experiment, by_mutant in found.items():
+        yield from ((experiment, claim) for claim in _holding(by_mutant))
+
+
+def _holding(by_mutant: Mapping[str, Verdicts]) -> list[str]:
+    """Return the claims that hold unbroken, of an experiment that at least one mutant may change."""
+    return [claim for claim, held in by_mutant.get("", {}).items() if held is True] if len(by_mutant) > 1 else []
+
+
+def _turning(found: Found, experiment: str, claim: str) -> list[str]:
+    """Return the mutants that turn a claim."""
+    return [name for name, verdicts in found[experiment].items() if name and _fails(verdicts, claim)]
+
+
+def _fails(verdicts: Verdicts, claim: str) -> bool:
+    return "error" in verdicts or verdicts.get(claim) is False
+
+
+def _turned_by(found: Found, mutant: str) -> list[tuple[str, str]]:
+    return [
+        (experiment, claim)
+        for experiment, claim in _claims(found)
+        if mutant in found[experiment] and _fails(found[experiment][mutant], claim)
+    ]
+
+
+def _concerned(found: Found, mutant: str) -> int:
+    return sum(1 for experiment, _ in _claims(found) if mutant in found[experiment])

@@ -1,0 +1,168 @@
+"""FairServe's Table 3 and Figures 8c, 8d and 9 on the made workload of its case study (fairserve.py).
+
+The paper plays a trace of an hour and more, which is not public, so its orderings are compared and not its figures. It
+does not define a queueing delay; here a user has one if the mean of its waits for a first token is above a second.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
+from headgate.evidence.fairserve import OIT, POLICIES, RPM, TIMEOUT_S, CaseJob, CaseRequests, play_case
+from headgate.simulator.requests import SimRequest
+
+_DELAY_S = 1.0
+_PRINTED = {
+    f"rpm:{RPM}": (11155.15, 182.85, 40.20, 51.52, 85.36, 92.03),
+    "vtc": (12190.10, 262.97, 42.57, None, None, None),
+    "wsc": (12217.11, 267.05, 42.82, None, None, None),
+    OIT: (12247.98, 267.99, 42.53, 96.67, 100.0, 99.45),
+}
+"""Table 3: prompt and decode tokens/s, seconds to the first token, and percentages of requests, interactions, users."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One run. `requests`, `interactions`, `users`: percentages that were served, of those that got any response.
+
+    `throttled_sent`: mean number of requests that a throttled user sent; None if no user was throttled. `delayed`:
+    percentage of users with a queueing delay.
+    """
+
+    prompt_per_s: float
+    decode_per_s: float
+    ttft_s: float
+    requests: float
+    interactions: float
+    users: float
+    throttled_sent: float | None
+    delayed: float
+
+
+def measure(job: CaseJob) -> Served:
+    """Play the case study once. A job for Setting.map."""
+    ended = play_case(job)
+    refused = [request for request in ended.refused if request.rejected not in (None, "unsent")]
+    answered = ended.answered
+    done = _interactions(answered) - _interactions(refused)
+    throttled = _users(refused)
+    waits: defaultdict[str, list[float]] = defaultdict(list)
+    for request in answered:
+        waits[request.tenant].append(request.ttft_s)
+    return Served(
+        prompt_per_s=sum(request.arrival.input_tokens for request in answered) / TIMEOUT_S,
+        decode_per_s=sum(request.arrival.output_tokens for request in answered) / TIMEOUT_S,
+        ttft_s=fmean(request.ttft_s for request in answered),
+        requests=_percent(len(answered), len(answered) + len(refused)),
+        interactions=_percent(len(done), len(done | _interactions(refused))),
+        users=_percent(len(_users(answered)), len(_users(answered) | throttled)),
+        throttled_sent=_requests_of(ended, throttled),
+        delayed=_percent(sum(fmean(of_user) > _DELAY_S for of_user in waits.values()), len(waits)),
+    )
+
+
+def _interactions(requests: Sequence[SimRequest]) -> set[str]:
+    return {request.arrival.interaction or "" for request in requests}
+
+
+def _users(requests: Sequence[SimRequest]) -> set[str]:
+    return {request.tenant for request in requests}
+
+
+def _requests_of(ended: CaseRequests, users: set[str]) -> float | None:
+    sent = sum(request.tenant in users for request in (*ended.answered, *ended.refused))
+    return sent / len(users) if users else None
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else 100.0
+
+
+@experiment(
+    "fairserve-service",
+    "What users are served, and how fast",
+    "FairServe, sections 5.1 to 5.4, Table 3, Figures 8 and 9",
+)
+def fairserve_service(setting: Setting) -> Section:
+    jobs = [(name, seed, setting.jitter) for name in POLICIES for seed in range(1, setting.seeds + 1)]
+    played = iter(setting.map(measure, jobs))
+    runs = {name: [next(played) for _ in range(setting.seeds)] for name in POLICIES}
+    return Section(
+        text=(
+            "The workload of the case study above; the paper's trace is not public, so only orderings are compared. "
+            f"A user has a queueing delay if its mean wait for a first token is above {_DELAY_S:g} s: the paper does "
+            f"not define it. Means over {setting.seeds} seeds.",
+        ),
+        tables=[_table_3(runs), _figures(runs)],
+        checks=_checks(runs),
+    )
+
+
+_Runs = dict[str, list[Served]]
+_FIGURES = ("prompt_per_s", "decode_per_s", "ttft_s", "requests", "interactions", "users")
+
+
+def _mean(runs: Sequence[Served], figure: str) -> float:
+    return fmean(getattr(run, figure) for run in runs)
+
+
+def _table_3(runs: _Runs) -> Table:
+    what = ("prompt tokens/s", "decode tokens/s", "TTFT (s)", "requests served (%)", "interactions (%)", "users (%)")
+    columns = ("scheduler", *(f"{name}: {of}" for name in what for of in ("paper", "ours")))
+    rows: list[tuple[Cell, ...]] = []
+    for name, of_name in runs.items():
+        cells: list[Cell] = [name]
+        for figure, printed in zip(_FIGURES, _PRINTED[name], strict=True):
+            cells += [printed, _mean(of_name, figure)]
+        rows.append(tuple(cells))
+    return Table("Table 3", columns, rows)
+
+
+def _figures(runs: _Runs) -> Table:
+    columns = ("scheduler", "requests that a throttled user sent (8c)", "users with a queueing delay, % (8d)")
+    rows = [(name, _throttled_requests(of_name), _mean(of_name, "delayed")) for name, of_name in runs.items()]
+    return Table("Figures 8c and 8d", columns, rows)
+
+
+def _throttled_requests(runs: Sequence[Served]) -> float | None:
+    sent = [run.throttled_sent for run in runs if run.throttled_sent is not None]
+    return fmean(sent) if sent else None
+
+
+def _checks(runs: _Runs) -> list[Check]:
+    rpm, ours = f"rpm:{RPM}", OIT
+    sent = {name: _throttled_requests(runs[name]) or 0.0 for name in (rpm, ours)}
+    return [
+        _order_check(runs, "prompt_per_s", "processes more prompt tokens (Table 3)", ours, rpm),
+        _order_check(runs, "decode_per_s", "generates more tokens (Table 3)", ours, rpm),
+        _order_check(runs, "interactions", "serves more of the interactions (Table 3)", ours, rpm),
+        _order_check(
+            runs,
+            "users",
+            "serves more of the users (Table 3)",
+            ours,
+            rpm,
+            "in the made workload RPM answers at least one request of every user",
+        ),
+        Check(
+            "wsc + throttling throttles users that send more than those that RPM throttles (Figure 8c)",
+            sent[ours] > sent[rpm],
+            f"{sent[ours]:.1f} against {sent[rpm]:.1f} requests",
+            f"only the abusive users of the made workload reach {RPM} requests a minute; the throttling's limits are "
+            "lower, and reach other users while the cache is full",
+        ),
+        _order_check(runs, "delayed", "has fewer users with a queueing delay (Figure 8d)", "vtc", ours, of=ours),
+    ]
+
+
+def _order_check(
+    runs: _Runs, figure: str, claim: str, higher: str, lower: str, reason: str = "", *, of: str = OIT
+) -> Check:
+    values = {name: _mean(runs[name], figure) for name in (higher, lower)}
+    other = lower if of == higher else higher
+    found = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+    return Check(f"{of} {claim} than {other}", values[higher] > values[lower], found, reason)

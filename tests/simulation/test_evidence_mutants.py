@@ -1,0 +1,45 @@
+"""The mutants of the evidence: they are undone, and a claim that stands for a rule notices when the rule is broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.evidence_mutants.jobs import Job, play
+from benchmarks.evidence_mutants.mutants import MUTANTS, applied
+from benchmarks.evidence_mutants.page import find_unnoticed, render_page
+from gpu_worker.policies.fairness.registry import POLICIES, all_policies
+from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
+
+
+def test_a_mutant_is_undone_and_never_a_policy_that_can_be_selected() -> None:
+    names, methods = set(all_policies()), dict(vars(VirtualTokenCounter))
+    made = {name: POLICIES[name].make for name in names}
+    for mutant in MUTANTS.values():
+        with applied(mutant):
+            assert set(all_policies()) == names
+    assert dict(vars(VirtualTokenCounter)) == methods
+    assert {name: POLICIES[name].make for name in names} == made
+
+
+@pytest.mark.parametrize("mutant", ["", "no lift"])
+def test_figure_10_notices_a_missing_lift(mutant: str) -> None:
+    verdicts = play(Job("vtc-figure-10", mutant))
+    assert verdicts["vtc: both receive the same in the second phase within 10%"] is (mutant == "")
+
+
+def test_the_page_says_which_mutants_turn_a_claim() -> None:
+    found = {
+        "first": {
+            "": {"it holds": True, "unclear": None, "it fails": False},
+            "no lift": {"it holds": False, "unclear": None, "it fails": False},
+            "no plan": {"error": "KeyError"},
+            "no cap": {"it holds": True},
+        },
+        "second": {"": {"nobody tries": True}},
+    }
+    page = render_page(found)
+    assert "| it holds | no lift, no plan |" in page
+    assert "1 of 1 claims are turned" in page
+    assert "nobody tries" not in page
+    assert "no cap" in find_unnoticed(found)
+    assert "no plan" not in find_unnoticed(found)
