@@ -68,7 +68,8 @@ def scene(name: str, spec: FleetSpec, streams: Sequence[Stream]) -> Scene:
 
 
 def _arrivals(stream: Stream, random: Random) -> list[Arrival]:
-    found, at_s = [], stream.start_s
+    found: list[Arrival] = []
+    at_s = stream.start_s
     while True:
         at_s += 1 / stream.per_s if stream.even else random.expovariate(stream.per_s)
         if at_s >= stream.end_s:
