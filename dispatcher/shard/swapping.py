@@ -74,7 +74,8 @@ def fleet_worker(worker: Worker, now: float) -> FleetWorker:
     rates[worker.model] = worker.config.service_per_s or rates.get(worker.model, 0.0)
     kind = " ".join([str(worker.slots), *sorted(swap_s)])
     return FleetWorker(
-        worker.name, kind, worker.target, loaded_at, swap_s, _free_s(worker), rates, max(1, worker.slots)
+        worker.name, kind, worker.target, loaded_at, swap_s, _free_s(worker), rates, max(1, worker.slots),
+        _batch_s(worker),
     )  # fmt: skip
 
 
@@ -84,6 +85,15 @@ def _free_s(worker: Worker) -> float:
     capacity_per_s = worker.config.service_per_s
     left = sum(call.cost for call in worker.running.values()) / 2
     return min(DRAIN_S, left / capacity_per_s if 0 < capacity_per_s < inf else 0.0)
+
+
+def _batch_s(worker: Worker) -> float:
+    """Return how long a full batch of calls like the running ones takes: so long is a drain, if it is not full too."""
+    capacity_per_s = worker.config.service_per_s
+    if not worker.running or not 0 < capacity_per_s < inf:
+        return 0.0
+    mean = sum(call.cost for call in worker.running.values()) / len(worker.running)
+    return min(DRAIN_S, max(1, worker.slots) * mean / capacity_per_s)
 
 
 def _drain_s(fleet: Sequence[FleetWorker]) -> float:

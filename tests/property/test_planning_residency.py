@@ -1,4 +1,4 @@
-"""In virtual time: no model waits for ever whatever a plan does, and swaps take at most a sixth of a worker's time."""
+"""In virtual time: no model waits for ever whatever a plan does, and swaps take at most half of a worker's time."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _any_swaps(
     seed=st.integers(0, 10**6),
     is_deferred=st.booleans(),
 )
-def test_swaps_take_at_most_a_sixth_of_the_time_whatever_arrives(
+def test_swaps_take_at_most_half_of_the_time_whatever_arrives(
     workers: int, swap_s: list[float], seed: int, is_deferred: bool
 ) -> None:
     random = Random(seed)
@@ -152,4 +152,4 @@ def test_swaps_take_at_most_a_sixth_of_the_time_whatever_arrives(
         for each in fleet:
             if chosen[each.name] != each.loaded and now >= each.ready_at:
                 each.swap(chosen[each.name], now, 0.0)
-            assert 6 * each.swapped_s <= each.ready_at - NOW + 1e-6
+            assert 2 * each.swapped_s <= each.ready_at - NOW + 1e-6

@@ -3,12 +3,14 @@
 QLM (SoCC 2024, section 7) plans on the backlog alone: it swaps a model out when its queue is empty and soon back in.
 Here a worker swaps to a model only when its own model has been loaded for
 
-    max(10 s, 5 s_m)    while requests wait for the loaded model
-    5 s_m               otherwise
+    max(10 s, s_m)    while requests wait for the loaded model
+    s_m               otherwise
 
-where s_m is the swap time of the new model. So a swap of s seconds follows at least 5 s seconds without a swap, and
-swaps take at most a sixth of a worker's time, whatever arrives. An idle worker therefore waits too, but not the 10 s:
-they keep a batch of requests together, and it has none. With swaps of 0.1 s it swaps after half a second.
+where s_m is the swap time of the new model. So a swap of s seconds follows at least s seconds without a swap, and swaps
+take at most half of a worker's time, whatever arrives. An idle worker therefore waits too, but not the 10 s: they keep
+a batch of requests together, and it has none. A longer hold would keep an idle worker from a hot model after each rare
+request: with five swap times, a tenant with a request of 20 tokens every 3 s took a third of another's requests in time
+(benchmarks/results/planner_dominance.md).
 
 A worker without a model may load one at once.
 
@@ -31,7 +33,8 @@ class FleetWorker:
 
     `kind`: workers of one kind serve equally fast. `loaded`: its model, "" for none. `loaded_at`: since when, in Unix
     seconds. A worker that swaps has its new model, since the expected end of the swap. `free_s`: until the swap and the
-    requests that run now have ended. `slots`: requests that run at once.
+    requests that run now have ended, if the worker stays full. `drain_s`: until they have ended if no other one begins:
+    what a swap costs beside its own time. `slots`: requests that run at once.
 
     `swap_s`: seconds to make each model the loaded one, 0 for the loaded one; a model that is absent, or has an
     infinite time, does not fit. `service_per_s`: service units per second by model; unknown if absent or not a positive
@@ -48,12 +51,14 @@ class FleetWorker:
     free_s: float
     service_per_s: Mapping[str, float]
     slots: int
+    drain_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not isfinite(self.loaded_at):
             raise ValueError(f"worker {self.name!r} is loaded since {self.loaded_at!r}; a finite time is needed")
-        if not 0 <= self.free_s < inf:
-            raise ValueError(f"worker {self.name!r}: free_s must be finite and not negative, not {self.free_s!r}")
+        for name, seconds in (("free_s", self.free_s), ("drain_s", self.drain_s)):
+            if not 0 <= seconds < inf:
+                raise ValueError(f"worker {self.name!r}: {name} must be finite and not negative, not {seconds!r}")
         if not all(each >= 0 for each in self.swap_s.values()):
             raise ValueError(f"worker {self.name!r} has a swap time that is negative or no number")
         if self.slots < 1:
@@ -105,7 +110,7 @@ def _means(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
 
 
 RESIDENCY_S = 10.0
-_SWAP_TIMES = 5.0
+_SWAP_TIMES = 1.0
 DRAIN_S = 30.0
 """A swap waits at most this long for running streams."""
 PATIENCE_S = 4.0

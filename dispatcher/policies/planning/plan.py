@@ -31,6 +31,9 @@ happens only if it lowers the objective by more than it costs the queue:
 
 Otherwise the queue's groups of the loaded model go first, in their order. A queue without such groups stays: its worker
 would be idle. The rest of the running batch is in all three costs, as the time at which the worker is free.
+
+Drains. A worker that swaps drains first: its batch thins out, and it ends with the longest request. So a swap costs its
+own seconds and what the drain takes longer than the rest of a full batch.
 """
 
 from __future__ import annotations
@@ -196,6 +199,8 @@ class _Planning:
         swap_s = {model: worker.swap_to_s(model) for model in models if worker.fits(model)}
         if worker.loaded in swap_s:
             swap_s[worker.loaded] = self._return_s(worker)
+        drain_s = max(0.0, worker.drain_s - worker.free_s)
+        swap_s = {model: seconds + drain_s for model, seconds in swap_s.items()}
         held = {model: self._held_s(worker, model) for model in swap_s}
         return PlannedWorker(worker.name, worker.kind, worker.loaded, swap_s, worker.free_s, held)
 

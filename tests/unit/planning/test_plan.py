@@ -64,24 +64,31 @@ def test_a_group_larger_than_a_plan_gets_larger_pieces() -> None:
     assert len(plan.groups["w"]) <= 10
 
 
-def test_a_worker_keeps_its_model_for_ten_seconds_or_five_swaps() -> None:
+def test_a_worker_keeps_its_model_for_ten_seconds_or_a_swap() -> None:
     urgent = [backlog(group("a", seconds=20.0), group("b", due_s=5.0))]
-    for swap_s, kept_s in ((0.0, 10.0), (2.0, 10.0), (6.0, 30.0)):
+    for swap_s, kept_s in ((0.0, 10.0), (6.0, 10.0), (12.0, 12.0)):
         young = worker(swap_s=swap_s, loaded_at=NOW - kept_s + 0.1)
         assert make_plan(urgent, [young], NOW).models == {"w": "a"}
         assert make_plan(urgent, [replace(young, loaded_at=NOW - kept_s)], NOW).models == {"w": "b"}
 
 
-def test_an_idle_worker_keeps_its_model_for_five_swaps_only() -> None:
+def test_an_idle_worker_keeps_its_model_for_a_swap_time_only() -> None:
     waiting = [backlog(group("b"))]
-    assert make_plan(waiting, [worker(swap_s=1.0, loaded_at=NOW - 4.9)], NOW).models == {"w": "a"}
-    assert make_plan(waiting, [worker(swap_s=1.0, loaded_at=NOW - 5.0)], NOW).models == {"w": "b"}
+    assert make_plan(waiting, [worker(swap_s=1.0, loaded_at=NOW - 0.9)], NOW).models == {"w": "a"}
+    assert make_plan(waiting, [worker(swap_s=1.0, loaded_at=NOW - 1.0)], NOW).models == {"w": "b"}
     assert make_plan(waiting, [worker(swap_s=0.0, loaded_at=NOW)], NOW).models == {"w": "b"}
 
 
+def test_a_swap_costs_its_drain_too() -> None:
+    waiting = [backlog(group("a", due_s=8.0, seconds=1.0), group("b", due_s=2.5, seconds=1.0))]
+    busy = worker(swap_s=1.0, loaded_at=NOW - 60.0)
+    assert make_plan(waiting, [busy], NOW).models == {"w": "b"}
+    assert make_plan(waiting, [replace(busy, drain_s=10.0)], NOW).models == {"w": "a"}
+
+
 def test_an_order_counts_the_time_until_a_swap_may_start() -> None:
-    plan = make_plan([backlog(group("b", seconds=5.0))], [worker(swap_s=2.0, loaded_at=NOW - 4.0)], NOW)
-    assert plan.groups["w"][0].ends_at == NOW + 6.0 + 2.0 + 5.0
+    plan = make_plan([backlog(group("b", seconds=5.0))], [worker(swap_s=10.0, loaded_at=NOW - 4.0)], NOW)
+    assert plan.groups["w"][0].ends_at == NOW + 6.0 + 10.0 + 5.0
 
 
 def test_floors_keep_their_workers_if_they_leave_one_free() -> None:

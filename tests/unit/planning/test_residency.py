@@ -58,14 +58,15 @@ def test_nothing_is_loaded_that_is_loaded_or_fits_nowhere() -> None:
 def test_a_worker_keeps_its_model_first() -> None:
     young = worker(loaded_at=NOW - 9.0, swap_s=1.0)
     assert fallback_models({"a": 0.0, "b": 0.0}, [young], NOW) == {"w": "a"}, "it may not swap to a third model"
-    assert fallback_models({"b": 0.0}, [young], NOW) == {"w": "b"}, "idle: five swap times are enough"
+    assert fallback_models({"b": 0.0}, [young], NOW) == {"w": "b"}, "idle: a swap time is enough"
 
 
 @pytest.mark.parametrize(
     ("loaded", "loaded_at", "is_waited_for", "held"),
     [
         ("a", NOW - 4.0, True, 6.0),
-        ("a", NOW - 4.0, False, 1.0),
+        ("a", NOW - 0.25, False, 0.75),
+        ("a", NOW - 4.0, False, 0.0),
         ("a", NOW - 60.0, True, 0.0),
         ("b", NOW, True, 0.0),
         ("", NOW, False, 0.0),

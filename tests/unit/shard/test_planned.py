@@ -45,9 +45,9 @@ def test_a_plan_loads_its_models() -> None:
 
 def test_a_plan_waits_for_the_end_of_a_residency() -> None:
     shard = LoneShard(None, swap_report("w", "a", SWAPS))
-    shard.do(plan(LOAD_B, made_at=T0 + 9.5), T0 + 9.5)
+    shard.do(plan(LOAD_B, made_at=T0 + 1.5), T0 + 1.5)
     assert not ordered(shard)
-    shard.do(swap_report("w", "a", SWAPS), T0 + 10.0)
+    shard.do(swap_report("w", "a", SWAPS), T0 + 2.0)
     assert ordered(shard) == [("w", "b")]
 
 

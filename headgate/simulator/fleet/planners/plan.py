@@ -35,6 +35,7 @@ from dispatcher.shard.alone import EPOCH, Decided, LoneGate, report
 from dispatcher.shard.proposals import plan_command
 from headgate.simulator.engines.interface import output_tokens_max
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
+from headgate.simulator.fleet.planners.qlm import batch_s
 from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.requests import SimRequest
@@ -232,8 +233,9 @@ class ProductionPlanner(Planner):
         slots = min(loadable.slots for loadable in worker.models.values())
         loaded_at = EPOCH + (now_s if worker.target is not None else self._loaded_s[worker.name])
         return FleetWorker(
-            worker.name, worker.kind, model, loaded_at, swap_s, self._free_s(worker, rates, now_s), rates, slots
-        )
+            worker.name, worker.kind, model, loaded_at, swap_s, self._free_s(worker, rates, now_s), rates, slots,
+            self._drain_s(worker),
+        )  # fmt: skip
 
     def _free_s(self, worker: SimulatedWorker, rates: dict[str, float], now_s: float) -> float:
         """Return the expected seconds until the rest of a swap, and of what runs, is done."""
@@ -243,6 +245,12 @@ class ProductionPlanner(Planner):
             return 0.0
         profile = self.around.profiles[worker.model]
         return len(worker.running) * profile.service / profile.requests / 2 / rates[worker.model]
+
+    def _drain_s(self, worker: SimulatedWorker) -> float:
+        """Return how long a drain takes: a batch of mean requests. Nothing drains if nothing runs."""
+        if not worker.running or worker.model is None:
+            return 0.0
+        return min(self.around.drain_s, batch_s(self.around, worker, worker.model))
 
     def _note_loaded(self, now_s: float) -> None:
         """Note since when each worker has its model."""
