@@ -7,9 +7,9 @@ these keys, the longest beginning first:
 2. its messages before the last answer: key 1 of the turn before;
 3. its first message, if that is long: a system prompt that many chats share.
 
-A completion has key 3 of the beginning of its text. A key is the hash of the beginning, under the tenant's identity as
-a salt: no tenant finds the prefixes of another one. It tells nobody the text, but who guesses a whole beginning can
-check it, as with any hash.
+A completion has key 3 of the beginning of its text. A key is the hash of the beginning, under a salt of the tenant, or
+of its prefix group: no tenant finds the prefixes of one outside of its group. It tells nobody the text, but who guesses
+a whole beginning can check it, as with any hash.
 """
 
 from __future__ import annotations

@@ -66,6 +66,11 @@ class Tenant:
     """The tenants of a group share cached prefixes in the engines. Empty: the tenant shares none with any other."""
 
     @property
+    def sharing(self) -> str:
+        """What its cached prefixes are known by: its group, or itself. No identity has a space."""
+        return f"group {self.prefix_group}" if self.prefix_group else self.identity
+
+    @property
     def name(self) -> str:
         return name_of(self.identity)
 

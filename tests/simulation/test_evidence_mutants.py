@@ -28,7 +28,7 @@ def test_figure_10_notices_a_missing_lift(mutant: str) -> None:
 
 
 def test_the_page_says_which_mutants_turn_a_claim() -> None:
-    found = {
+    found: dict[str, dict[str, dict[str, bool | str | None]]] = {
         "first": {
             "": {"it holds": True, "unclear": None, "it fails": False},
             "no lift": {"it holds": False, "unclear": None, "it fails": False},

@@ -287,7 +287,7 @@ async def _build_call(
         durable=bool(key),
         slo_class=slo_class,
         due=due_at,
-        prefix=prefix_keys(request, tenant.identity) if pool.names_prefixes else "",
+        prefix=prefix_keys(request, tenant.sharing) if pool.names_prefixes else "",
     )
     unread = unread_fields(request, capabilities)
     return Call("", tenant, request, limit, terms, now, key, unread, slo_class, "", pool.name, prompt_bytes)

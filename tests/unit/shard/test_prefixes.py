@@ -14,6 +14,7 @@ from dispatcher.model.facts import Accepted, Entry, OrderSet
 from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.model.prefixes import KEY_CHARS, KEYS_MAX, prefix_keys, split_keys
 from dispatcher.model.requests import Endpoint, Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.shard import snapshot
 from dispatcher.shard.alone import LoneGate
 from dispatcher.shard.codec import decode_entry, encode_entry
@@ -204,6 +205,14 @@ def test_the_next_turn_has_the_key_of_the_turn_before() -> None:
     assert keys(chat(*third))[1] == keys(chat(*second))[0]
     assert not set(keys(chat(*first), "b.2")) & set(keys(chat(*first)))
     assert len(keys(chat(*first))[0]) == KEY_CHARS
+
+
+def test_the_tenants_of_a_group_have_the_same_keys() -> None:
+    first, second, other = (
+        Tenant(name, prefix_group=group).sharing for name, group in (("a.1", "g"), ("b.2", "g"), ("g", ""))
+    )
+    request = chat(("user", "hello"))
+    assert keys(request, first) == keys(request, second) != keys(request, other)
 
 
 def test_a_long_first_message_is_shared_by_other_chats() -> None:
