@@ -3,7 +3,7 @@
     python -m benchmarks.planner_dominance [--scenes NAME,…] [--random FROM:TO] [--processes N] [--failures]
 
 Each scene (planner_scenes.py) is played under static, qlm, edf and plan. A row is a planner; a column of it a tenant's
-part of requests whose first token was in time. A tenant is entitled (marked *) if its demand over the run is no more
+part of requests with their first token in time. A tenant is entitled (marked *) if its demand over the run is no more
 than its weighted max-min share of the fleet's service. `plan` is dominated by another planner
 
     in a tenant     if that one is better for an entitled tenant by 2 points, and worse for none, or
@@ -52,7 +52,7 @@ def play(scene: Scene, planner: str) -> Played:
 
 
 def entitled_tenants(scene: Scene) -> set[str]:
-    """Return the tenants whose demand is within their share of the fleet over the time of the arrivals."""
+    """Return the tenants with a demand within their share of the fleet over the time of the arrivals."""
     arrivals = list(scene.workload)
     horizon_s = max(1.0, max(each.arrival_s for each in arrivals))
     demand: dict[str, float] = {}

@@ -8,8 +8,8 @@ these keys, the longest beginning first:
 3. its first message, if that is long: a system prompt that many chats share.
 
 A completion has key 3 of the beginning of its text. A key is the hash of the beginning, under a salt of the tenant, or
-of its prefix group: no tenant finds the prefixes of one outside of its group. It tells nobody the text, but who guesses
-a whole beginning can check it, as with any hash.
+of its prefix group: no tenant finds the prefixes of one outside of its group. The text cannot be
+read from it, but a guess of a whole beginning can be checked, as with any hash.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Recording:
     unanswered: int = 0
     """Calls that ended without an answer."""
     interrupted: int = 0
-    """Calls whose ends were not read, because the log was cut before."""
+    """Calls that ended unseen, because the log was cut before."""
     _terms: dict[str, CallTerms] = field(default_factory=dict)
     """The terms of the accepted calls, if there is a worker."""
     _open: dict[str, _OpenCall] = field(default_factory=dict)

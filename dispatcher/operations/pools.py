@@ -218,7 +218,7 @@ class Pools:
         return self._pools[name]
 
     async def serving(self, model: str) -> Pool:
-        """Return the pool whose configuration names the model or adapter, otherwise the pool that has a worker of it.
+        """Return the pool that lists the model or adapter, otherwise the pool that has a worker of it.
 
         If there is none, return a pool whose workers show that the model is unknown, or the first pool.
         Raises StoreUnavailable if the workers of a pool that could have the model cannot be read.

@@ -1,4 +1,4 @@
-"""Rows of a CSV with requests, whose columns are found by the names that servers and public traces give them.
+"""Rows of a CSV with requests. Its columns are found by the names that servers and public traces give them.
 
 The header names the columns, in any order. Upper and lower case are the same, and a space is an underscore. A first
 token and an end are either a moment, on the clock of the arrivals, or a duration since the arrival:

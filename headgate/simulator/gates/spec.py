@@ -111,7 +111,7 @@ class GateFile(TenantsFile):
 
 
 class FleetGateFile(GateFile):
-    """The file of a gate before a fleet, whose workers have the slots."""
+    """The file of a gate before a fleet. There, the workers have the slots."""
 
     slots: Annotated[int, Field(ge=1, le=_SLOTS_MAX)] = 1
 

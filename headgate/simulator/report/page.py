@@ -52,8 +52,8 @@ def verdict(runs: Sequence[Run]) -> str:
     lightest = min(asked, key=lambda name: (asked[name].service, name))
     waits_s = {run.policy: each.ttft_s.p99 for run in runs if (each := run.tenants[lightest]).ttft_s is not None}
     best = min(waits_s, key=lambda policy: waits_s[policy])
-    who = f"{lightest}, the tenant with the least service"
-    said = f"{who}, waits {waits_s[best]:,.2f} s for a first token (P99) under {best}"
+    subject = f"{lightest}, the tenant with the least service"
+    said = f"{subject}, waits {waits_s[best]:,.2f} s for a first token (P99) under {best}"
     others = ", ".join(f"{wait_s:,.2f} s under {policy}" for policy, wait_s in waits_s.items() if policy != best)
     refused = "".join(f" {run.policy} refuses {run.rejected:,} requests." for run in runs if run.rejected)
     return f"{said}{f', and {others}' if others else ''}.{refused}"

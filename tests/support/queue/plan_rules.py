@@ -23,13 +23,25 @@ def plan_is_right(model: BlockModel, plan: AdmissionPlan | None) -> None:
         assert _is_short(model, passed[0], _candidates(model, passed[0])), "the passed request would fit"
         _victims_are_right(model, plan, victims_only=True)
         return
-    if passed:
+    if passed and all(_leaves_room(model, plan.request, other) for other in passed):
+        assert _is_short(model, passed[0], _candidates(model, passed[0])), "the passed request would fit"
+    elif passed:
         assert plan.request.tier in RESERVED_FOR, "a less urgent request went first"
         assert not any(other.tier in RESERVED_FOR for other in passed), "a less urgent request went first"
         assert _is_short(model, passed[0], _candidates(model, passed[0])), "the passed request would fit"
         assert model.slots_free > 0, "the passed request waits for a slot and not for the reserve"
         assert reserve_unused(model) > 0, "the reserve is in use and is no reason to pass"
     _victims_are_right(model, plan)
+
+
+def _leaves_room(model: BlockModel, head: QueueRequest, passed: QueueRequest) -> bool:
+    """Return whether the passed request is of a less urgent tier, and waits for none that is more urgent than it."""
+    if head.tier.rank >= passed.tier.rank:
+        return False
+    urgent = [live for live in model.running.values() if live.request.tier.rank < passed.tier.rank]
+    blocks = sum(live.blocks for live in urgent) + model.blocks_needed(head.request_id)
+    has_slot = len(urgent) + 1 < len(model.running) + model.slots_free
+    return has_slot and blocks + model.blocks_needed(passed.request_id) <= model.blocks_total
 
 
 def _victims_free_enough(model: BlockModel, plan: AdmissionPlan) -> bool:
