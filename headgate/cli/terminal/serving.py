@@ -36,6 +36,8 @@ def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
     if engine == "openai" or model is not None:
         raise ConfigurationError("--fleet has the models of each worker: leave out --model, and use another --engine")
     spec = read_fleet(fleet)
+    if spec.failures:
+        sys.stderr.write("note: no worker fails here by the file's `failures`: only headgate simulate plays them\n")
     workers = []
     for worker in spec.workers:
         names = sorted(worker.models, key=lambda name: name != worker.loaded)
