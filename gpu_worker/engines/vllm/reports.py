@@ -58,6 +58,8 @@ class Reports:
         self._changes = ChangedTenants(scheduler.queue_policy)
         self._now_sent_s = 0.0
         """When the last counts and gauges were sent."""
+        self._tenants_are_next = False
+        """Whether the last report had counts and gauges alone."""
         self._tenants_left = False
         """Whether the last report left tenants to the next one."""
         self.has_unsent = False
@@ -116,14 +118,16 @@ class Reports:
         carrier.kv_connector_stats = {**(carrier.kv_connector_stats or {}), STATS_KEY: report}
 
     def _next_report(self, *, idle: bool) -> dict[str, Any]:
-        """Return counts and gauges, or tenants: a step pays for one of them, and only an idle engine for both."""
+        """Return counts and gauges, or tenants: a step pays for one of them, and only an idle engine for both. Where a
+        step takes longer than REPORT_EVERY_S, they take turns."""
         now = None
-        if idle or self._ended_s - self._now_sent_s >= REPORT_EVERY_S:
+        if idle or (not self._tenants_are_next and self._ended_s - self._now_sent_s >= REPORT_EVERY_S):
             self._now_sent_s = self._ended_s
             now = self._now()
         if now is not None and not self._tenants_left:
             self._changes.begin_round()
-        if now is not None and not idle:
+        self._tenants_are_next = now is not None and not idle
+        if self._tenants_are_next:
             self._tenants_left = True
             return make_report((), now)
         tenants = self._changes.take(TENANTS_IDLE_MAX if idle else TENANTS_MAX)
