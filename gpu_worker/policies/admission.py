@@ -170,7 +170,7 @@ class Admission:
 
     def blocks_max(self, tier: Tier, blocks_total: int) -> int:
         """Return the most blocks that a request of this tier can ever have."""
-        return blocks_total - (0 if tier in RESERVED_FOR else self._reserve(blocks_total))
+        return blocks_total - (0 if tier in RESERVED_FOR else self.reserve(blocks_total))
 
     def next_plan(self, budget: KvBudget) -> AdmissionPlan | None:
         """Return the next admission, or None to end the pass. Changes nothing."""
@@ -257,14 +257,15 @@ class Admission:
     def _is_kept_from_reserve(self, head: QueueRequest, budget: KvBudget) -> bool:
         return head.tier not in RESERVED_FOR and self._unused_reserve(budget) > 0
 
-    def _reserve(self, blocks_total: int) -> int:
+    def reserve(self, blocks_total: int) -> int:
+        """Return how many of the blocks only premium and system requests may take."""
         return ceil(self.settings.premium_reserve * blocks_total)
 
     def _unused_reserve(self, budget: KvBudget) -> int:
         """Return the blocks of the premium reserve that are not in use."""
         if not self.settings.premium_reserve:
             return 0
-        return max(0, self._reserve(budget.blocks_total) - budget.blocks_held_by(RESERVED_FOR))
+        return max(0, self.reserve(budget.blocks_total) - budget.blocks_held_by(RESERVED_FOR))
 
     def _evictions(
         self, head: QueueRequest, shortage: Shortage, budget: KvBudget, holders: Collection[str]

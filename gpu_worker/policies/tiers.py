@@ -119,6 +119,7 @@ class TierShares:
 
     def __init__(self, settings: TierSettings) -> None:
         self._settings = settings
+        self._share = {tier: settings.share(tier) for tier in Tier}
         self._given = TenantCounters()
         self._since: dict[Tier, _Since] = {}
         """The service at the start of the share's count, for each tier with waiting requests."""
@@ -173,7 +174,7 @@ class TierShares:
         if since is None:
             return 0.0, 0.0
         total = self.total - since.total
-        behind = self._settings.share(tier) * total - (self._given.value(tier) - since.own)
+        behind = self._share[tier] * total - (self._given.value(tier) - since.own)
         return behind, behind / total if behind > 0 and total > 0 else 0.0
 
     def behind(self, tier: Tier) -> float:
@@ -187,7 +188,7 @@ class TierShares:
 
     def owes(self, tier: Tier, behind: float) -> bool:
         """Return whether a tier that is so far behind is owed service."""
-        return behind > self._settings.share_slack and self._settings.share(tier) > 0
+        return behind > self._settings.share_slack and self._share[tier] > 0
 
     def is_owed(self, tier: Tier) -> bool:
         return self.owes(tier, self.behind(tier))
@@ -197,7 +198,7 @@ class TierShares:
         slack = self._settings.share_slack
         for tier, since in self._since.items():
             given = self._given.value(tier)
-            if given - since.own - self._settings.share(tier) * (self.total - since.total) > slack:
+            if given - since.own - self._share[tier] * (self.total - since.total) > slack:
                 self._since[tier] = _Since(given - slack, self.total)
 
     def _give(self, tier: Tier, service: float) -> None:
@@ -274,8 +275,9 @@ class TierState:
 
     def rank_now(self, settings: TierSettings, now_s: float, deficit: float) -> float:
         """Return the effective rank of a waiting request."""
-        rank = self.tier.rank - self.gained(settings, now_s) - deficit * settings.deficit_factor
-        return min(rank, PROMOTED) if self.promoted(settings) else rank
+        record = self.record
+        rank = record.request.tier.rank - self.gained(settings, now_s) - deficit * settings.deficit_factor
+        return min(rank, PROMOTED) if record.preemptions and self.promoted(settings) else rank
 
     def gained(self, settings: TierSettings, now_s: float) -> float:
         """Return the ranks that a waiting request has gained by aging."""

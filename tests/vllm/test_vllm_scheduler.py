@@ -239,7 +239,7 @@ def test_a_charge_made_at_a_pop_is_returned_where_the_pass_skips_the_request(mod
         driver.step(2)
         driver.add("waits", prompt(33, 1), 30, tenant="b")
         queue, policy = driver.scheduler.waiting, driver.scheduler.queue_policy
-        queue.begin_pass()
+        queue.begin_pass(has_prompts=False)
         request = queue.pop_request()
         assert policy.received["b"].service == 33
         assert len(queue) == 0

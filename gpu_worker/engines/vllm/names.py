@@ -58,6 +58,7 @@ VLLM_NAMES: tuple[VllmName, ...] = (
             *("block_size", "max_model_len", "max_num_active_reqs", "max_num_scheduled_tokens", "lora_config"),
             *("need_mamba_block_aligned_split", "max_num_encoder_input_tokens", "encoder_cache_manager"),
             *("num_prefill_lookahead", "finished_recving_kv_req_ids", "_inflight_prefills", "requires_kv_delivery"),
+            *("num_waiting_for_streaming_input", "num_lookahead_tokens"),
         ),
         calls=(
             "finish_requests(request_ids, finished_status)",

@@ -27,7 +27,7 @@ from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, scheduling_gauges
 
 REPORT_EVERY_S = 0.25
-PART_EVERY_S = 0.05
+PART_EVERY_S = 0.1
 TENANTS_MAX = 16
 TENANTS_IDLE_MAX = 512
 """Tenants of a report when nothing waits or runs: no request waits for it."""

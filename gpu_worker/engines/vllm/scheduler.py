@@ -33,6 +33,7 @@ from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.next_step import NextStep, decoding_tiers, least_tokens, may_shorten, step_tokens_of
 from gpu_worker.engines.vllm.protocol import ENDED_PREFIX
 from gpu_worker.engines.vllm.reports import Reports
+from gpu_worker.engines.vllm.room import has_slot, may_lack_room
 from gpu_worker.engines.vllm.settings import scheduler_settings
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue, loaded_adapters
 from gpu_worker.policies.admission import Admission
@@ -60,7 +61,9 @@ class TieredSchedulingMixin:
         vllm.kv_holding_waiting = create_request_queue(vllm.policy)
         self.admission = Admission(policy)
         self.counts = SchedulingStats()
-        self.waiting = PolicyQueue(self.admission, self._kv_budget, time.monotonic, settings, loaded_adapters(self))
+        self.waiting = PolicyQueue(
+            self.admission, self, self._kv_budget, time.monotonic, settings, loaded_adapters(self)
+        )
         self._unsent: list[tuple[int, EngineCoreOutput]] = []
         """Final outputs of requests that were ended here, with their clients' indexes."""
         self._eviction: Eviction | None = None
@@ -75,16 +78,19 @@ class TieredSchedulingMixin:
         self._is_shared = False
         """Whether this step's tokens are shared out."""
         self._reports = Reports(self, sends=settings.sends_stats)
+        self._complete: dict[int, int] = {}
+        """The policy's count of admissions at each step in flight, by the id of its output, if it has a token for every
+        running request."""
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         vllm: Any = self
-        self.waiting.begin_pass()
+        has_prompts = bool(vllm._inflight_prefills) and any(map(_IS_PROMPT, vllm.running))
+        self.waiting.begin_pass(has_prompts=has_prompts)
         self.admission.begin_pass(time.monotonic())
         for request_id in self.admission.pop_expired():
             self.counts.expired += 1
             self._end(vllm.requests[request_id], "expired")
         self._sort_running()
-        has_prompts = bool(vllm._inflight_prefills) and any(map(_IS_PROMPT, vllm.running))
         if self._may_make_room(has_prompts):
             self._make_room_for_waiting()
         if has_prompts and not self._is_shared:
@@ -95,13 +101,16 @@ class TieredSchedulingMixin:
         if self._parts:
             self._parts = {}
             del vllm._reserve_prefill_lookahead
+        if len(output.num_scheduled_tokens) == len(vllm.running):
+            self._complete[id(output)] = self.queue_policy.admissions
         self._reports.scheduled(output)
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         discarded = self._discarded_requests(scheduler_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        self._charge(model_runner_output, discarded)
+        is_complete = self._complete.pop(id(scheduler_output), None) == self.queue_policy.admissions
+        self._charge(model_runner_output, discarded, is_complete=is_complete and not discarded)
         self._send(outputs)
         self._reports.ran(scheduler_output)
         self._reports.attach(outputs)
@@ -137,18 +146,14 @@ class TieredSchedulingMixin:
             return False
         if policy.may_preempt():
             return True
-        if len(vllm.running) >= vllm.max_num_active_reqs:
+        if not has_slot(self):
             return False
-        return has_prompts or (policy.may_pass() and self._may_lack_room())
-
-    def _may_lack_room(self) -> bool:
-        """Return whether the next request may lack room, if each running request takes a block in this step."""
-        vllm: Any = self
-        if (head := self.queue_policy.peek()) is None:
+        if has_prompts:
+            return True
+        head = self.waiting.first_by_policy()
+        if head is None or not policy.passes(head):
             return False
-        request, manager = self.waiting.request_of(head.request_id), vllm.kv_cache_manager
-        free = manager.block_pool.get_num_free_blocks() - manager.watermark_blocks - len(vllm.running)
-        return bool(request.has_encoder_inputs or free * vllm.block_size < request.num_tokens)
+        return may_lack_room(self, self.waiting.request_of(head.request_id))
 
     def _make_room_for_waiting(self) -> None:
         """Plan the pass of admissions that vLLM is about to make, and evict its victims.
@@ -278,17 +283,17 @@ class TieredSchedulingMixin:
         self._discarding = {request.request_id for request in left if request.num_stale_output_tokens}
         return self._discarding.intersection(scheduler_output.num_scheduled_tokens)
 
-    def _charge(self, model_runner_output: Any, discarded: Collection[str]) -> None:
+    def _charge(self, model_runner_output: Any, discarded: Collection[str], *, is_complete: bool) -> None:
         """Charge one token for every running request in one call, except requests that got none; then charge the rest
-        of requests that got several."""
+        of requests that got several. `is_complete`: whether the step was for all that run now."""
         vllm: Any = self
         sampled = model_runner_output.sampled_token_ids or ()
         generated = model_runner_output.req_id_to_index if sampled else {}
         if discarded:
             generated = {name: index for name, index in generated.items() if name not in discarded}
         lengths = set(map(len, sampled))
-        stalled = []
-        if not all(map(generated.__contains__, map(_REQUEST_ID, vllm.running))):
+        stalled: list[str] = []
+        if not (is_complete and sampled) and not all(map(generated.__contains__, map(_REQUEST_ID, vllm.running))):
             stalled = [request.request_id for request in vllm.running if request.request_id not in generated]
         if vllm.kv_holding_waiting:  # their KV is being loaded
             stalled += filter(self._runs, map(_REQUEST_ID, vllm.kv_holding_waiting))
@@ -315,11 +320,11 @@ class TieredSchedulingMixin:
 
     def _charge_final(self, request: Request) -> None:
         """Charge a request's last tokens, also those that were in flight when it was preempted and arrived later."""
-        request_id, tokens = request.request_id, request.num_output_tokens
-        if not self.queue_policy.is_running(request_id) and tokens > self.queue_policy.record(request_id).output_tokens:
-            self.queue_policy.admit(request_id)
-        if self.queue_policy.is_running(request_id):
-            self.queue_policy.on_generated(request_id, tokens)
+        request_id, tokens, policy = request.request_id, request.num_output_tokens, self.queue_policy
+        if tokens > policy.record(request_id).output_tokens:
+            if not policy.is_running(request_id):
+                policy.admit(request_id)
+            policy.on_generated(request_id, tokens)
 
     def _refund_rest_of_prompt(self, request: Request) -> None:
         """Refund what was not computed of the prompt of a request that ends before its first token."""

@@ -21,6 +21,7 @@ from vllm.v1.request import Request
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.protocol import RequestFields, request_fields
+from gpu_worker.engines.vllm.room import has_slot, may_lack_room
 from gpu_worker.engines.vllm.settings import TENANTS_VARIABLE, SchedulerSettings
 from gpu_worker.policies.adapters import AdapterTurns, LoadedAdapters
 from gpu_worker.policies.admission import Admission
@@ -39,12 +40,13 @@ _NAMELESS = (
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
-    """`kv_budget`: makes the budget as of now; needed only with a premium reserve and with locality. `adapters`: None
-    without LoRA."""
+    """`scheduler`: vLLM's, which this queue is of. `kv_budget`: makes the budget as of now; needed only with a premium
+    reserve and with locality. `adapters`: None without LoRA."""
 
     def __init__(
         self,
         admission: Admission,
+        scheduler: Any,
         kv_budget: Callable[[], VllmKvBudget],
         monotonic_s: Callable[[], float],
         settings: SchedulerSettings,
@@ -59,6 +61,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self.resetting = False
         """Whether vLLM resets its cache now, and preempts every request for it."""
         self._kv_budget = kv_budget
+        self._scheduler = scheduler
         self._monotonic_s = monotonic_s
         self._settings = settings
         self._warned: set[str] = set()
@@ -74,15 +77,25 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         this pass, because it lacks the place of its adapter or waits behind one that does."""
         self._head: Request | None = None
         """The next request, once it is known; None after any change."""
+        self._first: QueueRequest | None = None
+        """The policy's next request, once it is known; None after any change."""
+        self._has_prompts = False
+        self._always_has_next = (
+            self.policy.work_conserving and not admission.settings.premium_reserve and adapters is None
+        )
+        """Whether a queue with requests has a next one in any case."""
         self._lookup_budget: VllmKvBudget | None = None
         self._lookups: PrefixLookups | None = None
         if self.policy.locality:
             self._lookups = PrefixLookups(self._cached_tokens)
             self.policy.use_lookups(self._lookups)
 
-    def begin_pass(self) -> None:
-        """Forget the head: charges since the last pass may have changed the order."""
-        self._head = self._pass_budget = self._lookup_budget = None
+    def begin_pass(self, *, has_prompts: bool) -> None:
+        """Forget the head: charges since the last pass may have changed the order. `has_prompts`: whether running
+        requests compute prompts."""
+        self._has_prompts = has_prompts
+        self._forget_head()
+        self._pass_budget = self._lookup_budget = None
         if self._lookups is not None:
             self._lookups.begin_pass()
         self.adapter_turns.begin_pass()
@@ -90,7 +103,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def put_first(self, planned: dict[str, bool]) -> None:
         """Put these first in this pass, in this order; not those with False. The plan has admitted them already."""
         self._planned = planned
-        self._head = None
+        self._forget_head()
 
     def end_pass(self) -> None:
         """Undo the planned admissions that vLLM did not make; forget the pops of this pass: those requests run now."""
@@ -104,10 +117,10 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         for request_id in reversed(self._planned):
             self.policy.undo_admit(request_id)
         self._planned.clear()
-        self._head = None
+        self._forget_head()
 
     def add_request(self, request: Request) -> None:
-        self._head = None
+        self._forget_head()
         if (refusal := self._refusal(request)) is None:
             self._requests[request.request_id] = request
         else:
@@ -126,7 +139,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             self.policy.admit(request.request_id)
         self._popped[request.request_id] = request
         del self._requests[request.request_id]
-        self._head = None
+        self._forget_head()
         if self._pass_budget is not None:
             self._pass_budget.note_entered(request)
         if request.num_preemptions:
@@ -136,7 +149,8 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         return request
 
     def prepend_request(self, request: Request) -> None:
-        self._head = self._pass_budget = None
+        self._forget_head()
+        self._pass_budget = None
         if request.request_id in self._popped:
             del self._popped[request.request_id]
             self.policy.undo_admit(request.request_id)
@@ -158,12 +172,12 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             if request.request_id in self._planned:
                 self._undo_plan()
             self._requests.pop(request.request_id, None)
-        self._head = None
+        self._forget_head()
 
     def __bool__(self) -> bool:
-        """Return whether a request can be admitted. vLLM calls this in every step, so the head is computed only if a
-        non-empty queue may have none."""
-        if self.policy.work_conserving and not self.admission.settings.premium_reserve and self._adapters is None:
+        """Return whether a request can be admitted, if the batch has a slot. vLLM calls this in every step, so the head
+        is computed only if a non-empty queue may have none."""
+        if self._always_has_next or not self._requests or not has_slot(self._scheduler):
             return bool(self._requests)
         return self._next() is not None
 
@@ -190,14 +204,24 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             self._head = None if head is None else self._requests[head]
         return self._head
 
+    def _forget_head(self) -> None:
+        self._head = self._first = None
+
+    def first_by_policy(self) -> QueueRequest | None:
+        """Return the policy's next request. What else keeps a request from being next is not considered."""
+        if self._first is None:
+            self._first = self.policy.peek()
+        return self._first
+
     def _next_by_policy(self) -> str | None:
         while (head := self._peek()) is not None and not self._may_enter(head):
             self.policy.admit(head.request_id)
+            self._first = None
             self._planned[head.request_id] = False
         return None if head is None else head.request_id
 
     def _peek(self) -> QueueRequest | None:
-        return self.policy.peek() if not self.admission.settings.premium_reserve else self._next_with_reserve()
+        return self.first_by_policy() if not self.admission.settings.premium_reserve else self._next_with_reserve()
 
     def _may_enter(self, head: QueueRequest) -> bool:
         """Return whether the request's adapter has a place, and no request waits for one before it."""
@@ -208,11 +232,21 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         return self.adapter_turns.may_pass(head, lacks_place=lacks_place) and not lacks_place
 
     def _next_with_reserve(self) -> QueueRequest | None:
+        head = self.first_by_policy()
+        if head is None or not has_slot(self._scheduler):
+            return head  # without a slot vLLM admits none: it need not be known which fits
+        if self._has_ample_room(head):
+            return head
         budget = self._pass_budget = self._pass_budget or self._kv_budget()
-        if budget.slots_free <= 0:
-            return self.policy.peek()  # vLLM admits none: it need not be known which fits
         plan = self.admission.next_plan(budget)
         return None if plan is None or plan.evictions else plan.request
+
+    def _has_ample_room(self, head: QueueRequest) -> bool:
+        """Return whether the request certainly leaves the whole reserve free: a fast check."""
+        if self._has_prompts or self._adapters is not None:
+            return False
+        kept_free = self.admission.reserve(self._scheduler.kv_cache_manager.block_pool.num_gpu_blocks)
+        return not may_lack_room(self._scheduler, self._requests[head.request_id], kept_free)
 
     def _cached_tokens(self, request_id: str) -> int:
         self._lookup_budget = self._lookup_budget or self._kv_budget()

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -155,14 +156,20 @@ class TenantCounters:
     Counters are in service units over weight. `step`: decode steps so far, which the owner increments.
 
     A decode step costs nothing: a counter is brought up to date only when it is read or changed.
+
+    `may_exceed` reads all counters only if one may have reached the level since they were last read: since then the
+    highest rose by no more than the largest pace for each step, and what was added otherwise is noted.
     """
 
-    __slots__ = ("_paces", "_values", "step")
+    __slots__ = ("_ceiling", "_paces", "_values", "step")
 
     def __init__(self) -> None:
         self.step = 0
         self._values: dict[str, float] = {}
         self._paces: dict[str, _Pace] = {}
+        self._ceiling: tuple[float, float, int] | None = None
+        """At a step, no counter of a tenant with running requests was above the first figure, and none rises faster
+        than the second. None before it is first needed."""
 
     def __len__(self) -> int:
         return len(self._values)
@@ -175,11 +182,15 @@ class TenantCounters:
 
     def add(self, tenant: str, amount: float) -> None:
         self._values[tenant] = self._values.get(tenant, 0.0) + amount
+        if self._ceiling is not None and tenant in self._paces:
+            self._note_rise(tenant)
 
     def lift(self, tenant: str, level: float) -> None:
         """Raise the counter to at least `level`."""
         self._settle(tenant)
         self._values[tenant] = max(self._values.get(tenant, 0.0), level)
+        if self._ceiling is not None and tenant in self._paces:
+            self._note_rise(tenant)
 
     def run(self, tenant: str, per_step: float) -> None:
         """Add `per_step` to the counter at every step from now on, for one more running request."""
@@ -189,6 +200,8 @@ class TenantCounters:
         else:
             pace.requests += 1
             pace.per_step += per_step
+        if self._ceiling is not None:
+            self._note_rise(tenant)
 
     def stop(self, tenant: str, per_step: float) -> None:
         """Undo a `run` of the same `per_step`: the request no longer runs."""
@@ -199,6 +212,16 @@ class TenantCounters:
         if not pace.requests:
             del self._paces[tenant]
 
+    def may_exceed(self, level: float) -> bool:
+        """Return False if certainly no tenant with running requests has a counter above `level`."""
+        if self._ceiling is not None:
+            highest, per_step, since = self._ceiling
+            if highest + per_step * (self.step - since) <= level:
+                return False
+        highest = max(map(self.value, self._paces), default=-inf)
+        self._ceiling = highest, max((pace.per_step for pace in self._paces.values()), default=0.0), self.step
+        return highest > level
+
     def keep(self, wanted: Callable[[str, float], bool]) -> None:
         """Drop the counters that are not wanted. None of their tenants may have a running request."""
         self._values = {tenant: value for tenant, value in self._values.items() if wanted(tenant, value)}
@@ -206,6 +229,13 @@ class TenantCounters:
     def drop(self, tenant: str) -> None:
         """Drop the counter of a tenant without running requests."""
         self._values.pop(tenant, None)
+
+    def _note_rise(self, tenant: str) -> None:
+        """Raise the ceiling for a tenant with running requests that rose, or rises faster from now on."""
+        assert self._ceiling is not None  # noqa: S101
+        highest, per_step, since = self._ceiling
+        now = highest + per_step * (self.step - since) if highest > -inf else highest
+        self._ceiling = max(now, self.value(tenant)), max(per_step, self._paces[tenant].per_step), self.step
 
     def _settle(self, tenant: str) -> _Pace | None:
         """Bring the tenant's counter up to date, and return its pace."""

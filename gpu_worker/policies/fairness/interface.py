@@ -296,9 +296,9 @@ class QueuePolicy(ABC):
         """Return the tenant's counter, in service units over weight; None if the policy has no counters."""
         return None
 
-    def highest_running_counter(self) -> float:
-        """Return the highest counter of a tenant with running requests; minus infinity if there is none."""
-        return -inf
+    def may_exceed(self, level: float) -> bool:
+        """Return False if certainly no tenant with running requests has a counter above `level`: a fast pre-check."""
+        return False
 
     def counters(self) -> list[dict[str, float]]:
         """Return the counters of tenants with waiting requests. The policy bounds the differences within each dict."""

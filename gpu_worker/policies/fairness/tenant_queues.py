@@ -164,10 +164,10 @@ class TenantQueuePolicy(QueuePolicy):
             self._charge_output(record, before)
 
     def on_decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
-        excluded = {request_id: self._remove_from_batch(request_id) for request_id in excluding}
+        excluded = list(map(self._remove_from_batch, excluding)) if excluding else ()
         self._steps += steps
         self._charge_steps(steps)
-        for record in excluded.values():
+        for record in excluded:
             self._return_to_batch(record)
 
     def finish(self, request_id: str) -> None:

@@ -178,19 +178,19 @@ class TieredQueue(QueuePolicy):
             return True
         return self.settings.lead_max < inf and any(map(self._may_lead, self._tiers))
 
-    def may_pass(self) -> bool:
-        """Return whether a request is next although a more urgent one waits."""
-        ranks = [tier.rank for tier, policy in self._tiers.items() if policy.waiting]
-        return len(ranks) > 1 and (first := self.peek()) is not None and first.tier.rank > min(ranks)
+    def passes(self, head: QueueRequest) -> bool:
+        """Return whether the next request is next although a more urgent one waits."""
+        rank = head.tier.rank
+        return any(policy.waiting and tier.rank < rank for tier, policy in self._tiers.items())
 
     def _may_lead(self, tier: Tier) -> bool:
-        """Return whether a running request's tenant leads the tier's next one by more than `lead_max`."""
+        """Return whether a running request's tenant may lead the tier's next one by more than `lead_max`."""
         policy = self._tiers[tier]
         if not policy.waiting or not self._evictable[tier]:
             return False
         head = self._head(tier)
         counter = None if head is None else policy.counter(head.tenant)
-        return counter is not None and policy.highest_running_counter() - counter > self.settings.lead_max
+        return counter is not None and policy.may_exceed(counter + self.settings.lead_max)
 
     def eviction_key(self, request_id: str) -> tuple[bool, float, int]:
         """Return a sort key for running requests: an engine that runs out of blocks evicts the last one first.
@@ -260,6 +260,11 @@ class TieredQueue(QueuePolicy):
         self.shares.charge_output(tier, max(0, output_tokens - before))
 
     def on_decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
+        if not excluding:
+            self.shares.on_decoded(steps)
+            for policy in self._tiers.values():
+                policy.on_decoded(steps)
+            return
         excluded = [self._states[request_id] for request_id in excluding]
         for state in excluded:
             self.shares.stop_running(state.tier)

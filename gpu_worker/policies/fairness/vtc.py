@@ -35,8 +35,6 @@ Deviations:
 
 from __future__ import annotations
 
-from math import inf
-
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, WeightedTokens
 from gpu_worker.policies.fairness.accounting import LazyMinHeap, TenantCounters
 from gpu_worker.policies.fairness.interface import QueueRequest, RequestRecord
@@ -51,6 +49,9 @@ class VirtualTokenCounter(TenantQueuePolicy):
     """Variants override the price of a request (`_price`, `_price_per_token`), the lift, or the heap that orders the
     tenants (`_by_counter`)."""
 
+    _rises_with_steps = True
+    """Whether, if h is linear, `counter` is what `_counters` has, and rises in steps with each running request."""
+
     def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
         self._counters = TenantCounters()
@@ -64,8 +65,10 @@ class VirtualTokenCounter(TenantQueuePolicy):
         """Return service over weight; 0 for a tenant that is new or forgotten."""
         return self._counters.value(tenant)
 
-    def highest_running_counter(self) -> float:
-        return max(map(self.counter, {record.request.tenant for record in self._running.values()}), default=-inf)
+    def may_exceed(self, level: float) -> bool:
+        if self._linear and self._rises_with_steps:
+            return self._counters.may_exceed(level)
+        return any(self.counter(tenant) > level for tenant in {each.request.tenant for each in self._running.values()})
 
     def counters(self) -> list[dict[str, float]]:
         return [{tenant: self._counters.value(tenant) for tenant in self._queues}]

@@ -141,6 +141,8 @@ class NoisyLength(TrueLength):
 
 
 class PredictedTokenCounter(VirtualTokenCounter):
+    _rises_with_steps = False
+
     def __init__(self, predictor: LengthPredictor, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
         self._predictor = predictor
