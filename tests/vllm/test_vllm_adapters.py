@@ -1,16 +1,22 @@
-"""LoRA adapters in our scheduler inside vLLM, without a model: which tenant pays for a load."""
+"""LoRA adapters in our scheduler inside vLLM: which tenant pays for a load, and, with a model and real adapters, what
+is generated. The other tests have no model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 from zlib import crc32
 
 import pytest
+from vllm.lora.request import LoRARequest
 
 from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
+from tests.support.vllm.engine import vllm_driver
+from tests.support.vllm.lora import make_adapter
 from tests.support.vllm.scheduler_harness import SchedulerHarness
 from tests.support.vllm.scheduler_setup import BaseConfig, FakeTime, Setup, base_config, fake_time
 from tests.vllm.test_vllm_alone import setup_of, storm
@@ -158,3 +164,31 @@ def test_storms_with_adapters(base: BaseConfig, time: FakeTime, part: int, monke
         harness = SchedulerHarness(base, setup, time)
         storm(harness, chance)
         harness.check_end()
+
+
+def test_real_adapters_generate_what_each_generates_alone(tmp_path: Path) -> None:
+    """vLLM loads them from their folders, one at a time, and premium evicts a batch with another adapter."""
+    model = ensure_tiny_model(tmp_path, TinySize())
+    adapters = [
+        LoRARequest(f"adapter-{number}", number, str(make_adapter(model, tmp_path / f"adapter-{number}", number)))
+        for number in (1, 2, 3)
+    ]
+    requests = [(place, adapter) for place in range(2) for adapter in adapters]
+    with vllm_driver(model, blocks=16, adapters=(1, 3)) as driver:
+        for place, adapter in requests:
+            driver.add(f"alone{place}{adapter.lora_int_id}", [5 + place] * 20, 12, adapter=adapter)
+            driver.run()
+        for place, adapter in requests:
+            tier = "premium" if adapter.lora_int_id == 3 else "background"
+            name, tenant = f"mixed{place}{adapter.lora_int_id}", f"t{adapter.lora_int_id}"
+            driver.add(name, [5 + place] * 20, 12, adapter=adapter, tenant=tenant, tier=tier)
+            driver.step(2)
+        driver.run()
+        for place, adapter in requests:
+            number = adapter.lora_int_id
+            assert driver.tokens(f"mixed{place}{number}") == driver.tokens(f"alone{place}{number}")
+        for place in range(2):
+            assert len({tuple(driver.tokens(f"alone{place}{number}")) for number in (1, 2, 3)}) == 3, "adapters differ"
+        assert driver.scheduler.counts.preemptions.total() >= 1
+        received = driver.scheduler.queue_policy.received
+        assert received["t3"].service > 2 * (20 + 2 * 12), "it pays for the load of its adapter"

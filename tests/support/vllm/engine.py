@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.vllm.lora import RANK
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
+from vllm.lora.request import LoRARequest
 
 BLOCK_TOKENS = 32
 SWAP_GIB = 0.02
@@ -45,7 +47,16 @@ class VllmDriver:
     def scheduler(self) -> Any:
         return self.llm.llm_engine.engine_core.engine_core.scheduler
 
-    def add(self, name: str, prompt: list[int], max_tokens: int, *, salt: str | None = None, **fields: object) -> None:
+    def add(
+        self,
+        name: str,
+        prompt: list[int],
+        max_tokens: int,
+        *,
+        salt: str | None = None,
+        adapter: LoRARequest | None = None,
+        **fields: object,
+    ) -> None:
         """Add a request. `fields`: the dispatcher's (tenant, tier, weight, …)."""
         parameters = SamplingParams(
             temperature=0.0,
@@ -57,7 +68,7 @@ class VllmDriver:
         request: dict[str, Any] = {"prompt_token_ids": prompt}
         if salt is not None:
             request["cache_salt"] = salt
-        self.llm.llm_engine.add_request(name, request, parameters)
+        self.llm.llm_engine.add_request(name, request, parameters, lora_request=adapter)
         self.seen[name] = Seen(self.steps)
 
     def step(self, times: int = 1) -> None:
@@ -114,10 +125,11 @@ def vllm_driver(
     send_stats: bool = False,
     speculative: dict[str, Any] | None = None,
     ranks: int = 1,
+    adapters: tuple[int, int] | None = None,
     **tiers: object,
 ) -> Iterator[VllmDriver]:
     """Run a vLLM. `blocks`: KV blocks of BLOCK_TOKENS; vLLM keeps one. `swap_gib`: None runs without the swap
-    connector. `transfer`: other connectors."""
+    connector. `transfer`: other connectors. `adapters`: the most of them in a batch, and in memory."""
     if swap_gib is not None:
         transfer = KVTransferConfig(**swap_transfer(swap_gib))
     llm = LLM(
@@ -135,6 +147,12 @@ def vllm_driver(
         scheduler_cls=scheduler,
         kv_transfer_config=transfer,
         speculative_config=speculative,
+        enable_lora=adapters is not None,
+        **(
+            {}
+            if adapters is None
+            else dict(zip(("max_loras", "max_cpu_loras"), adapters, strict=True), max_lora_rank=RANK)
+        ),
         additional_config={
             "headgate": {"policy": policy, "tiers": tiers, "send_stats": send_stats, "trust_client_fields": True}
         },
