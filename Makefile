@@ -169,7 +169,7 @@ test-vllm: $(VLLM_VENV)/.installed ## the scheduler inside vLLM, on vLLM's CPU b
 	done; \
 	exit $$failed
 
-test-vllm-swaps: $(VLLM_VENV)/.installed ## a worker that swaps vLLM's own servers, their sleep, two ranks, other connectors (6 minutes; not in CI)
+test-vllm-swaps: $(VLLM_VENV)/.installed ## a worker that swaps vLLM's own servers, their sleep, two ranks, other connectors, embeddings (7 minutes; not in CI)
 	@$(VLLM_VENV)/bin/python -m pytest -q tests/vllm/swaps $(PYTEST_ARGS)
 
 # Its folder comes first on Python's path, so the rest of the CPU build's venv serves both releases.
