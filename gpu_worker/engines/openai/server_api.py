@@ -104,9 +104,7 @@ def server_facts(answer: dict[str, Any], options: ServerOptions) -> ServerFacts:
     known = _BY_OWNER.get(owner) if isinstance(owner, str) else None
     capabilities = options.capabilities or known or _USUAL
     found = frozenset(map(str, capabilities))
-    facts = EngineFacts(
-        name, _context(card, options), options.bytes_per_token, found, max_loras=options.max_loras
-    )
+    facts = EngineFacts(name, _context(card, options), options.bytes_per_token, found, max_loras=options.max_loras)
     continuous = options.continuous_usage
     return ServerFacts(facts, known is not None if continuous is None else continuous)
 

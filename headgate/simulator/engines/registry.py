@@ -26,6 +26,4 @@ def make_engine(
     with places for adapters is always the paged engine's."""
     unpaged = SeparatePrefillEngine if profile.chunk_tokens is None else ChunkedPrefillEngine
     kind = PagedEngine if paged or profile.max_loras is not None else unpaged
-    return kind(
-        profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch, loaded_first=loaded_first
-    )
+    return kind(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch, loaded_first=loaded_first)

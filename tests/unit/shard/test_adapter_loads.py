@@ -42,9 +42,7 @@ class Pool:
             (worker,) = self.gate.shard.state.workers.values()
             call = min(worker.running.values(), key=lambda each: each.dispatched_at)
             tenant = call.tenant.name
-            end = self.gate.finish(
-                call.id, READ, GENERATED, self.gate.now + 0.01, adapter_loaded=self.loads(tenant)
-            )
+            end = self.gate.finish(call.id, READ, GENERATED, self.gate.now + 0.01, adapter_loaded=self.loads(tenant))
             self._keep(end.entry)
             self.ended[tenant] += 1
             self.submit(tenant)
