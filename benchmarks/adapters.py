@@ -1,7 +1,7 @@
 """Many LoRA adapters of one tenant beside a quiet tenant, simulated.
 
-An engine (a100-llama3-8b-chunked, a batch of BATCH) has PLACES places for adapters, and a load stops the batch for 50 ms.
-`many` keeps OPEN requests and cycles through ADAPTERS adapters at random; `base` keeps OPEN requests without an adapter;
+An engine (a100-llama3-8b-chunked, a batch of BATCH) has PLACES places for adapters, and a load stops the batch for
+50 ms. `many` keeps OPEN requests and cycles through ADAPTERS adapters at random; `base` keeps OPEN without an adapter;
 `quiet` sends a request with an adapter of its own every PAUSE_S seconds on average. All requests have 300 tokens and
 get 100. Each figure is the mean over SEEDS runs of SECONDS.
 

@@ -7,9 +7,9 @@ replaced by the true service at the end. So the worker, which sees each first to
 the gate settles it with the tokens. What the report says is in the log as the service of the end, so each process
 folds the same.
 
-The worker applies the engine's own rule to first tokens: an adapter that is not among the last `max_loras` used ones was
-loaded for the request. Where two requests wait for one new adapter, the first token decides which one pays. A worker
-that does not know the places of its engine (EngineFacts.max_loras) reports no loads.
+The worker applies the engine's own rule to first tokens: an adapter that is not among the last `max_loras` used ones
+was loaded for the request. Where two requests wait for one new adapter, the first token decides which one pays. A
+worker that does not know the places of its engine (EngineFacts.max_loras) reports no loads.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """LoRA adapters of the paged model: places on the device, loads, and the requests that wait for a place.
 
-The rules are those of our scheduler inside vLLM (policies/adapters.py): at most `max_loras` adapters are in use at once;
-a request whose adapter has no place is held back in a pass of admissions, and later ones pass it while the lead allows.
-A load stops the whole batch for `adapter_load_s`, and is charged to the tenant that causes it; not to a request that
-resumes. Of the adapters that no running request uses, the one that was not used for the longest time leaves first.
+The rules are those of our scheduler inside vLLM (policies/adapters.py): at most `max_loras` adapters are in use at
+once; a request whose adapter has no place is held back in a pass of admissions, and later ones pass it while the lead
+allows. A load stops the whole batch for `adapter_load_s`, and is charged to the tenant that causes it; not to a request
+that resumes. Of the adapters that no running request uses, the one that was not used for the longest time leaves first.
 
-A request that is held back is admitted in the policy for the time of the pass, so that the policy shows what comes after
-it, and its admission is undone at the end of the pass. A pass holds at most HELD_BACK_MAX back and ends then: otherwise
-a step would take as long as the queue is.
+A request that is held back is admitted in the policy for the time of the pass, so that the policy shows what comes
+after it, and its admission is undone at the end of the pass. A pass holds at most HELD_BACK_MAX back and ends then:
+otherwise a step would take as long as the queue is.
 """
 
 from __future__ import annotations
