@@ -101,7 +101,7 @@ class EngineProfile(Strict):
     max_loras: Annotated[int, Field(ge=1, le=1_000)] | None = None
     """LoRA adapters in use at once; None: an adapter is served as its model. With it, the engine is the paged one."""
     adapter_load_s: Annotated[float, Field(ge=0, le=60)] = 0.05
-    """For so long the load of an adapter stops the batch."""
+    """Time for which the load of an adapter stops the batch."""
     fitted_on: FittedOn | None = None
     """The log that the step times come from; None: `source` says where they come from."""
 
