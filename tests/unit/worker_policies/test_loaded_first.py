@@ -17,8 +17,8 @@ def first_of(
     loaded: set[str], name: str = "vtc", *, cached: dict[str, int] | None = None, most: int = 64
 ) -> QueuePolicy:
     policy = make_policy(name)
-    tokens = {} if cached is None else {"cached_tokens": cached.__getitem__}
-    policy.use_lookups(LoadedFirst(loaded.__contains__, overtaken_max=most, **tokens))
+    tokens = (cached or {}).get
+    policy.use_lookups(LoadedFirst(loaded.__contains__, lambda name: tokens(name, 0), overtaken_max=most))
     return policy
 
 

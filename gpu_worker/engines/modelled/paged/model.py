@@ -98,8 +98,9 @@ class PagedBatch:
     def load_first(self) -> None:
         """Let requests with loaded adapters go first within their tenant from now on (loaded_first.py)."""
         if self._adapters is not None:
-            prefixes = {} if self._lookups is None else {"cached_tokens": self._cached_tokens}
-            self._lookups = LoadedFirst(self._adapters.needs_no_load, **prefixes)
+            needs_no_load = self._adapters.needs_no_load
+            by_prefix = self._lookups is not None
+            self._lookups = LoadedFirst(needs_no_load, self._cached_tokens) if by_prefix else LoadedFirst(needs_no_load)
             self._policy.use_lookups(self._lookups)
 
     def enqueue(
