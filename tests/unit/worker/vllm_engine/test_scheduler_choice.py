@@ -24,7 +24,7 @@ def config_of(**fields: Any) -> Any:
     parallel = {"pipeline_parallel_size": 1, "data_parallel_size": 1, "data_parallel_index": 0}
     parallel |= {name: fields.pop(name) for name in list(fields) if name in parallel}
     model = SimpleNamespace(is_encoder_decoder=fields.pop("is_encoder_decoder", False))
-    usual = {"kv_transfer_config": None, "diffusion_config": None, "additional_config": {}}
+    usual: dict[str, Any] = {"kv_transfer_config": None, "diffusion_config": None, "additional_config": {}}
     ahead = SimpleNamespace(async_scheduling=fields.pop("ahead", False), policy="fcfs")
     return SimpleNamespace(
         parallel_config=SimpleNamespace(**parallel), model_config=model, scheduler_config=ahead, **usual | fields
