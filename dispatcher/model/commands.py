@@ -93,6 +93,8 @@ class End(NamedTuple):
     """True if the store holds this answer. Then it ends the call even if the attempt was returned meanwhile."""
     cached_tokens: int = 0
     """The input tokens that the engine found in its prefix cache, a part of `input_tokens`."""
+    adapter_loaded: bool = False
+    """True if the engine loaded a LoRA adapter for the attempt: its tenant pays for that."""
 
 
 class Report(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from dispatcher.model.requests import Endpoint
 
@@ -31,19 +31,28 @@ class StoredAnswer:
     input_tokens: int
     output_tokens: int
     body: str
-    """JSON: {"choices": […], "cached_tokens"?: …, "reasoning_tokens"?: …} (answers.Collected) if `outcome` is "done";
-    otherwise {"error": …, "status": …, "retry_after_s"?: …}."""
+    """JSON: {"choices": […], "cached_tokens"?: …, "reasoning_tokens"?: …, "adapter_loaded"?: true} (answers.Collected)
+    if `outcome` is "done"; otherwise {"error": …, "status": …, "retry_after_s"?: …}."""
     ended_at: float
 
 
 def details_of(answer: StoredAnswer) -> tuple[int, int]:
     """Return the cached and the reasoning tokens of an answer; zeros for one that is not "done"."""
-    kept = json.loads(answer.body) if answer.outcome == "done" and answer.body else {}
+    kept = _fields_of(answer)
     return int(kept.get("cached_tokens", 0)), int(kept.get("reasoning_tokens", 0))
 
 
-def cached_tokens_of(answer: StoredAnswer) -> int:
-    return details_of(answer)[0]
+def priced_details_of(answer: StoredAnswer) -> dict[str, Any]:
+    """Return the fields of the command End on which the price of an answer depends, beside its tokens."""
+    kept = _fields_of(answer)
+    return {
+        "cached_tokens": int(kept.get("cached_tokens", 0)),
+        "adapter_loaded": bool(kept.get("adapter_loaded", False)),
+    }
+
+
+def _fields_of(answer: StoredAnswer) -> dict[str, Any]:
+    return dict(json.loads(answer.body)) if answer.outcome == "done" and answer.body else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,9 @@ class Profiled:
 
 CACHED_FRACTION = 0.1
 """Price of a prompt token from the prefix cache, divided by that of a computed one. Hosted models have this ratio."""
+ADAPTER_LOAD_TOKENS = 512
+"""Input tokens that the load of a LoRA adapter is charged as, at the gate and in the engines: about the prompt tokens
+that a large GPU computes in the 50 ms in which it waits for a copy of an adapter."""
 
 
 def cache_discount(h: ServiceFunction, cached_tokens: int, cached_fraction: float = CACHED_FRACTION) -> float:

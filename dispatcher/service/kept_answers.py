@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from dispatcher.model.answers import answer_of_outcome
 from dispatcher.model.commands import Command, End, Outcome, Over
-from dispatcher.model.kept import StoredAnswer, cached_tokens_of
+from dispatcher.model.kept import StoredAnswer, priced_details_of
 from dispatcher.ports import InvocationStore
 
 AT_ONCE = 256
@@ -85,9 +85,7 @@ async def _in_parts(requests: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 def _end_with(kept: StoredAnswer, over: Over) -> End:
     tokens = (kept.input_tokens, kept.output_tokens)
     attempt = over.attempt or kept.attempt
-    return End(
-        over.id, attempt, kept.outcome, *tokens, answer=kept.body, kept=True, cached_tokens=cached_tokens_of(kept)
-    )
+    return End(over.id, attempt, kept.outcome, *tokens, answer=kept.body, kept=True, **priced_details_of(kept))
 
 
 async def _standing(store: InvocationStore, call_id: str, answer: StoredAnswer | None) -> StoredAnswer | None:
@@ -114,5 +112,5 @@ async def _keep_answer(store: InvocationStore, command: Command, outcome: Outcom
         input_tokens=stands.input_tokens,
         output_tokens=stands.output_tokens,
         answer=stands.body,
-        cached_tokens=cached_tokens_of(stands),
+        **priced_details_of(stands),
     )

@@ -21,7 +21,7 @@ from dispatcher.operations.pools import DEADLINE_S
 from dispatcher.operations.worker_count import ScaleSettings
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.policies.service import CACHED_FRACTION
+from dispatcher.policies.service import ADAPTER_LOAD_TOKENS, CACHED_FRACTION
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.settings.sections import SloClassesSection
 from dispatcher.settings.strict import Loc, explain
@@ -91,6 +91,9 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     had the beginning of its prompt last. 0: calls go to the least loaded worker."""
     cached_fraction: float = Field(default=CACHED_FRACTION, ge=0, le=1)
     """The price of an input token from an engine's prefix cache, relative to a computed one, for gate and engines."""
+    adapter_load_tokens: int = Field(default=ADAPTER_LOAD_TOKENS, ge=0, le=1_000_000)
+    """Input tokens that the load of a LoRA adapter is charged as, to the tenant of the call that an engine loaded it
+    for. Engines have a setting of their own, tiers.adapter_load_tokens."""
     tiers: Json[TierFloors] | None = None
     """JSON: {"shares": {tier: fraction}, "slack": service units}. Unset: the gate ignores tiers."""
     throttling: Json[ThrottleLimits] | None = None
@@ -239,6 +242,7 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
             order=self.order,
             lead_max=self.lead_max,
             cached_fraction=self.cached_fraction,
+            adapter_load_tokens=self.adapter_load_tokens,
             prefix_lead=self.prefix_lead,
             tiers=self.tiers,
             throttling=self.throttling,

@@ -127,11 +127,12 @@ class LoneGate:
         *,
         outcome: str = "done",
         cached_tokens: int = 0,
+        adapter_loaded: bool = False,
     ) -> Decided:
         """End a running call. Raises KeyError for a call that is not here."""
         attempt = self.shard.state.calls[name].attempt
         end = End(name, attempt, outcome, input_tokens, output_tokens, cached_tokens=cached_tokens)
-        return self.decide(end, now=now)
+        return self.decide(end._replace(adapter_loaded=adapter_loaded), now=now)
 
     def cancel(self, name: str, now: float | None = None) -> Decided:
         return self.decide(Cancel(name, "cancelled"), now=now)

@@ -143,7 +143,10 @@ def end(decision: Decision, command: End) -> Outcome:
     if command.unbegun and call.watchers and (call.process or not command.kept):
         return Done()
     tokens = (command.input_tokens, command.output_tokens)
-    _end(decision, call, command.outcome, *tokens, command.first_token_s, command.cached_tokens)
+    _end(
+        decision, call, command.outcome, *tokens, command.first_token_s, command.cached_tokens,
+        adapter_loaded=command.adapter_loaded,
+    )  # fmt: skip
     return state.ends[command.id]
 
 
@@ -154,7 +157,7 @@ def _drop_with_answer(decision: Decision, command: End) -> Outcome:
     if call is not None and not call.worker:
         tokens = (command.input_tokens, command.output_tokens)
         cached_tokens = _cached_tokens(state, command.cached_tokens, command.input_tokens)
-        served = state.settings.charge(*tokens, cached_tokens)
+        served = state.settings.charge(*tokens, cached_tokens, adapter_loaded=command.adapter_loaded)
         decision.add(Dropped(call.id, command.outcome, command.attempt, *tokens, served, cached_tokens))
     return _known_end(state, command.id, command.attempt)
 
@@ -225,6 +228,8 @@ def _end(
     output_tokens: int = 0,
     first_token_s: float = 0.0,
     cached_tokens: int = 0,
+    *,
+    adapter_loaded: bool = False,
 ) -> None:
     state = decision.state
     if not (0 <= input_tokens <= _TOKENS_MAX and 0 <= output_tokens <= _TOKENS_MAX):
@@ -233,7 +238,7 @@ def _end(
         first_token_s = 0.0
     if cached_tokens:
         cached_tokens = _cached_tokens(state, cached_tokens, input_tokens)
-    served = state.settings.charge(input_tokens, output_tokens, cached_tokens)
+    served = state.settings.charge(input_tokens, output_tokens, cached_tokens, adapter_loaded=adapter_loaded)
     if not 0.0 <= served <= COST_MAX:
         served = clamp_cost(served)
     clocks = state.order.settle(call.tenant, call, served)

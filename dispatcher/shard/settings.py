@@ -10,7 +10,13 @@ from dispatcher.policies.bounds import BoundedSettings, Bounds, Part, check_boun
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import DEFAULT_ORDER
 from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.policies.service import CACHED_FRACTION, WEIGHTED_TOKENS, ServiceFunction, cache_discount
+from dispatcher.policies.service import (
+    ADAPTER_LOAD_TOKENS,
+    CACHED_FRACTION,
+    WEIGHTED_TOKENS,
+    ServiceFunction,
+    cache_discount,
+)
 from dispatcher.policies.share_bounds import COST_MAX
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import SHARES, TENANT_TIERS, TierName
@@ -51,6 +57,9 @@ class ShardSettings:
     """The costs of input and output tokens (policies/service.py)."""
     cached_fraction: float = CACHED_FRACTION
     """The price of a cached input token, divided by that of a computed one."""
+    adapter_load_tokens: int = ADAPTER_LOAD_TOKENS
+    """Input tokens that the load of a LoRA adapter is charged as, to the tenant of the call that an engine loaded it
+    for."""
     tiers: TierFloors | None = None
     """None: the gate ignores tiers."""
     slack: Slack | None = None
@@ -72,7 +81,15 @@ class ShardSettings:
     interaction_kept_s: float = 600.0
     """For this time after its last call was accepted, an interaction counts as under way."""
 
-    def charge(self, input_tokens: int, output_tokens: int, cached_tokens: int) -> float:
-        """Return the service of a call that has ended, with `cached_tokens` of its input from a prefix cache."""
+    def charge(
+        self, input_tokens: int, output_tokens: int, cached_tokens: int, *, adapter_loaded: bool = False
+    ) -> float:
+        """Return the service of a call that has ended, with `cached_tokens` of its input from a prefix cache.
+
+        The worker reports with the end whether an adapter was loaded (gpu_worker/service/executions/adapter_loads.py
+        says why the gate does not estimate it). The service is in the log, so the fold needs no rule for it.
+        """
         service = self.service(input_tokens, output_tokens)
+        if adapter_loaded:
+            service += self.service(self.adapter_load_tokens, 0) - self.service(0, 0)
         return service - cache_discount(self.service, cached_tokens, self.cached_fraction) if cached_tokens else service

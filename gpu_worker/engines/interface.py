@@ -140,13 +140,15 @@ class RefusedByPolicy(EngineError):
 class EngineFacts:
     """Facts of a model for the fleet. `model`: its name for tenants. `bytes_per_token`: mean over English text.
     `capabilities`: what the engine supports, and its adapters (dispatcher/model/fleet.py). `description`: for people,
-    the device and the sizes that the engine chose at its start; empty if it chose none."""
+    the device and the sizes that the engine chose at its start; empty if it chose none. `max_loras`: the adapters that
+    it holds at once; None: unknown, or it has none."""
 
     model: str
     context_tokens: int
     bytes_per_token: float
     capabilities: frozenset[str] = TEXT
     description: str = ""
+    max_loras: int | None = None
 
     def has_adapter(self, name: str) -> bool:
         return ADAPTER_PREFIX + name in self.capabilities

@@ -12,10 +12,10 @@ from math import inf
 from typing import Annotated, Any, Literal
 
 from dispatcher.policies.bounds import AnySequence, BoundedSettings, Bounds, NotNegative, Part, check_bounds
-from dispatcher.policies.service import CACHED_FRACTION, WEIGHTED_TOKENS
+from dispatcher.policies.service import ADAPTER_LOAD_TOKENS, CACHED_FRACTION, WEIGHTED_TOKENS
 from dispatcher.policies.tiers import SHARES, TENANT_TIERS, TenantTier, Tier
 from gpu_worker.policies.fairness.accounting import TenantCounters
-from gpu_worker.policies.fairness.interface import ADAPTER_LOAD_TOKENS, QueueRequest, RequestRecord
+from gpu_worker.policies.fairness.interface import QueueRequest, RequestRecord
 from gpu_worker.policies.plain_settings import read_settings
 
 

@@ -123,6 +123,9 @@ def _policies(by_policy: Sequence[Sequence[Run]]) -> Table:
     has_prefixes = any(run.prefix_hit_rate is not None for runs in by_policy for run in runs)
     for heading in ("prefix hits", "requests/s") if has_prefixes else ():
         table.add_column(heading, justify="right")
+    has_adapters = any(run.adapter_loads for runs in by_policy for run in runs)
+    if has_adapters:
+        table.add_column("adapter loads", justify="right")
     for heading in ("run s", "pick µs", "P99 µs") if timed else ():
         table.add_column(heading, justify="right")
     for runs in by_policy:
@@ -138,6 +141,8 @@ def _policies(by_policy: Sequence[Sequence[Run]]) -> Table:
         if has_prefixes:
             cells.append(f"{fmean(run.prefix_hit_rate or 0.0 for run in runs):.1%}")
             cells.append(_over(runs, lambda run: run.requests_per_s, 2))
+        if has_adapters:
+            cells.append(_over(runs, lambda run: sum(run.adapter_loads.values()), 0))
         table.add_row(escape(runs[0].policy), *cells, *_timing(runs))
     return table
 

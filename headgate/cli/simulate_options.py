@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -76,6 +76,19 @@ _LOCALITY = (
     "Run each policy also with locality: within the tenant that it chose, the request with the longest cached prefix "
     "goes first. Needs --prefix-cache."
 )
+_MAX_LORAS = (
+    "LoRA adapters in use at once, for a trace with a column adapter. Uses the paged engine. Default: as the engine's "
+    "profile says, or else an adapter is served as its model."
+)
+_ADAPTER_LOAD_TOKENS = "Input tokens that the load of an adapter is charged as. Default: 512. Needs --max-loras."
+_ADAPTER_LEAD = (
+    "Service by which a tenant may lead another of its tier that waits for the place of an adapter. Default: 8192. "
+    "Needs --max-loras and tiered:POLICY."
+)
+_LOADED_FIRST = (
+    "Run each policy also with loaded adapters first: within the tenant that it chose, a request whose adapter is "
+    "loaded goes first. Needs --max-loras."
+)
 _FLEET = "YAML file of a fleet: workers that load one of several models at a time, and SLO classes. Needs --planner."
 _PLANNER = (
     "Who plans the fleet: fcfs, edf, round-robin, static, shepherd, qlm or plan. Separate several with commas. "
@@ -110,6 +123,10 @@ class SimulateOptions:
     lead_max: Annotated[float | None, Option(help=_LEAD_MAX)] = None
     prefix_cache: Annotated[int | None, Option(help=_PREFIX_CACHE, min=1, max=1_000_000_000)] = None
     locality: Annotated[bool, Option("--locality", help=_LOCALITY)] = False
+    max_loras: Annotated[int | None, Option(help=_MAX_LORAS, min=1, max=1_000)] = None
+    adapter_load_tokens: Annotated[int | None, Option(help=_ADAPTER_LOAD_TOKENS, min=0, max=1_000_000)] = None
+    adapter_lead: Annotated[float | None, Option(help=_ADAPTER_LEAD)] = None
+    loaded_first: Annotated[bool, Option("--loaded-first", help=_LOADED_FIRST)] = False
     fleet: Annotated[Path | None, Option(help=_FLEET)] = None
     planner: Annotated[str | None, Option(help=_PLANNER)] = None
     processes: Annotated[int | None, Option(help=_PROCESSES, min=1)] = None
@@ -144,6 +161,9 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
         profile = profile.model_copy(update={"prefix_cache_tokens": options.prefix_cache})
     elif options.locality:
         raise ConfigurationError("--locality needs --prefix-cache")
+    if options.max_loras is not None:
+        profile = profile.model_copy(update={"max_loras": options.max_loras})
+    _check_adapters(options, policies)
     gates = _gates(options)
     if options.report is not None:
         check_writable(options.report, "--report")
@@ -163,12 +183,29 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
     )
     with_timeline = options.seed if options.report is not None else None
     return [
-        replace(first, gate=gate, policy=policy, seed=seed, timeline=seed == with_timeline, locality=locality)
+        replace(
+            first, gate=gate, policy=policy, seed=seed, timeline=seed == with_timeline, locality=locality,
+            loaded_first=loaded_first,
+        )
         for gate in gates
         for policy in policies
         for locality in ((False, True) if options.locality and _has_an_order(policy) else (False,))
+        for loaded_first in ((False, True) if options.loaded_first and _has_an_order(policy) else (False,))
         for seed in range(options.seed, options.seed + options.seeds)
-    ]
+    ]  # fmt: skip
+
+
+def _check_adapters(options: SimulateOptions, policies: Sequence[str]) -> None:
+    given = {
+        "--adapter-load-tokens": options.adapter_load_tokens is not None,
+        "--adapter-lead": options.adapter_lead is not None,
+        "--loaded-first": options.loaded_first,
+    }
+    for option, is_given in given.items():
+        if is_given and options.max_loras is None:
+            raise ConfigurationError(f"{option} needs --max-loras")
+    if options.adapter_lead is not None and not all(name.startswith("tiered:") for name in policies):
+        raise ConfigurationError("--adapter-lead needs --policy tiered:POLICY")
 
 
 def _has_an_order(policy: str) -> bool:
@@ -223,16 +260,20 @@ def _tiers(options: SimulateOptions) -> TierSettings | None:
         raise ConfigurationError("--premium-reserve needs the paged engine: add --preemption on or off")
     if options.preemption != "on" and options.lead_max is not None:
         raise ConfigurationError("--lead-max needs --preemption on")
-    if options.preemption is None:
-        return None if options.prefix_cache is None else TierSettings(preemption=False)
+    if options.preemption is None and options.prefix_cache is None and options.max_loras is None:
+        return None
+    adapters = {"adapter_load_tokens": options.adapter_load_tokens, "adapter_lead": options.adapter_lead}
+    given: dict[str, Any] = {name: value for name, value in adapters.items() if value is not None}
     try:
         return TierSettings(
             preemption=options.preemption == "on",
             premium_reserve=options.premium_reserve or 0.0,
             lead_max=math.inf if options.lead_max is None else options.lead_max,
+            **given,
         )
     except ValueError as error:
-        raise ConfigurationError(f"--preemption: {error}") from None
+        option = "--preemption" if options.preemption is not None else "--adapter-lead"
+        raise ConfigurationError(f"{option}: {error}") from None
 
 
 def _horizon_s(options: SimulateOptions, workload: Workload) -> float | None:

@@ -37,6 +37,8 @@ class SimRequest:
     """Output tokens when the engine ended it early."""
     cached_tokens: int = 0
     """Input tokens that the engine's prefix cache had."""
+    adapter_loads: int = 0
+    """How often its adapter was loaded for it."""
     number: int = 0
     """It counts the arrivals."""
     model: str = ""
@@ -89,6 +91,8 @@ class SimRequest:
     def give_back(self, generated: int) -> None:
         """End the attempt, which generated so many tokens, without an end of the request."""
         self._keep_first_token(had_token=generated > 0)
+        if self.later_attempt is not None:
+            self.adapter_loads += self.later_attempt.adapter_loads
         self.returns += 1
         self.earlier_tokens += generated
         rest = replace(
@@ -103,6 +107,8 @@ class SimRequest:
     def end(self) -> None:
         """Note the outcome of the last attempt as that of the request."""
         last = self.attempt
+        if last is not self:
+            self.adapter_loads += last.adapter_loads
         self._keep_first_token(had_token=last.rejected is None)
         self.finish_s, self.rejected = last.finish_s, last.rejected
 

@@ -24,6 +24,7 @@ from headgate.simulator.measures.timeline import Timeline
 from headgate.workloads.sources import Workload
 
 LOCALITY = "+locality"
+LOADED_FIRST = "+loaded-first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class RunSpec:
     gate, else its tenant's in the workload, else standard.
 
     `locality`: the policy prefers cached prefixes within the tenant that it chose (fairness/locality.py); its name in
-    the results then ends with LOCALITY.
+    the results then ends with LOCALITY. `loaded_first`: requests with loaded adapters go first within their tenant
+    (fairness/loaded_first.py); the name then ends with LOADED_FIRST.
 
     `gate`, `throttling`, `shedding`: what stands before the engine; None leaves it out. `monitor`: check VTC's theorems
     on the run. `covered` checks them where they apply (policy vtc), `any` for every policy, `off` for none. In every
@@ -69,10 +71,11 @@ class RunSpec:
     planner: str = ""
     delta: int = DELTA
     locality: bool = False
+    loaded_first: bool = False
 
     @property
     def policy_label(self) -> str:
-        return self.policy + LOCALITY if self.locality else self.policy
+        return self.policy + LOCALITY * self.locality + LOADED_FIRST * self.loaded_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Run:
     0 to the last token. `throughput_tokens_per_s`: input and output tokens of served requests over `total_time_s`.
     `decisions`: requests that the policy picked and the engine admitted. `scheduling`: only of the paged engine.
     `prefix_hit_rate`: the part of the served requests' input tokens that the prefix cache had; None without such a
-    cache.
+    cache. `adapter_loads`: loads of LoRA adapters by tenant, of served requests.
 
     `planner` to `moves`: only of a fleet. `swaps`, `swapping_s`: of all workers, with the first load of a worker that
     began without a model. `moves`: of the annealing of all plans."""
@@ -119,6 +122,7 @@ class Run:
     outside_fit: tuple[str, ...] = ()
     order: str = ""
     prefix_hit_rate: float | None = None
+    adapter_loads: dict[str, int] = field(default_factory=dict)
     planner: str = ""
     classes: dict[str, Measures] = field(default_factory=dict)
     swaps: int = 0
@@ -165,6 +169,7 @@ def run_of(
         outside_fit=outside_fit,
         order="" if spec.gate is None else spec.gate.order,
         prefix_hit_rate=collector.prefix_hit_rate if _has_prefix_cache(spec) else None,
+        adapter_loads=dict(sorted(collector.adapter_loads.items())),
         planner=spec.planner,
         classes=collector.classes(),
     )
@@ -195,7 +200,7 @@ def as_json(run: Run) -> dict[str, Any]:
     summary = {"service_difference" if name == "difference" else name: value for name, value in fields.items()}
     for name in ("pool_tokens", "engine", "timeline", "all", "order", *_OF_FLEETS):
         del summary[name]
-    for name in ("timing", "scheduling", "outside_fit"):
+    for name in ("timing", "scheduling", "outside_fit", "adapter_loads"):
         if not summary[name]:
             del summary[name]
     if run.prefix_hit_rate is None:
@@ -221,6 +226,7 @@ def _fleet_json(run: Run) -> dict[str, Any]:
         "tokens_per_s": run.throughput_tokens_per_s,
         "swaps": run.swaps,
         "swapping_s": run.swapping_s,
+        **({"adapter_loads": run.adapter_loads} if run.adapter_loads else {}),
         "rejections": run.rejections,
         "moves": run.moves,
     }

@@ -49,6 +49,7 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
         observer=slo or theorems,
         jitter=Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None,
         stopwatch=time.perf_counter if spec.timing else None,
+        loaded_first=spec.loaded_first,
     )
     collector = collector or _collector(spec, service)
     watch = None if spec.engines.fitted_on is None else RangeWatch(engine, spec.engines.fitted_on)
@@ -71,6 +72,7 @@ def _policy(spec: RunSpec, service: ServiceFunction) -> QueuePolicy:
     policy.locality = policy.locality or spec.locality
     if spec.tiers is not None:
         policy.cached_fraction = spec.tiers.cached_fraction
+        policy.adapter_load_tokens = spec.tiers.adapter_load_tokens
     return policy
 
 
@@ -104,8 +106,10 @@ def _theorem_monitor(spec: RunSpec, service: ServiceFunction) -> TheoremMonitor 
     alone = spec.gate is None and spec.shedding is None and spec.throttling is None
     if not (applies and alone and isinstance(service, WeightedTokens)):
         return None
-    chunked = isinstance(spec.engines, EngineProfile) and spec.engines.chunk_tokens is not None
-    return TheoremMonitor(service) if spec.tiers is None and not chunked else None
+    engine = spec.engines
+    chunked = isinstance(engine, EngineProfile) and engine.chunk_tokens is not None
+    paged = spec.tiers is not None or (isinstance(engine, EngineProfile) and engine.max_loras is not None)
+    return None if paged or chunked else TheoremMonitor(service)
 
 
 def _collector(spec: RunSpec, service: ServiceFunction) -> Collector:

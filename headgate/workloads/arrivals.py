@@ -31,6 +31,7 @@ class Arrival:
 
     `hash_ids`: the hashes of the prompt's blocks of PREFIX_BLOCK_TOKENS, each of the block and all before it; the last
     block may be incomplete. `prefix_group`: the group of tenants that share cached prefixes; None: its tenant alone.
+    `adapter`: the LoRA adapter of the model; it counts on an engine with places for adapters.
     """
 
     arrival_s: float
@@ -47,3 +48,4 @@ class Arrival:
     slo_class: str | None = None
     hash_ids: tuple[int, ...] = ()
     prefix_group: str | None = None
+    adapter: str | None = None

@@ -65,6 +65,7 @@ class OwnRow:
             slo_ttft_ms=self.number("slo_ttft_ms") if self.optional("slo_ttft_ms") else None,
             system_tokens=self.system_tokens(input_tokens) if self.optional("system_tokens") else 0,
             slo_class=self.optional("slo_class"),
+            adapter=self.optional("adapter"),
         )
 
     def tenant(self) -> str:

@@ -1,7 +1,7 @@
 """Traces as files, streamed however large they are.
 
 headgate's format: arrival_s,tenant,input_tokens,output_tokens and optionally
-                   interaction,stage,app,model,tier,slo_ttft_ms,system_tokens,slo_class
+                   interaction,stage,app,model,adapter,tier,slo_ttft_ms,system_tokens,slo_class
 any other CSV:     columns for arrival, input tokens and output tokens, and optionally tenant, app and model, by their
                    usual names and units (columns.py) or as --columns says, such as Azure's LLM inference traces.
                    Arrivals count from the earliest row. Without a column for it, the tenant is the file's name.

@@ -18,6 +18,10 @@ TENANTS = """
 weight = 3.0
 [tenants.urgent]
 tier = "premium"
+[tenants.north]
+prefix_group = "partners"
+[tenants.south]
+prefix_group = "partners"
 """
 
 
@@ -27,7 +31,8 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
     (folder / "tenants.toml").write_text(TENANTS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADGATE_TENANTS", str(folder / "tenants.toml"))
-        with vllm_driver(ensure_tiny_model(folder, TinySize()), batch=2, scheduler="headgate_vllm.Scheduler") as driver:
+        model = ensure_tiny_model(folder, TinySize())
+        with vllm_driver(model, batch=2, prefix_caching=True, scheduler="headgate_vllm.Scheduler") as driver:
             assert isinstance(driver.scheduler, TierScheduler)
             yield driver.llm
 
@@ -61,3 +66,22 @@ def test_weights_and_tiers_are_those_of_the_file(llm: LLM, monkeypatch: pytest.M
     while_both_wait = Counter(ends[: 2 + 16])
     assert 10 <= while_both_wait["heavy"] <= 13
     assert while_both_wait["light"] >= 3
+
+
+def test_tenants_share_prefixes_only_within_their_group(llm: LLM) -> None:
+    """Each tenant sends the same prompt. The salt of a prompt itself divides its tenant's prefixes further."""
+    usual = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False)
+    tokens = list(range(300, 350))
+
+    def cached_tokens(tenant: str, salt: str | None = None) -> int:
+        prompt = {"prompt_token_ids": tokens} if salt is None else {"prompt_token_ids": tokens, "cache_salt": salt}
+        (output,) = llm.generate([prompt], headgate_vllm.for_tenant(usual, tenant), use_tqdm=False)
+        return int(output.num_cached_tokens or 0)
+
+    assert cached_tokens("acme") == 0
+    whole = cached_tokens("acme")
+    assert whole >= 32
+    assert cached_tokens("globex") == 0
+    assert cached_tokens("partners") == 0, "a tenant has the name of a group"
+    assert [cached_tokens("north"), cached_tokens("south")] == [0, whole]
+    assert [cached_tokens("acme", "own"), cached_tokens("acme", "own"), cached_tokens("acme")] == [0, whole, whole]

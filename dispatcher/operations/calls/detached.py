@@ -13,7 +13,7 @@ from contextlib import suppress
 from dispatcher.fields.parse import unread_fields
 from dispatcher.model.commands import Cancel, End, Offer, Status, Waiting
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
-from dispatcher.model.kept import Invocation, StoredAnswer, cached_tokens_of
+from dispatcher.model.kept import Invocation, StoredAnswer, priced_details_of
 from dispatcher.model.requests import request_from_json
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls.call import Call, new_terms, output_limit, stored_class
@@ -69,7 +69,7 @@ async def _end_as_kept(context: Context, item: Invocation, answer: StoredAnswer)
         attempt = outcome.attempt if isinstance(outcome, Offer) else answer.attempt
         counts = answer.input_tokens, answer.output_tokens
         end = End(item.id, attempt, answer.outcome, *counts, tenant=item.tenant, answer=answer.body)
-        await link.do(end._replace(unbegun=True, kept=True, cached_tokens=cached_tokens_of(answer)))
+        await link.do(end._replace(unbegun=True, kept=True, **priced_details_of(answer)))
 
 
 async def _await_end(following: Following) -> bool:

@@ -57,6 +57,8 @@ class ServerOptions:
     capabilities: frozenset[str] | None = None
     continuous_usage: bool | None = None
     bytes_per_token: float = _BYTES_PER_TOKEN
+    max_loras: int | None = None
+    """The LoRA adapters that it holds at once; None: unknown."""
     connect_s: float = CONNECT_S
     silence_s: float = SILENCE_S
     wait_s: float = _WAIT_S
@@ -101,7 +103,8 @@ def server_facts(answer: dict[str, Any], options: ServerOptions) -> ServerFacts:
     owner = card.get("owned_by")
     known = _BY_OWNER.get(owner) if isinstance(owner, str) else None
     capabilities = options.capabilities or known or _USUAL
-    facts = EngineFacts(name, _context(card, options), options.bytes_per_token, frozenset(map(str, capabilities)))
+    found = frozenset(map(str, capabilities))
+    facts = EngineFacts(name, _context(card, options), options.bytes_per_token, found, max_loras=options.max_loras)
     continuous = options.continuous_usage
     return ServerFacts(facts, known is not None if continuous is None else continuous)
 

@@ -75,6 +75,13 @@ def adapter_defaults(adapters: Sequence[Adapter]) -> dict[str, str]:
     return {**found, "--max-lora-rank": str(next((each for each in _RANKS if each >= rank), rank))}
 
 
+def max_loras(adapters: Sequence[Adapter], given: str | None) -> int | None:
+    """Return how many adapters the server holds at once; None without any. `given`: the operator's `--max-loras`."""
+    if not adapters:
+        return None
+    return int(given) if given and given.isdecimal() else min(len(adapters), _LOADED_MAX)
+
+
 def _rank(adapter: Adapter) -> int:
     """Return the rank in the adapter's own configuration; 0 if it cannot be read here."""
     with suppress(OSError, ValueError, TypeError, KeyError):

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from dispatcher.model.fleet import ADAPTER_PREFIX, TEXT, Capability
-from gpu_worker.engines.vllm.adapters import OPTION, Adapter, adapter_defaults, parse_adapters
+from gpu_worker.engines.vllm.adapters import OPTION, Adapter, adapter_defaults, max_loras, parse_adapters
 
 ARGUMENT_PREFIX = "headgate_"
 """Prefix of the dispatcher's fields in `vllm_xargs`, which are vLLM's `SamplingParams.extra_args`."""
@@ -72,6 +72,11 @@ class Arguments:
     def adapters(self) -> tuple[Adapter, ...]:
         """The LoRA adapters. Raises ValueError for what is none."""
         return parse_adapters(self._values.get(OPTION, ()))
+
+    @property
+    def max_loras(self) -> int | None:
+        """The adapters that the server holds at once; None without any. Raises ValueError for what is no adapter."""
+        return max_loras(self.adapters, self.get("--max-loras"))
 
 
 def checked(words: Sequence[str]) -> Arguments:

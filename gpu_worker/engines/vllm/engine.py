@@ -177,6 +177,7 @@ class VllmEngine(Forwarding):
             "http://vllm/v1",
             model=self._model.name,
             capabilities=capabilities(self._arguments, reads_images=self._model.reads_images),
+            max_loras=self._arguments.max_loras,
             continuous_usage=True,
             silence_s=SILENCE_S,
             wait_s=_START_S,

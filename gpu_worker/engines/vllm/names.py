@@ -103,9 +103,9 @@ VLLM_NAMES: tuple[VllmName, ...] = (
             *("max_tokens", "num_tokens", "num_prompt_tokens", "num_output_tokens", "num_computed_tokens"),
             *("num_tokens_with_spec", "num_output_placeholders", "num_stale_output_tokens", "drop_stale_output"),
             *("num_preemptions", "prefill_stats", "resumable", "trace_headers", "pooling_params"),
-            *("lora_request", "is_prefill_chunk", "has_encoder_inputs", "mm_features"),
+            *("lora_request", "is_prefill_chunk", "has_encoder_inputs", "mm_features", "cache_salt", "block_hashes"),
         ),
-        calls=("get_num_encoder_embeds(input_id)",),
+        calls=("get_num_encoder_embeds(input_id)", "update_block_hashes()"),
     ),
     VllmName(
         VllmPart.SCHEDULER,

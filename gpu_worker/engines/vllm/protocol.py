@@ -31,6 +31,8 @@ _TENANT_UNKNOWN = "unknown"
 _TIER = ARGUMENT_PREFIX + "tier"
 IDENTITY_ARGUMENT = ARGUMENT_PREFIX + "identity"
 """An entry of identity.py, which Python code in vLLM's process writes (in_process.py)."""
+GROUP_ARGUMENT = ARGUMENT_PREFIX + "prefix_group"
+"""The group of tenants that share cached prefixes with that of IDENTITY_ARGUMENT; empty: it shares none."""
 _TEXT_CHARS_MAX = 256
 TOKENS_MAX = 1_000_000_000
 _STAGE_MAX = 1_000_000
@@ -84,13 +86,13 @@ def request_fields(request: Any, settings: SchedulerSettings) -> RequestFields:
     """Return the fields of one of vLLM's requests, as far as the settings believe them. An identity that the operator's
     middleware added comes before all others, and any identity before other fields and the request's priority. Never
     raises."""
-    extra_args = _extra_args(request)
-    fields = read_fields(extra_args) if settings.trust_client_fields else RequestFields()
+    given = extra_args(request)
+    fields = read_fields(given) if settings.trust_client_fields else RequestFields()
     identity = read_identity(request.trace_headers)
     if not settings.trust_client_fields:
-        fields.ignored = any(str(name).startswith(ARGUMENT_PREFIX) for name in extra_args)
-    elif identity is None and IDENTITY_ARGUMENT in extra_args:
-        identity = read_entry(extra_args[IDENTITY_ARGUMENT])
+        fields.ignored = any(str(name).startswith(ARGUMENT_PREFIX) for name in given)
+    elif identity is None and IDENTITY_ARGUMENT in given:
+        identity = read_entry(given[IDENTITY_ARGUMENT])
         if identity is None:
             fields.wrong = (*fields.wrong, "identity")
     if identity is not None:
@@ -100,14 +102,14 @@ def request_fields(request: Any, settings: SchedulerSettings) -> RequestFields:
         fields.tier = Tier.STANDARD
     elif identity is not None and identity.tier is not None:
         fields.tier = identity.tier
-    elif settings.priority_tiers is not None and (identity is not None or fields.ignored or _TIER not in extra_args):
+    elif settings.priority_tiers is not None and (identity is not None or fields.ignored or _TIER not in given):
         fields.tier = settings.tier_of(request.priority)
     elif identity is not None:
         fields.tier = Tier.STANDARD
     return fields
 
 
-def _extra_args(request: Any) -> Mapping[str, Any]:
+def extra_args(request: Any) -> Mapping[str, Any]:
     """Return the arguments of a generating or a pooling request that vLLM does not know."""
     if request.sampling_params is None:
         found = getattr(request.pooling_params, "extra_kwargs", None)

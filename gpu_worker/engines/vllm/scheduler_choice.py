@@ -3,7 +3,7 @@
 vLLM schedules a step ahead of the results (asynchronously) where it can, by its configuration. Our two schedulers are
 for the two cases, so an operator need not know which one a machine needs. This module imports nothing of vLLM: a vLLM
 without a name that our modules import ends the start with a sentence. So does a feature of vLLM with which the shares
-would not hold.
+would not hold. It also lets the scheduler salt the prefixes of requests that Python code named (in_process.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_worker.engines.vllm.compatibility import require_vllm
+from gpu_worker.engines.vllm.in_process import salt_prefixes
 from gpu_worker.engines.vllm.names import VllmPart
+from gpu_worker.engines.vllm.settings import scheduler_settings
 
 _SWAP_CONNECTOR = "SwapConnector"
 
@@ -28,7 +30,21 @@ class ChosenScheduler:
         from gpu_worker.engines.vllm.scheduler import AsyncTierScheduler, TierScheduler
 
         chosen = AsyncTierScheduler if vllm_config.scheduler_config.async_scheduling else TierScheduler
-        return chosen(vllm_config, kv_cache_config, *args, **kwargs)
+        scheduler = chosen(vllm_config, kv_cache_config, *args, **kwargs)
+        if scheduler_settings(vllm_config.additional_config, vllm_config.scheduler_config.policy).trust_client_fields:
+            _salt_requests(scheduler)
+        return scheduler
+
+
+def _salt_requests(scheduler: Any) -> None:
+    """Let the scheduler salt the prefixes of each request before it gets it."""
+    add = scheduler.add_request
+
+    def add_request(request: Any) -> None:
+        salt_prefixes(request)
+        add(request)
+
+    scheduler.add_request = add_request
 
 
 def refuse_features(vllm_config: Any, kv_cache_config: Any) -> None:

@@ -23,14 +23,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from dispatcher.policies.service import CACHED_FRACTION
+from dispatcher.policies.service import ADAPTER_LOAD_TOKENS, CACHED_FRACTION
 from dispatcher.policies.share_bounds import clamp_weight
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.accounting import TenantService
 from gpu_worker.policies.fairness.locality import LOOKUPS_MAX, PrefixLookups
-
-ADAPTER_LOAD_TOKENS = 512
-"""About the prompt tokens that a large GPU computes in the 50 ms in which it waits for a copy of an adapter."""
 
 
 @dataclass(frozen=True, slots=True)

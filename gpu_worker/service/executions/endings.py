@@ -78,6 +78,7 @@ def _success_ending(execution: Execution, finished: Finished) -> Ending:
     if not execution.order.terms.durable:
         return Ending(_end(execution, "done"), finished)
     details = {"cached_tokens": finished.cached_tokens, "reasoning_tokens": finished.reasoning_tokens}
+    details["adapter_loaded"] = execution.adapter_loaded
     kept = {"choices": execution.collected.choices(), **{name: count for name, count in details.items() if count}}
     answer = json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
     if execution.is_too_long or len(answer.encode()) > ANSWER_BYTES_MAX:
@@ -147,6 +148,7 @@ def _end(execution: Execution, outcome: str) -> End:
         tenant=order.terms.tenant,
         first_token_s=execution.first_token_s,
         cached_tokens=execution.cached_tokens,
+        adapter_loaded=execution.adapter_loaded,
     )
 
 

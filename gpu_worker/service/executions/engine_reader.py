@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from dispatcher.model.worker_protocol import Finished, Started, WorkOrder
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
+from gpu_worker.service.executions.adapter_loads import AdapterLoads
 from gpu_worker.service.executions.execution import Abort, EventsAhead, Execution, ExecutionSpans
 from gpu_worker.service.slo_watch import SloWatch
 
@@ -47,12 +48,14 @@ STEP_S = 2.0
 
 @dataclass(eq=False)
 class EngineReader:
-    """Reads the events of all executions of one engine. `watch` records the time of every event, `tally` counts."""
+    """Reads the events of all executions of one engine. `watch` records the time of every event, `tally` counts.
+    `loads`: None: no load of an adapter is reported."""
 
     engine: Engine
     clock: Clock
     watch: SloWatch
     tally: Tally
+    loads: AdapterLoads | None = None
 
     def begin(self, order: WorkOrder, spans: ExecutionSpans) -> Execution:
         """Return the execution of an order. The engine gets the order at the first step."""
@@ -108,6 +111,7 @@ class EngineReader:
         self.tally.output_tokens += max(0, execution.output_tokens - tokens)
         if had_none and execution.first_token_s:
             self.tally.first_token_ms.append(round(1000 * execution.first_token_s, 1))
+            execution.adapter_loaded = self.loads is not None and self.loads.on_first_token(execution)
         self.watch.note(execution.name, event)
         if isinstance(event, Finished):
             execution.result = event

@@ -174,6 +174,8 @@ class Execution:
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    adapter_loaded: bool = False
+    """Whether its LoRA adapter was loaded for it (adapter_loads.py)."""
     first_token_s: float = 0.0
     """Seconds from the arrival to the first token; 0 if there was none."""
     result: Finished | EngineError | None = None

@@ -41,6 +41,7 @@ from dispatcher.model.worker_protocol import (
 from dispatcher.ports import Clock
 from dispatcher.workers.wire import OrderRefused, encode_event
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
+from gpu_worker.service.executions.adapter_loads import AdapterLoads
 from gpu_worker.service.executions.endings import confirms, ending, outcome_of, refused
 from gpu_worker.service.executions.engine_reader import STEP_S, EngineReader, Tally
 from gpu_worker.service.executions.execution import Abort, Bundles, Execution, ExecutionSpans
@@ -162,7 +163,9 @@ class Executions:
 
     def __post_init__(self, slo_watch: SloWatch | None) -> None:
         self.watch = slo_watch or SloWatch(self.clock)
-        self._reader = EngineReader(self.engine, self.clock, self.watch, self.tally)
+        self._reader = EngineReader(
+            self.engine, self.clock, self.watch, self.tally, AdapterLoads(self.engine, self._live)
+        )
         self._seen = SeenAttempts(self.clock, self.started_at)
         running = self._live.__len__
         self.health = EngineHealth(self.engine, self.slots, self.clock, running, lambda: self.engine_serves())

@@ -48,7 +48,8 @@ class Jitter:
 
 class SimulatedEngine(ABC):
     """drive.EngineLike. Serves requests in virtual time. `stopwatch`: a clock, in seconds, that times the policy's
-    decisions; the times are in `decision_s`. `decisions`: the number of requests admitted."""
+    decisions; the times are in `decision_s`. `decisions`: the number of requests admitted. `loaded_first`: requests
+    with loaded adapters go first within their tenant; only on the paged engine (loaded_first.py)."""
 
     def __init__(
         self,
@@ -58,9 +59,11 @@ class SimulatedEngine(ABC):
         observer: Observer | None = None,
         jitter: Jitter | None = None,
         stopwatch: Callable[[], float] | None = None,
+        loaded_first: bool = False,
     ) -> None:
         self.profile = profile
         self.policy = policy
+        self.loaded_first = loaded_first
         self.now_s = 0.0
         self.kv_tokens = 0
         self.decisions = 0

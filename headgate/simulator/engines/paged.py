@@ -24,6 +24,8 @@ class PagedEngine(SimulatedEngine):
         if self._stopwatch is not None:
             admission = _TimedAdmission(admission, self._stopwatch, self.decision_s)
         self.model = PagedModel(machine, admission)
+        if self.loaded_first:
+            self.model.batch.load_first()
         self._requests: dict[str, SimRequest] = {}
         self._step: Step | None = None
         self._step_end_s = 0.0
@@ -70,7 +72,8 @@ class PagedEngine(SimulatedEngine):
         return blocks <= batch.admission.blocks_max(request.tier, batch.kv_budget.blocks_total)
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
-        if self.model.batch.enqueue(queue_request(request), at_s, _prefix_keys(request)) is None:
+        prefix, adapter = _prefix_keys(request), request.arrival.adapter
+        if self.model.batch.enqueue(queue_request(request), at_s, prefix, adapter) is None:
             return False
         self._requests[request.request_id] = request
         return True
@@ -83,8 +86,9 @@ class PagedEngine(SimulatedEngine):
         self._step_end_s = self.model.end_s(step, self.now_s, factor)
         self.decisions += len(step.entered)
         for sequence in step.entered:
+            request = self._requests[sequence.request.request_id]
+            request.adapter_loads = sequence.loads
             if not sequence.preemptions:
-                request = self._requests[sequence.request.request_id]
                 request.admitted_s = self.now_s
                 request.cached_tokens = sequence.cached
                 self._observer.on_admitted(request, self.now_s)

@@ -98,6 +98,10 @@ class EngineProfile(Strict):
     """Size of the host memory for swapped KV."""
     prefix_cache_tokens: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
     """Size of a prefix cache beside the pool; 0: there is none. Only for the paged engine."""
+    max_loras: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    """LoRA adapters in use at once; None: an adapter is served as its model. With it, the engine is the paged one."""
+    adapter_load_s: Annotated[float, Field(ge=0, le=60)] = 0.05
+    """Time for which the load of an adapter stops the batch."""
     fitted_on: FittedOn | None = None
     """The log that the step times come from; None: `source` says where they come from."""
 

@@ -20,8 +20,10 @@ def make_engine(
     observer: Observer | None = None,
     jitter: Jitter | None = None,
     stopwatch: Callable[[], float] | None = None,
+    loaded_first: bool = False,
 ) -> SimulatedEngine:
-    """Make the paged engine, or else the engine for the profile's prefill: in chunks, or in steps of its own."""
+    """Make the paged engine, or else the engine for the profile's prefill: in chunks, or in steps of its own. A profile
+    with places for adapters is always the paged engine's."""
     unpaged = SeparatePrefillEngine if profile.chunk_tokens is None else ChunkedPrefillEngine
-    kind = PagedEngine if paged else unpaged
-    return kind(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)
+    kind = PagedEngine if paged or profile.max_loras is not None else unpaged
+    return kind(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch, loaded_first=loaded_first)

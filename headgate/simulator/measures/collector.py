@@ -95,6 +95,8 @@ class Collector:
         self.tokens = 0
         self.input_tokens = 0
         self.cached_tokens = 0
+        self.adapter_loads: dict[str, int] = {}
+        """Loads of adapters by tenant, of served requests."""
         self.rejections: dict[str, int] = {}
         self._rates = MeasuredRates(horizon_s) if horizon_s >= HORIZON_MIN_S else None
         self._timeline = TimelineCollector(horizon_s) if timeline else None
@@ -117,6 +119,8 @@ class Collector:
         self.tokens += arrival.input_tokens + arrival.output_tokens
         self.input_tokens += arrival.input_tokens
         self.cached_tokens += request.cached_tokens
+        if request.adapter_loads:
+            self.adapter_loads[arrival.tenant] = self.adapter_loads.get(arrival.tenant, 0) + request.adapter_loads
         self.total_time_s = max(self.total_time_s, request.finish_s)
         if self._rates is not None:
             self._rates.on_requested(arrival.tenant, request.release_s, service)

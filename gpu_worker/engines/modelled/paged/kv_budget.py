@@ -38,7 +38,7 @@ class PagedSequence:
 
     `tokens`: output tokens so far. `rank`, `protected`: the policy's rank at admission, and whether it may be evicted.
     `prefix`: the keys of its prompt's whole blocks in the prefix cache. `cached`: prompt tokens that its first
-    admission found there.
+    admission found there. `adapter`: its LoRA adapter. `loads`: how often the adapter was loaded for it.
 
     `lost`: computed tokens that its eviction threw away; `predicted_s`: what computing them again was predicted to
     take, None where the engine evicted natively. `swap_bytes`: its KV in host memory. `ready_s`: when the copy back
@@ -62,6 +62,8 @@ class PagedSequence:
     ready_s: float = 0.0
     prefix: Sequence[Hashable] = ()
     cached: int = 0
+    adapter: str | None = None
+    loads: int = 0
 
     @property
     def length(self) -> int:
@@ -110,6 +112,8 @@ class PagedKvBudget:
         self.running: list[PagedSequence] = []
         self._entered: set[PagedSequence] = set()
         """Sequences admitted in the current pass."""
+        self.holders: Callable[[str], Sequence[Sequence[str]]] = lambda _: ()
+        """What `adapter_holders` returns (adapters.py)."""
 
     def blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
@@ -157,8 +161,8 @@ class PagedKvBudget:
         return None
 
     def adapter_holders(self, request_id: str) -> Sequence[Sequence[str]]:
-        """No request has an adapter."""
-        return ()
+        """See KvBudget."""
+        return self.holders(request_id)
 
     def residents(self, wanted: Callable[[str], bool]) -> list[Resident]:
         old = (sequence for sequence in self.running if sequence not in self._entered)

@@ -21,7 +21,8 @@ A newcomer enters with the blocks of its prompt, a sequence that returns also wi
 that are begun come before those of newcomers, the more urgent ones first. Every step is taken; none is skipped.
 
 With a prefix cache (prefix_cache.py), a sequence that enters without KV does not compute what is cached of its prompt,
-and the policy charges these tokens at its `cached_fraction`. With `locality` the policy prefers such sequences.
+and the policy charges these tokens at its `cached_fraction`. With `locality` the policy prefers such sequences. With
+places for LoRA adapters (adapters.py), a step in which adapters are loaded takes longer.
 
 The model has no clock. A driver gives it the time: the simulator a virtual one, the modelled engine a real one.
 
@@ -37,11 +38,14 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
+from gpu_worker.engines.modelled.paged.adapters import PagedAdapters
 from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget, PagedSequence
 from gpu_worker.engines.modelled.paged.prefix_cache import PrefixCache
 from gpu_worker.engines.modelled.paged.profile import Copies, PagedProfile
-from gpu_worker.policies.admission import RESERVED_FOR, Admission
+from gpu_worker.policies.adapters import AdapterTurns
+from gpu_worker.policies.admission import RESERVED_FOR, Admission, AdmissionPlan
 from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.loaded_first import LoadedFirst
 from gpu_worker.policies.fairness.locality import PrefixLookups
 from gpu_worker.policies.preemption import Eviction, Strategy, sort_by_protection
 from gpu_worker.policies.scheduling_stats import SchedulingStats
@@ -66,10 +70,17 @@ class PagedBatch:
         self.kv_budget = PagedKvBudget(profile, admission, self.sequences)
         self.kv_tokens = 0
         self.dropped: list[PagedSequence] = []
+        self.loads = 0
+        """Adapters that the last pass of admissions loaded."""
         self._policy = admission.policy
         self._whole_prompts = profile.chunk_tokens is None
         self._extra_tokens = profile.prompt_extra_tokens
         self._prefixes = PrefixCache(profile.prefix_cache_tokens, profile.prefix_block_tokens)
+        self._adapters = None
+        if profile.max_loras is not None:
+            turns = AdapterTurns(self._policy, admission.settings.adapter_lead)
+            self._adapters = PagedAdapters(profile.max_loras, turns, self.sequences, self.running)
+            self.kv_budget.holders = self._adapters.holders
         self._lookups: PrefixLookups | None = None
         if profile.prefix_cache_tokens and self._policy.locality:
             self._lookups = PrefixLookups(self._cached_tokens, lookups_max=self._policy.lookups_max)
@@ -84,9 +95,20 @@ class PagedBatch:
     def waiting(self) -> int:
         return len(self.sequences) - len(self.running)
 
-    def enqueue(self, request: QueueRequest, now_s: float, prefix: Sequence[Hashable] = ()) -> PagedSequence | None:
+    def load_first(self) -> None:
+        """Let requests with loaded adapters go first within their tenant from now on (loaded_first.py)."""
+        if self._adapters is not None:
+            needs_no_load = self._adapters.needs_no_load
+            by_prefix = self._lookups is not None
+            self._lookups = LoadedFirst(needs_no_load, self._cached_tokens) if by_prefix else LoadedFirst(needs_no_load)
+            self._policy.use_lookups(self._lookups)
+
+    def enqueue(
+        self, request: QueueRequest, now_s: float, prefix: Sequence[Hashable] = (), adapter: str | None = None
+    ) -> PagedSequence | None:
         """Add a request that arrives. It ends after its `output_tokens` where they are known, else after the most.
-        `prefix`: the keys of its blocks in the prefix cache. None: the policy refuses it."""
+        `prefix`: the keys of its blocks in the prefix cache. `adapter`: it counts only where there are places for
+        adapters. None: the policy refuses it."""
         if not self.admission.enqueue(request, now_s):
             return None
         prompt, output_most = request.input_tokens + self._extra_tokens, request.output_tokens_max or 1
@@ -94,6 +116,7 @@ class PagedBatch:
         most = self.admission.blocks_max(request.tier, self.kv_budget.blocks_total)
         blocks_most = min(self.kv_budget.blocks_of(prompt + output_most), most)
         sequence = PagedSequence(request, prompt, output, blocks_most, left=prompt, prefix=prefix)
+        sequence.adapter = None if self._adapters is None else adapter
         self.sequences[request.request_id] = sequence
         return sequence
 
@@ -136,10 +159,12 @@ class PagedBatch:
         self.kv_budget.begin_pass(step_tokens)
         if self._lookups is not None:
             self._lookups.begin_pass()
+        if self._adapters is not None:
+            self._adapters.begin_pass()
         entered: list[PagedSequence] = []
         parts: list[_Part] = []
         victims: set[PagedSequence] = set()
-        while step_tokens.has_any() and (plan := self.admission.next_plan(self.kv_budget)) is not None:
+        while step_tokens.has_any() and (plan := self._next_plan()) is not None:
             sequence = self.sequences[plan.request.request_id]
             precedence = partial(self._policy.pause_precedence, plan.request)
             if self._whole_prompts and (begun or parts) and sequence.left > step_tokens.available(precedence):
@@ -154,7 +179,16 @@ class PagedBatch:
             if sequence.ready_s <= now_s and sequence.left:
                 part = step_tokens.take(sequence.left, plan.request.tier, precedence)
                 parts.append((sequence, sequence.left if self._whole_prompts else part))
+        self.loads = 0 if self._adapters is None else self._adapters.end_pass(self._policy, entered)
         return entered, parts, victims
+
+    def _next_plan(self) -> AdmissionPlan | None:
+        adapters, admission = self._adapters, self.admission
+        if adapters is not None and not adapters.hold_back(
+            self._policy, lambda head: admission.is_passed_over(head, self.kv_budget)
+        ):
+            return None
+        return admission.next_plan(self.kv_budget)
 
     def _enter(self, sequence: PagedSequence, now_s: float) -> None:
         self._policy.admit(sequence.request.request_id)
@@ -286,11 +320,13 @@ class PagedBatch:
 @dataclass(slots=True)
 class Step:
     """`decoding`: sequences that get a token. `parts`: prompt tokens of each sequence that is prefilled. Both are empty
-    where the batch waits for a copy, or is empty. `entered`: admitted at the beginning of this step."""
+    where the batch waits for a copy, or is empty. `entered`: admitted at the beginning of this step. `loads`: adapters
+    that are loaded before it."""
 
     decoding: list[PagedSequence]
     parts: list[_Part]
     entered: list[PagedSequence]
+    loads: int = 0
 
     def remove(self, sequence: PagedSequence) -> None:
         """Compute nothing of a sequence that was aborted while the step ran."""
@@ -319,6 +355,7 @@ class PagedModel:
         decoding = [sequence for sequence in ready if not sequence.left]
         new_parts: list[_Part] = []
         entered: list[PagedSequence] = []
+        loads = 0
         begun = sorted((one for one in ready if one.left), key=lambda one: (not one.protected, one.rank))
         whole = self._profile.chunk_tokens is None
         turn = self._turns.next()
@@ -326,12 +363,13 @@ class PagedModel:
         if not evicted and (not batch.running or self._since_attempt >= self._profile.steps_between_admissions):
             self._since_attempt = 0
             entered, new_parts, victims = batch.admit(step_tokens, now_s, begun=bool(begun))
+            loads = batch.loads
             decoding = [sequence for sequence in decoding if sequence not in victims]
         settled = self._settle(step_tokens, decoding)
         parts = [*((batch.sequences[one.request_id], one.part) for one in settled if one.part), *new_parts]
         if parts and self._profile.chunk_tokens is None:
             decoding = []
-        return Step(decoding, parts, entered)
+        return Step(decoding, parts, entered, loads)
 
     def _settle(self, step_tokens: StepTokens, decoding: Iterable[PagedSequence]) -> list[Prefill]:
         """Return the parts of the prompts that were begun. Whole prompts have steps of their own: none rests."""
@@ -353,6 +391,7 @@ class PagedModel:
             return min(sequence.ready_s for sequence in self.batch.running)
         prompt_tokens = sum(tokens for _, tokens in step.parts)
         seconds = self._profile.step_s(len(step.decoding), prompt_tokens, self.batch.kv_tokens)
+        seconds += step.loads * self._profile.adapter_load_s
         return max(now_s + factor * seconds, self.batch.copies.out_until_s)
 
     def compute(self, step: Step) -> list[PagedSequence]:

@@ -23,7 +23,8 @@ class PagedProfile:
 
     `reserve_outputs`: a request takes the blocks of its longest possible output when it enters, so that a running
     request never lacks a block; otherwise it takes them as its tokens come. `prefix_cache_tokens`: size of the prefix
-    cache, in blocks of `prefix_block_tokens` (prefix_cache.py).
+    cache, in blocks of `prefix_block_tokens` (prefix_cache.py). `max_loras`: LoRA adapters in use at once; None: there
+    are no adapters (adapters.py). `adapter_load_s`: for which a load stops the batch.
     """
 
     pool_tokens: int
@@ -48,6 +49,8 @@ class PagedProfile:
     swap_bytes: float = 0.0
     prefix_cache_tokens: int = 0
     prefix_block_tokens: int = 512
+    max_loras: int | None = None
+    adapter_load_s: float = 0.0
 
     def step_s(self, decoding: int, prompt_tokens: int, kv_tokens: int) -> float:
         """Return the seconds of a step that decodes so many requests and computes so many prompt tokens."""

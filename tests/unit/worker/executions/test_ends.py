@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.commands import Over, Return
-from dispatcher.model.kept import StoredAnswer, cached_tokens_of
+from dispatcher.model.kept import StoredAnswer, priced_details_of
 from dispatcher.operations.calls.results import last_event
 from dispatcher.workers.wire import parse_event
 from gpu_worker.engines.interface import EngineError, Evicted, Finished, Token
@@ -119,10 +119,11 @@ async def test_an_answer_keeps_the_cached_and_the_reasoning_tokens() -> None:
     await harness.start(order(durable=True))
     end = harness.gate.ended[0]
     answer = StoredAnswer("done", 1, end.input_tokens, end.output_tokens, end.answer, 0.0)
-    assert end.cached_tokens == cached_tokens_of(answer) == 2
+    assert end.cached_tokens == priced_details_of(answer)["cached_tokens"] == 2
     spent = last_event(answer)
     assert (spent.cached_tokens, spent.reasoning_tokens) == (2, 1)
-    assert cached_tokens_of(StoredAnswer("failed", 1, 3, 0, '{"error": {}}', 0.0)) == 0
+    failed = StoredAnswer("failed", 1, 3, 0, '{"error": {}}', 0.0)
+    assert priced_details_of(failed) == {"cached_tokens": 0, "adapter_loaded": False}
 
 
 async def test_half_of_a_character_does_not_break_an_answer() -> None:

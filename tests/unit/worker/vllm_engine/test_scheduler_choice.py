@@ -24,8 +24,8 @@ def config_of(**fields: Any) -> Any:
     parallel = {"pipeline_parallel_size": 1, "data_parallel_size": 1, "data_parallel_index": 0}
     parallel |= {name: fields.pop(name) for name in list(fields) if name in parallel}
     model = SimpleNamespace(is_encoder_decoder=fields.pop("is_encoder_decoder", False))
-    usual = {"kv_transfer_config": None, "diffusion_config": None}
-    ahead = SimpleNamespace(async_scheduling=fields.pop("ahead", False))
+    usual: dict[str, Any] = {"kv_transfer_config": None, "diffusion_config": None, "additional_config": {}}
+    ahead = SimpleNamespace(async_scheduling=fields.pop("ahead", False), policy="fcfs")
     return SimpleNamespace(
         parallel_config=SimpleNamespace(**parallel), model_config=model, scheduler_config=ahead, **usual | fields
     )
@@ -99,6 +99,22 @@ def test_the_scheduler_follows_vllms_configuration(monkeypatch: pytest.MonkeyPat
     assert parts[3:] == ["scheduler", "swap"]
     with pytest.raises(ValueError, match="refuses 2 groups"):
         headgate_vllm.Scheduler(vllm_config=config, kv_cache_config=cache_of(2))
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_a_request_is_salted_before_the_scheduler_gets_it_if_its_parameters_are_trusted(
+    monkeypatch: pytest.MonkeyPatch, trusts: bool
+) -> None:
+    got: list[tuple[str, Any]] = []
+    made = ModuleType("made")
+    made.__dict__["TierScheduler"] = lambda *_: SimpleNamespace(add_request=lambda one: got.append(("added", one)))
+    made.__dict__["AsyncTierScheduler"] = None
+    monkeypatch.setitem(sys.modules, "gpu_worker.engines.vllm.scheduler", made)
+    monkeypatch.setattr(scheduler_choice, "require_vllm", lambda parts: None)
+    monkeypatch.setattr(scheduler_choice, "salt_prefixes", lambda one: got.append(("salted", one)))
+    config = config_of(additional_config={"headgate": {"trust_client_fields": trusts}})
+    headgate_vllm.Scheduler(config, cache_of(1)).add_request("r")
+    assert got == [*[("salted", "r")] * trusts, ("added", "r")]
 
 
 def test_a_workers_server_ends_with_the_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 import headgate_vllm
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.vllm import tenants
-from gpu_worker.engines.vllm.identity import TenantIdentity, add_identity, is_tenant, read_identity
+from gpu_worker.engines.vllm.identity import TenantIdentity, add_identity, cache_salt, is_tenant, read_identity
+from gpu_worker.engines.vllm.in_process import salt_prefixes
 from gpu_worker.engines.vllm.protocol import request_fields
 from gpu_worker.engines.vllm.settings import TENANTS_VARIABLE, scheduler_settings
 from gpu_worker.engines.vllm.tenants import TenantMiddleware, read_tenants, tenants_of_start
@@ -336,6 +337,39 @@ def test_without_a_file_each_name_is_a_usual_tenant(monkeypatch: pytest.MonkeyPa
         request_for(parameters), scheduler_settings({"headgate": {"trust_client_fields": True}}, "fcfs")
     )
     assert (fields.tenant, fields.tier, fields.weight, fields.is_named) == ("acme", Tier.STANDARD, 1.0, True)
+
+
+class SaltedRequest(SimpleNamespace):
+    def update_block_hashes(self) -> None:
+        self.block_hashes.append(self.cache_salt)
+
+
+def salt_of(parameters: SimpleNamespace, own: str | None = None, trace_headers: object = None) -> str | None:
+    """Return the salt under which a request's blocks are hashed in the end."""
+    request = SaltedRequest(**vars(request_for(parameters)), cache_salt=own, block_hashes=[own])
+    request.trace_headers = trace_headers
+    salt_prefixes(request)
+    assert request.block_hashes == [request.cache_salt], "the blocks were hashed under another salt before"
+    return request.cache_salt  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("argument", ["extra_args", "extra_kwargs"])
+def test_python_code_gets_the_salt_of_the_middleware(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argument: str
+) -> None:
+    file = tmp_path / "tenants.toml"
+    file.write_text('[tenants.a]\nprefix_group = "g"\n[tenants.b]\nprefix_group = "g"\n', encoding="utf-8")
+    monkeypatch.setenv(TENANTS_VARIABLE, str(file))
+    a, b, g = (headgate_vllm.for_tenant(SimpleNamespace(**{argument: None}), name) for name in "abg")
+    assert salt_of(a) == salt_of(b) == cache_salt(TenantIdentity("a", prefix_group="g"), None)
+    assert salt_of(g) == cache_salt(TenantIdentity("g"), None) != salt_of(a), "a tenant has the name of a group"
+    assert salt_of(a, "own") == cache_salt(TenantIdentity("b", prefix_group="g"), "own") != salt_of(a)
+    assert salt_of(headgate_vllm.for_tenant(a, "g")) == salt_of(g)
+    assert salt_of(SimpleNamespace(**{argument: {}}), "own") == "own"
+    salted = add_identity(None, TenantIdentity("a"))
+    assert salt_of(a, "of the middleware", salted) == "of the middleware"
+    forged = SimpleNamespace(**{argument: {"headgate_identity": "-/1.0/a", "headgate_prefix_group": 7}})
+    assert salt_of(forged) == cache_salt(TenantIdentity("a"), None)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from packages.headgate_vllm import build_backend
 ROOT = Path(__file__).parents[4]
 EDGE = ROOT / "gpu_worker/engines/vllm"
 PLUGIN = ROOT / "headgate_vllm"
-ALSO_EDGE = ("protocol.py", "stats_endpoint.py", "scheduler_choice.py", "tenants.py")
+ALSO_EDGE = ("protocol.py", "stats_endpoint.py", "scheduler_choice.py", "tenants.py", "in_process.py")
 """Modules that get vLLM's objects without an import of vLLM."""
 
 RECEIVERS = {
@@ -153,7 +153,7 @@ def test_the_list_has_each_use_in_our_sources() -> None:
     ("line", "found"),
     [
         ("from vllm.v1.request import StreamingUpdate", "vllm.v1.request.StreamingUpdate"),
-        ("def f(request): return request.block_hashes", "request.block_hashes of Request"),
+        ("def f(request): return request.arrival_time", "request.arrival_time of Request"),
         ("def f(request): return request.tenant", "request.tenant of Request"),
         ("def f(vllm): vllm.skipped_waiting = 1", "vllm.skipped_waiting of Scheduler"),
         ("def f(anything): return anything.num_gpu_layers", "anything.num_gpu_layers"),

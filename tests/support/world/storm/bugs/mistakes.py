@@ -94,7 +94,7 @@ bug(
     Edit(
         attempts,
         "_end",
-        "served = state.settings.charge(input_tokens, output_tokens, cached_tokens)",
+        "served = state.settings.charge(input_tokens, output_tokens, cached_tokens, adapter_loaded=adapter_loaded)",
         "served = call.cost",
     ),
 )
@@ -336,9 +336,9 @@ bug(
     Edit(
         attempts,
         "_end",
-        "    served = state.settings.charge(input_tokens, output_tokens, cached_tokens)",
+        "    served = state.settings.charge(input_tokens, output_tokens, cached_tokens, adapter_loaded=adapter_loaded)",
         '    output_tokens = 0 if outcome == "cancelled" else output_tokens\n'
-        "    served = state.settings.charge(input_tokens, output_tokens, cached_tokens)",
+        "    served = state.settings.charge(input_tokens, output_tokens, cached_tokens, adapter_loaded=adapter_loaded)",
     ),
 )
 bug(
