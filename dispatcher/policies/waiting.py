@@ -1,4 +1,4 @@
-"""How long a request waits: the theory that the gate announces, the planner plans by, and the evidence checks. Pure.
+"""How long a request waits: the theory by which the gate announces, and which the evidence checks. Pure.
 
     W Θ = ahead + running - B r + others(W)        W is 0 if the right side is negative at 0
 
@@ -10,8 +10,8 @@
 - others(W): what other queues get meanwhile, a straight line over the time for which arrivals are forecast
 - Θ: service per second of all slots of the model
 
-A model that other models displace has turns. The wait for its turn, the seconds until it is loaded, comes before W. What
-does not fit a turn waits for the next one, `with_turns`.
+A model that other models displace has turns. The wait for its turn, the seconds until it is loaded, comes before W.
+What does not fit a turn waits for the next one, `with_turns`.
 
 Source: QLM (SoCC 2024), section 6, equations 2 and 3: W = ΣO / Θ, without `running - B r`, which makes the first batch
 wait for its own end. Units: service units, seconds.

@@ -7,9 +7,10 @@ one. The quantiles are those of the product-limit estimator (Kaplan and Meier, J
     S(r) = Π (1 - d_i / n_i)    over the classes i up to r
 
 d_i: dispatches with a ratio in class i. n_i: all requests, dispatched or waiting, with a ratio in class i or above.
-Ratios are counted in CLASSES classes from RATIO_MIN to RATIO_MAX, each about 11 % wide. A quantile is the mean
-of the ratios in its class. A request that waits moves from class to class at times that are known when it is predicted: arrival +
-predicted x the class's upper end. A heap holds the next move of each.
+Ratios are counted in CLASSES classes from RATIO_MIN to RATIO_MAX, each about 11 % wide. The median is the mean of the
+ratios in its class, the 0.9 quantile lies between that mean and the class's upper end. A request that waits moves from
+class to class at times that are known when it is predicted: arrival + predicted x the class's upper end. A heap holds
+the next move of each.
 
 A sample of few requests is completed by that of a larger group, `prior`, as so many observations: the quantile is the
 geometric mean of both, weighted by their numbers. Without a larger group there is a prior of the caller's.

@@ -1,19 +1,27 @@
 """The waiting times that a shard announces: P50 and P90 of the time until a call's dispatch, in seconds.
 
-    T Θ = own + others(T)              at a guaranteed rate g also T = own / g, and the lesser of the two
-    P50 = L + T
-    P90 = L + q T + 1.28 σ √n / Θ
+    T Θ = own + running - B r + others(T)      policies/waiting.py
+    P50 = q50 (L + T), P90 = q90 (L + T)       at a guaranteed rate g also T = own / g, and the lesser of the two
 
-- own: the call's position in its tenant's queue for the model, times the mean service of this tenant's calls
+Every queued call gets both: what is not measured yet has a prior.
+
+- own: the call's position in its tenant's queue for the model, times the mean service of this tenant's calls; without
+  ends of its own that of the model's calls, of all models', or its estimate
 - others(T): what a fair order gives to other queues meanwhile (backlogs.py): of a queue of the same tier at most as
   much per weight as the tenant gets, of a more urgent tier all, of a less urgent one nothing; under `fcfs` all
-- Θ: the model's measured service per second while calls waited (record.py). Without it nothing is announced
-- L: seconds until the model is loaded, if it is loaded nowhere
-- q: the 0.9 quantile of actual over predicted waits; n: the calls that are dispatched before; σ: deviation of a cost
+- running - B r: 0 for a model with a full batch. The first batch of a model that is loaded next waits for no end
+- Θ: the model's open slots times the service per second of one of them while calls waited (record.py). Its prior is the
+  mean service of a call divided by its time
+- L: seconds until the model has slots: the rest of the drain and of the swap if a worker is ordered to load it; else
+  the soonest time at which a worker may have it, as one observation beside the model's last absences that were longer
+  than this one. A model that is swapped out while calls wait has turns (`with_turns`). Deferred calls for a model that
+  is loaded nowhere wait until they are urgent, unless a worker is idle
+- q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all models,
+  for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise
 
-Source: QLM (SoCC 2024), section 6, equations 2 and 3; 1.28 is the 0.9 quantile of its normal distribution. others(T) is
-the fluid model of weighted fair queueing: every other queue j gets as much per weight, or is empty, so with b_j the
-service that waits in it, λ_j its forecast arrivals and v = own / weight,
+Source: QLM (SoCC 2024), section 6, equations 2 and 3. others(T) is the fluid model of weighted fair queueing: every
+other queue j gets as much per weight, or is empty, so with b_j the service that waits in it, λ_j its forecast arrivals
+and v = own / weight,
 
     others(T) = Σ_j min(b_j + λ_j min(T, FORECAST_S), v w_j)
 
@@ -22,10 +30,8 @@ Deviations:
 - QLM forecasts no arrivals. Without them, later calls of a light tenant are missed, which a fair order serves first;
   without an end of the forecast, a burst would last for ever.
 - Service units (input + 2 x output), in which the gate charges and measures, instead of output tokens.
-- The wait ends with the dispatch, not with the last token of the requests before. A slot is the unit of the batch at
-  the gate: a call waits only while no slot is free, and Θ contains the rests of the running calls (each dispatch
-  follows an end). So equation 2's error for the first batches does not arise (evidence/qlm/waits.py).
-- q corrects what the normal distribution leaves out: later calls that are served first, and a Θ that changes.
+- The wait ends with the dispatch, not with the last token of the requests before. A slot is the batch's unit here.
+- q50 and q90 stand in place of QLM's normal distribution of the sum of the outputs.
 - others(T) is taken as a straight line from 0 to FORECAST_S, because the exact one takes O(queues) for each
   announcement. It is concave, so the line is below it by a little.
 
@@ -48,15 +54,22 @@ from dispatcher.policies.waiting import drained_s, with_turns
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
-from dispatcher.shard.waits.record import COSTS_MIN, FORECAST_S, Phase
+from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, Phase
 
 NEAR_ENDS = 4.0
+"""A wait for at most so many ends is of the phase NEAR."""
 LEAST_S = 0.001
+"""No shorter wait is predicted, because a ratio to 0 has no meaning."""
 COST = 500.0
+"""Service units of a call of which nothing is known."""
 SLOT_PER_S = 50.0
+"""Service units per second of a slot before any call has ended: 25 output tokens."""
 UNKNOWN_S = 30.0
+"""Until a model is loaded that no worker can load now."""
 DRAIN_PRIOR_S = 5.0
+"""Of the time of a drain; it counts as one observation."""
 DECIDED_S = 1.0
+"""Until a worker is ordered to load a missing model, half the time between two plans."""
 PRIORS = {
     Phase.NEAR: Quantiles(0.7, 2.5),
     Phase.FAR: Quantiles(1.0, 1.6),
@@ -64,6 +77,7 @@ PRIORS = {
     Phase.MISSING: Quantiles(1.0, 2.5),
     Phase.DEFERRED: Quantiles(1.0, 3.0),
 }
+"""The quantiles before any wait was observed. Chosen on the scenes of benchmarks/announced_waits.py."""
 CHANGED_MOST = 100
 """An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
 _SAMPLE_EVERY_S = 0.004
@@ -92,13 +106,15 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     now, later = _others(state, tenant, (model, deferred), own, each)
     slots, phase, until_loaded_s, per_s = _service(state, model)
     taken = 0.0 if phase is Phase.FAR else slots * rest
-    queued_s = drained_s(own - taken, now, later, per_s, forecast_s=FORECAST_S)
+    fits = phase is not Phase.FAR and own + now <= slots * each
+    queued_s = 0.0 if fits else drained_s(own - taken, now, later, per_s, forecast_s=FORECAST_S)
     if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in _WITH_GUARANTEES:
         queued_s = min(queued_s, max(0.0, own - taken) / min(per_s, tenant.config.rate_per_s * state.scale()))
     known = record.models.get(model)
     if known is not None and known.stay_s.count:
         queued_s = with_turns(queued_s, known.stay_s.value, known.absence_s)
-    if phase is Phase.FAR and queued_s * per_s <= NEAR_ENDS * each:
+    near_s = NEAR_ENDS * each / per_s
+    if phase is Phase.FAR and queued_s <= near_s:
         phase = Phase.NEAR
     if deferred:
         if phase is Phase.MISSING:
@@ -106,7 +122,11 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
         phase = Phase.DEFERRED
     predicted_s = max(LEAST_S, until_loaded_s + queued_s)
     p50, p90 = record.quantiles(costs, model, phase, PRIORS[phase], state.at)
-    return Wait(p50 * predicted_s, max(p50, p90) * predicted_s, predicted_s, phase)
+    p50_s, p90_s = p50 * predicted_s, p90 * predicted_s
+    if phase is Phase.FAR:
+        near = record.quantiles(costs, model, Phase.NEAR, PRIORS[Phase.NEAR], state.at)
+        p50_s, p90_s = max(p50_s, near.p50 * near_s), max(p90_s, near.p90 * near_s)
+    return Wait(p50_s, max(p50_s, p90_s), predicted_s, phase)
 
 
 def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> tuple[float, float]:
