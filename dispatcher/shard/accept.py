@@ -127,7 +127,7 @@ def _queue_full(state: State, tenant: Tenant, command: Accept) -> Refused | None
     if waiting < limit or (not waiting and state.slots.first(model) is not None):
         return None
     wait = expected_wait(state, tenant, model, max(1, waiting - limit + 1))
-    after_s = _retry_after_s(wait.p90_s if wait is not None else _RETRY_UNKNOWN_S)
+    after_s = _retry_after_s(wait.p90_s)
     message = (
         f"{waiting} of this tenant's requests are waiting already; its limit is {limit}. "
         f"Try again in about {after_s:.0f} s."
@@ -149,7 +149,7 @@ def _out_of_reach(state: State, tenant: Tenant, command: Accept) -> Refused | No
     queue = tenant.queues.get((model, deferred))
     position = 1 + (queue.count if queue is not None else 0)
     wait = expected_wait(state, tenant, model, position, deferred=deferred)
-    if wait is None or wait.p50_s <= reach * remaining_s or not state.waits.is_observed(model):
+    if wait.p50_s <= reach * remaining_s or not state.waits.is_observed(model):
         return None
     after_s = _retry_after_s(wait.p50_s - remaining_s)
     message = (
@@ -161,10 +161,12 @@ def _out_of_reach(state: State, tenant: Tenant, command: Accept) -> Refused | No
 
 def _drains_in(state: State, model: str, seconds: float) -> bool:
     """Return whether all that waits for the model is served in this time, so that no queue's wait has to be found."""
-    pace = state.waits.paces.get(model)
-    if pace is None or not pace.is_known:
+    known = state.waits.models.get(model)
+    if known is None or not known.pace.is_known:
         return True
-    return state.slots.is_loaded(model) and state.waiting_models[model] * pace.mean_cost < pace.per_s * seconds
+    pace, slots = known.pace, state.slots.open_by_model.get(model, 0)
+    ends_per_s = pace.ends / pace.slot_s * slots
+    return slots > 0 and state.waiting_models[model] < ends_per_s * seconds
 
 
 def _retry_after_s(wait_s: float) -> float:

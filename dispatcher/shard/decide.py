@@ -218,4 +218,4 @@ def status(state: State, call_id: str) -> Outcome:
     queue = tenant.queues.get((call.model, call.deferred))
     ahead = max(1, queue.count) if queue is not None else 1
     wait = expected_wait(state, tenant, call.model, ahead, deferred=call.deferred)
-    return made(Waiting, (call_id, position, *((wait.p50_s, wait.p90_s) if wait is not None else (None, None))))
+    return made(Waiting, (call_id, position, wait.p50_s, wait.p90_s))

@@ -18,6 +18,7 @@ from gpu_worker.policies.tiers import TierSettings
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.fleet.spec import FleetSpec
 from headgate.simulator.gates.spec import GateSpec
+from headgate.simulator.measures.announced_waits import WaitCoverage
 from headgate.simulator.measures.collector import Collector, Measures, Scheduling
 from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.measures.timeline import Timeline
@@ -98,7 +99,7 @@ class Run:
     cache. `adapter_loads`: loads of LoRA adapters by tenant, of served requests.
 
     `planner` to `moves`: only of a fleet. `swaps`, `swapping_s`: of all workers, with the first load of a worker that
-    began without a model. `moves`: of the annealing of all plans."""
+    began without a model. `moves`: of the annealing of all plans. `waits`: announced by the gate of planner `plan`."""
 
     workload: str
     policy: str
@@ -128,6 +129,7 @@ class Run:
     swaps: int = 0
     swapping_s: float = 0.0
     moves: int = 0
+    waits: WaitCoverage | None = None
 
     @property
     def requests_per_s(self) -> float:

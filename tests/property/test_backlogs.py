@@ -18,7 +18,7 @@ from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.waits.backlogs import CLASSES, DEFERRED_RANK, SCALE, Levels, class_of, scaled
 from dispatcher.shard.waits.estimate import sum_changed
-from dispatcher.shard.waits.record import COSTS_MIN
+from dispatcher.shard.waits.learned import COSTS_MIN
 from tests.property.test_shard_machine import TENANTS, ShardMachine
 from tests.support.world.processes import accept
 

@@ -1,18 +1,25 @@
-"""The 0.9 quantile of actual over predicted waits, with requests that still wait as censored observations.
+"""Quantiles of actual over predicted waits, with requests that still wait as censored observations.
 
-A prediction that fails is noticed late if only dispatches count: while the engine hangs, nothing is dispatched. So the
-sample is the ratio of each of the last 200 dispatches, and of every request that already waits longer than predicted
-its ratio so far, a lower bound of the final one.
+A sample of finished waits alone is wrong while waits grow: those that are dispatched early are short, and while the
+engine hangs nothing is dispatched. So a request that waits contributes its ratio so far, a lower bound of the final
+one. The quantiles are those of the product-limit estimator (Kaplan and Meier, JASA 53, 1958):
 
-The ratios from 1.1 to 4 are counted in classes that are 5 % wide. A request that still waits moves from class to class
-at times that are known when it is predicted: arrival + predicted x the class's upper end. A heap holds the next move of
-each. The quantile is the upper end of its class, so it is at most 5 % too high, and never above 4.
+    S(r) = Π (1 - d_i / n_i)    over the classes i up to r
+
+d_i: dispatches with a ratio in class i. n_i: all requests, dispatched or waiting, with a ratio in class i or above.
+Ratios are counted in CLASSES classes from RATIO_MIN to RATIO_MAX, each about 11 % wide. The median is the mean of the
+ratios in its class, the 0.9 quantile lies between that mean and the class's upper end. A request that waits moves from
+class to class at times that are known when it is predicted: arrival + predicted x the class's upper end. A heap holds
+the next move of each.
+
+A sample of few requests is completed by that of a larger group, `prior`, as so many observations: the quantile is the
+geometric mean of both, weighted by their numbers. Without a larger group there is a prior of the caller's.
 
 Deviation from QLM: section 6 has no correction; its estimate is meant to be conservative. Online conformal correction
 (steps towards the coverage) diverged on the measured runs: a queue that grows gives many late answers to one error.
 
-Costs: O(log n) for each arrival, dispatch and move, at most 28 moves per request; O(28) for a quantile. Memory: 200
-classes, and at most three entries for each waiting request. Units: seconds.
+Costs: O(log n) for each arrival, dispatch and move, at most CLASSES moves per request; O(CLASSES) for the quantiles.
+Memory: DISPATCHES classes, and at most three entries for each waiting request. Units: seconds.
 """
 
 from __future__ import annotations
@@ -21,24 +28,33 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import ceil, inf, log
+from math import inf
+from typing import NamedTuple
 
 DISPATCHES = 200
-RATIO_MIN = 1.1
-RATIO_MAX = 4.0
-_QUANTILE = 0.9
-PRIOR_RATIO = 1.5
-"""The quantile before there is any observation."""
-_STEPS = ceil(log(RATIO_MAX / RATIO_MIN) / log(1.05))
-_ENDS = [min(RATIO_MAX, RATIO_MIN * 1.05**step) for step in range(_STEPS)] + [RATIO_MAX]
+RATIO_MIN = 0.1
+RATIO_MAX = 8.0
+CLASSES = 42
+_ENDS = [RATIO_MIN * (RATIO_MAX / RATIO_MIN) ** (step / CLASSES) for step in range(CLASSES)] + [RATIO_MAX]
 """Upper ends of the classes. What is above the last end is counted in the last class."""
+PRIOR_OBSERVATIONS = 8.0
+"""The weight of the prior beside a sample's own observations."""
 _ROUNDING = 1e-9
-"""Subtracted before rounding a rank up (policies/percentiles.py)."""
+
+
+class Quantiles(NamedTuple):
+    """The median and the 0.9 quantile of actual over predicted waits."""
+
+    p50: float
+    p90: float
+
+
+PRIOR = Quantiles(1.0, 2.0)
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """`ratio_class`: -1 until the request waits longer than predicted."""
+    """`ratio_class`: -1 until the first class."""
 
     since_s: float
     predicted_s: float
@@ -47,8 +63,8 @@ class _Waiting:
     @property
     def next_move_s(self) -> float:
         if self.ratio_class < 0:
-            return self.since_s + self.predicted_s
-        if self.ratio_class >= len(_ENDS) - 1:
+            return self.since_s + self.predicted_s * RATIO_MIN
+        if self.ratio_class >= CLASSES:
             return inf
         return self.since_s + self.predicted_s * _ENDS[self.ratio_class]
 
@@ -58,13 +74,16 @@ class WaitRatios:
 
     def __init__(self) -> None:
         self._counts = [0] * len(_ENDS)
-        self._dispatched: deque[int] = deque()
+        self._censored = [0] * len(_ENDS)
+        self._sums = [0.0] * len(_ENDS)
+        self._dispatched: deque[float] = deque()
         self._waiting: dict[str, _Waiting] = {}
         self._moves: list[tuple[float, str]] = []
         self._overdue = 0
+        """The requests that wait longer than predicted."""
 
     def __len__(self) -> int:
-        """Return the number of observations."""
+        """Return the number of dispatches, and of requests that wait longer than predicted."""
         return len(self._dispatched) + self._overdue
 
     @property
@@ -83,37 +102,55 @@ class WaitRatios:
         heappush(self._moves, (waiting.next_move_s, request_id))
 
     def on_dispatched(self, request_id: str, now: float) -> None:
-        """The request's wait is over: its ratio replaces the oldest of the last 200."""
+        """The request's wait is over: its ratio replaces the oldest of the last DISPATCHES."""
         waiting = self._remove(request_id)
         if waiting is None:
             return
         if len(self._dispatched) == DISPATCHES:
-            self._counts[self._dispatched.popleft()] -= 1
-        ratio = max(0.0, now - waiting.since_s) / waiting.predicted_s
-        self._dispatched.append(min(bisect_left(_ENDS, ratio), len(_ENDS) - 1))
-        self._counts[self._dispatched[-1]] += 1
+            self._count(self._dispatched.popleft(), -1)
+        ratio = min(RATIO_MAX, max(0.0, now - waiting.since_s) / waiting.predicted_s)
+        self._dispatched.append(ratio)
+        self._count(ratio, 1)
 
     def on_left(self, request_id: str) -> None:
         """Forget a request that left the queue without a dispatch."""
         self._remove(request_id)
 
-    def quantile(self, now: float) -> float:
-        """Return the 0.9 quantile of the ratios at `now`, between 1.1 and 4."""
+    def quantiles(self, now: float, prior: Quantiles = PRIOR) -> Quantiles:
+        """Return the quantiles at `now`, completed by the prior."""
         self._move_until(now)
-        if not len(self):
-            return PRIOR_RATIO
-        rank = max(1, ceil(_QUANTILE * len(self) - _ROUNDING))
-        for count, end in zip(self._counts, _ENDS, strict=True):
-            rank -= count
-            if rank <= 0:
-                return end
-        return RATIO_MAX
+        observed = len(self)
+        if not observed:
+            return prior
+        part = observed / (observed + PRIOR_OBSERVATIONS)
+        own = self._own_quantiles()
+        return Quantiles(*(a**part * b ** (1.0 - part) for a, b in zip(own, prior, strict=True)))
+
+    def _count(self, ratio: float, sign: int) -> None:
+        place = bisect_left(_ENDS, ratio)
+        self._counts[place] += sign
+        self._sums[place] += sign * ratio
+
+    def _own_quantiles(self) -> Quantiles:
+        at_risk, remain, found = len(self._dispatched) + sum(self._censored), 1.0, list[float]()
+        last = RATIO_MIN
+        for count, total, censored, end in zip(self._counts, self._sums, self._censored, _ENDS, strict=True):
+            if count:
+                mean, before, remain = total / count, remain, remain * (1.0 - count / at_risk)
+                if not found and remain <= 0.5 + _ROUNDING:
+                    found.append(mean)
+                if len(found) == 1 and remain <= 0.1 + _ROUNDING:
+                    found.append(mean + (before - 0.1) / (before - remain) * (end - mean))
+            if count or censored:
+                last = end
+            at_risk -= count + censored
+        return Quantiles(*found, *[last] * (2 - len(found)))
 
     def _remove(self, request_id: str) -> _Waiting | None:
         waiting = self._waiting.pop(request_id, None)
         if waiting is not None and waiting.ratio_class >= 0:
-            self._counts[waiting.ratio_class] -= 1
-            self._overdue -= 1
+            self._censored[waiting.ratio_class] -= 1
+            self._overdue -= waiting.ratio_class > _DUE
         if len(self._moves) > 2 * len(self._waiting) + DISPATCHES:
             self._moves = [(each.next_move_s, name) for name, each in self._waiting.items()]
             heapify(self._moves)
@@ -125,10 +162,14 @@ class WaitRatios:
             waiting = self._waiting.get(request_id)
             if waiting is None or waiting.next_move_s != at_s:
                 continue
-            if waiting.ratio_class < 0:
-                self._overdue += 1
-            else:
-                self._counts[waiting.ratio_class] -= 1
+            if waiting.ratio_class >= 0:
+                self._censored[waiting.ratio_class] -= 1
             waiting.ratio_class += 1
-            self._counts[waiting.ratio_class] += 1
-            heappush(self._moves, (waiting.next_move_s, request_id))
+            self._censored[waiting.ratio_class] += 1
+            self._overdue += waiting.ratio_class == _DUE + 1
+            if waiting.ratio_class < CLASSES:
+                heappush(self._moves, (waiting.next_move_s, request_id))
+
+
+_DUE = bisect_left(_ENDS, 1.0)
+"""The class of the ratio 1."""

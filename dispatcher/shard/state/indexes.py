@@ -83,6 +83,8 @@ class Slots:
         self.open = 0
         """The slots of all workers that get new work, as they were when each was last added."""
         self._open_of: dict[str, int] = {}
+        self.open_by_model: Counter[str] = Counter()
+        """The same slots by the loaded model of their workers. A model without open slots is absent."""
 
     def update(self, worker: Worker) -> None:
         """Update the entry of a worker, after a change of the worker or of its running calls."""
@@ -94,8 +96,7 @@ class Slots:
             workers[name] = worker
             self._loadable.update(worker.swap_s.keys())
             self._swapping += bool(worker.swap_s)
-            self.open += worker.slots_open - self._open_of.get(name, 0)
-            self._open_of[name] = worker.slots_open
+            self._set_open(model, name, worker.slots_open)
             self._capacity_per_s = None
         used = len(worker.running)
         if used < worker.slots_open:
@@ -111,10 +112,20 @@ class Slots:
         if workers.pop(worker.name, None) is not None:
             self._loadable.subtract(worker.swap_s.keys())
             self._swapping -= bool(worker.swap_s)
-            self.open -= self._open_of.pop(worker.name, 0)
+            self._set_open(worker.model, worker.name, 0)
         if not workers:
             del self._workers[worker.model], self._heaps[worker.model]
         self._capacity_per_s = None
+
+    def _set_open(self, model: str, name: str, slots: int) -> None:
+        """Replace the open slots of the worker of this name, which has the model."""
+        change = slots - self._open_of.pop(name, 0)
+        if slots:
+            self._open_of[name] = slots
+        self.open += change
+        self.open_by_model[model] += change
+        if not self.open_by_model[model]:
+            del self.open_by_model[model]
 
     def first(self, model: str) -> Worker | None:
         """Return the worker with the smallest part of its slots in use, or None if no slot is free. Ties go by name."""

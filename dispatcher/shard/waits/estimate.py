@@ -1,19 +1,27 @@
 """The waiting times that a shard announces: P50 and P90 of the time until a call's dispatch, in seconds.
 
-    T Θ = own + others(T)              at a guaranteed rate g also T = own / g, and the lesser of the two
-    P50 = L + T
-    P90 = L + q T + 1.28 σ √n / Θ
+    T Θ = own + running - B r + others(T)      policies/waiting.py
+    P50 = q50 (L + T), P90 = q90 (L + T)       at a guaranteed rate g also T = own / g, and the lesser of the two
 
-- own: the call's position in its tenant's queue for the model, times the mean service of this tenant's calls
+Every queued call gets both: what is not measured yet has a prior.
+
+- own: the call's position in its tenant's queue for the model, times the mean service of this tenant's calls; without
+  ends of its own that of the model's calls, of all models', or its estimate
 - others(T): what a fair order gives to other queues meanwhile (backlogs.py): of a queue of the same tier at most as
   much per weight as the tenant gets, of a more urgent tier all, of a less urgent one nothing; under `fcfs` all
-- Θ: the model's measured service per second while calls waited (record.py). Without it nothing is announced
-- L: seconds until the model is loaded, if it is loaded nowhere
-- q: the 0.9 quantile of actual over predicted waits; n: the calls that are dispatched before; σ: deviation of a cost
+- running - B r: 0 for a model with a full batch. The first batch of a model that is loaded next waits for no end
+- Θ: the model's open slots times the service per second of one of them while calls waited (record.py). Its prior is the
+  mean service of a call divided by its time
+- L: seconds until the model has slots: the rest of the drain and of the swap if a worker is ordered to load it; else
+  the soonest time at which a worker may have it, as one observation beside the model's last absences that were longer
+  than this one. A model that is swapped out while calls wait has turns (`with_turns`). Deferred calls for a model that
+  is loaded nowhere wait until they are urgent, unless a worker is idle
+- q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all models,
+  for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise
 
-Source: QLM (SoCC 2024), section 6, equations 2 and 3; 1.28 is the 0.9 quantile of its normal distribution. others(T) is
-the fluid model of weighted fair queueing: every other queue j gets as much per weight, or is empty, so with b_j the
-service that waits in it, λ_j its forecast arrivals and v = own / weight,
+Source: QLM (SoCC 2024), section 6, equations 2 and 3. others(T) is the fluid model of weighted fair queueing: every
+other queue j gets as much per weight, or is empty, so with b_j the service that waits in it, λ_j its forecast arrivals
+and v = own / weight,
 
     others(T) = Σ_j min(b_j + λ_j min(T, FORECAST_S), v w_j)
 
@@ -22,10 +30,8 @@ Deviations:
 - QLM forecasts no arrivals. Without them, later calls of a light tenant are missed, which a fair order serves first;
   without an end of the forecast, a burst would last for ever.
 - Service units (input + 2 x output), in which the gate charges and measures, instead of output tokens.
-- The wait ends with the dispatch, not with the last token of the requests before. A slot is the unit of the batch at
-  the gate: a call waits only while no slot is free, and Θ contains the rests of the running calls (each dispatch
-  follows an end). So equation 2's error for the first batches does not arise (evidence/qlm/waits.py).
-- q corrects what the normal distribution leaves out: later calls that are served first, and a Θ that changes.
+- The wait ends with the dispatch, not with the last token of the requests before. A slot is the batch's unit here.
+- q50 and q90 stand in place of QLM's normal distribution of the sum of the outputs.
 - others(T) is taken as a straight line from 0 to FORECAST_S, because the exact one takes O(queues) for each
   announcement. It is concave, so the line is below it by a little.
 
@@ -36,19 +42,42 @@ announcement nor an entry takes longer with many tenants.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isfinite, sqrt
+from math import inf, isfinite
 from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact
 from dispatcher.policies.orders.queues import Tenant
-from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
+from dispatcher.policies.planning.fleet import residency_s
+from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
+from dispatcher.policies.waiting import drained_s, with_turns
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
-from dispatcher.shard.waits.record import COSTS_MIN, FORECAST_S
+from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, Phase
 
-_NORMAL_P90 = 1.28
+NEAR_ENDS = 4.0
+"""A wait for at most so many ends is of the phase NEAR."""
+LEAST_S = 0.001
+"""No shorter wait is predicted, because a ratio to 0 has no meaning."""
+COST = 500.0
+"""Service units of a call of which nothing is known."""
+SLOT_PER_S = 50.0
+"""Service units per second of a slot before any call has ended: 25 output tokens."""
+UNKNOWN_S = 30.0
+"""Until a model is loaded that no worker can load now."""
+DRAIN_PRIOR_S = 5.0
+"""Of the time of a drain; it counts as one observation."""
+DECIDED_S = 1.0
+"""Until a worker is ordered to load a missing model, half the time between two plans."""
+PRIORS = {
+    Phase.NEAR: Quantiles(0.7, 2.5),
+    Phase.FAR: Quantiles(1.0, 1.6),
+    Phase.ORDERED: Quantiles(1.0, 1.6),
+    Phase.MISSING: Quantiles(1.0, 2.5),
+    Phase.DEFERRED: Quantiles(1.0, 3.0),
+}
+"""The quantiles before any wait was observed. Chosen on the scenes of benchmarks/announced_waits.py."""
 CHANGED_MOST = 100
 """An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
 _SAMPLE_EVERY_S = 0.004
@@ -60,47 +89,85 @@ _WITH_GUARANTEES = frozenset({"bwfq", "ratio", "ratio+wake"})
 
 
 class Wait(NamedTuple):
-    """Seconds until a dispatch. `queued_s`: P50 without the time until the model is loaded."""
+    """Seconds until a dispatch. `predicted_s`: the prediction, before the correction by the observed ratios."""
 
     p50_s: float
     p90_s: float
-    queued_s: float
+    predicted_s: float
+    phase: Phase
 
 
-def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, deferred: bool = False) -> Wait | None:
-    """Return the wait of the call at this position of the tenant's queue for the model. None if it is unknown."""
+def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, deferred: bool = False) -> Wait:
+    """Return the wait of the call at this position of the tenant's queue for the model."""
     record = state.waits
-    pace = record.paces.get(model)
-    if pace is None or not pace.is_known:
-        return None
-    until_loaded_s = 0.0 if state.slots.is_loaded(model) else _until_loaded_s(state, model)
-    if until_loaded_s == inf:
-        return None
     costs = record.costs.get((tenant.name, model))
-    each, per_s = pace.served / pace.ends, pace.served / pace.saturated_s
+    each, rest = _mean_cost(state, tenant, model, deferred)
     own = position * (costs.mean if costs is not None and costs.ends >= COSTS_MIN else each)
     now, later = _others(state, tenant, (model, deferred), own, each)
-    queued_s = _drained_s(own, now, later, per_s)
+    slots, phase, until_loaded_s, per_s = _service(state, model)
+    taken = 0.0 if phase is Phase.FAR else slots * rest
+    fits = phase is not Phase.FAR and own + now <= slots * each
+    queued_s = 0.0 if fits else drained_s(own - taken, now, later, per_s, forecast_s=FORECAST_S)
     if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in _WITH_GUARANTEES:
-        queued_s = min(queued_s, own / min(per_s, tenant.config.rate_per_s * state.scale()))
-    p90_s = until_loaded_s + record.quantile(costs, pace, state.at) * queued_s
-    if costs is not None and costs.variance:
-        p90_s += _NORMAL_P90 * sqrt(costs.variance * queued_s / (each * per_s))
-    return Wait(until_loaded_s + queued_s, p90_s, queued_s)
+        queued_s = min(queued_s, max(0.0, own - taken) / min(per_s, tenant.config.rate_per_s * state.scale()))
+    known = record.models.get(model)
+    if known is not None and known.stay_s.count:
+        queued_s = with_turns(queued_s, known.stay_s.value, known.absence_s)
+    near_s = NEAR_ENDS * each / per_s
+    if phase is Phase.FAR and queued_s <= near_s:
+        phase = Phase.NEAR
+    if deferred:
+        if phase is Phase.MISSING:
+            until_loaded_s = max(until_loaded_s, _until_urgent_s(state, tenant, model))
+        phase = Phase.DEFERRED
+    predicted_s = max(LEAST_S, until_loaded_s + queued_s)
+    p50, p90 = record.quantiles(costs, model, phase, PRIORS[phase], state.at)
+    p50_s, p90_s = p50 * predicted_s, p90 * predicted_s
+    if phase is Phase.FAR:
+        near = record.quantiles(costs, model, Phase.NEAR, PRIORS[Phase.NEAR], state.at)
+        p50_s, p90_s = max(p50_s, near.p50 * near_s), max(p90_s, near.p90 * near_s)
+    return Wait(p50_s, max(p50_s, p90_s), predicted_s, phase)
+
+
+def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> tuple[float, float]:
+    """Return the mean service of the model's calls, and the rest of one that runs. Without any end, the estimate of the
+    tenant's first waiting call is the mean."""
+    record = state.waits
+    for known in (record.models.get(model), record.all):
+        if known is not None and known.costs.ends and known.costs.mean > 0:
+            return known.costs.mean, known.costs.residual
+    queue = tenant.queues.get((model, deferred))
+    cost = (queue.head().cost if queue is not None and queue.count else 0.0) or COST
+    return cost, cost
+
+
+def _service(state: State, model: str) -> tuple[int, Phase, float, float]:
+    """Return the slots of the model, what its queues wait for, the seconds until it has these slots, and their service
+    per second."""
+    record = state.waits
+    known = record.models.get(model) or record.all
+    prior = known.slot_per_s or record.all.slot_per_s or SLOT_PER_S
+    slots = state.slots.open_by_model.get(model, 0)
+    if slots:
+        return slots, Phase.FAR, 0.0, slots * known.pace.slot_per_s(prior, slots)
+    phase, until_loaded_s, slots = _until_loaded(state, model)
+    slots = known.slots or max(slots, record.all.slots)
+    return slots, phase, until_loaded_s, slots * known.pace.slot_per_s(prior, slots)
 
 
 def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
     """Learn from an entry that was confirmed or folded. `seconds`: the time since the entry before."""
     record, at = state.waits, state.at
-    for pace in record.saturated.values():
-        pace.passed(seconds)
+    record.passed(seconds)
     if record.ended:
         is_sampled = at >= record.ends_from
         if is_sampled:
             record.ends_from = at + _SAMPLE_EVERY_S
-        record.count_ends(is_sampled=is_sampled)
-    if state.waiting_models or record.saturated:
-        record.saturate([model for model in state.waiting_models if state.slots.is_loaded(model)])
+        record.count_ends(at, is_sampled=is_sampled)
+    if state.waiting_models or record.present or record.missing:
+        record.see_models(state.waiting_models, state.slots, at)
+    if state.changing or record.loads:
+        record.see_loads(state.workers, state.changing, at)
     for fact in facts:
         if isinstance(fact, Dispatched):
             record.on_dispatched(fact.id, at)
@@ -120,17 +187,8 @@ def _follow(state: State, call_id: str) -> None:
         return
     position = call.tenant.queues[call.model, call.deferred].count
     wait = expected_wait(state, call.tenant, call.model, position, deferred=call.deferred)
-    if wait is not None:
-        state.waits.follow_from = state.at + _FOLLOW_EVERY_S
-        state.waits.follow(call, wait.queued_s, state.at + wait.p50_s - wait.queued_s)
-
-
-def _drained_s(own: float, now: float, later: float, per_s: float) -> float:
-    """Return the first T with T x per_s = own + others(T), where others(T) goes from `now` to `later` at FORECAST_S."""
-    growth = (later - now) / FORECAST_S
-    if (own + later) < per_s * FORECAST_S:
-        return (own + now) / (per_s - growth)
-    return (own + later) / per_s
+    state.waits.follow_from = state.at + _FOLLOW_EVERY_S
+    state.waits.follow(call, wait.phase, wait.predicted_s, state.at)
 
 
 def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cost: float) -> tuple[float, float]:
@@ -155,21 +213,66 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
     return now, now if level == inf else max(now, later)
 
 
-def _until_loaded_s(state: State, model: str) -> float:
-    """Return the seconds until a worker has the model; infinity if none can load it."""
-    return min((_load_s(state, worker, model) for worker in state.workers.values()), default=inf)
+def _until_loaded(state: State, model: str) -> tuple[Phase, float, int]:
+    """Return what the queues of a model without open slots wait for, the expected seconds until a worker has it, and
+    that worker's slots. Found once for an entry."""
+    record, key = state.waits, (state.position, state.at)
+    if record.turns_of != key:
+        record.turns_of, record.turns = key, {}
+    turn = record.turns.get(model)
+    if turn is None:
+        turn = record.turns[model] = _find_turn(state, model)
+    return turn
 
 
-def _load_s(state: State, worker: Worker, model: str) -> float:
+def _find_turn(state: State, model: str) -> tuple[Phase, float, int]:
+    record = state.waits
+    loading = [
+        (_loaded_in_s(state, worker), record.loads[worker.name].slots if worker.name in record.loads else worker.slots)
+        for worker in state.changing.values()
+        if worker.load == model
+    ]
+    if loading:
+        seconds, slots = min(loading)
+        return Phase.ORDERED, seconds, slots
+    turns = ((_turn_in_s(state, worker, model), worker.slots) for worker in state.workers.values())
+    soonest_s, slots = min(turns, default=(inf, 1))
+    known = record.models.get(model) or record.all
+    absent_s = state.at - record.missing.get(model, state.at)
+    return Phase.MISSING, known.present_s(absent_s, soonest_s if soonest_s < inf else UNKNOWN_S), max(1, slots)
+
+
+def _loaded_in_s(state: State, worker: Worker) -> float:
+    """Return the seconds until a worker has loaded the model that it is ordered to load."""
+    swap_s, load = worker.swap_s.get(worker.load, 0.0), state.waits.loads.get(worker.name)
+    if load is not None and load.empty_at is not None:
+        return max(swap_s - (state.at - load.empty_at), swap_s / 8)
+    drain_s = state.waits.all.drain_s.with_prior(DRAIN_PRIOR_S) if worker.running else 0.0
+    return max(drain_s - (state.at - worker.ordered_at), drain_s / 3) + swap_s
+
+
+def _turn_in_s(state: State, worker: Worker, model: str) -> float:
+    """Return the seconds until the worker has the model if it is ordered to load it as soon as it may; infinity if it
+    cannot."""
     swap_s = worker.swap_s.get(model, inf)
-    if worker.config.state != "serving" or not isfinite(swap_s) or worker.load not in ("", model):
+    if not isfinite(swap_s) or not (worker.load or worker.config.state == "serving"):
         return inf
-    drain_s = DRAIN_S if worker.running else 0.0
-    if worker.load == model:
-        return max(0.0, worker.ordered_at + drain_s + swap_s - state.at)
+    drain_s = state.waits.all.drain_s.with_prior(DRAIN_PRIOR_S)
+    if worker.load:
+        return _loaded_in_s(state, worker) + residency_s(swap_s, True) + drain_s + swap_s
     since = max(worker.config.loaded_at, worker.ordered_at)
     kept_s = residency_s(swap_s, worker.model in state.waiting_models) if worker.model else 0.0
-    return max(0.0, since + kept_s - state.at) + drain_s + swap_s
+    return max(DECIDED_S, since + kept_s - state.at) + (drain_s if worker.running else 0.0) + swap_s
+
+
+def _until_urgent_s(state: State, tenant: Tenant, model: str) -> float:
+    """Return the seconds until the tenant's deferred calls may cause a swap: 0 if a worker is idle."""
+    queue, slack = tenant.queues.get((model, True)), state.order.slack
+    if slack is None or queue is None or not queue.count:
+        return 0.0
+    if any(not worker.running and not worker.load for worker in state.workers.values()):
+        return 0.0
+    return max(0.0, queue.head().terms.due_at - slack.urgent_s - state.at)
 
 
 def _present_backlogs(state: State) -> Backlogs:

@@ -1,130 +1,55 @@
 """What a shard remembers of service and waiting times, to announce waiting times (estimate.py).
 
 It follows from the facts in the order in which they are confirmed or folded, but it is not in the log: a copy that
-began with a snapshot knows less than others, and no fact depends on it. All of it is bounded.
-
-- A `Pace` for each model: service and ends while calls wait for it, so while its batch is full. The mean over this time
-  is the capacity that a waiting call sees. (The workers' own measurement, gpu_worker, is the highest rate, which is too
-  high for a prediction.) Old time counts less: after WINDOW_S seconds all sums are halved.
-- A `Costs` for each tenant and model: mean and variance of the true service of its calls.
-- The ratios of actual over predicted waits (policies/planning/wait_ratios.py) of each model and of each tenant of it,
-  from at most FOLLOWED_MAX waiting calls of a tenant at a time.
+began with a snapshot knows less than others, and no fact depends on it. All of it is bounded. What is kept of a model
+and of a tenant's calls stands in learned.py. Waits are compared with their predictions for at most FOLLOWED_MAX waiting
+calls of a tenant at a time: a smaller sample had mostly calls that arrived just after a queue was emptied, and their
+waits are short.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from math import exp
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from dispatcher.policies.orders.queues import Call
-from dispatcher.policies.planning.wait_ratios import RATIO_MIN, WaitRatios
+from dispatcher.policies.planning.wait_ratios import Quantiles
+from dispatcher.shard.state.indexes import Slots
+from dispatcher.shard.state.records import Worker
 from dispatcher.shard.waits.backlogs import Backlogs
+from dispatcher.shard.waits.learned import Costs, ModelWaits, Pace, Phase, Ratios
 
-FORECAST_S = 120.0
-"""What the last two minutes brought, the next two bring again: the time constant of recent arrivals, and the end of
-their forecast. Chosen on measured `vtc` runs of one A10G (60 and 240 s gave lower R²), so they are no test of it."""
-WINDOW_S = 600.0
-SATURATED_MIN_S = 5.0
-ENDS_MIN = 20
-"""A pace is unknown until so much time has passed in which calls waited, and so many calls have ended in it."""
-MEMORY = 200
-"""The number of ends that mean and variance of a tenant's costs effectively remember."""
-COSTS_MIN = 5
-"""With fewer ends of its own, a tenant has the model's mean cost."""
 OBSERVATIONS_MIN = 20
-"""With fewer observed waits of its own, a tenant has the model's quantile."""
-FOLLOWED_MAX = 32
+"""With fewer observed waits for its model, no deadline is refused."""
+FOLLOWED_MAX = 1000
 COSTS_MAX = 2_000
 """Tenants and models with costs and ratios of their own. The one that was added first is forgotten first."""
-PACES_MAX = 1_000
-_QUANTILE_KEPT_S = 0.2
+MODELS_MAX = 1_000
 _FADE_EVERY_S = 5.0
 """A tenant's recent arrivals fade at most this often, so its forecast is too high by at most 4.3 %."""
 _FADES_MAX = 8
 """The arrivals of at most this many tenants fade with one entry. With many tenants and few entries they fade later."""
-_RECENT_LEAST = 0.05
-"""Fewer recent arrivals than this count as none."""
 
 
 @dataclass(slots=True)
-class Ratios:
-    """Observed ratios, with their 0.9 quantile. The quantile is computed at most every _QUANTILE_KEPT_S seconds."""
+class Load:
+    """A worker that is ordered to load a model. Unix seconds. `empty_at`: None while calls run on it."""
 
-    observed: WaitRatios = field(default_factory=WaitRatios)
-    _quantile: float = RATIO_MIN
-    _until: float = 0.0
-
-    def quantile(self, now: float) -> float:
-        if now >= self._until:
-            self._quantile, self._until = max(RATIO_MIN, self.observed.quantile(now)), now + _QUANTILE_KEPT_S
-        return self._quantile
-
-
-@dataclass(slots=True)
-class Pace:
-    """A model's service and ends in the seconds in which calls waited for it."""
-
-    saturated_s: float = 0.0
-    served: float = 0.0
-    ends: float = 0.0
-    ratios: Ratios = field(default_factory=Ratios)
-
-    @property
-    def is_known(self) -> bool:
-        return self.saturated_s >= SATURATED_MIN_S and self.ends >= ENDS_MIN and self.served > 0
-
-    @property
-    def per_s(self) -> float:
-        return self.served / self.saturated_s
-
-    @property
-    def mean_cost(self) -> float:
-        return self.served / self.ends
-
-    def passed(self, seconds: float) -> None:
-        self.saturated_s += seconds
-        if self.saturated_s > WINDOW_S:
-            self.saturated_s, self.served, self.ends = self.saturated_s / 2, self.served / 2, self.ends / 2
-
-
-@dataclass(slots=True)
-class Costs:
-    """The true service of one tenant's calls of one model."""
-
-    ends: int = 0
-    mean: float = 0.0
-    variance: float = 0.0
-    recent: float = 0.0
-    """Arrivals of the recent past; older ones are faded out."""
-    faded_at: float = 0.0
-    """When `recent` faded last, in Unix seconds."""
-    ratios: Ratios | None = None
-    """None until one of its calls waits."""
-
-    @property
-    def own_mean(self) -> float:
-        """The mean service of the tenant's calls; 0 while too few have ended."""
-        return self.mean if self.ends >= COSTS_MIN else 0.0
-
-    def fade(self, now: float) -> None:
-        self.recent *= exp(-max(0.0, now - self.faded_at) / FORECAST_S)
-        self.faded_at = now
-        if self.recent < _RECENT_LEAST:
-            self.recent = 0.0
-
-    def on_ended(self, served: float) -> None:
-        self.ends = min(self.ends + 1, MEMORY)
-        error = served - self.mean
-        self.mean += error / self.ends
-        self.variance += (error * (served - self.mean) - self.variance) / self.ends
+    model: str
+    ordered_at: float
+    slots: int
+    was_running: bool
+    empty_at: float | None = None
 
 
 class WaitRecord:
     def __init__(self) -> None:
         self.ended: list[tuple[Call, float]] = []
         """The calls that ended in the entry that is being applied, each with its true service."""
-        self.paces: dict[str, Pace] = {}
+        self.models: dict[str, ModelWaits] = {}
+        self.all = ModelWaits()
+        """Of all models: the prior of each."""
         self.costs: dict[tuple[str, str], Costs] = {}
         """The costs by tenant and model."""
         self.forecast: dict[str, set[str]] = {}
@@ -137,30 +62,93 @@ class WaitRecord:
         """The tenants with queues, shares, costs or forecasts that are not in `backlogs` yet."""
         self._fading: deque[tuple[float, tuple[str, str]]] = deque()
         """When the costs with recent arrivals are to fade (Unix seconds), in that order, with tenant and model."""
-        self.saturated: dict[str, Pace] = {}
-        """The paces of the models that calls wait for since the last entry, and that a worker has."""
+        self.present: list[tuple[str, int]] = []
+        """The models that calls wait for since the last entry and that have open slots, with their number."""
+        self._saturated: dict[str, tuple[Pace, int]] = {}
+        self.missing: dict[str, float] = {}
+        """The other models that calls wait for, each with the time since when (Unix seconds)."""
+        self.since: dict[str, float] = {}
+        """Since when each model in `present` is there."""
+        self.loads: dict[str, Load] = {}
+        """The workers that are ordered to load a model, by name."""
+        self.turns: dict[str, tuple[Phase, float, int]] = {}
+        """What the queues of models without slots wait for, as found for the entry `turns_of`."""
+        self.turns_of = (-1, 0.0)
         self.ends_from = self.arrivals_from = 0.0
         """Before these times no other end or arrival is sampled."""
         self._arrivals = 0
         self.follow_from = 0.0
         """Before this time no other call is followed."""
-        self.followed: dict[str, tuple[Ratios, Ratios]] = {}
-        """The ratios of its tenant and of its model, for each waiting call that is followed."""
+        self.followed: dict[str, tuple[Ratios, ...]] = {}
+        """The ratios of its tenant, of its model and of all, for each waiting call that is followed."""
 
-    def saturate(self, models: list[str]) -> None:
-        """Remember the models that calls wait for from here on."""
-        if [*self.saturated] != models:
-            self.saturated = {model: self._pace(model) for model in models}
+    def passed(self, seconds: float) -> None:
+        """Count the time since the last entry for the models that calls waited for."""
+        for pace, slots in self._saturated.values():
+            pace.passed(seconds, slots)
 
-    def count_ends(self, *, is_sampled: bool) -> None:
-        """Count the ends of this entry; with `is_sampled` the last of them for its tenant too."""
+    def see_models(self, waiting: Collection[str], slots: Slots, now: float) -> None:
+        """Remember the models that calls wait for from here on. `now`: Unix seconds."""
+        open_slots = slots.open_by_model
+        present = [(model, open_slots[model]) for model in waiting if model in open_slots]
+        if present != self.present:
+            self.present = present
+            self._saturated = {model: (self.model(model).pace, slots) for model, slots in present}
+            self._note_presence(waiting, slots, now)
+        if self.missing or len(present) < len(waiting):
+            self._note_absences(waiting, open_slots, now)
+
+    def _note_presence(self, waiting: Collection[str], slots: Slots, now: float) -> None:
+        for model, since in list(self.since.items()):
+            if model not in slots.open_by_model:
+                if model in waiting:
+                    self.model(model).stay_s.observe(now - since)
+                del self.since[model]
+        for model, _ in self.present:
+            self.model(model).slots = self.all.slots = max(worker.slots for worker in slots.of(model))
+            if model not in self.since:
+                self.since[model] = min((worker.config.loaded_at or now for worker in slots.of(model)), default=now)
+
+    def _note_absences(self, waiting: Collection[str], open_slots: Mapping[str, int], now: float) -> None:
+        for model, since in list(self.missing.items()):
+            if model in open_slots:
+                for each in (self.model(model), self.all):
+                    each.absences_s.append(now - since)
+            if model in open_slots or model not in waiting:
+                del self.missing[model]
+        for model in waiting:
+            if model not in open_slots:
+                self.missing.setdefault(model, now)
+
+    def see_loads(self, workers: Mapping[str, Worker], changing: Mapping[str, Worker], now: float) -> None:
+        """Follow the workers that are ordered to load a model. `changing`: these workers, and others."""
+        for worker in changing.values():
+            if worker.load:
+                load = self.loads.get(worker.name)
+                if load is None or load.ordered_at != worker.ordered_at:
+                    load = Load(worker.load, worker.ordered_at, worker.slots, bool(worker.running))
+                    self.loads[worker.name] = load
+                    self.all.slots = max(self.all.slots, worker.slots)
+                if load.empty_at is None and not worker.running:
+                    load.empty_at = now
+        for name, load in list(self.loads.items()):
+            worker_now = workers.get(name)
+            if worker_now is None or not worker_now.load:
+                del self.loads[name]
+                if worker_now is not None and worker_now.model == load.model and load.was_running:
+                    self.all.drain_s.observe((load.empty_at or now) - load.ordered_at)
+
+    def count_ends(self, now: float, *, is_sampled: bool) -> None:
+        """Count the ends of this entry; with `is_sampled` the last of them for its tenant too. `now`: Unix seconds."""
         for call, served in self.ended:
-            if (pace := self.saturated.get(call.model)) is not None:
-                pace.served += served
-                pace.ends += 1.0
+            if (saturated := self._saturated.get(call.model)) is not None:
+                saturated[0].served += served
+                saturated[0].ends += 1.0
         if is_sampled:
             call, served = self.ended[-1]
             self._costs(call.tenant.name, call.model).on_ended(served)
+            for each in (self.model(call.model), self.all):
+                each.on_ended(served, max(0.0, now - call.dispatched_at))
             self.changed.add(call.tenant.name)
         self.ended.clear()
 
@@ -201,16 +189,18 @@ class WaitRecord:
     def may_follow(self, call: Call) -> bool:
         """Return whether a waiting call can still be followed."""
         costs = self.costs.get((call.tenant.name, call.model))
-        return costs is None or costs.ratios is None or costs.ratios.observed.waiting < FOLLOWED_MAX
+        ratios = costs.ratios if costs is not None else None
+        return ratios is None or sum(each.observed.waiting for each in ratios.values()) < FOLLOWED_MAX
 
-    def follow(self, call: Call, predicted_s: float, since: float) -> None:
-        """Compare the call's wait from `since` on with the predicted one when it is dispatched."""
+    def follow(self, call: Call, phase: Phase, predicted_s: float, now: float) -> None:
+        """Compare the call's wait from now on with the predicted one when it is dispatched."""
         costs = self._costs(call.tenant.name, call.model)
         if costs.ratios is None:
-            costs.ratios = Ratios()
-        ratios = self.followed[call.id] = costs.ratios, self._pace(call.model).ratios
+            costs.ratios = {}
+        kept = costs.ratios, self.model(call.model).ratios, self.all.ratios
+        ratios = self.followed[call.id] = tuple(each.setdefault(phase, Ratios()) for each in kept)
         for each in ratios:
-            each.observed.predicted(call.id, predicted_s, since)
+            each.observed.predicted(call.id, predicted_s, now)
 
     def on_dispatched(self, call_id: str, now: float) -> None:
         for each in self.followed.pop(call_id, ()):
@@ -221,24 +211,27 @@ class WaitRecord:
         for each in self.followed.pop(call_id, ()):
             each.observed.on_left(call_id)
 
-    def quantile(self, costs: Costs | None, pace: Pace, now: float) -> float:
-        """Return the 0.9 quantile of actual over predicted waits of the tenant, or of its model."""
-        own = costs.ratios if costs is not None else None
-        if own is None or len(own.observed) < OBSERVATIONS_MIN:
-            own = pace.ratios
-        return own.quantile(now)
+    def quantiles(self, costs: Costs | None, model: str, phase: Phase, prior: Quantiles, now: float) -> Quantiles:
+        """Return the quantiles of actual over predicted waits: of the tenant, completed by its model's, by those of all
+        models, and by the prior."""
+        known = self.models.get(model)
+        own = (self.all.ratios, known and known.ratios, costs and costs.ratios)
+        for ratios in own:
+            if ratios and phase in ratios:
+                prior = ratios[phase].quantiles(now, prior)
+        return prior
 
     def is_observed(self, model: str) -> bool:
         """Return whether enough waits for the model were compared with their predictions."""
-        pace = self.paces.get(model)
-        return pace is not None and len(pace.ratios.observed) >= OBSERVATIONS_MIN
+        known = self.models.get(model)
+        return known is not None and sum(len(each.observed) for each in known.ratios.values()) >= OBSERVATIONS_MIN
 
-    def _pace(self, model: str) -> Pace:
-        found = self.paces.get(model)
+    def model(self, name: str) -> ModelWaits:
+        found = self.models.get(name)
         if found is None:
-            if len(self.paces) >= PACES_MAX:
-                del self.paces[next(iter(self.paces))]
-            found = self.paces[model] = Pace()
+            if len(self.models) >= MODELS_MAX:
+                del self.models[next(iter(self.models))]
+            found = self.models[name] = ModelWaits()
         return found
 
     def _costs(self, tenant: str, model: str) -> Costs:

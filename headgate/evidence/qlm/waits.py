@@ -21,6 +21,7 @@ from statistics import fmean
 
 from dispatcher.policies.planning.history import LengthHistory, Lengths, lengths_without_history
 from dispatcher.policies.service import WEIGHTED_TOKENS
+from dispatcher.policies.waiting import batch_wait_s, residual
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.tiers import TierSettings
 from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
@@ -99,19 +100,13 @@ def fits(profile: str, groups: int, seed: int) -> tuple[float, float]:
     _play(profile, played)
     actual = [request.first_token_s for request in played]
     weight = WEIGHTED_TOKENS.output_weight
-    kept = weight * known.running * _residual(known.lengths)
+    rest = weight * residual(known.lengths.output_mean, known.lengths.output_deviation**2)
     each = known.input_mean + weight * known.lengths.output_mean
     predicted = [
-        [max(0.0, (i * each - less) / known.capacity_per_s) for i in range(len(played))] for less in (0.0, kept)
+        [batch_wait_s(i * each, 0.0, batch, rest, known.capacity_per_s) for i in range(len(played))]
+        for batch in (0.0, known.running)
     ]
     return _r_squared(actual, predicted[0]), _r_squared(actual, predicted[1])
-
-
-def _residual(lengths: Lengths) -> float:
-    """Return r = (μ² + σ²) / 2μ: the expected rest of a request that is seen running at a random time (renewal
-    theory)."""
-    mean, deviation = lengths.output_mean, lengths.output_deviation
-    return (mean**2 + deviation**2) / (2 * mean) if mean else 0.0
 
 
 def _r_squared(actual: Sequence[float], predicted: Sequence[float]) -> float:

@@ -77,6 +77,7 @@ def simulate_fleet(spec: RunSpec) -> Run:
         swaps=sum(worker.swaps for worker in workers),
         swapping_s=sum(worker.swapping_s for worker in workers),
         moves=planner.moves,
+        waits=planner.waits,
     )
 
 

@@ -1,10 +1,17 @@
-"""The 0.9 quantile of actual over predicted waits, with requests that still wait."""
+"""Quantiles of actual over predicted waits, with requests that still wait."""
 
 from __future__ import annotations
 
 import pytest
 
-from dispatcher.policies.planning.wait_ratios import DISPATCHES, PRIOR_RATIO, RATIO_MAX, RATIO_MIN, WaitRatios
+from dispatcher.policies.planning.wait_ratios import (
+    DISPATCHES,
+    PRIOR,
+    RATIO_MAX,
+    RATIO_MIN,
+    Quantiles,
+    WaitRatios,
+)
 
 
 def after(ratios: list[float]) -> WaitRatios:
@@ -16,55 +23,78 @@ def after(ratios: list[float]) -> WaitRatios:
     return sample
 
 
+def own(sample: WaitRatios, now: float) -> Quantiles:
+    """Its quantiles without a prior, moved on to `now`."""
+    sample.quantiles(now)
+    return sample._own_quantiles()
+
+
 def test_without_observations_there_is_a_prior() -> None:
-    assert WaitRatios().quantile(0.0) == PRIOR_RATIO
+    assert WaitRatios().quantiles(0.0) == PRIOR
+    assert WaitRatios().quantiles(0.0, Quantiles(0.3, 3.0)) == (0.3, 3.0)
 
 
-def test_the_quantile_is_at_most_five_percent_too_high() -> None:
-    quantile = after([1.0] * 85 + [2.0] * 10 + [3.9] * 5).quantile(100.0)
-    assert 2.0 <= quantile <= 2.0 * 1.05
+def test_the_quantiles_are_those_of_the_ratios() -> None:
+    p50, p90 = own(after([1.0] * 85 + [2.0] * 10 + [3.9] * 5), 100.0)
+    assert p50 == pytest.approx(1.0)
+    assert 2.0 <= p90 <= 2.0 * 1.11
 
 
-def test_the_quantile_is_bounded() -> None:
-    assert after([0.1] * 50).quantile(100.0) == RATIO_MIN
-    assert after([1000.0] * 50).quantile(1e5) == RATIO_MAX
+def test_the_prior_fades_with_observations() -> None:
+    few, many = after([0.5] * 4).quantiles(100.0), after([0.5] * 100).quantiles(100.0)
+    assert 0.5 < many.p50 < few.p50 < PRIOR.p50
+    assert many.p50 == pytest.approx(0.5, rel=0.06)
+
+
+def test_the_quantiles_are_bounded() -> None:
+    assert own(after([0.001] * 50), 100.0).p50 <= RATIO_MIN
+    assert own(after([1000.0] * 50), 1e5) == (RATIO_MAX, RATIO_MAX)
 
 
 def test_only_the_last_dispatches_count() -> None:
     sample = after([4.0] * DISPATCHES + [1.0] * DISPATCHES)
     assert len(sample) == DISPATCHES
-    assert sample.quantile(100.0) == RATIO_MIN
+    assert own(sample, 100.0).p50 == pytest.approx(1.0)
 
 
-def test_requests_that_wait_longer_than_predicted_count_before_their_dispatch() -> None:
+def test_requests_that_wait_count_before_their_dispatch() -> None:
     sample = after([1.0] * 100)
     for number in range(100):
         sample.predicted(f"late {number}", 10.0, 0.0)
-    assert sample.quantile(10.0) == RATIO_MIN
+    assert own(sample, 10.0).p90 <= 1.11, "each may still end as predicted"
     assert len(sample) == 100, "none waits longer than predicted"
-    assert 2.0 <= sample.quantile(20.1) <= 2.2
+    assert own(sample, 30.1).p90 >= 3.0, "half of the requests wait for three times the prediction"
     assert len(sample) == 200
-    assert sample.quantile(1e9) == RATIO_MAX
+    assert own(sample, 1e9).p90 == RATIO_MAX
+
+
+def test_early_dispatches_alone_do_not_make_the_waits_short() -> None:
+    sample = WaitRatios()
+    for number in range(20):
+        sample.predicted(str(number), 10.0, 0.0)
+    for number in range(5):
+        sample.on_dispatched(str(number), 2.0)
+    assert own(sample, 8.0).p50 >= 0.7, "15 of 20 wait for 8 s already; of those that ended all have waited 2 s"
 
 
 def test_a_censored_observation_becomes_a_final_one() -> None:
     sample = WaitRatios()
     sample.predicted("a", 10.0, 0.0)
-    sample.quantile(25.0)
+    sample.quantiles(25.0)
     sample.on_dispatched("a", 30.0)
     assert (len(sample), sample.waiting) == (1, 0)
-    assert 3.0 <= sample.quantile(1e9) <= 3.15
+    assert own(sample, 1e9).p50 == pytest.approx(3.0)
 
 
 def test_a_request_that_left_is_forgotten() -> None:
     sample = WaitRatios()
     sample.predicted("a", 10.0, 0.0)
-    sample.quantile(25.0)
+    sample.quantiles(25.0)
     sample.on_left("a")
     sample.on_left("unknown")
     sample.on_dispatched("unknown", 1.0)
     assert len(sample) == 0
-    assert sample.quantile(1e9) == PRIOR_RATIO
+    assert sample.quantiles(1e9) == PRIOR
 
 
 @pytest.mark.parametrize("predicted_s", [0.0, -1.0, float("nan"), float("inf")])

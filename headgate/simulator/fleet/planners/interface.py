@@ -23,6 +23,7 @@ from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.simulator.engines.interface import SimulatedEngine
 from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.gates.spec import GateSpec
+from headgate.simulator.measures.announced_waits import WaitCoverage
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 
@@ -140,6 +141,8 @@ class Planner(ABC):
         self.workers = around.workers
         self.moves = 0
         """The moves of the annealing so far: what planning costs, in a unit that no machine changes."""
+        self.waits: WaitCoverage | None = None
+        """The announced waits; None for a planner without a gate."""
 
     @abstractmethod
     def on_arrived(self, request: SimRequest, now_s: float) -> None:

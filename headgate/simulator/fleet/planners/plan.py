@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from dispatcher.model.commands import Refused, Report, Return
+from dispatcher.model.commands import Refused, Report, Return, Waiting
 from dispatcher.model.facts import Dispatched, ModelOrdered
 from dispatcher.model.fleet import LoadableModel
 from dispatcher.policies.clocks import Share
@@ -38,6 +38,7 @@ from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planne
 from headgate.simulator.fleet.planners.qlm import batch_s
 from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.gates.spec import GateSpec
+from headgate.simulator.measures.announced_waits import WaitCoverage
 from headgate.simulator.requests import SimRequest
 
 NOT_COUNTED = "declined"
@@ -60,6 +61,9 @@ class FleetGate:
         self._calls: dict[str, SimRequest] = {}
         self._names: dict[str, str] = {}
         """The ids of calls, by request."""
+        self.waits = WaitCoverage()
+        self._announced: dict[str, tuple[Waiting, float]] = {}
+        """The outcomes of the queued calls that were not dispatched yet, and when they arrived."""
         self._dispatched: list[tuple[SimRequest, SimulatedWorker]] = []
         self._ordered: list[tuple[SimulatedWorker, str]] = []
 
@@ -79,6 +83,8 @@ class FleetGate:
             deferred=deferred,
             input_tokens=arrival.input_tokens,
         )
+        if isinstance(decided.outcome, Waiting):
+            self._announced[name] = decided.outcome, now_s
         self._follow(decided)
         if isinstance(decided.outcome, Refused):
             request.rejected = decided.outcome.code
@@ -133,9 +139,16 @@ class FleetGate:
     def _follow(self, decided: Decided) -> None:
         for fact in decided.facts:
             if type(fact) is Dispatched:
+                self._note_wait(fact.id)
                 self._dispatched.append((self._calls[fact.id], self._workers[fact.worker]))
             elif type(fact) is ModelOrdered and fact.model:
                 self._ordered.append((self._workers[fact.worker], fact.model))
+
+    def _note_wait(self, name: str) -> None:
+        """Compare the wait of a call that gets its first slot with the announced one."""
+        if name in self._announced:
+            outcome, since_s = self._announced.pop(name)
+            self.waits.note(outcome.wait_s, outcome.wait_p90_s, self._gate.now - EPOCH - since_s)
 
     def _forget(self, request: SimRequest) -> None:
         del self._calls[self._names.pop(request.request_id)]
@@ -151,6 +164,7 @@ class ProductionPlanner(Planner):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._gate = FleetGate(around.workers, around.gate, around.capacity_per_s)
+        self.waits = self._gate.waits
         self._history = OutputHistory()
         self._forecast = ArrivalForecast()
         self._groups: dict[str, TenantGroups] = {}

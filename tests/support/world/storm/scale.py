@@ -22,6 +22,7 @@ from dispatcher.service.gate import process as gate_process
 from dispatcher.shard import accept, codec, snapshot, steps, workers
 from dispatcher.shard import proposals as plan_command
 from dispatcher.shard.state import forgetting, indexes, records, remembered, state
+from dispatcher.shard.waits import learned as wait_learned
 from dispatcher.shard.waits import record as wait_record
 from tests.support.world import memory_store
 from tests.support.world.storm.oracles import ends
@@ -71,10 +72,10 @@ SMALL: list[tuple[Any, str, float]] = [
     (snapshot, "ROWS_A_LINE", 2),
     (codec, "COMPRESSED_FROM_BYTES", 64),
     (frames, "FRAME_FULL", 300),
-    (wait_record, "WINDOW_S", 5.0),
+    (wait_learned, "WINDOW_S", 5.0),
     (wait_record, "FOLLOWED_MAX", 2),
     (wait_record, "COSTS_MAX", 2),
-    (wait_record, "PACES_MAX", 1),
+    (wait_record, "MODELS_MAX", 1),
     (plan_command, "GROUPS_MAX", 2),
 ]
 """Bounds of production, and what they are in half of the seeds with small bounds, each by chance."""
@@ -87,9 +88,9 @@ APART: list[tuple[Any, str, float]] = [
 RUSHED: list[tuple[Any, str, float]] = [(leader, "BACKLOG_MAX", 2)]
 """In rushed seeds a leader is behind with three commands."""
 SHORT_HISTORY: list[tuple[Any, str, float]] = [
-    (wait_record, "SATURATED_MIN_S", 0.3),
-    (wait_record, "ENDS_MIN", 3),
-    (wait_record, "COSTS_MIN", 1),
+    (wait_learned, "SATURATED_MIN_S", 0.3),
+    (wait_learned, "ENDS_MIN", 3),
+    (wait_learned, "COSTS_MIN", 1),
     (wait_record, "OBSERVATIONS_MIN", 2),
 ]
 """In crowded seeds waits are announced after a few calls."""

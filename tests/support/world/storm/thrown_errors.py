@@ -79,7 +79,7 @@ ANYWHERE: list[tuple[Any, str]] = [
     (state.State, "leave_queue"), (state.State, "enqueue"), (state.State, "set_call"), (state.State, "set_worker"),
     (state.State, "note_interaction"), (state.State, "set_clocks"), (swapping, "order_loads"), (waits, "observe"),
     (waits, "expected_wait"), (waits, "sum_changed"), (wait_record.WaitRecord, "count_ends"),
-    (wait_record.WaitRecord, "saturate"), (workers, "report"), (workers, "rested"), (workers, "silent_worker"),
+    (wait_record.WaitRecord, "see_models"), (workers, "report"), (workers, "rested"), (workers, "silent_worker"),
     (two_clocks.TwoClocks, "join"), (two_clocks.TwoClocks, "charge"), (two_clocks.TwoClocks, "settle"),
     (two_clocks.TwoClocksIndex, "place"), (baselines.KeyedIndex, "place"), (queues.TenantQueue, "head"),
     (queues.TenantQueue, "move"),

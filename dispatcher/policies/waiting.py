@@ -1,0 +1,50 @@
+"""How long a request waits: the theory by which the gate announces, and which the evidence checks. Pure.
+
+    W Θ = ahead + running - B r + others(W)        W is 0 if the right side is negative at 0
+
+- ahead: the service of the requests before this one in its own queue, and of itself
+- running: what the running requests still need. A full batch that has run for long needs B r, so both terms cancel;
+  a model that is loaded next runs nothing, and its first batch does not wait
+- B r: what the running requests need when this one begins; B slots, and r = (μ² + σ²) / 2μ, the expected rest of a
+  request that is seen at a random time (renewal theory)
+- others(W): what other queues get meanwhile, a straight line over the time for which arrivals are forecast
+- Θ: service per second of all slots of the model
+
+A model that other models displace has turns. The wait for its turn, the seconds until it is loaded, comes before W.
+What does not fit a turn waits for the next one, `with_turns`.
+
+Source: QLM (SoCC 2024), section 6, equations 2 and 3: W = ΣO / Θ, without `running - B r`, which makes the first batch
+wait for its own end. Units: service units, seconds.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+
+def residual(mean: float, variance: float) -> float:
+    """Return r, in the unit of the mean; 0 without a mean."""
+    return (mean**2 + variance) / (2 * mean) if mean > 0 else 0.0
+
+
+def batch_wait_s(ahead: float, running: float, batch: float, rest: float, per_s: float) -> float:
+    """Return W without other queues. `batch`: B. `rest`: r."""
+    return max(0.0, ahead + running - batch * rest) / per_s
+
+
+def drained_s(own: float, now: float, later: float, per_s: float, *, forecast_s: float) -> float:
+    """Return the first T with T x per_s = own + others(T), where others(T) goes from `now` to `later` at `forecast_s`,
+    and stays there. `own`: may be negative by what free slots take at once."""
+    if own + now <= 0.0:
+        return 0.0
+    if own + later < per_s * forecast_s:
+        return (own + now) / (per_s - (later - now) / forecast_s)
+    return (own + later) / per_s
+
+
+def with_turns(served_s: float, stay_s: float, absence_s: float) -> float:
+    """Return how long `served_s` seconds of service take for a model that is loaded for `stay_s`, and then absent for
+    `absence_s`. In the mean, so that the result grows with `served_s`."""
+    if stay_s == inf or served_s <= stay_s:
+        return served_s
+    return served_s + (served_s / stay_s - 1.0) * absence_s

@@ -1,0 +1,191 @@
+"""What is known of one model, of all models together, and of a tenant's calls of a model (record.py). All of it is
+bounded.
+
+- A `Pace`: service and ends while calls wait for the model and it has slots, so while its batch is full. The mean over
+  the slots and this time is the capacity that a waiting call sees. (The workers' own measurement, gpu_worker, is the
+  highest rate, which is too high for a prediction.) Old time counts less: after WINDOW_S seconds all sums are halved.
+- `Costs`: mean and variance of the true service of calls.
+- `Ratios` of actual over predicted waits (policies/planning/wait_ratios.py), for each `Phase`.
+- For a model that is swapped: how long it was absent while calls waited, and how long it stayed; how long drains took.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+from math import exp
+
+from dispatcher.policies.planning.wait_ratios import PRIOR, Quantiles, WaitRatios
+from dispatcher.policies.waiting import residual
+
+WINDOW_S = 600.0
+SATURATED_MIN_S = 5.0
+ENDS_MIN = 20
+"""A pace is unknown until so much time has passed in which calls waited, and so many calls have ended in it. Only a
+known pace refuses a deadline."""
+MEMORY = 200
+"""The number of ends that mean and variance of a tenant's costs effectively remember."""
+COSTS_MIN = 5
+"""With fewer ends of its own, a tenant has the model's mean cost."""
+FORECAST_S = 120.0
+"""What the last two minutes brought, the next two bring again: the time constant of recent arrivals, and the end of
+their forecast. Chosen on measured `vtc` runs of one A10G (60 and 240 s gave lower R²), so they are no test of it."""
+PRIOR_S = 5.0
+"""The seconds for which the prior of a pace counts."""
+ABSENCES_MOST = 12
+MEAN_MEMORY = 10
+_QUANTILE_KEPT_S = 0.2
+_RECENT_LEAST = 0.05
+"""Fewer recent arrivals than this count as none."""
+
+
+class Phase(IntEnum):
+    """What a queue waits for. Errors of predictions are learned for each apart."""
+
+    NEAR = 0
+    """The model has slots, and few ends come before the call's dispatch."""
+    FAR = 1
+    """The model has slots."""
+    ORDERED = 2
+    """A worker is ordered to load the model, or loads it."""
+    MISSING = 3
+    """No worker has the model or loads it for new calls."""
+    DEFERRED = 4
+    """Deferred calls wait until others leave capacity, or until they become due."""
+
+
+@dataclass(slots=True)
+class Ratios:
+    """Observed ratios, with their quantiles, which are computed at most every _QUANTILE_KEPT_S seconds."""
+
+    observed: WaitRatios = field(default_factory=WaitRatios)
+    _quantiles: Quantiles = PRIOR
+    _until: float = 0.0
+
+    def quantiles(self, now: float, prior: Quantiles) -> Quantiles:
+        if now >= self._until:
+            self._quantiles, self._until = self.observed.quantiles(now, prior), now + _QUANTILE_KEPT_S
+        return self._quantiles
+
+
+RatiosOfPhases = dict[Phase, Ratios]
+
+
+@dataclass(slots=True)
+class Costs:
+    """The true service of one tenant's calls of one model."""
+
+    ends: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+    recent: float = 0.0
+    """Arrivals of the recent past; older ones are faded out."""
+    faded_at: float = 0.0
+    """When `recent` faded last, in Unix seconds."""
+    ratios: RatiosOfPhases | None = None
+    """None until one of its calls waits."""
+
+    @property
+    def own_mean(self) -> float:
+        """The mean service of the tenant's calls; 0 while too few have ended."""
+        return self.mean if self.ends >= COSTS_MIN else 0.0
+
+    def fade(self, now: float) -> None:
+        self.recent *= exp(-max(0.0, now - self.faded_at) / FORECAST_S)
+        self.faded_at = now
+        if self.recent < _RECENT_LEAST:
+            self.recent = 0.0
+
+    @property
+    def residual(self) -> float:
+        """The expected rest of a call that is seen running at a random time (policies/waiting.py)."""
+        return residual(self.mean, self.variance)
+
+    def on_ended(self, served: float) -> None:
+        self.ends = min(self.ends + 1, MEMORY)
+        error = served - self.mean
+        self.mean += error / self.ends
+        self.variance += (error * (served - self.mean) - self.variance) / self.ends
+
+
+@dataclass(slots=True)
+class Pace:
+    """A model's service and ends in the seconds in which calls waited for it and it had slots."""
+
+    saturated_s: float = 0.0
+    slot_s: float = 0.0
+    """The sum of its open slots over these seconds."""
+    served: float = 0.0
+    ends: float = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        return self.saturated_s >= SATURATED_MIN_S and self.ends >= ENDS_MIN and self.served > 0
+
+    def passed(self, seconds: float, slots: int) -> None:
+        self.saturated_s += seconds
+        self.slot_s += seconds * slots
+        if self.saturated_s > WINDOW_S:
+            self.saturated_s, self.slot_s = self.saturated_s / 2, self.slot_s / 2
+            self.served, self.ends = self.served / 2, self.ends / 2
+
+    def slot_per_s(self, prior: float, slots: int) -> float:
+        """Return the service per second of one slot. `prior`: what it is without a measurement. `slots`: of now."""
+        prior_s = PRIOR_S * slots
+        return (self.served + prior * prior_s) / (self.slot_s + prior_s)
+
+
+@dataclass(slots=True)
+class Mean:
+    """A mean that remembers some MEAN_MEMORY observations."""
+
+    count: int = 0
+    value: float = 0.0
+
+    def observe(self, value: float) -> None:
+        self.count = min(self.count + 1, MEAN_MEMORY)
+        self.value += (value - self.value) / self.count
+
+    def with_prior(self, prior: float) -> float:
+        """Return the mean of the observations and of the prior as one more."""
+        return (self.count * self.value + prior) / (self.count + 1)
+
+
+@dataclass(slots=True)
+class ModelWaits:
+    """What is known of one model, or of all models together."""
+
+    pace: Pace = field(default_factory=Pace)
+    costs: Costs = field(default_factory=lambda: Costs())
+    """Of the calls of all tenants."""
+    slots: int = 0
+    """Of the last worker that had the model while calls waited for it."""
+    lasted_s: float = 0.0
+    """The mean time from a call's dispatch to its end."""
+    ratios: RatiosOfPhases = field(default_factory=dict)
+    absences_s: deque[float] = field(default_factory=lambda: deque(maxlen=ABSENCES_MOST))
+    """How long calls waited until a worker had the model."""
+    stay_s: Mean = field(default_factory=Mean)
+    """How long workers had the model until it was swapped out while calls waited for it."""
+    drain_s: Mean = field(default_factory=Mean)
+    """How long workers with running calls drained."""
+
+    def on_ended(self, served: float, lasted_s: float) -> None:
+        self.costs.on_ended(served)
+        self.lasted_s += (lasted_s - self.lasted_s) / self.costs.ends
+
+    @property
+    def slot_per_s(self) -> float:
+        """The service per second of a slot in use; 0 while it is unknown."""
+        return self.costs.mean / self.lasted_s if self.lasted_s > 0 else 0.0
+
+    @property
+    def absence_s(self) -> float:
+        """The mean absence; 0 without any."""
+        return sum(self.absences_s) / len(self.absences_s) if self.absences_s else 0.0
+
+    def present_s(self, elapsed_s: float, prior: float) -> float:
+        """Return the mean rest of an absence that has lasted so long. `prior`: counts as one absence more."""
+        longer = [each - elapsed_s for each in self.absences_s if each > elapsed_s]
+        return (sum(longer) + prior) / (len(longer) + 1)
