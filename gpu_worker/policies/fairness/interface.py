@@ -190,6 +190,13 @@ class QueuePolicy(ABC):
     def peek(self) -> QueueRequest | None:
         """Return the request to admit next; None if no request waits or none is allowed to run now."""
 
+    def steps_of_head(self) -> float:
+        """Return for how many decode steps `peek` surely returns the same request, if nothing else happens; 0: unknown.
+
+        A simulated engine leaves out the attempts to admit that would fail for the same request again.
+        """
+        return 0
+
     @abstractmethod
     def admit(self, request_id: str) -> QueueRequest:
         """Move a request from its queue to the batch, and charge its prompt unless it was charged before."""

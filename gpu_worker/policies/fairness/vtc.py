@@ -100,6 +100,14 @@ class VirtualTokenCounter(TenantQueuePolicy):
         lowest = self._by_counter.lowest()
         return None if lowest is None else lowest[1]
 
+    def steps_of_head(self) -> float:
+        """Return the steps until the lowest counter, which may rise, could reach the next one. Variants that choose
+        otherwise, or whose counters rise otherwise, return 0."""
+        lowest = self._by_counter.lowest()
+        if lowest is None or not self._linear or self._lookups is not None:
+            return 0
+        return self._counters.steps_below(lowest[1], self._by_counter.above_lowest())
+
     def _charge_prompt(self, record: RequestRecord) -> None:
         self._counters.add(record.request.tenant, self._price(record, 0))
 
