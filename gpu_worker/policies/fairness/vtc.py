@@ -72,8 +72,11 @@ class VirtualTokenCounter(TenantQueuePolicy):
 
     def _price(self, record: RequestRecord, output_tokens: int) -> float:
         """Return the total charge of the request at this output length; it never falls with the length."""
-        charged = self.service(record.request.input_tokens, output_tokens) - self._cache_discount(record)
-        return charged / record.request.weight
+        request = record.request
+        charged = self.service(request.input_tokens, output_tokens)
+        if record.cached_tokens:
+            charged -= self._cache_discount(record)
+        return charged / request.weight
 
     def _price_per_token(self, record: RequestRecord) -> float:
         """Return the charge of each further output token. Only called if `_linear`: then it is constant."""

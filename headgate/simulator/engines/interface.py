@@ -149,7 +149,7 @@ class SimulatedEngine(ABC):
 
 def output_tokens_max(output_tokens: int) -> int:
     """Return the max_tokens that a client would send: the true length rounded up to a power of two, at least 16."""
-    return max(16, 1 << max(0, output_tokens - 1).bit_length())
+    return 1 << (output_tokens - 1).bit_length() if output_tokens > 16 else 16
 
 
 def queue_request(request: SimRequest) -> QueueRequest:

@@ -44,7 +44,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from gpu_worker.policies.fairness.interface import QueueRequest
 from headgate.simulator.engines.interface import SimulatedEngine
@@ -142,18 +141,17 @@ class _Prefill:
     end_s: float
 
 
-class _Stretch(NamedTuple):
-    """The decode steps until the next attempt to admit or the next end, and their jitter factor."""
-
-    steps: int
-    factor: float
+_Stretch = tuple[int, float]
+"""The decode steps until the next attempt to admit or the next end, and their jitter factor."""
 
 
 class SeparatePrefillEngine(SimulatedEngine):
     def _set_up(self) -> None:
         profile = self.profile
         self._kv = KvPeak(profile.pool_tokens)
-        self._repeats_each_step = profile.repeats_failed_attempts or profile.steps_between_admissions == 1
+        self._steps_between = profile.steps_between_admissions
+        self._repeats = profile.repeats_failed_attempts
+        self._repeats_each_step = self._repeats or self._steps_between == 1
         self._step_base_s = profile.decode_base_s + profile.overhead_s
         self._per_request_s = profile.decode_per_request_s
         self._per_kv_token_s = profile.decode_per_kv_token_s
@@ -181,8 +179,8 @@ class SeparatePrefillEngine(SimulatedEngine):
             return self.now_s if self._waiting else math.inf
         if self._is_attempt_due():
             return self.now_s
-        stretch = self._next_stretch()
-        return self.now_s + stretch.factor * self._decode_s(stretch.steps)
+        steps, factor = self._next_stretch()
+        return self.now_s + factor * self._decode_s(steps)
 
     def advance(self, until_s: float) -> list[SimRequest]:
         kv = self._kv
@@ -209,9 +207,9 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     def _is_attempt_due(self) -> bool:
         """Return whether the batch has decoded for long enough. Repeated attempts at an empty queue are left out."""
-        if self._since_attempt < self.profile.steps_between_admissions:
+        if self._since_attempt < self._steps_between:
             return False
-        return not self.profile.repeats_failed_attempts or (bool(self._waiting) and self.now_s >= self._queued_s)
+        return not self._repeats or (bool(self._waiting) and self.now_s >= self._queued_s)
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
         was_empty = not self._waiting
@@ -232,7 +230,8 @@ class SeparatePrefillEngine(SimulatedEngine):
             self._observer.on_attempted(self.now_s)
         admitted: list[SimRequest] = []
         tokens = 0
-        while (head := self._peek()) is not None:
+        peek = self.policy.peek if self._stopwatch is None else self._peek
+        while (head := peek()) is not None:
             request = waiting[head.request_id]
             prompt = head.input_tokens + profile.prompt_extra_tokens
             if not self._fits(request, prompt, tokens, len(admitted)):
@@ -274,7 +273,7 @@ class SeparatePrefillEngine(SimulatedEngine):
                 factor = jitter.factor(1)
             end_s = now_s + factor * (without_kv_s + self._per_kv_token_s * held)
             if end_s > until_s:
-                self._stretch = _Stretch(1, factor)
+                self._stretch = 1, factor
                 break
             now_s = end_s
             step += 1
@@ -318,11 +317,11 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     def _next_stretch(self) -> _Stretch:
         if self._stretch is None:
-            left = self.profile.steps_between_admissions - self._since_attempt
+            left = self._steps_between - self._since_attempt
             steps = int(self._kv.next_end) - self._kv.step
-            if left > 0 or self._waiting:
-                steps = min(max(left, 1), steps)
-            self._stretch = _Stretch(steps, self._jitter_factor(steps))
+            if left < steps and (left > 0 or self._waiting):
+                steps = left if left > 1 else 1
+            self._stretch = steps, 1.0 if self._jitter is None else self._jitter.factor(steps)
         return self._stretch
 
     def _decode(self, until_s: float) -> bool:
