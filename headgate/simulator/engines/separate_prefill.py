@@ -79,13 +79,13 @@ class KvPeak:
 
     def fits(self, prompt: int, output: int) -> bool:
         """Return whether the request fits beside those in the batch."""
-        step = self.step
+        step, ends, uses = self.step, self._ends, self._with_one_more
         end = step + output - 1 if output > 1 else step
-        at = bisect_right(self._ends, -end)
-        if self._use_before_end(at, end) + prompt + 1 - step >= self.pool_tokens:
-            return False
-        shorter = self._with_one_more[at:]
-        return not shorter or max(shorter) + prompt + 1 - step < self.pool_tokens
+        at = bisect_right(ends, -end)
+        most = uses[at - 1] + (at + 1) * (ends[at - 1] + end) if at else end
+        if at < self.size:
+            most = max(most, *uses[at:])
+        return most + prompt + 1 - step < self.pool_tokens
 
     def blocked_steps(self, prompt: int, output: int) -> int:
         """Return for how many more steps the request surely does not fit, unless a request ends before; 0 if it fits.
@@ -163,6 +163,8 @@ class SeparatePrefillEngine(SimulatedEngine):
         self._stretch: _Stretch | None = None
         self._blocked_until = -1
         """The step up to which every attempt surely fails; -1: unknown."""
+        self._blocked_head: tuple[str, int] | None = None
+        """The request that did not fit beside the present batch, and the step up to which it surely will not."""
 
     @property
     def running(self) -> int:
@@ -230,8 +232,13 @@ class SeparatePrefillEngine(SimulatedEngine):
             self._observer.on_attempted(self.now_s)
         admitted: list[SimRequest] = []
         tokens = 0
+        blocked_id, until = self._blocked_head or ("", -1)
+        if until < self._kv.step:
+            blocked_id = ""
         peek = self.policy.peek if self._stopwatch is None else self._peek
         while (head := peek()) is not None:
+            if head.request_id == blocked_id:
+                break
             request = waiting[head.request_id]
             prompt = head.input_tokens + profile.prompt_extra_tokens
             if not self._fits(request, prompt, tokens, len(admitted)):
@@ -250,10 +257,13 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     def _note_blocked(self, head: QueueRequest) -> None:
         """Find for how many steps the attempt that failed would fail again."""
-        output = self._waiting[head.request_id].arrival.output_tokens
-        steps = self._kv.blocked_steps(head.input_tokens + self.profile.prompt_extra_tokens, output)
-        if steps:
-            self._blocked_until = self._kv.step + int(min(steps, self.policy.steps_of_head()))
+        step = self._kv.step
+        if self._blocked_head is None or self._blocked_head[0] != head.request_id or self._blocked_head[1] < step:
+            output = self._waiting[head.request_id].arrival.output_tokens
+            steps = self._kv.blocked_steps(head.input_tokens + self.profile.prompt_extra_tokens, output)
+            self._blocked_head = (head.request_id, step + steps) if steps else None
+        if self._blocked_head is not None:
+            self._blocked_until = int(min(self._blocked_head[1], step + self.policy.steps_of_head()))
 
     def _decode_blocked(self, until_s: float) -> bool:
         """Take steps one by one while each attempt between them surely fails. False: a step would end too late.
@@ -301,6 +311,7 @@ class SeparatePrefillEngine(SimulatedEngine):
         self.decisions += 1
         request.admitted_s = self.now_s
         self._blocked_until = -1
+        self._blocked_head = None
         self._observer.on_admitted(request, self.now_s)
 
     def _end_prefill(self, prefill: _Prefill) -> list[SimRequest]:
@@ -368,4 +379,5 @@ class SeparatePrefillEngine(SimulatedEngine):
             ended.append(request)
         self._stretch = None
         self._blocked_until = -1
+        self._blocked_head = None
         return ended
