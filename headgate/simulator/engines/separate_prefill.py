@@ -49,7 +49,6 @@ from gpu_worker.policies.fairness.interface import QueueRequest
 from headgate.simulator.engines.interface import SimulatedEngine
 from headgate.simulator.requests import SimRequest
 
-
 Admitted = tuple[SimRequest, int]
 """A request in the batch, and its prompt tokens."""
 
@@ -84,7 +83,7 @@ class KvPeak:
         at = bisect_right(ends, -end)
         most = uses[at - 1] + (at + 1) * (ends[at - 1] + end) if at else end
         if at < self.size:
-            most = max(most, *uses[at:])
+            most = max(most, max(uses[at:]))
         return most + prompt + 1 - step < self.pool_tokens
 
     def blocked_steps(self, prompt: int, output: int) -> int:
