@@ -288,10 +288,12 @@ class SeparatePrefillEngine(SimulatedEngine):
             step += 1
             held += requests
             if wants_steps:
+                self.policy.on_decoded(1)
                 observer.on_decoded(1, now_s)
         self.now_s, self.kv_tokens, kv.step = now_s, held, step
         self._since_attempt = self.profile.steps_between_admissions - (self._stretch is not None)
-        self.policy.on_decoded(step - first)
+        if not wants_steps:
+            self.policy.on_decoded(step - first)
         return self._stretch is None
 
     def _fits(self, request: SimRequest, prompt: int, tokens: int, admitted: int) -> bool:
@@ -336,9 +338,10 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     def _decode(self, until_s: float) -> bool:
         """Take as many whole steps of the stretch as end by `until_s`. False: none does."""
-        kv = self._kv
+        kv, requests = self._kv, self._kv.size
         steps, factor = self._stretch or self._next_stretch()
-        seconds = factor * self._decode_s(steps)
+        held = self.kv_tokens + requests * (steps - 1) / 2  # as in _decode_s, without its call
+        seconds = factor * (steps * (self._step_base_s + self._per_request_s * requests + self._per_kv_token_s * held))
         if self.now_s + seconds > until_s:
             steps = self._steps_within((until_s - self.now_s) / factor, steps)
             if not steps:
@@ -346,7 +349,7 @@ class SeparatePrefillEngine(SimulatedEngine):
             seconds = factor * self._decode_s(steps)
         self._stretch = None
         self.now_s += seconds
-        self.kv_tokens += steps * kv.size
+        self.kv_tokens += steps * requests
         self._since_attempt += steps
         kv.step += steps
         self.policy.on_decoded(steps)
