@@ -162,3 +162,18 @@ def test_counters_end_at_the_true_cost(name: str, service: str) -> None:
     if counters(policy, ["t0"]) and "wsc" not in name:
         total = sum(h(10, output_tokens) for output_tokens in [3, 40, 1, 0, 17, 60, 2, 9])
         assert counters(policy, ["t0"])["t0"] == pytest.approx(total / 4.0)
+
+
+@every_policy
+@every_service
+@settings(max_examples=12, deadline=None)
+@given(story=calls)
+def test_the_head_stays_for_as_many_steps_as_the_policy_says(name: str, service: str, story: list[Call]) -> None:
+    policy = make_policy(name, service_function(service))
+    run = Story(policy)
+    for number, call in enumerate(story):
+        run.apply(number, call)
+        head, steps = policy.peek(), min(policy.steps_of_head(), 40)
+        for _ in range(int(steps) if policy.waiting else 0):
+            policy.on_decoded(1)
+            assert policy.peek() == head
