@@ -17,6 +17,7 @@ SOURCES = {
     "FairServe": "FairServe (2024)",
     "QLM": "QLM (SoCC 2024)",
     "beyond QLM": "planning beyond QLM's evaluation",
+    "priority": "Priority and preemption (an article)",
 }
 """Names of the sources, by how the `source` of an experiment begins."""
 _LARGEST = 12
