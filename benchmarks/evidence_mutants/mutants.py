@@ -20,10 +20,15 @@ from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.orders.two_clocks import TwoClocks, TwoClocksIndex
 from dispatcher.shard.alone import EPOCH
 from dispatcher.shard.settings import ShardSettings
+from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness import wsc
 from gpu_worker.policies.fairness.baselines import FcfsPolicy, RequestsPerMinute
 from gpu_worker.policies.fairness.registry import all_policies
+from gpu_worker.policies.fairness.tiered import TieredQueue
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
+from gpu_worker.policies.preemption import Calibration
+from gpu_worker.policies.shedding import Shedder
+from gpu_worker.policies.tiers import TierShares, TierState
 from headgate.evidence.qlm import waits
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.fleet.planners import plan
@@ -247,6 +252,37 @@ def _equation_2_alone() -> Changes:
     return [(waits, "_fits", alone)]
 
 
+# ── Tiers and preemption ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _no_floor() -> Changes:
+    return [(TierShares, "owes", lambda self, tier, behind: False)]
+
+
+def _no_aging() -> Changes:
+    return [(TierState, "gained", lambda self, settings, now_s: 0.0)]
+
+
+def _no_shedding() -> Changes:
+    return [(Shedder, "sheds", lambda self, tier: False)]
+
+
+def _no_reserve() -> Changes:
+    return [(Admission, "_reserve", lambda self, blocks_total: 0)]
+
+
+def _no_limit() -> Changes:
+    return [(TierState, "exhausted", lambda self, settings: False)]
+
+
+def _no_eviction() -> Changes:
+    return [(TieredQueue, "may_preempt", lambda self: False), (TieredQueue, "precedence", lambda self, *_: None)]
+
+
+def _linear_prefill() -> Changes:
+    return [(Calibration, "prefill_s", lambda self, n: self.prefill_base_s + self.prefill_per_token_s * n)]
+
+
 _ENGINE = ("vtc-",)
 _GATE = ("bwfq-",)
 _FLEET = ("qlm-",)
@@ -279,4 +315,13 @@ MUTANTS: Mapping[str, Mutant] = {
     "insertion only": Mutant("plans are not annealed", _FLEET, _insertion_only),
     "no due times": Mutant("the fleet's gate ignores due times", _FLEET, _no_due_times),
     "equation 2 alone": Mutant("waits are QLM's equation 2, uncorrected", ("qlm-figure-3-18",), _equation_2_alone),
+    "no floor": Mutant("no tier is owed its share", ("preemption-aging",), _no_floor),
+    "no aging": Mutant("no waiting request gains rank", ("preemption-aging",), _no_aging),
+    "no shedding": Mutant("no tier is ever shed", ("preemption-mixed",), _no_shedding),
+    "no reserve": Mutant("no KV block is reserved for premium", ("preemption-reserve",), _no_reserve),
+    "no limit": Mutant("a request is preempted without limit", ("preemption-limits",), _no_limit),
+    "no preemption": Mutant(
+        "no running request is evicted for a more urgent one", ("preemption-mixed", "preemption-limits"), _no_eviction
+    ),
+    "linear prefill": Mutant("the cost of a recompute has no quadratic term", ("preemption-costs",), _linear_prefill),
 }

@@ -98,10 +98,15 @@ ITEMS: dict[str, tuple[Covered, ...]] = {
         Covered("Section 4.4 (significance)", (), "missing: the source's samples; ours are over seeds"),
     ),
     "Priority and preemption (an article)": (
-        Covered("Costs of swap and recompute (section 1.2)", ("docs/preemption-design.md",), "recalculated there"),
-        Covered("Mixed load (section 6.2)", (), "missing: machine, model and load; benchmarks/tiers_mixed.py has ours"),
-        Covered("Aging, shares, shedding (sections 3 and 4)", ("gpu_worker/policies",), "stated without figures"),
-        Covered("Limits and reservation (section 7)", ("docs/preemption-design.md",), "advice without figures"),
+        Covered("Costs of swap and recompute, crossover (section 1.2)", ("preemption-costs",)),
+        Covered("Tiers and victims (section 2)", ("gpu_worker/policies",), _CODE),
+        Covered("Objectives and shedding (section 3)", ("preemption-mixed",), "the chart of compliance has no numbers"),
+        Covered("Starvation, aging, shares (section 4)", ("preemption-aging",)),
+        Covered("Execution (section 5)", ("gpu_worker/engines",), "stated without figures"),
+        Covered("Mixed load (section 6.2)", ("preemption-mixed",), "missing: machine and load; orders only"),
+        Covered("Limits on preemptions (section 7.1)", ("preemption-limits",), "advice without figures"),
+        Covered("Reservation (section 7.2)", ("preemption-reserve",)),
+        Covered("Monitoring (section 7.3)", ("gpu_worker/alerts.yaml",), "thresholds only"),
     ),
 }
 

@@ -18,6 +18,7 @@ SOURCES = {
     "QLM": "QLM (SoCC 2024)",
     "beyond QLM": "planning beyond QLM's evaluation",
     "beside other gateways": "the rules of other gateways",
+    "priority": "Priority and preemption (an article)",
 }
 """Names of the sources, by how the `source` of an experiment begins."""
 _LARGEST = 12

@@ -24,6 +24,11 @@ _MODULES = (
     "qlm.robustness",
     "qlm.planning_cost",
     "qlm.unseen",
+    "preemption.mixed",
+    "preemption.costs",
+    "preemption.starvation",
+    "preemption.reserve",
+    "preemption.limits",
     "rivals.chapter",
 )
 

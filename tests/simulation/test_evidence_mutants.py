@@ -9,6 +9,8 @@ from benchmarks.evidence_mutants.mutants import MUTANTS, applied
 from benchmarks.evidence_mutants.page import find_unnoticed, render_page
 from gpu_worker.policies.fairness.registry import POLICIES, all_policies
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
+from gpu_worker.policies.tiers import TierSettings
+from headgate.evidence.preemption.limits import count_evictions
 
 
 def test_a_mutant_is_undone_and_never_a_policy_that_can_be_selected() -> None:
@@ -25,6 +27,13 @@ def test_a_mutant_is_undone_and_never_a_policy_that_can_be_selected() -> None:
 def test_figure_10_notices_a_missing_lift(mutant: str) -> None:
     verdicts = play(Job("vtc-figure-10", mutant))
     assert verdicts["vtc: both receive the same in the second phase within 10%"] is (mutant == "")
+
+
+def test_the_limit_on_preemptions_notices_its_absence() -> None:
+    settings = TierSettings(preemptions_max=2)
+    assert count_evictions(settings, rounds=9) == 2
+    with applied(MUTANTS["no limit"]):
+        assert count_evictions(settings, rounds=9) == 9
 
 
 def test_the_page_says_which_mutants_turn_a_claim() -> None:
