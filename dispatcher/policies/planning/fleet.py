@@ -34,7 +34,8 @@ class FleetWorker:
     `kind`: workers of one kind serve equally fast. `loaded`: its model, "" for none. `loaded_at`: since when, in Unix
     seconds. A worker that swaps has its new model, since the expected end of the swap. `free_s`: until the swap and the
     requests that run now have ended, if the worker stays full. `drain_s`: until they have ended if no other one begins:
-    what a swap costs beside its own time. `slots`: requests that run at once.
+    what a swap costs beside its own time. `slots`: requests that run at once;
+    `running`: those that run now. `swapping_s`: the rest of a swap under way, without its drain.
 
     `swap_s`: seconds to make each model the loaded one, 0 for the loaded one; a model that is absent, or has an
     infinite time, does not fit. `service_per_s`: service units per second by model; unknown if absent or not a positive
@@ -52,6 +53,8 @@ class FleetWorker:
     service_per_s: Mapping[str, float]
     slots: int
     drain_s: float = 0.0
+    running: int = 0
+    swapping_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not isfinite(self.loaded_at):

@@ -40,9 +40,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, floor, inf
 
+from dispatcher.policies.planning.choice import choose
 from dispatcher.policies.planning.claims import Claims, Piece, TenantBacklog, claims
 from dispatcher.policies.planning.entitlement import HORIZON_S
 from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, held_s
@@ -122,6 +123,7 @@ class Plan:
     late_requests: float = 0.0
     left_out: int = 0
     entitled_left_out: int = 0
+    rule: str = ""
 
 
 def make_plan(
@@ -148,7 +150,11 @@ def make_plan(
         return Plan(now, kept, {worker.name: () for worker in workers}, left_out=waiting)
     pieces_max = min(settings.pieces_max, settings.pieces_per_worker_max * len(workers))
     claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max, settings.capacity_per_s)
-    return _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
+    plan = _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
+    if not any(backlog.expected for backlog in backlogs):
+        return plan
+    chosen = choose(backlogs, claimed, workers, rates, now, last.rule if last else "")
+    return replace(plan, models=chosen.models, rule=chosen.rule)
 
 
 class _Planning:

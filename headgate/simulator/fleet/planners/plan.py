@@ -169,7 +169,7 @@ class ProductionPlanner(Planner):
         if not deferred:
             profile = self.around.profiles[request.model]
             service = WEIGHTED_TOKENS(arrival.input_tokens, round(profile.output_mean))
-            self._forecast.record(f"{arrival.tenant}\0{request.model}", service, EPOCH + now_s)
+            self._forecast.record(f"{arrival.tenant}\0{request.model}", service, EPOCH + now_s, request.due_s - now_s)
         self._gate.report(now_s)
         self._gate.arrive(request, deferred, now_s)
         if request.rejected is not None:
@@ -222,6 +222,11 @@ class ProductionPlanner(Planner):
                 self.around.shares.get(tenant, Share()),
                 list(groups.figures()),
                 {model: self._forecast.service(f"{tenant}\0{model}", now, HORIZON_S) for model in models},
+                {
+                    model: expected
+                    for model in models
+                    if (expected := self._forecast.expected(f"{tenant}\0{model}", now)) is not None
+                },
             )
             for tenant, groups in self._groups.items()
         ]
@@ -234,8 +239,13 @@ class ProductionPlanner(Planner):
         loaded_at = EPOCH + (now_s if worker.target is not None else self._loaded_s[worker.name])
         return FleetWorker(
             worker.name, worker.kind, model, loaded_at, swap_s, self._free_s(worker, rates, now_s), rates, slots,
-            self._drain_s(worker),
+            self._drain_s(worker), len(worker.running), self._swapping_s(worker, now_s),
         )  # fmt: skip
+
+    def _swapping_s(self, worker: SimulatedWorker, now_s: float) -> float:
+        if worker.target is None:
+            return 0.0
+        return worker.models[worker.target].swap_s if worker.due_s == inf or worker.is_draining else max(0.01, worker.due_s - now_s)
 
     def _free_s(self, worker: SimulatedWorker, rates: dict[str, float], now_s: float) -> float:
         """Return the expected seconds until the rest of a swap, and of what runs, is done."""

@@ -1,0 +1,179 @@
+"""Rules for swaps, which are played forward (forward.py): each is a simple planner that could run the fleet. Pure.
+
+A rule keeps a number of workers for the models with the greatest demand (`kept`), and lets the others share:
+
+    exhaust   a worker stays until nothing waits for its model, then takes the missing model that is due first; after
+              _TURN_BATCHES batches it counts as empty. This is QLM's order (SoCC 2024, section 4).
+    edf       as soon as the first request due finds no slot for its model, the worker with a free slot and the fewest
+              running requests swaps.
+    slack     a worker swaps when the missing model would otherwise be late.
+    stay      no worker swaps.
+
+With `kept` = all workers each rule is a partition, which serves fewer models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from dispatcher.policies.planning.forward import DECIDE_S, Play, PlayedWorker, Start
+
+_TURN_BATCHES = 4.0
+_HURRY_S = DECIDE_S + 2.0
+
+
+@dataclass(slots=True)
+class Rule:
+    """`kept`: by worker, the model that it has for the whole play; -1 for a worker that shares."""
+
+    name: str
+    sharing: str
+    kept: list[int] = field(default_factory=list)
+
+    def decide(self, play: Play) -> None:
+        covered = play.covered()
+        for worker, model in zip(play.workers, self.kept, strict=True):
+            if model >= 0 and play.may_swap(worker, model):
+                covered[model] += 1
+                if worker.target >= 0:
+                    covered[worker.target] -= 1
+                play.swap(worker, model)
+        shared = [worker for worker, model in zip(play.workers, self.kept, strict=True) if model < 0]
+        if not shared or self.sharing == "stay":
+            return
+        _SHARING[self.sharing](play, shared, covered)
+
+
+def _missing(play: Play, covered: list[int]) -> list[int]:
+    """Return the models that requests wait for and no worker has, the first due first."""
+    found = [model for model, waiting in enumerate(play.waiting) if waiting > 0 and not covered[model]]
+    return sorted(found, key=play.head_due_s)
+
+
+def _take(play: Play, worker: PlayedWorker, model: int, covered: list[int]) -> None:
+    covered[model] += 1
+    if worker.target >= 0:
+        covered[worker.target] -= 1
+    play.swap(worker, model)
+
+
+def _behind(play: Play, covered: list[int]) -> list[int]:
+    """Return the models whose workers can't start all that waits in time."""
+    found = []
+    for model, waiting in enumerate(play.waiting):
+        if waiting > 0 and covered[model]:
+            slots_per_hold = sum(
+                worker.start.slots / max(1e-9, worker.start.hold_s[model])
+                for worker in play.workers
+                if worker.target == model
+            )
+            if play.work[model] / slots_per_hold > max(0.0, play.head_due_s(model) - play.now_s):
+                found.append(model)
+    return found
+
+
+def _exhaust(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
+    for worker in sorted(shared, key=lambda each: each.running):
+        if worker.is_swapping:
+            continue
+        own = play.waiting[worker.target] if worker.target >= 0 else 0.0
+        if own > 0 and worker.turn < _TURN_BATCHES * worker.start.slots:
+            continue
+        own_due = play.head_due_s(worker.target) if own > 0 else inf
+        wanted = [model for model in _missing(play, covered) if play.may_swap(worker, model)]
+        if not wanted and own <= 0:
+            wanted = [model for model in _behind(play, covered) if play.may_swap(worker, model)]
+        if wanted and (own <= 0 or play.head_due_s(wanted[0]) < own_due):
+            _take(play, worker, wanted[0], covered)
+        elif own > 0:
+            worker.turn = 0.0
+
+
+def _edf(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
+    open_slots = [0.0] * play.start.models
+    for worker in play.workers:
+        if worker.target >= 0:
+            open_slots[worker.target] += worker.start.slots if worker.is_swapping else worker.free
+    waiting = sorted((m for m, count in enumerate(play.waiting) if count > 0), key=play.head_due_s)
+    for model in waiting:
+        if open_slots[model] >= play.waiting[model]:
+            continue
+        able = [each for each in shared if play.may_swap(each, model) and each.free >= 1.0]
+        if not able:
+            return
+        worker = min(able, key=lambda each: each.running)
+        _take(play, worker, model, covered)
+
+
+def _slack(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
+    wanted = _missing(play, covered) + _behind(play, covered)
+    for model in wanted:
+        able = [each for each in shared if play.may_swap(each, model)]
+        if not able:
+            continue
+
+        def regret(each: PlayedWorker) -> tuple[bool, float, float]:
+            own = each.target
+            lonely = own >= 0 and covered[own] <= 1 and play.waiting[own] > 0
+            return lonely, -play.head_due_s(own) if lonely else 0.0, each.running
+
+        worker = min(able, key=regret)
+        own = worker.target
+        needed_s = worker.start.swap_s[model] + 2.0 * worker.hold_s * (worker.running > 0.5) + _HURRY_S
+        is_free = own < 0 or (play.waiting[own] <= 0 and worker.running < 0.5)
+        if is_free or play.head_due_s(model) - play.now_s <= needed_s:
+            _take(play, worker, model, covered)
+
+
+_SHARING = {"exhaust": _exhaust, "edf": _edf, "slack": _slack}
+
+
+def rules(start: Start) -> list[Rule]:
+    """Return the rules to play."""
+    workers = len(start.workers)
+    keeping = _keeping(start)
+    found = [Rule("stay", "stay", [-1] * workers)]
+    counts = sorted({0, *(count for count in range(1, workers) if workers <= 4), workers // 4, workers // 2, workers * 3 // 4})
+    for count in counts:
+        kept = _place(start, keeping[:count])
+        found += [Rule(f"{sharing} {count}", sharing, kept) for sharing in ("exhaust", "edf", "slack")]
+    found.append(Rule("partition", "stay", _place(start, keeping)))
+    return found
+
+
+def _keeping(start: Start) -> list[int]:
+    """Return as many models as workers, those with the most demand for each worker that they have so far first."""
+    given = [0] * start.models
+    found = []
+    for _ in start.workers:
+        best = max(range(start.models), key=lambda model: (start.demand[model] / (given[model] + 1), -model), default=-1)
+        if best < 0 or start.demand[best] <= 0:
+            break
+        given[best] += 1
+        found.append(best)
+    return found
+
+
+def _place(start: Start, models: list[int]) -> list[int]:
+    """Return by worker the model that it keeps: workers that have it before others."""
+    kept = [-1] * len(start.workers)
+    open_models = []
+    for model in models:
+        having = [at for at, each in enumerate(start.workers) if kept[at] < 0 and each.loaded == model]
+        if having:
+            kept[min(having, key=lambda at: start.workers[at].hold_s[model])] = model
+        else:
+            open_models.append(model)
+    for model in open_models:
+        able = [at for at, each in enumerate(start.workers) if kept[at] < 0 and each.swap_s[model] < inf]
+        if able:
+            chosen = min(
+                able,
+                key=lambda at: (
+                    start.workers[at].loaded in models, start.workers[at].hold_s[model],
+                    start.workers[at].running, at,
+                ),
+            )
+            kept[chosen] = model
+    return kept
