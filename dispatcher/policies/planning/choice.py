@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -30,9 +30,12 @@ def choose(
     rates: ServiceRates,
     now: float,
     last: str,
+    planned: Mapping[str, str],
 ) -> Choice:
     names, start = _start(backlogs, claimed, workers, rates, now)
-    played = {rule.name: Play(start).run(rule.decide) for rule in rules(start)}
+    number = {name: at for at, name in enumerate(names)}
+    first = [number.get(planned[worker.name], -1) for worker in workers]
+    played = {rule.name: Play(start).run(rule.decide) for rule in rules(start, first)}
     costs = {name: cost(outcome) for name, outcome in played.items()}
     best = min(costs, key=lambda name: costs[name])
     if last in costs and costs[last] <= costs[best] + _MARGIN:
@@ -111,5 +114,5 @@ def _worker(
     hold_s = [worker.slots / rates.per_s(worker.kind, name) for name in names]
     return StartingWorker(
         number.get(worker.loaded, -1), worker.loaded_at - now, worker.slots, worker.running, worker.drain_s,
-        worker.swapping_s, [worker.swap_to_s(name) for name in names], hold_s,
+        worker.swapping_s, worker.last_swap_s or 0.0, [worker.swap_to_s(name) for name in names], hold_s,
     )

@@ -55,6 +55,7 @@ class FleetWorker:
     drain_s: float = 0.0
     running: int = 0
     swapping_s: float = 0.0
+    last_swap_s: float | None = None
 
     def __post_init__(self) -> None:
         if not isfinite(self.loaded_at):
@@ -112,7 +113,7 @@ def _means(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
     return {key: sum(rates) / len(rates) for key, rates in found.items()}
 
 
-RESIDENCY_S = 10.0
+RESIDENCY_S = 4.0
 _SWAP_TIMES = 1.0
 DRAIN_S = 30.0
 """A swap waits at most this long for running streams."""
@@ -130,6 +131,20 @@ def held_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> 
     if worker.loaded in ("", model) or worker.loaded_at > now + _FUTURE_MAX_S:
         return 0.0
     return max(0.0, worker.loaded_at + residency_s(worker.swap_to_s(model), is_waited_for) - now)
+
+
+def rested_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> float:
+    """Return the seconds until a plan may swap the worker: it serves as long as its last swap took, with its drain."""
+    if worker.last_swap_s is None:
+        return held_s(worker, model, now, is_waited_for)
+    if worker.loaded in ("", model) or worker.loaded_at > now + _FUTURE_MAX_S:
+        return 0.0
+    return max(0.0, worker.loaded_at + rest_s(worker.last_swap_s, is_waited_for) - now)
+
+
+def rest_s(last_swap_s: float, is_waited_for: bool) -> float:
+    """Return how long a worker serves after a swap of so many seconds, with its drain."""
+    return max(RESIDENCY_S if is_waited_for else 0.0, last_swap_s)
 
 
 def residency_s(swap_s: float, is_waited_for: bool) -> float:

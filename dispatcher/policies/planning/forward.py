@@ -22,12 +22,14 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from dispatcher.policies.planning.fleet import residency_s
+from dispatcher.policies.planning.fleet import DRAIN_S, rest_s
 
 STEPS = 60
 DECIDE_S = 2.0
 """A rule decides as often as plans are made."""
 _DRAINED = 0.5
+_ALONE = 0.4
+"""A request alone holds a slot for this part of the time in a full batch."""
 _MARGIN_S = 2.0
 """A request that starts less than this before it is due counts as late in part: the model is not exact."""
 _LATE_MAX_S = 30.0
@@ -60,6 +62,7 @@ class StartingWorker:
     running: float
     running_hold_s: float
     swapping_s: float
+    last_swap_s: float
     swap_s: Sequence[float]
     hold_s: Sequence[float]
 
@@ -89,6 +92,8 @@ class PlayedWorker:
     hold_s: float
     until_s: float = inf
     swap_s: float = 0.0
+    ordered_s: float = 0.0
+    last_swap_s: float = 0.0
     turn: float = 0.0
     """Requests that it has started since it has its model."""
 
@@ -143,11 +148,11 @@ class Play:
             return False
         if worker.target < 0:
             return True
-        return self.now_s - worker.since_s >= residency_s(swap_s, self.waiting[worker.target] > 0)
+        return self.now_s - worker.since_s >= rest_s(worker.last_swap_s, self.waiting[worker.target] > 0)
 
     def swap(self, worker: PlayedWorker, model: int) -> None:
         worker.target, worker.swap_s = model, max(1e-3, worker.start.swap_s[model])
-        worker.turn = 0.0
+        worker.turn, worker.ordered_s = 0.0, self.now_s
 
     def covered(self) -> list[int]:
         """Return by model how many workers have it or get it."""
@@ -192,14 +197,16 @@ class Play:
         if worker.is_swapping:
             self._swapping_s += self.step_s
         if worker.running and worker.hold_s > 0:
-            worker.running = max(0.0, worker.running * (1.0 - min(1.0, self.step_s / worker.hold_s)))
+            hold_s = worker.hold_s * (_ALONE + (1.0 - _ALONE) * worker.running / worker.start.slots)
+            worker.running = max(0.0, worker.running * (1.0 - min(1.0, self.step_s / hold_s)))
         elif worker.running:
             worker.running = 0.0
-        if worker.swap_s and worker.running < _DRAINED:
+        if worker.swap_s and (worker.running < _DRAINED or self.now_s - worker.ordered_s >= DRAIN_S):
             worker.running, worker.model = 0.0, -1
             worker.until_s, worker.swap_s = self.now_s + worker.swap_s, 0.0
         if worker.until_s <= self.now_s:
             worker.model, worker.since_s, worker.until_s = worker.target, worker.until_s, inf
+            worker.last_swap_s = worker.since_s - worker.ordered_s
 
     def _dispatch(self) -> None:
         for worker in self.workers:
@@ -264,6 +271,7 @@ class Play:
 
 def _first(worker: StartingWorker) -> PlayedWorker:
     played = PlayedWorker(worker, worker.loaded, worker.loaded, worker.since_s, worker.running, worker.running_hold_s)
+    played.last_swap_s = worker.last_swap_s
     if worker.swapping_s > 0:
         played.swap_s = worker.swapping_s
         if worker.running <= _DRAINED:

@@ -46,7 +46,7 @@ from math import ceil, floor, inf
 from dispatcher.policies.planning.choice import choose
 from dispatcher.policies.planning.claims import Claims, Piece, TenantBacklog, claims
 from dispatcher.policies.planning.entitlement import HORIZON_S
-from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, held_s
+from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, rested_s
 from dispatcher.policies.planning.groups import GroupKey
 from dispatcher.policies.planning.idle import Tail, load_floors, place_deferred
 from dispatcher.policies.planning.problem import (
@@ -153,7 +153,7 @@ def make_plan(
     plan = _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
     if not any(backlog.expected for backlog in backlogs):
         return plan
-    chosen = choose(backlogs, claimed, workers, rates, now, last.rule if last else "")
+    chosen = choose(backlogs, claimed, workers, rates, now, last.rule if last else "", plan.models)
     return replace(plan, models=chosen.models, rule=chosen.rule)
 
 
@@ -218,7 +218,7 @@ class _Planning:
         return alike[0] if alike else max(own, default=0.0)
 
     def _held_s(self, worker: FleetWorker, model: str) -> float:
-        return held_s(worker, model, self.now, worker.loaded in self.waited_for)
+        return rested_s(worker, model, self.now, worker.loaded in self.waited_for)
 
     def _cost(self, queues: list[Queue]) -> float:
         return sum(queue_cost(self.problem, at, queue) for at, queue in enumerate(queues))

@@ -30,8 +30,15 @@ class Rule:
     name: str
     sharing: str
     kept: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    """By worker, the model of the first decision; empty if the rule makes it."""
 
     def decide(self, play: Play) -> None:
+        if self.first and play.now_s == 0.0:
+            for worker, model in zip(play.workers, self.first, strict=True):
+                if model >= 0 and play.may_swap(worker, model):
+                    play.swap(worker, model)
+            return
         covered = play.covered()
         for worker, model in zip(play.workers, self.kept, strict=True):
             if model >= 0 and play.may_swap(worker, model):
@@ -129,8 +136,8 @@ def _slack(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
 _SHARING = {"exhaust": _exhaust, "edf": _edf, "slack": _slack}
 
 
-def rules(start: Start) -> list[Rule]:
-    """Return the rules to play."""
+def rules(start: Start, first: list[int]) -> list[Rule]:
+    """Return the rules to play. `first`: by worker, the model of the annealed plan."""
     workers = len(start.workers)
     keeping = _keeping(start)
     found = [Rule("stay", "stay", [-1] * workers)]
@@ -139,6 +146,12 @@ def rules(start: Start) -> list[Rule]:
         kept = _place(start, keeping[:count])
         found += [Rule(f"{sharing} {count}", sharing, kept) for sharing in ("exhaust", "edf", "slack")]
     found.append(Rule("partition", "stay", _place(start, keeping)))
+    if any(len(set(each.hold_s)) > 0 and each.hold_s != start.workers[0].hold_s for each in start.workers):
+        placed = _place_fast(start, keeping)
+        found += [Rule("fast", "stay", placed)]
+    if any(model >= 0 and model != each.loaded for model, each in zip(first, start.workers, strict=True)):
+        none = [-1] * workers
+        found += [Rule(f"plan {sharing}", sharing, none, first) for sharing in ("stay", "exhaust", "slack")]
     return found
 
 
@@ -176,4 +189,14 @@ def _place(start: Start, models: list[int]) -> list[int]:
                 ),
             )
             kept[chosen] = model
+    return kept
+
+
+def _place_fast(start: Start, models: list[int]) -> list[int]:
+    """Return by worker the model that it keeps: each in turn gets the fastest worker that is left."""
+    kept = [-1] * len(start.workers)
+    for model in models:
+        able = [at for at, each in enumerate(start.workers) if kept[at] < 0 and each.swap_s[model] < inf]
+        if able:
+            kept[min(able, key=lambda at: (start.workers[at].hold_s[model] / start.workers[at].slots, start.workers[at].loaded != model, at))] = model
     return kept

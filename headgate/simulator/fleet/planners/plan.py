@@ -159,6 +159,8 @@ class ProductionPlanner(Planner):
         self._keys: dict[str, GroupKey] = {}
         """The last group of each request that has arrived and not ended."""
         self._loaded_s = {worker.name: 0.0 for worker in around.workers}
+        self._ordered_s: dict[str, float] = {}
+        self._last_swap_s = {worker.name: 0.0 for worker in around.workers}
         self._settings = PlanSettings(seed=around.seed, classes=around.classes)
         self._last: Plan | None = None
         self._planned_s = -inf
@@ -239,7 +241,7 @@ class ProductionPlanner(Planner):
         loaded_at = EPOCH + (now_s if worker.target is not None else self._loaded_s[worker.name])
         return FleetWorker(
             worker.name, worker.kind, model, loaded_at, swap_s, self._free_s(worker, rates, now_s), rates, slots,
-            self._drain_s(worker), len(worker.running), self._swapping_s(worker, now_s),
+            self._drain_s(worker), len(worker.running), self._swapping_s(worker, now_s), self._last_swap_s[worker.name],
         )  # fmt: skip
 
     def _swapping_s(self, worker: SimulatedWorker, now_s: float) -> float:
@@ -267,6 +269,10 @@ class ProductionPlanner(Planner):
         for worker in self.workers:
             if worker.target is not None:
                 self._loaded_s[worker.name] = now_s
+                self._ordered_s.setdefault(worker.name, now_s)
+            elif worker.name in self._ordered_s:
+                self._loaded_s[worker.name] = now_s
+                self._last_swap_s[worker.name] = now_s - self._ordered_s.pop(worker.name)
 
     def _wait(self, request: SimRequest) -> None:
         arrival = request.arrival
