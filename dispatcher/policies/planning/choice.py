@@ -14,7 +14,7 @@ from dispatcher.policies.planning.rules import rules
 _HORIZON_S, _HORIZON_MAX_S = 60.0, 240.0
 _SWAP_TIMES = 4.0
 _MARGIN = 0.02
-_MEAN, _SURPLUS, _SWAPPING = 0.5, 0.02, 0.01
+_MEAN, _SURPLUS, _SWAPPING, _LEFT = 0.5, 0.02, 0.01, 0.3
 
 
 class Choice(NamedTuple):
@@ -50,7 +50,7 @@ def choose(
 def cost(outcome: Outcome) -> float:
     late = outcome.late
     mean = sum(late) / max(1, len(late))
-    return max(late, default=0.0) + _MEAN * mean + _SURPLUS * outcome.surplus_late + _SWAPPING * outcome.swapping
+    return max(late, default=0.0) + _MEAN * mean + _SURPLUS * outcome.surplus_late + _SWAPPING * outcome.swapping + _LEFT * outcome.left
 
 
 def _start(
@@ -105,7 +105,11 @@ def _start(
         if parcel.is_entitled:
             per_s = [each.slots / each.hold_s[parcel.model] for each in starting if each.swap_s[parcel.model] < inf]
             demand[parcel.model] += parcel.requests * parcel.service / max(1e-9, sum(per_s) / len(per_s)) / horizon_s
-    return names, Start(starting, parcels, len(names), len(tenant), horizon_s, demand)
+    reload_s = [
+        min((each.swap_s[model] for each in starting if each.loaded != model), default=0.0)
+        for model in range(len(names))
+    ]
+    return names, Start(starting, parcels, len(names), len(tenant), horizon_s, demand, reload_s)
 
 
 def _worker(

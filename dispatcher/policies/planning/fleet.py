@@ -115,6 +115,7 @@ def _means(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
 
 RESIDENCY_S = 4.0
 _SWAP_TIMES = 1.0
+_IDLE_REST = 0.5
 DRAIN_S = 30.0
 """A swap waits at most this long for running streams."""
 PATIENCE_S = 4.0
@@ -144,7 +145,7 @@ def rested_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -
 
 def rest_s(last_swap_s: float, is_waited_for: bool) -> float:
     """Return how long a worker serves after a swap of so many seconds, with its drain."""
-    return max(RESIDENCY_S if is_waited_for else 0.0, last_swap_s)
+    return max(RESIDENCY_S, last_swap_s) if is_waited_for else _IDLE_REST * last_swap_s
 
 
 def residency_s(swap_s: float, is_waited_for: bool) -> float:

@@ -77,6 +77,7 @@ class Start:
     tenants: int
     horizon_s: float
     demand: Sequence[float]
+    reload_s: Sequence[float]
 
 
 @dataclass(slots=True)
@@ -113,6 +114,7 @@ class Outcome(NamedTuple):
     late: tuple[float, ...]
     surplus_late: float
     swapping: float
+    left: float
     models: tuple[int, ...]
 
 
@@ -128,6 +130,10 @@ class Play:
         self.work = [0.0] * start.models
         """Their service."""
         self.workers = [_first(each) for each in start.workers]
+        self.unit_s = [
+            min((each.hold_s[model] / each.slots for each in start.workers if each.swap_s[model] < inf), default=0.0)
+            for model in range(start.models)
+        ]
         self._queues: list[list[tuple[bool, float, int]]] = [[] for _ in range(start.models)]
         self._left = [parcel.requests for parcel in start.parcels]
         self._next = 0
@@ -179,10 +185,11 @@ class Play:
             if number == 0:
                 models = tuple(worker.target for worker in self.workers)
             self._dispatch()
+        left = self._left_s() / self.start.horizon_s / max(1, len(self.workers))
         self._count_rest()
         late = tuple(late / count if count else 0.0 for late, count in zip(self._late, self._counted, strict=True))
         surplus = self._surplus[0] / self._surplus[1] if self._surplus[1] else 0.0
-        return Outcome(late, surplus, self._swapping_s / self.start.horizon_s / max(1, len(self.workers)), models)
+        return Outcome(late, surplus, self._swapping_s / self.start.horizon_s / max(1, len(self.workers)), left, models)
 
     def _release(self) -> None:
         parcels = self.start.parcels
@@ -245,6 +252,10 @@ class Play:
         else:
             self._surplus[0] += requests * late
             self._surplus[1] += requests
+
+    def _left_s(self) -> float:
+        """Return the worker seconds of what waits."""
+        return sum(work * self.unit_s[model] for model, work in enumerate(self.work))
 
     def _count_rest(self) -> None:
         """Count what waits at the end: it starts after what is before it, and after a swap if no worker has its model."""

@@ -80,8 +80,13 @@ def _behind(play: Play, covered: list[int]) -> list[int]:
     return found
 
 
+def _loss(play: Play, worker: PlayedWorker) -> tuple[float, float]:
+    """Return what a swap of the worker loses: the time of a drain, and that to get its model back."""
+    return worker.running, play.start.reload_s[worker.target] if worker.target >= 0 else 0.0
+
+
 def _exhaust(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
-    for worker in sorted(shared, key=lambda each: each.running):
+    for worker in sorted(shared, key=lambda each: _loss(play, each)):
         if worker.is_swapping:
             continue
         own = play.waiting[worker.target] if worker.target >= 0 else 0.0
@@ -109,7 +114,7 @@ def _edf(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
         able = [each for each in shared if play.may_swap(each, model) and each.free >= 1.0]
         if not able:
             return
-        worker = min(able, key=lambda each: each.running)
+        worker = min(able, key=lambda each: _loss(play, each))
         _take(play, worker, model, covered)
 
 
@@ -120,10 +125,10 @@ def _slack(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
         if not able:
             continue
 
-        def regret(each: PlayedWorker) -> tuple[bool, float, float]:
+        def regret(each: PlayedWorker) -> tuple[bool, float, float, float]:
             own = each.target
             lonely = own >= 0 and covered[own] <= 1 and play.waiting[own] > 0
-            return lonely, -play.head_due_s(own) if lonely else 0.0, each.running
+            return lonely, -play.head_due_s(own) if lonely else 0.0, *_loss(play, each)
 
         worker = min(able, key=regret)
         own = worker.target
