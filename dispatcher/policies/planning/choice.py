@@ -14,6 +14,7 @@ from dispatcher.policies.planning.rules import rules
 _HORIZON_S, _HORIZON_MAX_S = 60.0, 240.0
 _SWAP_TIMES = 4.0
 _MARGIN = 0.02
+_SWAP_MARGIN = 0.03
 _MEAN, _SURPLUS, _SWAPPING, _LEFT = 0.5, 0.02, 0.01, 0.3
 
 
@@ -40,6 +41,12 @@ def choose(
     best = min(costs, key=lambda name: costs[name])
     if last in costs and costs[last] <= costs[best] + _MARGIN:
         best = last
+    now_models = tuple(each.loaded for each in start.workers)
+    quiet = [name for name, outcome in played.items() if outcome.models == now_models]
+    if quiet and best not in quiet:
+        calm = min(quiet, key=lambda name: costs[name])
+        if costs[calm] <= costs[best] + _SWAP_MARGIN:
+            best = calm
     models = {
         worker.name: names[model] if model >= 0 else worker.loaded
         for worker, model in zip(workers, played[best].models, strict=True)

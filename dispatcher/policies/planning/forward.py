@@ -28,13 +28,13 @@ STEPS = 60
 DECIDE_S = 2.0
 """A rule decides as often as plans are made."""
 _DRAINED = 0.5
-_ALONE = 0.4
+_ALONE = 0.6
 """A request alone holds a slot for this part of the time in a full batch."""
 _MARGIN_S = 2.0
 """A request that starts less than this before it is due counts as late in part: the model is not exact."""
 _LATE_MAX_S = 30.0
-"""Lateness counts up to so many seconds, as much as _LATE_PART of a late request: what is lost is not pursued."""
-_LATE_PART = 0.5
+"""Lateness counts up to so many seconds, as much as C_LATE of a late request: what is lost is not pursued."""
+C_LATE = 0.1
 
 
 class Parcel(NamedTuple):
@@ -108,7 +108,7 @@ class PlayedWorker:
 
 
 class Outcome(NamedTuple):
-    """`late`: by tenant, the part of its entitled requests that is late, 0 to 1 + _LATE_PART; `surplus_late`: of all
+    """`late`: by tenant, the part of its entitled requests that is late, 0 to 1 + C_LATE; `surplus_late`: of all
     other requests. `models`: of each worker after the first decision. `swapping`: of the workers' time."""
 
     late: tuple[float, ...]
@@ -245,7 +245,7 @@ class Play:
         late_s = start_s - parcel.due_s
         late = min(1.0, max(0.0, 1.0 + late_s / _MARGIN_S))
         if late_s > 0:
-            late += _LATE_PART * min(1.0, late_s / _LATE_MAX_S)
+            late += C_LATE * min(1.0, late_s / _LATE_MAX_S)
         if parcel.is_entitled:
             self._late[parcel.tenant] += requests * late
             self._counted[parcel.tenant] += requests
