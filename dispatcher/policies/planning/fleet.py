@@ -1,16 +1,17 @@
 """The workers as the planner sees them: how fast each kind serves each model, and how long each keeps its model. Pure.
 
 QLM (SoCC 2024, section 7) plans on the backlog alone: it swaps a model out when its queue is empty and soon back in.
-Here a worker swaps to a model only when its own model has been loaded for
+Here a plan swaps a worker only when its model has been loaded for
 
-    max(10 s, s_m)    while requests wait for the loaded model
-    s_m               otherwise
+    max(4 s, d)    while requests wait for the loaded model
+    d / 2          otherwise
 
-where s_m is the swap time of the new model. So a swap of s seconds follows at least s seconds without a swap, and swaps
-take at most half of a worker's time, whatever arrives. An idle worker therefore waits too, but not the 10 s: they keep
-a batch of requests together, and it has none. A longer hold would keep an idle worker from a hot model after each rare
-request: with five swap times, a tenant with a request of 20 tokens every 3 s took a third of another's requests in time
-(benchmarks/results/planner_dominance.md).
+where d is what its last swap took, from the order to the report of the model, with the drain (`rested_s`). The time is
+measured, so a wrong belief about swaps is right after one swap, and swaps and drains take at most two thirds of a
+worker's time, and half of that of one with work. A worker that has not swapped yet is free to. Without a plan the same
+holds with the time s of the next swap in place of d, and of d / 2 (`held_s`): the bound of `fallback_models` counts on
+it. The 4 s keep a batch of requests together. With 10 s, and with longer holds for idle workers, simpler planners were
+better for every tenant (benchmarks/results/planner_dominance.md).
 
 A worker without a model may load one at once.
 
@@ -36,6 +37,7 @@ class FleetWorker:
     requests that run now have ended, if the worker stays full. `drain_s`: until they have ended if no other one begins:
     what a swap costs beside its own time. `slots`: requests that run at once;
     `running`: those that run now. `swapping_s`: the rest of a swap under way, without its drain.
+    `last_swap_s`: what its last swap took, with its drain; 0 if it has not swapped, None if that is not known.
 
     `swap_s`: seconds to make each model the loaded one, 0 for the loaded one; a model that is absent, or has an
     infinite time, does not fit. `service_per_s`: service units per second by model; unknown if absent or not a positive
@@ -116,6 +118,7 @@ def _means(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
 RESIDENCY_S = 4.0
 _SWAP_TIMES = 1.0
 _IDLE_REST = 0.5
+"""An idle worker rests for this part of its last swap."""
 DRAIN_S = 30.0
 """A swap waits at most this long for running streams."""
 PATIENCE_S = 4.0

@@ -33,8 +33,8 @@ _ALONE = 0.6
 _MARGIN_S = 2.0
 """A request that starts less than this before it is due counts as late in part: the model is not exact."""
 _LATE_MAX_S = 30.0
-"""Lateness counts up to so many seconds, as much as C_LATE of a late request: what is lost is not pursued."""
-C_LATE = 0.1
+"""Lateness counts up to so many seconds, as much as _LATE_PART of a late request: what is lost is not pursued."""
+_LATE_PART = 0.1
 
 
 class Parcel(NamedTuple):
@@ -53,7 +53,7 @@ class Parcel(NamedTuple):
 class StartingWorker:
     """A worker at the start. `loaded`: its model or the one that it swaps to, -1 for none. `since_s`: when it was
     loaded. `running`: requests, that hold a slot for `running_hold_s` in the mean. `swapping_s`: the rest of a swap
-    under way, without its drain. By model: `swap_s`, infinite for one that does not fit, and `hold_s`, the seconds that
+    under way, without its drain. `last_swap_s`: what its last swap took, with the drain. By model: `swap_s`, infinite for one that does not fit, and `hold_s`, the seconds that
     a service unit holds a slot."""
 
     loaded: int
@@ -69,7 +69,8 @@ class StartingWorker:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The fleet now. `parcels`: in the order of their release. `demand`: of each model, in workers."""
+    """The fleet now. `parcels`: in the order of their release. By model: `demand` in workers, and `reload_s`, the
+    seconds to load it again."""
 
     workers: Sequence[StartingWorker]
     parcels: Sequence[Parcel]
@@ -83,7 +84,7 @@ class Start:
 @dataclass(slots=True)
 class PlayedWorker:
     """`model`: what it serves, -1 while it loads or has none. `target`: what it has or will have. `until_s`: end of its
-    loading."""
+    loading. `swap_s`: of the swap that it drains for."""
 
     start: StartingWorker
     model: int
@@ -108,8 +109,9 @@ class PlayedWorker:
 
 
 class Outcome(NamedTuple):
-    """`late`: by tenant, the part of its entitled requests that is late, 0 to 1 + C_LATE; `surplus_late`: of all
-    other requests. `models`: of each worker after the first decision. `swapping`: of the workers' time."""
+    """`late`: by tenant, the part of its entitled requests that is late, 0 to 1 + _LATE_PART; `surplus_late`: of all
+    other requests. `models`: of each worker after the first decision. `swapping`: the part of the workers' time. `left`: the worker seconds of what
+    waits at the end, as a part of the horizon and of the workers."""
 
     late: tuple[float, ...]
     surplus_late: float
@@ -119,7 +121,7 @@ class Outcome(NamedTuple):
 
 
 class Play:
-    """One rule's run. A rule reads the fields and calls `swap`."""
+    """One rule's run, in O(steps x (workers + models) + parcels). A rule reads the fields and calls `swap`."""
 
     def __init__(self, start: Start) -> None:
         self.start = start
@@ -148,7 +150,7 @@ class Play:
         return queue[0][1] if queue else inf
 
     def may_swap(self, worker: PlayedWorker, model: int) -> bool:
-        """Return whether the worker may begin to swap to the model now (fleet.py, residency)."""
+        """Return whether the worker may begin to swap to the model now (fleet.py, `rest_s`)."""
         swap_s = worker.start.swap_s[model]
         if worker.is_swapping or swap_s == inf or worker.target == model:
             return False
@@ -157,6 +159,7 @@ class Play:
         return self.now_s - worker.since_s >= rest_s(worker.last_swap_s, self.waiting[worker.target] > 0)
 
     def swap(self, worker: PlayedWorker, model: int) -> None:
+        """Begin a swap. A swap that takes no time is one of a millisecond."""
         worker.target, worker.swap_s = model, max(1e-3, worker.start.swap_s[model])
         worker.turn, worker.ordered_s = 0.0, self.now_s
 
@@ -169,6 +172,7 @@ class Play:
         return found
 
     def run(self, decide: Callable[[Play], None]) -> Outcome:
+        """Play to the horizon."""
         models: tuple[int, ...] = ()
         next_s = 0.0
         for number in range(STEPS):
@@ -245,7 +249,7 @@ class Play:
         late_s = start_s - parcel.due_s
         late = min(1.0, max(0.0, 1.0 + late_s / _MARGIN_S))
         if late_s > 0:
-            late += C_LATE * min(1.0, late_s / _LATE_MAX_S)
+            late += _LATE_PART * min(1.0, late_s / _LATE_MAX_S)
         if parcel.is_entitled:
             self._late[parcel.tenant] += requests * late
             self._counted[parcel.tenant] += requests

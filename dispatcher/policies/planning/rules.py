@@ -9,7 +9,10 @@ A rule keeps a number of workers for the models with the greatest demand (`kept`
     slack     a worker swaps when the missing model would otherwise be late.
     stay      no worker swaps.
 
-With `kept` = all workers each rule is a partition, which serves fewer models.
+If all workers are kept it is a partition, which serves fewer models. A rule may also begin with the models of the
+annealed plan (search.py) and go on from there.
+
+A worker that must give up its model is the one with the fewest running requests, whose model is back soonest.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from dispatcher.policies.planning.forward import DECIDE_S, Play, PlayedWorker, S
 
 _TURN_BATCHES = 4.0
 _HURRY_S = DECIDE_S + 2.0
+_EVERY_COUNT = 4
+"""In a larger fleet a quarter, a half and three quarters of the workers keep a model, and not every number."""
+_UNIT_MIN_S = 1e-9
 
 
 @dataclass(slots=True)
@@ -34,6 +40,7 @@ class Rule:
     """By worker, the model of the first decision; empty if the rule makes it."""
 
     def decide(self, play: Play) -> None:
+        """Begin the swaps that are due."""
         if self.first and play.now_s == 0.0:
             for worker, model in zip(play.workers, self.first, strict=True):
                 if model >= 0 and play.may_swap(worker, model):
@@ -42,10 +49,7 @@ class Rule:
         covered = play.covered()
         for worker, model in zip(play.workers, self.kept, strict=True):
             if model >= 0 and play.may_swap(worker, model):
-                covered[model] += 1
-                if worker.target >= 0:
-                    covered[worker.target] -= 1
-                play.swap(worker, model)
+                _take(play, worker, model, covered)
         shared = [worker for worker, model in zip(play.workers, self.kept, strict=True) if model < 0]
         if not shared or self.sharing == "stay":
             return
@@ -71,7 +75,7 @@ def _behind(play: Play, covered: list[int]) -> list[int]:
     for model, waiting in enumerate(play.waiting):
         if waiting > 0 and covered[model]:
             slots_per_hold = sum(
-                worker.start.slots / max(1e-9, worker.start.hold_s[model])
+                worker.start.slots / max(_UNIT_MIN_S, worker.start.hold_s[model])
                 for worker in play.workers
                 if worker.target == model
             )
@@ -143,19 +147,17 @@ _SHARING = {"exhaust": _exhaust, "edf": _edf, "slack": _slack}
 
 def rules(start: Start, first: list[int]) -> list[Rule]:
     """Return the rules to play. `first`: by worker, the model of the annealed plan."""
-    workers = len(start.workers)
-    keeping = _keeping(start)
-    found = [Rule("stay", "stay", [-1] * workers)]
-    counts = sorted({0, *(count for count in range(1, workers) if workers <= 4), workers // 4, workers // 2, workers * 3 // 4})
-    for count in counts:
+    workers, keeping = len(start.workers), _keeping(start)
+    none = [-1] * workers
+    found = [Rule("stay", "stay", none)]
+    few = range(1, workers) if workers <= _EVERY_COUNT else (workers // 4, workers // 2, workers * 3 // 4)
+    for count in (0, *few):
         kept = _place(start, keeping[:count])
-        found += [Rule(f"{sharing} {count}", sharing, kept) for sharing in ("exhaust", "edf", "slack")]
+        found += [Rule(f"{sharing} {count}", sharing, kept) for sharing in _SHARING]
     found.append(Rule("partition", "stay", _place(start, keeping)))
-    if any(len(set(each.hold_s)) > 0 and each.hold_s != start.workers[0].hold_s for each in start.workers):
-        placed = _place_fast(start, keeping)
-        found += [Rule("fast", "stay", placed)]
+    if any(each.hold_s != start.workers[0].hold_s for each in start.workers):
+        found.append(Rule("fast partition", "stay", _place_fast(start, keeping)))
     if any(model >= 0 and model != each.loaded for model, each in zip(first, start.workers, strict=True)):
-        none = [-1] * workers
         found += [Rule(f"plan {sharing}", sharing, none, first) for sharing in ("stay", "exhaust", "slack")]
     return found
 
@@ -165,7 +167,9 @@ def _keeping(start: Start) -> list[int]:
     given = [0] * start.models
     found = []
     for _ in start.workers:
-        best = max(range(start.models), key=lambda model: (start.demand[model] / (given[model] + 1), -model), default=-1)
+        best = max(
+            range(start.models), key=lambda model: (start.demand[model] / (given[model] + 1), -model), default=-1
+        )
         if best < 0 or start.demand[best] <= 0:
             break
         given[best] += 1
@@ -189,8 +193,10 @@ def _place(start: Start, models: list[int]) -> list[int]:
             chosen = min(
                 able,
                 key=lambda at: (
-                    start.workers[at].loaded in models, start.workers[at].hold_s[model],
-                    start.workers[at].running, at,
+                    start.workers[at].loaded in models,
+                    start.workers[at].hold_s[model],
+                    start.workers[at].running,
+                    at,
                 ),
             )
             kept[chosen] = model
@@ -199,9 +205,10 @@ def _place(start: Start, models: list[int]) -> list[int]:
 
 def _place_fast(start: Start, models: list[int]) -> list[int]:
     """Return by worker the model that it keeps: each in turn gets the fastest worker that is left."""
-    kept = [-1] * len(start.workers)
+    workers, kept = start.workers, [-1] * len(start.workers)
     for model in models:
-        able = [at for at, each in enumerate(start.workers) if kept[at] < 0 and each.swap_s[model] < inf]
+        able = [at for at, each in enumerate(workers) if kept[at] < 0 and each.swap_s[model] < inf]
         if able:
-            kept[min(able, key=lambda at: (start.workers[at].hold_s[model] / start.workers[at].slots, start.workers[at].loaded != model, at))] = model
+            seconds = {at: workers[at].hold_s[model] / workers[at].slots for at in able}
+            kept[min(able, key=lambda at: (seconds[at], workers[at].loaded != model, at))] = model
     return kept

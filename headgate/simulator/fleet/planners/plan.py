@@ -217,21 +217,15 @@ class ProductionPlanner(Planner):
         self._gate.plan(self._last, now_s)
 
     def _backlogs(self, now: float) -> list[TenantBacklog]:
-        models = tuple(self.around.profiles)
-        return [
-            TenantBacklog(
-                tenant,
-                self.around.shares.get(tenant, Share()),
-                list(groups.figures()),
-                {model: self._forecast.service(f"{tenant}\0{model}", now, HORIZON_S) for model in models},
-                {
-                    model: expected
-                    for model in models
-                    if (expected := self._forecast.expected(f"{tenant}\0{model}", now)) is not None
-                },
-            )
-            for tenant, groups in self._groups.items()
-        ]
+        return [self._backlog(tenant, groups, now) for tenant, groups in self._groups.items()]
+
+    def _backlog(self, tenant: str, groups: TenantGroups, now: float) -> TenantBacklog:
+        names = {model: f"{tenant}\0{model}" for model in self.around.profiles}
+        service = {model: self._forecast.service(name, now, HORIZON_S) for model, name in names.items()}
+        expected = {
+            model: found for model, name in names.items() if (found := self._forecast.expected(name, now)) is not None
+        }
+        return TenantBacklog(tenant, self.around.shares.get(tenant, Share()), list(groups.figures()), service, expected)
 
     def _planned_worker(self, worker: SimulatedWorker, now_s: float) -> FleetWorker:
         model = worker.next_model or ""
@@ -245,9 +239,11 @@ class ProductionPlanner(Planner):
         )  # fmt: skip
 
     def _swapping_s(self, worker: SimulatedWorker, now_s: float) -> float:
+        """Return the rest of a swap, without its drain."""
         if worker.target is None:
             return 0.0
-        return worker.models[worker.target].swap_s if worker.due_s == inf or worker.is_draining else max(0.01, worker.due_s - now_s)
+        is_loading = worker.model is None and worker.due_s < inf
+        return max(0.01, worker.due_s - now_s) if is_loading else worker.models[worker.target].swap_s
 
     def _free_s(self, worker: SimulatedWorker, rates: dict[str, float], now_s: float) -> float:
         """Return the expected seconds until the rest of a swap, and of what runs, is done."""
@@ -265,7 +261,7 @@ class ProductionPlanner(Planner):
         return min(self.around.drain_s, batch_s(self.around, worker, worker.model))
 
     def _note_loaded(self, now_s: float) -> None:
-        """Note since when each worker has its model."""
+        """Note since when each worker has its model, and how long its swap took."""
         for worker in self.workers:
             if worker.target is not None:
                 self._loaded_s[worker.name] = now_s
