@@ -3,15 +3,15 @@
 QLM (SoCC 2024, section 7) plans on the backlog alone: it swaps a model out when its queue is empty and soon back in.
 Here a plan swaps a worker only when its model has been loaded for
 
-    max(4 s, d)    while requests wait for the loaded model
-    d / 2          otherwise
+    max(4 s, s, d)    while requests wait for the loaded model
+    max(s, d / 2)     otherwise
 
-where d is what its last swap took, from the order to the report of the model, with the drain (`rested_s`). The time is
+where s is the time of the swap, and d what its last swap took, from the order to the report of the model, with the drain (`rested_s`). The time is
 measured, so a wrong belief about swaps is right after one swap, and swaps and drains take at most two thirds of a
-worker's time, and half of that of one with work. A worker that has not swapped yet is free to. Without a plan the same
-holds with the time s of the next swap in place of d, and of d / 2 (`held_s`): the bound of `fallback_models` counts on
-it. The 4 s keep a batch of requests together. With 10 s, and with longer holds for idle workers, simpler planners were
-better for every tenant (benchmarks/results/planner_dominance.md).
+worker's time, and half of that of one with work. A worker that has not swapped yet is free to. Without a plan, or
+if the last swap's time is unknown, a model stays for max(10 s, s), or s, where s is the time of the next swap
+(`held_s`): the bound of `fallback_models` counts on it. The 4 s keep a batch of requests together. With 10 s, and with
+longer holds for idle workers, simpler planners were better for every tenant (benchmarks/results/planner_dominance.md).
 
 A worker without a model may load one at once.
 
@@ -115,7 +115,9 @@ def _means(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
     return {key: sum(rates) / len(rates) for key, rates in found.items()}
 
 
-RESIDENCY_S = 4.0
+RESIDENCY_S = 10.0
+_BATCH_S = 4.0
+"""A plan keeps a model that requests wait for at least so long: a batch of them is served."""
 _SWAP_TIMES = 1.0
 _IDLE_REST = 0.5
 """An idle worker rests for this part of its last swap."""
@@ -143,12 +145,14 @@ def rested_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -
         return held_s(worker, model, now, is_waited_for)
     if worker.loaded in ("", model) or worker.loaded_at > now + _FUTURE_MAX_S:
         return 0.0
-    return max(0.0, worker.loaded_at + rest_s(worker.last_swap_s, is_waited_for) - now)
+    return max(0.0, worker.loaded_at + rest_s(worker.last_swap_s, worker.swap_to_s(model), is_waited_for) - now)
 
 
-def rest_s(last_swap_s: float, is_waited_for: bool) -> float:
-    """Return how long a worker serves after a swap of so many seconds, with its drain."""
-    return max(RESIDENCY_S, last_swap_s) if is_waited_for else _IDLE_REST * last_swap_s
+def rest_s(last_swap_s: float, swap_s: float, is_waited_for: bool) -> float:
+    """Return how long a worker serves after a swap that took `last_swap_s` before one of `swap_s`; 0 without a last."""
+    if last_swap_s <= 0.0:
+        return 0.0
+    return max(_BATCH_S, swap_s, last_swap_s) if is_waited_for else max(swap_s, _IDLE_REST * last_swap_s)
 
 
 def residency_s(swap_s: float, is_waited_for: bool) -> float:

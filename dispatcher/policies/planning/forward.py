@@ -53,8 +53,8 @@ class Parcel(NamedTuple):
 class StartingWorker:
     """A worker at the start. `loaded`: its model or the one that it swaps to, -1 for none. `since_s`: when it was
     loaded. `running`: requests, that hold a slot for `running_hold_s` in the mean. `swapping_s`: the rest of a swap
-    under way, without its drain. `last_swap_s`: what its last swap took, with the drain. By model: `swap_s`, infinite for one that does not fit, and `hold_s`, the seconds that
-    a service unit holds a slot."""
+    under way, without its drain. `last_swap_s`: what its last swap took, with the drain. By model: `swap_s`, infinite
+    for one that does not fit, and `hold_s`, the seconds that a service unit holds a slot."""
 
     loaded: int
     since_s: float
@@ -109,9 +109,9 @@ class PlayedWorker:
 
 
 class Outcome(NamedTuple):
-    """`late`: by tenant, the part of its entitled requests that is late, 0 to 1 + _LATE_PART; `surplus_late`: of all
-    other requests. `models`: of each worker after the first decision. `swapping`: the part of the workers' time. `left`: the worker seconds of what
-    waits at the end, as a part of the horizon and of the workers."""
+    """`late`: by tenant, the part of its entitled requests that is late, 0 to 1 + _LATE_PART. `surplus_late`: of all
+    other requests. `models`: of each worker after the first decision. `swapping`: the part of the workers' time.
+    `left`: the worker seconds of what waits at the end, as a part of the horizon and of the workers."""
 
     late: tuple[float, ...]
     surplus_late: float
@@ -156,7 +156,7 @@ class Play:
             return False
         if worker.target < 0:
             return True
-        return self.now_s - worker.since_s >= rest_s(worker.last_swap_s, self.waiting[worker.target] > 0)
+        return self.now_s - worker.since_s >= rest_s(worker.last_swap_s, swap_s, self.waiting[worker.target] > 0)
 
     def swap(self, worker: PlayedWorker, model: int) -> None:
         """Begin a swap. A swap that takes no time is one of a millisecond."""
@@ -262,7 +262,7 @@ class Play:
         return sum(work * self.unit_s[model] for model, work in enumerate(self.work))
 
     def _count_rest(self) -> None:
-        """Count what waits at the end: it starts after what is before it, and after a swap if no worker has its model."""
+        """Count what waits at the end. It starts after what is before it, and after a swap if it needs one."""
         for model, queue in enumerate(self._queues):
             if not queue:
                 continue
