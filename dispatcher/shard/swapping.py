@@ -23,7 +23,7 @@ from math import inf, isfinite
 from dispatcher.model.commands import Accept, Attempts, Command, Outcome, Plan, Report, Tick
 from dispatcher.model.facts import ModelOrdered, Planned
 from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX, WorkerPlan
-from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, held_s, rested_s
+from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, held_s, rest_left_s
 from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State
@@ -51,7 +51,7 @@ def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
         fleet = [fleet_worker(each, state.at) for each in usable]
         expected_s = _drain_s(fleet) if models else None
         _order(decision, fallback_models(waiting, fleet, state.at, expected_drain_s=expected_s))
-    _order(decision, models, rested_s)
+    _order(decision, models, rest_left_s)
 
 
 def answered_with_loads(state: State, commands: Sequence[Command], outcomes: list[Outcome]) -> None:

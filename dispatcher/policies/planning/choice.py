@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from dispatcher.policies.planning.claims import Claims, TenantBacklog
 from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
-from dispatcher.policies.planning.forward import STEPS, Outcome, Parcel, Play, Start, StartingWorker
+from dispatcher.policies.planning.forward import STEPS, Parcel, Play, PlayOutcome, Start, StartingWorker
 from dispatcher.policies.planning.history import Expected
 from dispatcher.policies.planning.rules import rules
 
@@ -32,7 +32,7 @@ _CLAIMED_PART = 0.5
 """A tenant's arrivals to come are entitled if this part of its forecast is."""
 
 
-class Choice(NamedTuple):
+class RuleChoice(NamedTuple):
     """`models`: of each worker, by name. `costs`: of every rule that was played, by its name."""
 
     rule: str
@@ -48,7 +48,7 @@ def choose(
     now: float,
     last: str,
     planned: Mapping[str, str],
-) -> Choice:
+) -> RuleChoice:
     """Return the choice. `last`: the rule of the last plan. `planned`: the models of the annealed plan, by worker."""
     names, start = _start(backlogs, claimed, workers, rates, now)
     number = {name: at for at, name in enumerate(names)}
@@ -60,16 +60,16 @@ def choose(
         worker.name: names[model] if model >= 0 else worker.loaded
         for worker, model in zip(workers, played[best].models, strict=True)
     }
-    return Choice(best, models, costs)
+    return RuleChoice(best, models, costs)
 
 
-def cost(outcome: Outcome) -> float:
+def cost(outcome: PlayOutcome) -> float:
     mean = sum(outcome.late) / max(1, len(outcome.late))
     rest = _LEFT * outcome.left + _SURPLUS * outcome.surplus_late + _SWAPPING * outcome.swapping
     return max(outcome.late, default=0.0) + _MEAN * mean + rest
 
 
-def _best(played: Mapping[str, Outcome], costs: Mapping[str, float], loaded: tuple[int, ...], last: str) -> str:
+def _best(played: Mapping[str, PlayOutcome], costs: Mapping[str, float], loaded: tuple[int, ...], last: str) -> str:
     """Return the rule of least cost, within the margins."""
     best = min(costs, key=lambda name: costs[name])
     if costs.get(last, inf) <= costs[best] + _MARGIN:

@@ -6,10 +6,9 @@ Here a plan swaps a worker only when its model has been loaded for
     max(4 s, s, d)    while requests wait for the loaded model
     max(s, d / 2)     otherwise
 
-where s is the time of the swap, and d what its last swap took, from the order to the report of the model, with the drain (`rested_s`). The time is
-measured, so a wrong belief about swaps is right after one swap, and swaps and drains take at most two thirds of a
-worker's time, and half of that of one with work. A worker that has not swapped yet is free to. Without a plan, or
-if the last swap's time is unknown, a model stays for max(10 s, s), or s, where s is the time of the next swap
+where s is the time of the swap, and d what the last swap took, from the order to the report of the model, with the
+drain (`rest_left_s`). d is measured, so a wrong belief about swaps lasts for one swap. A worker that has not swapped yet
+is free to. If the time of the last swap is unknown, and without a plan, a model stays for max(10 s, s), or s
 (`held_s`): the bound of `fallback_models` counts on it. The 4 s keep a batch of requests together. With 10 s, and with
 longer holds for idle workers, simpler planners were better for every tenant (benchmarks/results/planner_dominance.md).
 
@@ -139,7 +138,7 @@ def held_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> 
     return max(0.0, worker.loaded_at + residency_s(worker.swap_to_s(model), is_waited_for) - now)
 
 
-def rested_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> float:
+def rest_left_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> float:
     """Return the seconds until a plan may swap the worker: it serves as long as its last swap took, with its drain."""
     if worker.last_swap_s is None:
         return held_s(worker, model, now, is_waited_for)

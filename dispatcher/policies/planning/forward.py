@@ -108,7 +108,7 @@ class PlayedWorker:
         return 0.0 if self.is_swapping or self.model < 0 else self.start.slots - self.running
 
 
-class Outcome(NamedTuple):
+class PlayOutcome(NamedTuple):
     """`late`: by tenant, the part of its entitled requests that is late, 0 to 1 + _LATE_PART. `surplus_late`: of all
     other requests. `models`: of each worker after the first decision. `swapping`: the part of the workers' time.
     `left`: the worker seconds of what waits at the end, as a part of the horizon and of the workers."""
@@ -128,7 +128,7 @@ class Play:
         self.now_s = 0.0
         self.step_s = start.horizon_s / STEPS
         self.waiting = [0.0] * start.models
-        """By model, the requests that wait."""
+        """This counts the requests that wait, by model."""
         self.work = [0.0] * start.models
         """Their service."""
         self.workers = [_first(each) for each in start.workers]
@@ -163,7 +163,7 @@ class Play:
         worker.target, worker.swap_s = model, max(1e-3, worker.start.swap_s[model])
         worker.turn, worker.ordered_s = 0.0, self.now_s
 
-    def covered(self) -> list[int]:
+    def coverage(self) -> list[int]:
         """Return by model how many workers have it or get it."""
         found = [0] * self.start.models
         for worker in self.workers:
@@ -171,7 +171,7 @@ class Play:
                 found[worker.target] += 1
         return found
 
-    def run(self, decide: Callable[[Play], None]) -> Outcome:
+    def run(self, decide: Callable[[Play], None]) -> PlayOutcome:
         """Play to the horizon."""
         models: tuple[int, ...] = ()
         next_s = 0.0
@@ -193,7 +193,9 @@ class Play:
         self._count_rest()
         late = tuple(late / count if count else 0.0 for late, count in zip(self._late, self._counted, strict=True))
         surplus = self._surplus[0] / self._surplus[1] if self._surplus[1] else 0.0
-        return Outcome(late, surplus, self._swapping_s / self.start.horizon_s / max(1, len(self.workers)), left, models)
+        return PlayOutcome(
+            late, surplus, self._swapping_s / self.start.horizon_s / max(1, len(self.workers)), left, models
+        )
 
     def _release(self) -> None:
         parcels = self.start.parcels

@@ -45,10 +45,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor, inf
 
-from dispatcher.policies.planning.choice import Choice, choose
+from dispatcher.policies.planning.choice import RuleChoice, choose
 from dispatcher.policies.planning.claims import Claims, Piece, TenantBacklog, claims
 from dispatcher.policies.planning.entitlement import HORIZON_S
-from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, rested_s
+from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, rest_left_s
 from dispatcher.policies.planning.groups import GroupKey
 from dispatcher.policies.planning.idle import Tail, load_floors, place_deferred
 from dispatcher.policies.planning.problem import (
@@ -161,13 +161,13 @@ def make_plan(
     return _follow(plan, chosen, workers)
 
 
-def _follow(plan: Plan, choice: Choice, workers: Sequence[FleetWorker]) -> Plan:
+def _follow(plan: Plan, choice: RuleChoice, workers: Sequence[FleetWorker]) -> Plan:
     """Return the plan with the models of the choice: a worker's groups of its new model come first."""
     waited_for = {group.key.model for order in plan.groups.values() for group in order}
     models, groups = dict(plan.models), dict(plan.groups)
     for worker in workers:
         model = choice.models[worker.name]
-        may_swap = rested_s(worker, model, plan.made_at, worker.loaded in waited_for) == 0.0
+        may_swap = rest_left_s(worker, model, plan.made_at, worker.loaded in waited_for) == 0.0
         models[worker.name] = model if may_swap else worker.loaded
         groups[worker.name] = _begin_with(models[worker.name], plan.groups[worker.name], plan.made_at)
     return replace(plan, models=models, groups=groups, rule=choice.rule)
@@ -245,7 +245,7 @@ class _Planning:
         return alike[0] if alike else max(own, default=0.0)
 
     def _held_s(self, worker: FleetWorker, model: str) -> float:
-        return rested_s(worker, model, self.now, worker.loaded in self.waited_for)
+        return rest_left_s(worker, model, self.now, worker.loaded in self.waited_for)
 
     def _cost(self, queues: list[Queue]) -> float:
         return sum(queue_cost(self.problem, at, queue) for at, queue in enumerate(queues))

@@ -37,7 +37,7 @@ class Rule:
     sharing: str
     kept: list[int] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
-    """By worker, the model of the first decision; empty if the rule makes it."""
+    """This gives each worker its model of the first decision. It is empty if the rule decides."""
 
     def decide(self, play: Play) -> None:
         """Begin the swaps that are due."""
@@ -46,7 +46,7 @@ class Rule:
                 if model >= 0 and play.may_swap(worker, model):
                     play.swap(worker, model)
             return
-        covered = play.covered()
+        covered = play.coverage()
         for worker, model in zip(play.workers, self.kept, strict=True):
             if model >= 0 and play.may_swap(worker, model):
                 _take(play, worker, model, covered)
