@@ -7,8 +7,8 @@ Here a plan swaps a worker only when its model has been loaded for
     max(s, d / 2)     otherwise
 
 where s is the time of the swap, and d what the last swap took, from the order to the report of the model, with the
-drain (`rest_left_s`). d is measured, so a wrong belief about swaps lasts for one swap. A worker that has not swapped yet
-is free to. If the time of the last swap is unknown, and without a plan, a model stays for max(10 s, s), or s
+drain (`rest_left_s`). d is measured, so a wrong belief about swaps lasts for one swap. A worker that has not swapped
+yet is free to. If the time of the last swap is unknown, and without a plan, a model stays for max(10 s, s), or s
 (`held_s`): the bound of `fallback_models` counts on it. The 4 s keep a batch of requests together. With 10 s, and with
 longer holds for idle workers, simpler planners were better for every tenant (benchmarks/results/planner_dominance.md).
 
