@@ -1,6 +1,7 @@
 """What the planner gets of a shard, and the command that proposes its plan to the shard.
 
-The planner gets an immutable picture of the groups that wait and of the workers. The groups are those of
+The planner gets an immutable picture of the groups that wait, of the arrivals that are expected, also of tenants for
+which nothing waits now, and of the workers. The groups are those of
 planning/groups.py: model, SLO class and length bucket of the prompt. A picture of n waiting calls takes about a
 microsecond for each. It is made while the gate decides nothing, so only when a plan is due.
 
@@ -48,7 +49,9 @@ def plan_input(state: State, forecasts: Mapping[str, ArrivalForecast], now: floa
     for call in state.calls.values():
         if call.queued:
             groups.setdefault(call.tenant.name, {}).setdefault(_key(call), []).append(call)
-    backlogs = tuple(_backlog(state.tenants[name], of_tenant, forecasts, now) for name, of_tenant in groups.items())
+    coming = {tenant for each in forecasts.values() for tenant in each.tenants if tenant in state.tenants}
+    names = (*groups, *sorted(coming - groups.keys()))
+    backlogs = tuple(_backlog(state.tenants[name], groups.get(name, {}), forecasts, now) for name in names)
     usable = (worker for worker in state.workers.values() if worker.load or worker.config.state in USABLE)
     return PlanInput(backlogs, tuple(fleet_worker(worker, now) for worker in usable), now)
 
@@ -59,7 +62,7 @@ def predicts_miss(state: State, now: float) -> bool:
     held = {worker.target for worker in state.workers.values()}
     if not state.waiting_models.keys() <= held:
         return True
-    return any(_due_at(head) < now + _backlog_s(state, head) for head in _heads(state))
+    return any(due_at(head) < now + _backlog_s(state, head) for head in _heads(state))
 
 
 def _heads(state: State) -> Iterator[Call]:
@@ -73,7 +76,7 @@ def _backlog_s(state: State, head: Call) -> float:
     return state.waiting_models[head.model] * head.cost / capacity_per_s if capacity_per_s > 0 else 0.0
 
 
-def _due_at(call: Call) -> float:
+def due_at(call: Call) -> float:
     """Return when the call is due. One without a class is due like the default class."""
     return call.terms.due_at or NORMAL.due_at(call.arrived_at)
 
@@ -98,12 +101,13 @@ def _backlog(
         share,
         [_figures(key, calls) for key, calls in groups.items()],
         {model: service for model, service in expected.items() if service > 0},
+        {model: found for model, each in forecasts.items() if (found := each.expected(tenant.name, now)) is not None},
     )
 
 
 def _figures(key: GroupKey, calls: list[Call]) -> GroupFigures:
     """Return the figures of a group. A call's cost is its expected service. The planner needs no lengths of outputs."""
-    due = [_due_at(call) for call in calls]
+    due = [due_at(call) for call in calls]
     return GroupFigures(key, len(calls), sum(call.cost for call in calls), 0.0, 0.0, min(due), max(due))
 
 

@@ -17,13 +17,13 @@ Without a worker of several models, one test for each decision is all that this 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, isfinite
 
 from dispatcher.model.commands import Accept, Attempts, Command, Outcome, Plan, Report, Tick
 from dispatcher.model.facts import ModelOrdered, Planned
 from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX, WorkerPlan
-from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, held_s
+from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, held_s, rest_left_s
 from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State
@@ -51,7 +51,7 @@ def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
         fleet = [fleet_worker(each, state.at) for each in usable]
         expected_s = _drain_s(fleet) if models else None
         _order(decision, fallback_models(waiting, fleet, state.at, expected_drain_s=expected_s))
-    _order(decision, models)
+    _order(decision, models, rest_left_s)
 
 
 def answered_with_loads(state: State, commands: Sequence[Command], outcomes: list[Outcome]) -> None:
@@ -75,8 +75,24 @@ def fleet_worker(worker: Worker, now: float) -> FleetWorker:
     kind = " ".join([str(worker.slots), *sorted(swap_s)])
     return FleetWorker(
         worker.name, kind, worker.target, loaded_at, swap_s, _free_s(worker), rates, max(1, worker.slots),
-        _batch_s(worker),
+        _batch_s(worker), len(worker.running), _swapping_s(worker, now), _last_swap_s(worker),
     )  # fmt: skip
+
+
+def _swapping_s(worker: Worker, now: float) -> float:
+    """Return the rest of a swap under way, without its drain: all of it while calls run."""
+    if not worker.load:
+        return 0.0
+    swap_s = max(0.0, worker.swap_s.get(worker.load, 0.0))
+    return swap_s if worker.running else max(0.0, worker.ordered_at + swap_s - now)
+
+
+def _last_swap_s(worker: Worker) -> float | None:
+    """Return the time from the last order to the report of the model; 0 without an order, None if it was withdrawn."""
+    if not worker.ordered_at:
+        return 0.0
+    took_s = worker.config.loaded_at - worker.ordered_at
+    return took_s if took_s >= 0.0 else None
 
 
 def _free_s(worker: Worker) -> float:
@@ -101,7 +117,11 @@ def _drain_s(fleet: Sequence[FleetWorker]) -> float:
     return min(DRAIN_S, DRAIN_MIN_S + max((worker.free_s for worker in fleet), default=0.0))
 
 
-def _order(decision: Decision, models: Mapping[str, str]) -> None:
+def _order(
+    decision: Decision,
+    models: Mapping[str, str],
+    waits_s: Callable[[FleetWorker, str, float, bool], float] = held_s,
+) -> None:
     """Order these models, from workers that may swap now."""
     state = decision.state
     for name, model in models.items():
@@ -109,7 +129,7 @@ def _order(decision: Decision, models: Mapping[str, str]) -> None:
         if worker is None or worker.load or worker.model == model or worker.config.state not in USABLE:
             continue
         fleet = fleet_worker(worker, state.at)
-        if fleet.fits(model) and not held_s(fleet, model, state.at, worker.model in state.waiting_models):
+        if fleet.fits(model) and not waits_s(fleet, model, state.at, worker.model in state.waiting_models):
             decision.add(ModelOrdered(name, model))
 
 

@@ -24,6 +24,7 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.entitlement import Entitlement, GroupDemand, TenantDemand, entitle
 from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, ServiceRates, residency_s
 from dispatcher.policies.planning.groups import DELTA, GroupFigures, GroupKey, split
+from dispatcher.policies.planning.history import Expected
 from dispatcher.policies.planning.slo import SloClasses
 
 _P90_FACTOR = 1.3
@@ -40,7 +41,7 @@ _ROUNDING = 1e-9
 @dataclass(frozen=True, slots=True)
 class TenantBacklog:
     """What waits for a tenant. `forecast_service`: service units that are expected to arrive within the horizon of
-    60 s, by model, without deferred classes (history.py).
+    60 s, by model, without deferred classes (history.py). `expected`: these arrivals, one by one.
 
     Raises ValueError if a forecast is negative or not finite.
     """
@@ -49,6 +50,7 @@ class TenantBacklog:
     share: Share
     groups: Sequence[GroupFigures]
     forecast_service: Mapping[str, float] = field(default_factory=dict)
+    expected: Mapping[str, Expected] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not all(0 <= each < inf for each in self.forecast_service.values()):
@@ -72,12 +74,14 @@ class Piece(NamedTuple):
 class Claims(NamedTuple):
     """`pieces`: entitled ones first, then those that are due first. `entitled_service`: by model, within the horizon,
     forecasts included. `left_out`: requests that no worker fits, or that are more than a plan holds;
-    `entitled_left_out`: the entitled ones among the latter."""
+    `entitled_left_out`: the entitled ones among the latter. `expected_parts`: by tenant, the entitled part of its
+    forecast."""
 
     pieces: list[Piece]
     entitled_service: dict[str, float]
     left_out: int
     entitled_left_out: int
+    expected_parts: dict[str, float]
 
 
 def claims(
@@ -107,15 +111,17 @@ def claims(
     entitled = entitle(demands, fleet_per_s if capacity_per_s is None else capacity_per_s)
     pieces: list[Piece] = []
     by_model: dict[str, float] = {}
+    parts_expected: dict[str, float] = {}
     for backlog, demand, split_groups in zip(backlogs, demands, parts, strict=True):
         found = list(_pieces(backlog.tenant, demand, split_groups, entitled[backlog.tenant]))
         pieces += found
-        _add_service(by_model, found, demand, backlog, entitled[backlog.tenant])
+        part = _add_service(by_model, found, demand, backlog, entitled[backlog.tenant])
+        parts_expected[backlog.tenant] = part
     pieces.sort(key=lambda piece: (piece.has_slack, not piece.is_entitled, piece.due_at))
     waiting = sum(group.requests for backlog in backlogs for group in backlog.groups)
     kept, cut = pieces[:pieces_max], pieces[pieces_max:]
     left_out = waiting - sum(piece.requests for piece in kept)
-    return Claims(kept, by_model, left_out, sum(piece.requests for piece in cut if piece.is_entitled))
+    return Claims(kept, by_model, left_out, sum(piece.requests for piece in cut if piece.is_entitled), parts_expected)
 
 
 def fleet_capacity_per_s(workers: Sequence[FleetWorker], models: Iterable[str], rates: ServiceRates) -> float:
@@ -189,8 +195,9 @@ def _add_service(
     demand: TenantDemand,
     backlog: TenantBacklog,
     entitled: Entitlement,
-) -> None:
-    """Add the tenant's entitled service to that of each model. Its forecast gets what the pieces leave."""
+) -> float:
+    """Add the tenant's entitled service to that of each model. Its forecast gets what the pieces leave: return this
+    part."""
     left = entitled.service
     for piece in pieces:
         if piece.is_entitled:
@@ -199,6 +206,7 @@ def _add_service(
     part = min(1.0, max(0.0, left) / demand.forecast_service) if demand.forecast_service > 0 else 0.0
     for model, service in backlog.forecast_service.items():
         by_model[model] = by_model.get(model, 0.0) + part * service
+    return part
 
 
 def _able(workers: Sequence[FleetWorker], model: str) -> list[FleetWorker]:

@@ -1,16 +1,16 @@
 """The workers as the planner sees them: how fast each kind serves each model, and how long each keeps its model. Pure.
 
 QLM (SoCC 2024, section 7) plans on the backlog alone: it swaps a model out when its queue is empty and soon back in.
-Here a worker swaps to a model only when its own model has been loaded for
+Here a plan swaps a worker only when its model has been loaded for
 
-    max(10 s, s_m)    while requests wait for the loaded model
-    s_m               otherwise
+    max(4 s, s, d)    while requests wait for the loaded model
+    max(s, d / 2)     otherwise
 
-where s_m is the swap time of the new model. So a swap of s seconds follows at least s seconds without a swap, and swaps
-take at most half of a worker's time, whatever arrives. An idle worker therefore waits too, but not the 10 s: they keep
-a batch of requests together, and it has none. A longer hold would keep an idle worker from a hot model after each rare
-request: with five swap times, a tenant with a request of 20 tokens every 3 s took a third of another's requests in time
-(benchmarks/results/planner_dominance.md).
+where s is the time of the swap, and d what the last swap took, from the order to the report of the model, with the
+drain (`rest_left_s`). d is measured, so a wrong belief about swaps lasts for one swap. A worker that has not swapped
+yet is free to. If the time of the last swap is unknown, and without a plan, a model stays for max(10 s, s), or s
+(`held_s`): the bound of `fallback_models` counts on it. The 4 s keep a batch of requests together. With 10 s, and with
+longer holds for idle workers, simpler planners were better for every tenant (benchmarks/results/planner_dominance.md).
 
 A worker without a model may load one at once.
 
@@ -34,7 +34,9 @@ class FleetWorker:
     `kind`: workers of one kind serve equally fast. `loaded`: its model, "" for none. `loaded_at`: since when, in Unix
     seconds. A worker that swaps has its new model, since the expected end of the swap. `free_s`: until the swap and the
     requests that run now have ended, if the worker stays full. `drain_s`: until they have ended if no other one begins:
-    what a swap costs beside its own time. `slots`: requests that run at once.
+    what a swap costs beside its own time. `slots`: requests that run at once;
+    `running`: those that run now. `swapping_s`: the rest of a swap under way, without its drain.
+    `last_swap_s`: what its last swap took, with its drain; 0 if it has not swapped, None if that is not known.
 
     `swap_s`: seconds to make each model the loaded one, 0 for the loaded one; a model that is absent, or has an
     infinite time, does not fit. `service_per_s`: service units per second by model; unknown if absent or not a positive
@@ -52,6 +54,9 @@ class FleetWorker:
     service_per_s: Mapping[str, float]
     slots: int
     drain_s: float = 0.0
+    running: int = 0
+    swapping_s: float = 0.0
+    last_swap_s: float | None = None
 
     def __post_init__(self) -> None:
         if not isfinite(self.loaded_at):
@@ -110,7 +115,11 @@ def _means(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
 
 
 RESIDENCY_S = 10.0
+_BATCH_S = 4.0
+"""A plan keeps a model that requests wait for at least so long: a batch of them is served."""
 _SWAP_TIMES = 1.0
+_IDLE_REST = 0.5
+"""An idle worker rests for this part of its last swap."""
 DRAIN_S = 30.0
 """A swap waits at most this long for running streams."""
 PATIENCE_S = 4.0
@@ -127,6 +136,22 @@ def held_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> 
     if worker.loaded in ("", model) or worker.loaded_at > now + _FUTURE_MAX_S:
         return 0.0
     return max(0.0, worker.loaded_at + residency_s(worker.swap_to_s(model), is_waited_for) - now)
+
+
+def rest_left_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> float:
+    """Return the seconds until a plan may swap the worker: it serves as long as its last swap took, with its drain."""
+    if worker.last_swap_s is None:
+        return held_s(worker, model, now, is_waited_for)
+    if worker.loaded in ("", model) or worker.loaded_at > now + _FUTURE_MAX_S:
+        return 0.0
+    return max(0.0, worker.loaded_at + rest_s(worker.last_swap_s, worker.swap_to_s(model), is_waited_for) - now)
+
+
+def rest_s(last_swap_s: float, swap_s: float, is_waited_for: bool) -> float:
+    """Return how long a worker serves after a swap that took `last_swap_s` before one of `swap_s`; 0 without a last."""
+    if last_swap_s <= 0.0:
+        return 0.0
+    return max(_BATCH_S, swap_s, last_swap_s) if is_waited_for else max(swap_s, _IDLE_REST * last_swap_s)
 
 
 def residency_s(swap_s: float, is_waited_for: bool) -> float:

@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from math import exp, inf, sqrt
+from typing import NamedTuple
 
 MEMORY = 200.0
 """Number of observations that the statistics effectively remember."""
@@ -108,6 +109,30 @@ class OutputHistory:
 _TIME_CONSTANT_S = 60.0
 """T: as long as the horizon of the entitlement."""
 TENANTS_MAX = 10_000
+_SEEN_MIN_S = 10.0
+"""A tenant counts as seen for at least so long: one request announces no further one in the next second."""
+
+
+class Expected(NamedTuple):
+    """Arrivals to come: how many a second, the service of each, and the seconds until each is due."""
+
+    requests_per_s: float
+    service: float
+    due_s: float
+
+
+@dataclass(slots=True)
+class _Arrivals:
+    """The last time, the first one, and sums that fade: of service, requests and seconds until they are due."""
+
+    last: float
+    first: float
+    service: float = 0.0
+    requests: float = 0.0
+    due_s: float = 0.0
+
+    def fade(self, part: float) -> None:
+        self.service, self.requests, self.due_s = self.service * part, self.requests * part, self.due_s * part
 
 
 class ArrivalForecast:
@@ -121,27 +146,45 @@ class ArrivalForecast:
             raise ValueError(f"bounds must be positive, not {time_constant_s!r} s and {tenants_max!r} tenants")
         self._time_constant_s = time_constant_s
         self._tenants_max = tenants_max
-        self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Service per second, and the time of the last arrival."""
+        self._seen: OrderedDict[str, _Arrivals] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._rates)
+        return len(self._seen)
 
-    def record(self, tenant: str, service: float, now: float) -> None:
-        """Count an arrival. Raises ValueError if the service is negative or not finite."""
+    @property
+    def tenants(self) -> list[str]:
+        return list(self._seen)
+
+    def record(self, tenant: str, service: float, now: float, due_s: float = 0.0) -> None:
+        """Count an arrival, which is due in `due_s`. Raises ValueError if the service is negative or not finite."""
         if not 0 <= service < inf:
             raise ValueError(f"service must be zero or a positive number, not {service!r}")
-        rate_per_s, last = self._rates.get(tenant, (0.0, now))
-        kept = rate_per_s * self._decay(now - last)
-        self._rates[tenant] = kept + service / self._time_constant_s, max(now, last)
-        self._rates.move_to_end(tenant)
-        if len(self._rates) > self._tenants_max:
-            self._rates.popitem(last=False)
+        seen = self._seen.get(tenant)
+        if seen is None:
+            seen = self._seen[tenant] = _Arrivals(now, now)
+        seen.fade(self._decay(now - seen.last))
+        seen.last = max(now, seen.last)
+        seen.service += service
+        seen.requests += 1.0
+        seen.due_s += due_s
+        self._seen.move_to_end(tenant)
+        if len(self._seen) > self._tenants_max:
+            self._seen.popitem(last=False)
 
     def service(self, tenant: str, now: float, horizon_s: float) -> float:
         """Return the service expected to arrive in the next `horizon_s` seconds; 0 without history."""
-        rate_per_s, last = self._rates.get(tenant, (0.0, now))
-        return rate_per_s * self._decay(now - last) * horizon_s
+        seen = self._seen.get(tenant)
+        return 0.0 if seen is None else seen.service / self._time_constant_s * self._decay(now - seen.last) * horizon_s
+
+    def expected(self, tenant: str, now: float) -> Expected | None:
+        """Return the arrivals to come; None without history. The rate is that of a tenant that began at its first
+        arrival: so it is right before T has passed too, and larger than that of `service` then."""
+        seen = self._seen.get(tenant)
+        if seen is None or seen.requests <= 0:
+            return None
+        filled = 1.0 - self._decay(max(_SEEN_MIN_S, now - seen.first))
+        per_s = seen.requests / self._time_constant_s * self._decay(now - seen.last) / filled
+        return Expected(per_s, seen.service / seen.requests, seen.due_s / seen.requests)
 
     def _decay(self, elapsed_s: float) -> float:
         return exp(-max(0.0, elapsed_s) / self._time_constant_s)

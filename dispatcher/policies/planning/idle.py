@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from dispatcher.policies.planning.claims import Piece
-from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, held_s
+from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, rest_left_s
 
 
 @dataclass(slots=True)
@@ -79,6 +79,6 @@ def _fastest(
         if worker.name in idle
         and models[worker.name] == worker.loaded != model
         and worker.fits(model)
-        and held_s(worker, model, now, is_waited_for=False) == 0.0
+        and rest_left_s(worker, model, now, is_waited_for=False) == 0.0
     ]
     return min(able, key=lambda each: (each.swap_to_s(model), each.name)).name if able else None

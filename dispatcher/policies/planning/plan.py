@@ -6,6 +6,8 @@
 4. search.py, then hysteresis: better orders, without swaps that do not pay. The result never costs more than the
    start without such swaps.
 5. Idle workers: load a model that is below its floor, else a deferred one (idle.py).
+6. choice.py, if arrivals are expected: simple rules and this plan are played forward, and the workers get the models of
+   the rule that is best for the worst-off tenant within its share.
 
 Source: QLM (SoCC 2024), sections 4 and 7; the deviations stand here and in the modules named. A plan is advice:
 dispatch works without it, and fleet.py, `fallback_models`, loads what no plan loads.
@@ -40,12 +42,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, floor, inf
 
+from dispatcher.policies.planning.choice import RuleChoice, choose
 from dispatcher.policies.planning.claims import Claims, Piece, TenantBacklog, claims
 from dispatcher.policies.planning.entitlement import HORIZON_S
-from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, held_s
+from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, rest_left_s
 from dispatcher.policies.planning.groups import GroupKey
 from dispatcher.policies.planning.idle import Tail, load_floors, place_deferred
 from dispatcher.policies.planning.problem import (
@@ -108,6 +111,8 @@ class Plan:
     `groups`: each worker's order. `entitled_late_s`, `surplus_late_s`: request seconds of lateness (costs.PlanCost).
     `swap_s`: of all swaps in the orders. `late_requests`: expected.
 
+    `rule`: what was best when played forward; "" if nothing was played. The figures above are those of the orders.
+
     `left_out`: requests without a place, because no worker fits or floors keep all that do, or because a plan holds no
     more; `entitled_left_out`: the entitled ones among them. Deferred requests with slack have a place only on a worker
     with their model or an idle one, and are no part of these figures otherwise.
@@ -122,6 +127,7 @@ class Plan:
     late_requests: float = 0.0
     left_out: int = 0
     entitled_left_out: int = 0
+    rule: str = ""
 
 
 def make_plan(
@@ -148,7 +154,34 @@ def make_plan(
         return Plan(now, kept, {worker.name: () for worker in workers}, left_out=waiting)
     pieces_max = min(settings.pieces_max, settings.pieces_per_worker_max * len(workers))
     claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max, settings.capacity_per_s)
-    return _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
+    plan = _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
+    if not any(backlog.expected for backlog in backlogs):
+        return plan
+    chosen = choose(backlogs, claimed, workers, rates, now, last.rule if last else "", plan.models)
+    return _follow(plan, chosen, workers)
+
+
+def _follow(plan: Plan, choice: RuleChoice, workers: Sequence[FleetWorker]) -> Plan:
+    """Return the plan with the models of the choice: a worker's groups of its new model come first."""
+    waited_for = {group.key.model for order in plan.groups.values() for group in order}
+    models, groups = dict(plan.models), dict(plan.groups)
+    for worker in workers:
+        model = choice.models[worker.name]
+        may_swap = rest_left_s(worker, model, plan.made_at, worker.loaded in waited_for) == 0.0
+        models[worker.name] = model if may_swap else worker.loaded
+        groups[worker.name] = _begin_with(models[worker.name], plan.groups[worker.name], plan.made_at)
+    return replace(plan, models=models, groups=groups, rule=choice.rule)
+
+
+def _begin_with(model: str, order: Sequence[PlannedGroup], now: float) -> tuple[PlannedGroup, ...]:
+    """Return the groups with those of the model first. Each takes as long as before."""
+    starts = (now, *(group.ends_at for group in order))
+    timed = [(group, group.ends_at - start) for group, start in zip(order, starts, strict=False)]
+    found, end = [], now
+    for group, seconds in sorted(timed, key=lambda each: each[0].key.model != model):
+        end += seconds
+        found.append(replace(group, ends_at=end))
+    return tuple(found)
 
 
 class _Planning:
@@ -212,7 +245,7 @@ class _Planning:
         return alike[0] if alike else max(own, default=0.0)
 
     def _held_s(self, worker: FleetWorker, model: str) -> float:
-        return held_s(worker, model, self.now, worker.loaded in self.waited_for)
+        return rest_left_s(worker, model, self.now, worker.loaded in self.waited_for)
 
     def _cost(self, queues: list[Queue]) -> float:
         return sum(queue_cost(self.problem, at, queue) for at, queue in enumerate(queues))

@@ -32,7 +32,7 @@ from dispatcher.policies.planning.plan import Plan, make_plan
 from dispatcher.ports import Clock
 from dispatcher.service.gate.follower import Offload
 from dispatcher.service.gate.replica import Replica
-from dispatcher.shard.proposals import PlanInput, plan_command, plan_input, predicts_miss
+from dispatcher.shard.proposals import PlanInput, due_at, plan_command, plan_input, predicts_miss
 
 logger = logging.getLogger("headgate.planning")
 
@@ -88,7 +88,8 @@ class Planning:
                 break
             if not call.deferred:
                 forecast = self._forecasts.setdefault(call.model, ArrivalForecast())
-                forecast.record(call.tenant.name, call.cost, call.arrived_at)
+                due_s = max(0.0, due_at(call) - call.arrived_at)
+                forecast.record(call.tenant.name, call.cost, call.arrived_at, due_s)
         self._seen = state.arrivals
         if len(self._forecasts) > len(state.waiting_models):
             self._forecasts = {model: each for model, each in self._forecasts.items() if state.slots.has(model)}

@@ -115,3 +115,17 @@ def test_a_plan_of_the_picture_is_accepted_by_the_shard() -> None:
     plan = shard.shard.state.plan
     assert plan is not None
     assert sum(each.requests for each in plan.groups) == 59
+
+
+def test_a_tenant_without_waiting_calls_is_in_the_picture_for_its_forecast() -> None:
+    """Otherwise a model whose queue is empty for a moment looks free to evict."""
+    shard = fleet()
+    shard.call("t", model="b")
+    shard.call("u", model="a")
+    forecast = ArrivalForecast()
+    forecast.record("u", 60.0, T0, 20.0)
+    forecast.record("unknown", 60.0, T0, 20.0)
+    backlogs = {each.tenant: each for each in plan_input(shard.shard.state, {"a": forecast}, T0).backlogs}
+    assert set(backlogs) == {"t", "u"}
+    assert backlogs["u"].groups == []
+    assert backlogs["u"].expected["a"].due_s == 20.0

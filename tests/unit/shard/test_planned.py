@@ -44,11 +44,15 @@ def test_a_plan_loads_its_models() -> None:
 
 
 def test_a_plan_waits_for_the_end_of_a_residency() -> None:
+    """A worker that never swapped swaps at once; then it keeps the model for the time of the next swap."""
     shard = LoneShard(None, swap_report("w", "a", SWAPS))
     shard.do(plan(LOAD_B, made_at=T0 + 1.5), T0 + 1.5)
-    assert not ordered(shard)
-    shard.do(swap_report("w", "a", SWAPS), T0 + 2.0)
     assert ordered(shard) == [("w", "b")]
+    shard.do(swap_report("w", "b", SWAPS), T0 + 3.0)
+    shard.do(plan(WorkerPlan("w", "a", ()), made_at=T0 + 4.0), T0 + 4.0)
+    assert not ordered(shard)
+    shard.do(swap_report("w", "b", SWAPS), T0 + 5.0)
+    assert ordered(shard) == [("w", "a")]
 
 
 def test_an_old_plan_loads_nothing() -> None:

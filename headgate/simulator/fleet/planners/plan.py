@@ -173,6 +173,8 @@ class ProductionPlanner(Planner):
         self._keys: dict[str, GroupKey] = {}
         """The last group of each request that has arrived and not ended."""
         self._loaded_s = {worker.name: 0.0 for worker in around.workers}
+        self._ordered_s: dict[str, float] = {}
+        self._last_swap_s = {worker.name: 0.0 for worker in around.workers}
         self._settings = PlanSettings(seed=around.seed, classes=around.classes)
         self._last: Plan | None = None
         self._planned_s = -inf
@@ -183,7 +185,7 @@ class ProductionPlanner(Planner):
         if not deferred:
             profile = self.around.profiles[request.model]
             service = WEIGHTED_TOKENS(arrival.input_tokens, round(profile.output_mean))
-            self._forecast.record(f"{arrival.tenant}\0{request.model}", service, EPOCH + now_s)
+            self._forecast.record(f"{arrival.tenant}\0{request.model}", service, EPOCH + now_s, request.due_s - now_s)
         self._gate.report(now_s)
         self._gate.arrive(request, deferred, now_s)
         if request.rejected is not None:
@@ -229,16 +231,15 @@ class ProductionPlanner(Planner):
         self._gate.plan(self._last, now_s)
 
     def _backlogs(self, now: float) -> list[TenantBacklog]:
-        models = tuple(self.around.profiles)
-        return [
-            TenantBacklog(
-                tenant,
-                self.around.shares.get(tenant, Share()),
-                list(groups.figures()),
-                {model: self._forecast.service(f"{tenant}\0{model}", now, HORIZON_S) for model in models},
-            )
-            for tenant, groups in self._groups.items()
-        ]
+        return [self._backlog(tenant, groups, now) for tenant, groups in self._groups.items()]
+
+    def _backlog(self, tenant: str, groups: TenantGroups, now: float) -> TenantBacklog:
+        names = {model: f"{tenant}\0{model}" for model in self.around.profiles}
+        service = {model: self._forecast.service(name, now, HORIZON_S) for model, name in names.items()}
+        expected = {
+            model: found for model, name in names.items() if (found := self._forecast.expected(name, now)) is not None
+        }
+        return TenantBacklog(tenant, self.around.shares.get(tenant, Share()), list(groups.figures()), service, expected)
 
     def _planned_worker(self, worker: SimulatedWorker, now_s: float) -> FleetWorker:
         model = worker.next_model or ""
@@ -248,8 +249,15 @@ class ProductionPlanner(Planner):
         loaded_at = EPOCH + (now_s if worker.target is not None else self._loaded_s[worker.name])
         return FleetWorker(
             worker.name, worker.kind, model, loaded_at, swap_s, self._free_s(worker, rates, now_s), rates, slots,
-            self._drain_s(worker),
+            self._drain_s(worker), len(worker.running), self._swapping_s(worker, now_s), self._last_swap_s[worker.name],
         )  # fmt: skip
+
+    def _swapping_s(self, worker: SimulatedWorker, now_s: float) -> float:
+        """Return the rest of a swap, without its drain."""
+        if worker.target is None:
+            return 0.0
+        is_loading = worker.model is None and worker.due_s < inf
+        return max(0.01, worker.due_s - now_s) if is_loading else worker.models[worker.target].swap_s
 
     def _free_s(self, worker: SimulatedWorker, rates: dict[str, float], now_s: float) -> float:
         """Return the expected seconds until the rest of a swap, and of what runs, is done."""
@@ -267,10 +275,14 @@ class ProductionPlanner(Planner):
         return min(self.around.drain_s, batch_s(self.around, worker, worker.model))
 
     def _note_loaded(self, now_s: float) -> None:
-        """Note since when each worker has its model."""
+        """Note since when each worker has its model, and how long its swap took."""
         for worker in self.workers:
             if worker.target is not None:
                 self._loaded_s[worker.name] = now_s
+                self._ordered_s.setdefault(worker.name, now_s)
+            elif worker.name in self._ordered_s:
+                self._loaded_s[worker.name] = now_s
+                self._last_swap_s[worker.name] = now_s - self._ordered_s.pop(worker.name)
 
     def _wait(self, request: SimRequest) -> None:
         arrival = request.arrival

@@ -1,0 +1,158 @@
+"""Chooses the rule that the fleet follows until the next plan, by playing each forward (forward.py, rules.py). Pure.
+
+The cost of an outcome is, in this order of weight: the part of the worst-off tenant's entitled requests that is late,
+the mean of that over tenants, the work that waits at the end, other lateness, and swaps. Two margins keep a fleet from
+following the model's errors: the last rule stays unless another is better by _MARGIN, and no worker swaps unless that
+is better by _SWAP_MARGIN than the best rule that swaps none now.
+
+The best rule is no worse than each simple one, as far as the model is right. Only its first decision is carried out:
+the next plan plays anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from typing import NamedTuple
+
+from dispatcher.policies.planning.claims import Claims, TenantBacklog
+from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
+from dispatcher.policies.planning.forward import STEPS, Parcel, Play, PlayOutcome, Start, StartingWorker
+from dispatcher.policies.planning.history import Expected
+from dispatcher.policies.planning.rules import rules
+
+_HORIZON_S, _HORIZON_MAX_S = 60.0, 240.0
+_SWAP_TIMES = 4.0
+"""The horizon is at least so many of the longest swaps."""
+_MARGIN = 0.02
+_SWAP_MARGIN = 0.03
+_MEAN, _LEFT, _SURPLUS, _SWAPPING = 0.5, 0.3, 0.02, 0.01
+"""The weights beside the worst-off tenant, found on the scenes of benchmarks/planner_dominance.py."""
+_CLAIMED_PART = 0.5
+"""A tenant's arrivals to come are entitled if this part of its forecast is."""
+
+
+class RuleChoice(NamedTuple):
+    """`models`: of each worker, by name. `costs`: of every rule that was played, by its name."""
+
+    rule: str
+    models: dict[str, str]
+    costs: dict[str, float]
+
+
+def choose(
+    backlogs: Sequence[TenantBacklog],
+    claimed: Claims,
+    workers: Sequence[FleetWorker],
+    rates: ServiceRates,
+    now: float,
+    last: str,
+    planned: Mapping[str, str],
+) -> RuleChoice:
+    """Return the choice. `last`: the rule of the last plan. `planned`: the models of the annealed plan, by worker."""
+    names, start = _start(backlogs, claimed, workers, rates, now)
+    number = {name: at for at, name in enumerate(names)}
+    first = [number.get(planned[worker.name], -1) for worker in workers]
+    played = {rule.name: Play(start).run(rule.decide) for rule in rules(start, first)}
+    costs = {name: cost(outcome) for name, outcome in played.items()}
+    best = _best(played, costs, tuple(each.loaded for each in start.workers), last)
+    models = {
+        worker.name: names[model] if model >= 0 else worker.loaded
+        for worker, model in zip(workers, played[best].models, strict=True)
+    }
+    return RuleChoice(best, models, costs)
+
+
+def cost(outcome: PlayOutcome) -> float:
+    mean = sum(outcome.late) / max(1, len(outcome.late))
+    rest = _LEFT * outcome.left + _SURPLUS * outcome.surplus_late + _SWAPPING * outcome.swapping
+    return max(outcome.late, default=0.0) + _MEAN * mean + rest
+
+
+def _best(played: Mapping[str, PlayOutcome], costs: Mapping[str, float], loaded: tuple[int, ...], last: str) -> str:
+    """Return the rule of least cost, within the margins."""
+    best = min(costs, key=lambda name: costs[name])
+    if costs.get(last, inf) <= costs[best] + _MARGIN:
+        best = last
+    quiet = [name for name, outcome in played.items() if outcome.models == loaded]
+    if not quiet or best in quiet:
+        return best
+    calm = min(quiet, key=lambda name: costs[name])
+    return calm if costs[calm] <= costs[best] + _SWAP_MARGIN else best
+
+
+def _start(
+    backlogs: Sequence[TenantBacklog],
+    claimed: Claims,
+    workers: Sequence[FleetWorker],
+    rates: ServiceRates,
+    now: float,
+) -> tuple[list[str], Start]:
+    """Return the names of the models, and the fleet with these as numbers."""
+    models = {piece.key.model for piece in claimed.pieces} | {worker.loaded for worker in workers if worker.loaded}
+    models |= {model for backlog in backlogs for model in backlog.expected}
+    names = sorted(model for model in models if any(worker.fits(model) for worker in workers))
+    number = {name: at for at, name in enumerate(names)}
+    starting = [_worker(worker, names, number, rates, now) for worker in workers]
+    longest_s = max((seconds for each in starting for seconds in each.swap_s if seconds < inf), default=0.0)
+    horizon_s = min(_HORIZON_MAX_S, max(_HORIZON_S, _SWAP_TIMES * longest_s))
+    parcels = list(_waiting(backlogs, claimed, number, now))
+    for tenant, backlog in enumerate(backlogs):
+        is_entitled = claimed.expected_parts[backlog.tenant] > _CLAIMED_PART
+        for model, expected in sorted(backlog.expected.items()):
+            if model in number:
+                parcels += _coming(tenant, number[model], expected, is_entitled, horizon_s / STEPS)
+    parcels.sort(key=lambda each: each.release_s)
+    demand = _demand(starting, parcels, len(names), horizon_s)
+    reload_s = [
+        min((each.swap_s[model] for each in starting if each.loaded != model), default=0.0)
+        for model in range(len(names))
+    ]
+    return names, Start(starting, parcels, len(names), len(backlogs), horizon_s, demand, reload_s)
+
+
+def _worker(
+    worker: FleetWorker, names: Sequence[str], number: Mapping[str, int], rates: ServiceRates, now: float
+) -> StartingWorker:
+    hold_s = [worker.slots / rates.per_s(worker.kind, name) for name in names]
+    swap_s = [worker.swap_to_s(name) for name in names]
+    return StartingWorker(
+        number.get(worker.loaded, -1), worker.loaded_at - now, worker.slots, worker.running, worker.drain_s,
+        worker.swapping_s, worker.last_swap_s or 0.0, swap_s, hold_s,
+    )  # fmt: skip
+
+
+def _waiting(
+    backlogs: Sequence[TenantBacklog], claimed: Claims, number: Mapping[str, int], now: float
+) -> Iterator[Parcel]:
+    tenants = {backlog.tenant: at for at, backlog in enumerate(backlogs)}
+    for piece in claimed.pieces:
+        if piece.key.model in number:
+            each, model = piece.service / piece.requests, number[piece.key.model]
+            due_s, tenant = piece.due_at - now, tenants[piece.tenant]
+            yield Parcel(-1.0, due_s, model, tenant, piece.requests, each, piece.is_entitled)
+
+
+def _coming(tenant: int, model: int, expected: Expected, is_entitled: bool, step_s: float) -> Iterator[Parcel]:
+    """Yield the expected arrivals as whole requests at equal distances, the first one after half a distance."""
+    due = 0.5
+    for step in range(STEPS):
+        due += expected.requests_per_s * step_s
+        count = int(due)
+        if count:
+            due -= count
+            at_s = step * step_s
+            yield Parcel(at_s, at_s + expected.due_s, model, tenant, count, expected.service, is_entitled)
+
+
+def _demand(workers: Sequence[StartingWorker], parcels: Sequence[Parcel], models: int, horizon_s: float) -> list[float]:
+    """Return the entitled demand of each model, in workers."""
+    found = [0.0] * models
+    per_s = []
+    for model in range(models):
+        able = [each.slots / each.hold_s[model] for each in workers if each.swap_s[model] < inf]
+        per_s.append(sum(able) / len(able))
+    for parcel in parcels:
+        if parcel.is_entitled:
+            found[parcel.model] += parcel.requests * parcel.service / per_s[parcel.model] / horizon_s
+    return found

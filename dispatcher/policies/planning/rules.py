@@ -1,0 +1,214 @@
+"""Rules for swaps, which are played forward (forward.py): each is a simple planner that could run the fleet. Pure.
+
+A rule keeps a number of workers for the models with the greatest demand (`kept`), and lets the others share:
+
+    exhaust   a worker stays until nothing waits for its model, then takes the missing model that is due first; after
+              _TURN_BATCHES batches it counts as empty. This is QLM's order (SoCC 2024, section 4).
+    edf       as soon as the first request due finds no slot for its model, the worker with a free slot and the fewest
+              running requests swaps.
+    slack     a worker swaps when the missing model would otherwise be late.
+    stay      no worker swaps.
+
+If all workers are kept it is a partition, which serves fewer models. A rule may also begin with the models of the
+annealed plan (search.py) and go on from there.
+
+A worker that must give up its model is the one with the fewest running requests, whose model is back soonest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from dispatcher.policies.planning.forward import DECIDE_S, Play, PlayedWorker, Start
+
+_TURN_BATCHES = 4.0
+_HURRY_S = DECIDE_S + 2.0
+_EVERY_COUNT = 4
+"""In a larger fleet a quarter, a half and three quarters of the workers keep a model, and not every number."""
+_UNIT_MIN_S = 1e-9
+
+
+@dataclass(slots=True)
+class Rule:
+    """`kept`: by worker, the model that it has for the whole play; -1 for a worker that shares."""
+
+    name: str
+    sharing: str
+    kept: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    """This gives each worker its model of the first decision. It is empty if the rule decides."""
+
+    def decide(self, play: Play) -> None:
+        """Begin the swaps that are due."""
+        if self.first and play.now_s == 0.0:
+            for worker, model in zip(play.workers, self.first, strict=True):
+                if model >= 0 and play.may_swap(worker, model):
+                    play.swap(worker, model)
+            return
+        covered = play.coverage()
+        for worker, model in zip(play.workers, self.kept, strict=True):
+            if model >= 0 and play.may_swap(worker, model):
+                _take(play, worker, model, covered)
+        shared = [worker for worker, model in zip(play.workers, self.kept, strict=True) if model < 0]
+        if not shared or self.sharing == "stay":
+            return
+        _SHARING[self.sharing](play, shared, covered)
+
+
+def _missing(play: Play, covered: list[int]) -> list[int]:
+    """Return the models that requests wait for and no worker has, the first due first."""
+    found = [model for model, waiting in enumerate(play.waiting) if waiting > 0 and not covered[model]]
+    return sorted(found, key=play.head_due_s)
+
+
+def _take(play: Play, worker: PlayedWorker, model: int, covered: list[int]) -> None:
+    covered[model] += 1
+    if worker.target >= 0:
+        covered[worker.target] -= 1
+    play.swap(worker, model)
+
+
+def _behind(play: Play, covered: list[int]) -> list[int]:
+    """Return the models whose workers can't start all that waits in time."""
+    found = []
+    for model, waiting in enumerate(play.waiting):
+        if waiting > 0 and covered[model]:
+            slots_per_hold = sum(
+                worker.start.slots / max(_UNIT_MIN_S, worker.start.hold_s[model])
+                for worker in play.workers
+                if worker.target == model
+            )
+            if play.work[model] / slots_per_hold > max(0.0, play.head_due_s(model) - play.now_s):
+                found.append(model)
+    return found
+
+
+def _loss(play: Play, worker: PlayedWorker) -> tuple[float, float]:
+    """Return what a swap of the worker loses: the time of a drain, and that to get its model back."""
+    return worker.running, play.start.reload_s[worker.target] if worker.target >= 0 else 0.0
+
+
+def _exhaust(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
+    for worker in sorted(shared, key=lambda each: _loss(play, each)):
+        if worker.is_swapping:
+            continue
+        own = play.waiting[worker.target] if worker.target >= 0 else 0.0
+        if own > 0 and worker.turn < _TURN_BATCHES * worker.start.slots:
+            continue
+        own_due = play.head_due_s(worker.target) if own > 0 else inf
+        wanted = [model for model in _missing(play, covered) if play.may_swap(worker, model)]
+        if not wanted and own <= 0:
+            wanted = [model for model in _behind(play, covered) if play.may_swap(worker, model)]
+        if wanted and (own <= 0 or play.head_due_s(wanted[0]) < own_due):
+            _take(play, worker, wanted[0], covered)
+        elif own > 0:
+            worker.turn = 0.0
+
+
+def _edf(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
+    open_slots = [0.0] * play.start.models
+    for worker in play.workers:
+        if worker.target >= 0:
+            open_slots[worker.target] += worker.start.slots if worker.is_swapping else worker.free
+    waiting = sorted((m for m, count in enumerate(play.waiting) if count > 0), key=play.head_due_s)
+    for model in waiting:
+        if open_slots[model] >= play.waiting[model]:
+            continue
+        able = [each for each in shared if play.may_swap(each, model) and each.free >= 1.0]
+        if not able:
+            return
+        worker = min(able, key=lambda each: _loss(play, each))
+        _take(play, worker, model, covered)
+
+
+def _slack(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
+    wanted = _missing(play, covered) + _behind(play, covered)
+    for model in wanted:
+        able = [each for each in shared if play.may_swap(each, model)]
+        if not able:
+            continue
+
+        def regret(each: PlayedWorker) -> tuple[bool, float, float, float]:
+            own = each.target
+            lonely = own >= 0 and covered[own] <= 1 and play.waiting[own] > 0
+            return lonely, -play.head_due_s(own) if lonely else 0.0, *_loss(play, each)
+
+        worker = min(able, key=regret)
+        own = worker.target
+        needed_s = worker.start.swap_s[model] + 2.0 * worker.hold_s * (worker.running > 0.5) + _HURRY_S
+        is_free = own < 0 or (play.waiting[own] <= 0 and worker.running < 0.5)
+        if is_free or play.head_due_s(model) - play.now_s <= needed_s:
+            _take(play, worker, model, covered)
+
+
+_SHARING = {"exhaust": _exhaust, "edf": _edf, "slack": _slack}
+
+
+def rules(start: Start, first: list[int]) -> list[Rule]:
+    """Return the rules to play. `first`: by worker, the model of the annealed plan."""
+    workers, keeping = len(start.workers), _keeping(start)
+    none = [-1] * workers
+    found = [Rule("stay", "stay", none)]
+    few = range(1, workers) if workers <= _EVERY_COUNT else (workers // 4, workers // 2, workers * 3 // 4)
+    for count in (0, *few):
+        kept = _place(start, keeping[:count])
+        found += [Rule(f"{sharing} {count}", sharing, kept) for sharing in _SHARING]
+    found.append(Rule("partition", "stay", _place(start, keeping)))
+    if any(each.hold_s != start.workers[0].hold_s for each in start.workers):
+        found.append(Rule("fast partition", "stay", _place_fast(start, keeping)))
+    if any(model >= 0 and model != each.loaded for model, each in zip(first, start.workers, strict=True)):
+        found += [Rule(f"plan {sharing}", sharing, none, first) for sharing in ("stay", "exhaust", "slack")]
+    return found
+
+
+def _keeping(start: Start) -> list[int]:
+    """Return as many models as workers, those with the most demand for each worker that they have so far first."""
+    given = [0] * start.models
+    found = []
+    for _ in start.workers:
+        best = max(
+            range(start.models), key=lambda model: (start.demand[model] / (given[model] + 1), -model), default=-1
+        )
+        if best < 0 or start.demand[best] <= 0:
+            break
+        given[best] += 1
+        found.append(best)
+    return found
+
+
+def _place(start: Start, models: list[int]) -> list[int]:
+    """Return by worker the model that it keeps: workers that have it before others."""
+    kept = [-1] * len(start.workers)
+    open_models = []
+    for model in models:
+        having = [at for at, each in enumerate(start.workers) if kept[at] < 0 and each.loaded == model]
+        if having:
+            kept[min(having, key=lambda at: start.workers[at].hold_s[model])] = model
+        else:
+            open_models.append(model)
+    for model in open_models:
+        able = [at for at, each in enumerate(start.workers) if kept[at] < 0 and each.swap_s[model] < inf]
+        if able:
+            chosen = min(
+                able,
+                key=lambda at: (
+                    start.workers[at].loaded in models,
+                    start.workers[at].hold_s[model],
+                    start.workers[at].running,
+                    at,
+                ),
+            )
+            kept[chosen] = model
+    return kept
+
+
+def _place_fast(start: Start, models: list[int]) -> list[int]:
+    """Return by worker the model that it keeps: each in turn gets the fastest worker that is left."""
+    workers, kept = start.workers, [-1] * len(start.workers)
+    for model in models:
+        able = [at for at, each in enumerate(workers) if kept[at] < 0 and each.swap_s[model] < inf]
+        if able:
+            seconds = {at: workers[at].hold_s[model] / workers[at].slots for at in able}
+            kept[min(able, key=lambda at: (seconds[at], workers[at].loaded != model, at))] = model
+    return kept

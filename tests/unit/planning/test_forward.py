@@ -1,0 +1,90 @@
+"""Rules played forward: the fluid model, and the choice among rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dispatcher.policies.clocks import Share
+from dispatcher.policies.planning.claims import TenantBacklog
+from dispatcher.policies.planning.forward import Parcel, Play, Start, StartingWorker
+from dispatcher.policies.planning.history import ArrivalForecast, Expected
+from dispatcher.policies.planning.plan import make_plan
+from dispatcher.policies.planning.rules import Rule, rules
+from tests.support.planning.fleets import NOW, backlog, group, worker
+
+HOLD_S = 10.0
+
+
+def start(*parcels: Parcel, workers: int = 1, running: float = 0.0, swap_s: float = 5.0, models: int = 2) -> Start:
+    """Return workers of 10 slots with model 0, on which a request of one service unit takes HOLD_S seconds."""
+    swaps = [0.0] + [swap_s] * (models - 1)
+    each = StartingWorker(0, -100.0, 10, running, HOLD_S, 0.0, 0.0, swaps, [HOLD_S] * models)
+    return Start([each] * workers, parcels, models, 2, 60.0, [1.0] * models, [swap_s] * models)
+
+
+def parcel(
+    model: int = 0, requests: float = 1.0, due_s: float = 20.0, tenant: int = 0, release_s: float = -1.0
+) -> Parcel:
+    return Parcel(release_s, due_s, model, tenant, requests, 1.0, True)
+
+
+def test_a_full_worker_serves_its_slots_once_in_the_time_of_a_request() -> None:
+    """100 requests are ten batches of ten seconds: those due in 30 s are two fifths, if the last begins at 90 s."""
+    within = Play(start(parcel(requests=30.0, due_s=30.0))).run(Rule("stay", "stay", [-1]).decide)
+    beyond = Play(start(parcel(requests=100.0, due_s=30.0))).run(Rule("stay", "stay", [-1]).decide)
+    assert within.late[0] == 0.0
+    assert 0.5 <= beyond.late[0] <= 0.75
+
+
+def test_a_missing_model_is_late_unless_a_worker_swaps_to_it() -> None:
+    outcomes = {each.name: Play(start(parcel(1))).run(each.decide) for each in rules(start(parcel(1)), [-1])}
+    assert outcomes["stay"].late[0] >= 1.0
+    assert outcomes["stay"].models == (0,)
+    assert outcomes["exhaust 0"].late[0] == 0.0
+    assert outcomes["exhaust 0"].models == (1,)
+
+
+def test_a_swap_waits_for_what_runs() -> None:
+    """One request is drained in half a hold or so; ten take longer than the 20 s until it is due."""
+    exhaust = Rule("exhaust", "exhaust", [-1])
+    assert Play(start(parcel(1), running=1.0)).run(exhaust.decide).late[0] == 0.0
+    assert Play(start(parcel(1), running=10.0)).run(exhaust.decide).late[0] > 0.9
+
+
+def test_a_hot_model_keeps_its_worker_beside_a_rare_one() -> None:
+    """The plan sees arrivals to come: the second request of another tenant goes to the worker that is free."""
+    hot, rare = {"a": Expected(4.0, 600.0, 20.0)}, {"b": Expected(0.1, 100.0, 20.0)}
+    busy = replace(worker("v", swap_s=5.0), running=8, drain_s=5.0, free_s=2.5, last_swap_s=0.0)
+    idle = replace(worker("w", swap_s=5.0), last_swap_s=0.0)
+    backlogs = [
+        TenantBacklog("hot", Share(), [], {"a": 60 * 4.0 * 600.0}, hot),
+        TenantBacklog("rare", Share(), [group("b", 20.0, 0.1, 1)], {"b": 600.0}, rare),
+    ]
+    plan = make_plan(backlogs, [busy, idle], NOW)
+    assert plan.models == {"v": "a", "w": "b"}
+    assert plan.rule
+
+
+def test_a_worker_serves_as_long_as_its_last_swap_took() -> None:
+    """With work for its model; an idle worker half of that."""
+    rare = TenantBacklog("t", Share(), [group("b", 5.0, 1.0)], {}, {"b": Expected(1.0, 500.0, 5.0)})
+    for took_s, kept_s in ((0.0, 0.0), (30.0, 15.0)):
+        rested = replace(worker(loaded_at=NOW - kept_s, swap_s=1.0), last_swap_s=took_s)
+        assert make_plan([rare], [rested], NOW).models == {"w": "b"}
+        if kept_s:
+            assert make_plan([rare], [replace(rested, loaded_at=NOW - kept_s + 0.1)], NOW).models == {"w": "a"}
+
+
+def test_without_expected_arrivals_nothing_is_played() -> None:
+    assert make_plan([backlog(group("b"))], [worker()], NOW).rule == ""
+
+
+def test_a_rate_is_right_before_the_time_constant_has_passed() -> None:
+    forecast = ArrivalForecast()
+    for second in range(20):
+        forecast.record("t", 3.0, NOW + second, 20.0)
+    expected = forecast.expected("t", NOW + 20)
+    assert expected is not None
+    assert 0.9 <= expected.requests_per_s <= 1.1
+    assert (round(expected.service, 6), round(expected.due_s, 6)) == (3.0, 20.0)
+    assert forecast.expected("absent", NOW) is None
