@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from math import inf
 
+STAY_MIN_S = 1.0
+
 
 def residual(mean: float, variance: float) -> float:
     """Return r, in the unit of the mean; 0 without a mean."""
@@ -44,7 +46,8 @@ def drained_s(own: float, now: float, later: float, per_s: float, *, forecast_s:
 
 def with_turns(served_s: float, stay_s: float, absence_s: float) -> float:
     """Return how long `served_s` seconds of service take for a model that is loaded for `stay_s`, and then absent for
-    `absence_s`. In the mean, so that the result grows with `served_s`."""
+    `absence_s`. In the mean, so that the result grows with `served_s`. A stay counts as STAY_MIN_S at least."""
+    stay_s = max(stay_s, STAY_MIN_S)
     if stay_s == inf or served_s <= stay_s:
         return served_s
     return served_s + (served_s / stay_s - 1.0) * absence_s
