@@ -17,6 +17,7 @@ SOURCES = {
     "FairServe": "FairServe (2024)",
     "QLM": "QLM (SoCC 2024)",
     "beyond QLM": "planning beyond QLM's evaluation",
+    "beside other gateways": "the rules of other gateways",
 }
 """Names of the sources, by how the `source` of an experiment begins."""
 _LARGEST = 12

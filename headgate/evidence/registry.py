@@ -24,6 +24,7 @@ _MODULES = (
     "qlm.robustness",
     "qlm.planning_cost",
     "qlm.unseen",
+    "rivals.chapter",
 )
 
 for _module in _MODULES:

@@ -1,0 +1,1 @@
+"""Fairness of other gateways beside ours, with one or many processes that decide."""
