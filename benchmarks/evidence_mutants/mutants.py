@@ -143,8 +143,14 @@ def _one_more_a_minute() -> Changes:
 
 
 def _slower_steps(factor: float) -> Changes:
-    seconds = SeparatePrefillEngine._decode_s
-    return [(SeparatePrefillEngine, "_decode_s", lambda self, steps: factor * seconds(self, steps))]
+    set_up = SeparatePrefillEngine._set_up
+
+    def slower(self: Any) -> None:
+        set_up(self)
+        for part in ("_step_base_s", "_per_request_s", "_per_kv_token_s"):
+            setattr(self, part, factor * getattr(self, part))
+
+    return [(SeparatePrefillEngine, "_set_up", slower)]
 
 
 def _half_the_pool() -> Changes:

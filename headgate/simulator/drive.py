@@ -98,12 +98,11 @@ class _Driver:
             self._note_rejection(request)
         else:
             self._collector.on_served(request)
-            self._release_next_stage(request)
+            if request.arrival.interaction is not None:
+                self._release_next_stage(request)
 
     def _release_next_stage(self, request: SimRequest) -> None:
-        if request.arrival.interaction is None:
-            return
-        key = (request.tenant, request.arrival.interaction)
+        key = (request.tenant, request.arrival.interaction or "")
         if self._open[key]:
             stage = self._open[key].popleft()
             heappush(self._due, (max(stage.arrival_s, request.finish_s), next(self._numbers), stage))

@@ -25,9 +25,10 @@ PREFIX_BLOCK_TOKENS = 512
 """Tokens of a prompt for which a trace has one hash."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Arrival:
-    """One request of a workload. `system_tokens` are part of `input_tokens`. `slo_class`: a name of the fleet file.
+    """One request of a workload. Nothing changes it; it is not frozen, because that makes a million of them slow.
+    `system_tokens` are part of `input_tokens`. `slo_class`: a name of the fleet file.
 
     `hash_ids`: the hashes of the prompt's blocks of PREFIX_BLOCK_TOKENS, each of the block and all before it; the last
     block may be incomplete. `prefix_group`: the group of tenants that share cached prefixes; None: its tenant alone.

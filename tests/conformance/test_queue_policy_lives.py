@@ -162,3 +162,40 @@ def test_counters_end_at_the_true_cost(name: str, service: str) -> None:
     if counters(policy, ["t0"]) and "wsc" not in name:
         total = sum(h(10, output_tokens) for output_tokens in [3, 40, 1, 0, 17, 60, 2, 9])
         assert counters(policy, ["t0"])["t0"] == pytest.approx(total / 4.0)
+
+
+@every_policy
+@every_service
+@settings(max_examples=12, deadline=None)
+@given(story=calls)
+def test_the_head_stays_for_as_many_steps_as_the_policy_says(name: str, service: str, story: list[Call]) -> None:
+    policy = make_policy(name, service_function(service))
+    run = Story(policy)
+    for number, call in enumerate(story):
+        run.apply(number, call)
+        head, steps = policy.peek(), min(policy.steps_of_head(), 40)
+        for _ in range(int(steps) if policy.waiting else 0):
+            policy.on_decoded(1)
+            assert policy.peek() == head
+
+
+@every_policy
+@pytest.mark.parametrize("known", [None, 3])
+def test_the_head_stays_though_counters_rise(name: str, known: int | None) -> None:
+    """Two tenants wait, and one runs: its counter overtakes the other's. Predictions of 3 tokens are passed."""
+    policy = make_policy(name)
+    for number in range(6):
+        policy.enqueue(QueueRequest(f"r{number}", f"t{number % 2}", 1 + 18 * (number % 2), 1.0, known))
+    for _ in range(2):
+        head = policy.peek()
+        if head is not None:
+            policy.admit(head.request_id)
+    for request_id in policy.running_requests():
+        if request_id == "r1":
+            policy.finish(request_id)
+    for _ in range(40):
+        head, steps = policy.peek(), min(policy.steps_of_head(), 10)
+        for _ in range(int(steps)):
+            policy.on_decoded(1)
+            assert policy.peek() == head
+        policy.on_decoded(1)

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -133,6 +134,14 @@ class LazyMinHeap:
                 heappop(heap)
         return None
 
+    def above_lowest(self) -> float:
+        """Return a lower bound of the keys of all names but the lowest one; infinity if there are no others.
+
+        Call it after `lowest`, which brings the lowest name to the top.
+        """
+        heap = self._heap
+        return min((key for key, _ in heap[1:3]), default=inf)
+
     def _push(self, name: str) -> None:
         heappush(self._heap, (self._key(name), name))
         if len(self._heap) > 2 * len(self._members) + SLACK:
@@ -172,6 +181,13 @@ class TenantCounters:
         value = self._values.get(tenant, 0.0)
         pace = self._paces.get(tenant)
         return value if pace is None else value + pace.per_step * (self.step - pace.since_step)
+
+    def steps_below(self, tenant: str, level: float) -> float:
+        """Return for how many steps the counter, which is at most `level`, surely stays below it or does not rise."""
+        pace = self._paces.get(tenant)
+        if pace is None or pace.per_step <= 0.0:
+            return inf
+        return max(0.0, (level - self.value(tenant)) // pace.per_step - 1)
 
     def add(self, tenant: str, amount: float) -> None:
         self._values[tenant] = self._values.get(tenant, 0.0) + amount

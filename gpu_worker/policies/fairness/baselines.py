@@ -6,6 +6,7 @@ Source: Fairness in Serving Large Language Models (OSDI 2024), section 5.1.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from math import inf
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from gpu_worker.policies.fairness.accounting import ArrivalQueue
@@ -35,6 +36,9 @@ class FcfsPolicy(TenantQueuePolicy):
 
     def _next_tenant(self) -> str | None:
         return self._tenants.head() if self._tenants else None
+
+    def steps_of_head(self) -> float:
+        return inf if self._lookups is None else 0
 
 
 register(FcfsPolicy, "fcfs")

@@ -44,6 +44,9 @@ class DeficitRoundRobin(VirtualTokenCounter):
         self._quantum = quantum
         self._by_counter = LazyMinHeap(self._rounds)
 
+    def steps_of_head(self) -> float:
+        return 0
+
     def _rounds(self, tenant: str) -> float:
         """Return the number of rounds for which the tenant is in debt, a whole number."""
         return self._counters.value(tenant) // self._quantum

@@ -33,9 +33,10 @@ ADAPTER_LOAD_TOKENS = 512
 """About the prompt tokens that a large GPU computes in the 50 ms in which it waits for a copy of an adapter."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class QueueRequest:
-    """A request as a queue policy sees it; lengths are in tokens.
+    """A request as a queue policy sees it; lengths are in tokens. Nothing changes it. It is not frozen: a frozen one
+    takes six times as long to make, as long as the policy's decision.
 
     `weight`: the share of its tenant, a positive number. `system_tokens`: the part of `input_tokens` that is the system
     prompt. `output_tokens`: the true output length, which only a simulator knows beforehand; an engine leaves it None
@@ -65,9 +66,10 @@ class QueueRequest:
     deadline_s: float = inf
 
     def __post_init__(self) -> None:
-        if not 0 < self.weight < inf:
-            raise ValueError(f"weight must be a positive number, not {self.weight!r}")
-        object.__setattr__(self, "weight", clamp_weight(self.weight))
+        if self.weight != 1.0:
+            if not 0 < self.weight < inf:
+                raise ValueError(f"weight must be a positive number, not {self.weight!r}")
+            self.weight = clamp_weight(self.weight)
         if self.input_tokens < 0:
             raise ValueError(f"input_tokens must not be negative, not {self.input_tokens!r}")
         if not 0 <= self.system_tokens <= self.input_tokens:
@@ -189,6 +191,13 @@ class QueuePolicy(ABC):
     @abstractmethod
     def peek(self) -> QueueRequest | None:
         """Return the request to admit next; None if no request waits or none is allowed to run now."""
+
+    def steps_of_head(self) -> float:
+        """Return for how many decode steps `peek` surely returns the same request, if nothing else happens; 0: unknown.
+
+        A simulated engine leaves out the attempts to admit that would fail for the same request again.
+        """
+        return 0
 
     @abstractmethod
     def admit(self, request_id: str) -> QueueRequest:

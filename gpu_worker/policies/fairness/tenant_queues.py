@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, cache_discount, service_delta
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, cache_discount
 from gpu_worker.policies.fairness.accounting import ArrivalQueue, ServiceByTenant, TenantService
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest, RequestRecord, TenantFigures
 from gpu_worker.policies.fairness.locality import PrefixLookups
@@ -97,7 +97,11 @@ class TenantQueuePolicy(QueuePolicy):
 
     def peek(self) -> QueueRequest | None:
         tenant = self._next_tenant()
-        return None if tenant is None else self._next_of(tenant).request
+        if tenant is None:
+            return None
+        if self._lookups is None:
+            return self._queues[tenant].head().request
+        return self._next_of(tenant).request
 
     def admit(self, request_id: str) -> QueueRequest:
         record = self._waiting.pop(request_id)
@@ -156,7 +160,8 @@ class TenantQueuePolicy(QueuePolicy):
 
     def on_generated(self, request_id: str, output_tokens: int) -> None:
         record = self._running[request_id]
-        self._update_output(record)
+        if record.since_step != self._steps:
+            self._update_output(record)
         before = record.output_tokens
         if output_tokens > before:
             record.output_tokens = output_tokens
@@ -164,10 +169,10 @@ class TenantQueuePolicy(QueuePolicy):
             self._charge_output(record, before)
 
     def on_decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
-        excluded = {request_id: self._remove_from_batch(request_id) for request_id in excluding}
+        excluded = [self._remove_from_batch(request_id) for request_id in excluding] if excluding else ()
         self._steps += steps
         self._charge_steps(steps)
-        for record in excluded.values():
+        for record in excluded:
             self._return_to_batch(record)
 
     def finish(self, request_id: str) -> None:
@@ -262,7 +267,8 @@ class TenantQueuePolicy(QueuePolicy):
 
     def _add_received_output(self, record: RequestRecord, before: int) -> None:
         request, after = record.request, record.output_tokens
-        service = service_delta(self.service, request.input_tokens, before, after)
+        tokens = request.input_tokens
+        service = self.service(tokens, after) - self.service(tokens, before)
         self._received.add(request.tenant, service, 0, after - before)
 
     def _refund_admission(self, record: RequestRecord) -> None:

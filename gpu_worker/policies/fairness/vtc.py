@@ -72,8 +72,11 @@ class VirtualTokenCounter(TenantQueuePolicy):
 
     def _price(self, record: RequestRecord, output_tokens: int) -> float:
         """Return the total charge of the request at this output length; it never falls with the length."""
-        charged = self.service(record.request.input_tokens, output_tokens) - self._cache_discount(record)
-        return charged / record.request.weight
+        request = record.request
+        charged = self.service(request.input_tokens, output_tokens)
+        if record.cached_tokens:
+            charged -= self._cache_discount(record)
+        return charged / request.weight
 
     def _price_per_token(self, record: RequestRecord) -> float:
         """Return the charge of each further output token. Only called if `_linear`: then it is constant."""
@@ -99,6 +102,14 @@ class VirtualTokenCounter(TenantQueuePolicy):
     def _next_tenant(self) -> str | None:
         lowest = self._by_counter.lowest()
         return None if lowest is None else lowest[1]
+
+    def steps_of_head(self) -> float:
+        """Return the steps until the lowest counter, which may rise, could reach the next one. Variants that choose
+        otherwise, or whose counters rise otherwise, return 0."""
+        lowest = self._by_counter.lowest()
+        if lowest is None or not self._linear or self._lookups is not None:
+            return 0
+        return self._counters.steps_below(lowest[1], self._by_counter.above_lowest())
 
     def _charge_prompt(self, record: RequestRecord) -> None:
         self._counters.add(record.request.tenant, self._price(record, 0))

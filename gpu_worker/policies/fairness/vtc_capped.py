@@ -52,6 +52,9 @@ class CappedTokenCounter(VirtualTokenCounter):
             self._may_run.remove(tenant)
         return None
 
+    def steps_of_head(self) -> float:
+        return 0
+
     def _fits_cap(self, tenant: str) -> bool:
         if tenant not in self._batch_requests:
             return True

@@ -147,6 +147,9 @@ class PredictedTokenCounter(VirtualTokenCounter):
         self._passes_prediction = StepTimers()
         """The step at which each running request passes its prediction; only used if h is linear."""
 
+    def steps_of_head(self) -> float:
+        return 0
+
     def _price(self, record: RequestRecord, output_tokens: int) -> float:
         return super()._price(record, max(output_tokens, record.predicted or 0))
 

@@ -260,6 +260,9 @@ class WeightedServiceCounter(VirtualTokenCounter):
             return preferred[1].request
         return super().peek()
 
+    def steps_of_head(self) -> float:
+        return 0
+
     def _weighted_sum(self, lengths: RequestLengths) -> float:
         a, b, c = self._weights
         return a * lengths.input_tokens + b * lengths.system_tokens + c * lengths.output_tokens

@@ -14,7 +14,12 @@ from headgate.simulator.requests import SimRequest
 
 
 class Observer:
-    """Called at an engine's events. `decoded` is called before the ends and admissions that follow those steps."""
+    """Called at an engine's events. `decoded` is called before the ends and admissions that follow those steps.
+
+    `wants_steps`: whether `on_attempted` and `on_decoded` are called: the engine takes many events with fewer calls.
+    """
+
+    wants_steps = True
 
     def on_enqueued(self, request: SimRequest, now_s: float) -> None: ...
 
@@ -32,6 +37,10 @@ class Observer:
         """Every running request generated one token in each of these steps."""
 
     def on_finished(self, request: SimRequest, now_s: float) -> None: ...
+
+
+class _Silent(Observer):
+    wants_steps = False
 
 
 @dataclass(slots=True)
@@ -65,7 +74,7 @@ class SimulatedEngine(ABC):
         self.kv_tokens = 0
         self.decisions = 0
         self.decision_s: list[float] = []
-        self._observer = observer or Observer()
+        self._observer = observer or _Silent()
         self._jitter = jitter
         self._stopwatch = stopwatch
         self._waiting: dict[str, SimRequest] = {}
@@ -140,7 +149,7 @@ class SimulatedEngine(ABC):
 
 def output_tokens_max(output_tokens: int) -> int:
     """Return the max_tokens that a client would send: the true length rounded up to a power of two, at least 16."""
-    return max(16, 1 << max(0, output_tokens - 1).bit_length())
+    return 1 << (output_tokens - 1).bit_length() if output_tokens > 16 else 16
 
 
 def queue_request(request: SimRequest) -> QueueRequest:

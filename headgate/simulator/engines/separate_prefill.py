@@ -29,9 +29,14 @@ are still in the batch and hold
 A request fits if, with it, each of these sums stays below the pool.
 
 In decode steps since the beginning, these sums do not change with time. A request that was admitted at step s with a
-prompt of p tokens ends at step e = s + output - 1 (the prefill gives the first token), and holds (p + 1 - s) + step
-tokens. So the use before its end is k e_k + sum (p_i + 1 - s_i), whatever the current step is. KvPeak keeps the prefix
-sums; a candidate costs one bisection, and a maximum over the requests that end before it.
+prompt of p tokens ends at step e = s + output - 1 (the prefill gives the first token), and holds c + step tokens, where
+c = p + 1 - s. So the use before its end is k e_k + c_1 + ... + c_k, whatever the current step is. KvPeak keeps this use
+with one more request; a candidate costs one bisection, and a maximum over the requests that end before it.
+
+Where every failed attempt is repeated after the next step, most attempts fail: seven for each request under overload.
+So an attempt that failed finds for how many steps it would fail again (`KvPeak.blocked_steps`, and as long as the
+policy's head stays, `QueuePolicy.steps_of_head`), and these steps are taken without a new attempt. An arrival or an end
+in between ends this.
 """
 
 from __future__ import annotations
@@ -39,16 +44,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import NamedTuple
 
+from gpu_worker.policies.fairness.interface import QueueRequest
 from headgate.simulator.engines.interface import SimulatedEngine
 from headgate.simulator.requests import SimRequest
 
-
-class Admitted(NamedTuple):
-    request: SimRequest
-    prompt: int
+Admitted = tuple[SimRequest, int]
+"""A request in the batch, and its prompt tokens."""
 
 
 class KvPeak:
@@ -59,12 +61,8 @@ class KvPeak:
         self._ends: list[int] = []
         """Minus the step at which each request ends, ascending: the longest remaining output comes first. The lists
         below are in the same order."""
-        self._constants: list[int] = []
-        """p + 1 - s of each request."""
-        self._sums: list[int] = []
-        """Prefix sums of `_constants`."""
         self._with_one_more: list[int] = []
-        """Use before each request's end with one more request, which holds no tokens yet: (k + 1) e_k + sum."""
+        """Use before each request's end with one more request, which holds no tokens yet: (k + 1) e_k + sum of c."""
         self._admitted: list[Admitted] = []
         self.size = 0
         """Number of requests."""
@@ -80,45 +78,59 @@ class KvPeak:
 
     def fits(self, prompt: int, output: int) -> bool:
         """Return whether the request fits beside those in the batch."""
+        step, ends, uses = self.step, self._ends, self._with_one_more
+        end = step + output - 1 if output > 1 else step
+        at = bisect_right(ends, -end)
+        most = uses[at - 1] + (at + 1) * (ends[at - 1] + end) if at else end
+        if at < self.size:
+            most = max(most, max(uses[at:]))
+        return most + prompt + 1 - step < self.pool_tokens
+
+    def blocked_steps(self, prompt: int, output: int) -> int:
+        """Return for how many more steps the request surely does not fit, unless a request ends before; 0 if it fits.
+
+        Its own peak does not fall until the next request that outlasts it would no longer do so. The peaks of the
+        requests that end before it fall by one token a step.
+        """
         end = self.step + max(output, 1) - 1
         constant = prompt + 1 - self.step
         at = bisect_right(self._ends, -end)
-        before = self._sums[at - 1] if at else 0
-        if (at + 1) * end + before + constant >= self.pool_tokens:
-            return False
-        shorter = self._with_one_more[at:]
-        return not shorter or max(shorter) + constant < self.pool_tokens
+        steps = max(self._with_one_more[at:], default=-constant) + constant - self.pool_tokens
+        if at and self._use_before_end(at, end) + constant >= self.pool_tokens:
+            steps = max(steps, -self._ends[at - 1] - end)
+        return max(steps, 0)
 
     def add(self, request: SimRequest, prompt: int, output: int) -> None:
         end = self.step + max(output, 1) - 1
-        at = bisect_right(self._ends, -end)
-        self._ends.insert(at, -end)
-        self._constants.insert(at, prompt + 1 - self.step)
-        self._admitted.insert(at, Admitted(request, prompt))
-        self._sum_up_from(at)
-        self._set_size()
+        constant = prompt + 1 - self.step
+        ends, uses = self._ends, self._with_one_more
+        at = bisect_right(ends, -end)
+        own = self._use_before_end(at, end) + constant + end
+        uses[at:] = [own, *[use + constant - minus_end for use, minus_end in zip(uses[at:], ends[at:], strict=True)]]
+        ends.insert(at, -end)
+        self._admitted.insert(at, (request, prompt))
+        self.size += 1
+        self.next_end = -ends[-1]
 
-    def _sum_up_from(self, at: int) -> None:
-        sums = list(accumulate(self._constants[at:], initial=self._sums[at - 1] if at else 0))[1:]
-        self._sums[at:] = sums
-        places = range(at + 2, at + 2 + len(sums))
-        self._with_one_more[at:] = [
-            total - place * end for total, place, end in zip(sums, places, self._ends[at:], strict=True)
-        ]
+    def _use_before_end(self, at: int, end: int) -> int:
+        """Return what the first `at` requests hold before step `end`, and the end itself of one more request.
 
-    def _set_size(self) -> None:
-        self.size = len(self._ends)
-        self.next_end = -self._ends[-1] if self._ends else math.inf
+        The sum of their constants is what `_with_one_more` of the last of them has beyond its own ends.
+        """
+        if not at:
+            return end
+        return self._with_one_more[at - 1] + (at + 1) * (self._ends[at - 1] + end)
 
     def take_ended(self) -> list[Admitted]:
         """Remove and return the requests that have ended, the longest output first."""
-        ended: list[Admitted] = []
-        while self._ends and -self._ends[-1] <= self.step:
-            ended.append(self._admitted.pop())
-            for column in (self._ends, self._constants, self._sums, self._with_one_more):
-                column.pop()
-        ended.reverse()
-        self._set_size()
+        ends, first_kept = self._ends, self.size
+        minus_step = -self.step
+        while first_kept and ends[first_kept - 1] >= minus_step:
+            first_kept -= 1
+        ended = self._admitted[first_kept:]
+        del self._admitted[first_kept:], ends[first_kept:], self._with_one_more[first_kept:]
+        self.size = first_kept
+        self.next_end = -ends[-1] if ends else math.inf
         return ended
 
 
@@ -128,17 +140,17 @@ class _Prefill:
     end_s: float
 
 
-class _Stretch(NamedTuple):
-    """The decode steps until the next attempt to admit or the next end, and their jitter factor."""
-
-    steps: int
-    factor: float
+_Stretch = tuple[int, float]
+"""The decode steps until the next attempt to admit or the next end, and their jitter factor."""
 
 
 class SeparatePrefillEngine(SimulatedEngine):
     def _set_up(self) -> None:
         profile = self.profile
         self._kv = KvPeak(profile.pool_tokens)
+        self._steps_between = profile.steps_between_admissions
+        self._repeats = profile.repeats_failed_attempts
+        self._repeats_each_step = self._repeats or self._steps_between == 1
         self._step_base_s = profile.decode_base_s + profile.overhead_s
         self._per_request_s = profile.decode_per_request_s
         self._per_kv_token_s = profile.decode_per_kv_token_s
@@ -148,6 +160,10 @@ class SeparatePrefillEngine(SimulatedEngine):
         """When the first request came to an empty queue."""
         self._prefill: _Prefill | None = None
         self._stretch: _Stretch | None = None
+        self._blocked_until = -1
+        """The step up to which every attempt surely fails; -1: unknown."""
+        self._blocked_head: tuple[str, int] | None = None
+        """The request that did not fit beside the present batch, and the step up to which it surely will not."""
 
     @property
     def running(self) -> int:
@@ -164,40 +180,43 @@ class SeparatePrefillEngine(SimulatedEngine):
             return self.now_s if self._waiting else math.inf
         if self._is_attempt_due():
             return self.now_s
-        stretch = self._next_stretch()
-        return self.now_s + stretch.factor * self._decode_s(stretch.steps)
+        steps, factor = self._next_stretch()
+        return self.now_s + factor * self._decode_s(steps)
 
     def advance(self, until_s: float) -> list[SimRequest]:
+        kv = self._kv
         while True:
-            finished: list[SimRequest] = []
             if self._prefill is not None:
                 if self._prefill.end_s > until_s:
+                    return []
+                if finished := self._end_prefill(self._prefill):
                     return finished
-                finished = self._end_prefill(self._prefill)
-            elif not self._kv.size or self._is_attempt_due():
-                if self.now_s >= until_s or not (self._kv.size or self._waiting):
-                    return finished
-                self._attempt()
+            elif not kv.size or self._is_attempt_due():
+                if self.now_s >= until_s or not (kv.size or self._waiting):
+                    return []
+                if kv.step > self._blocked_until:
+                    self._attempt()
+                elif not self._step_until_admissible(until_s):
+                    return []
             elif not self._decode(until_s):
-                return finished
-            elif self._kv.next_end <= self._kv.step:
-                finished = self._end_requests()
-            if finished:
-                return finished
+                return []
+            if kv.next_end <= kv.step and self._prefill is None:
+                return self._end_requests()
 
     def _could_hold(self, request: SimRequest, prompt: int) -> bool:
         return self._kv.could_hold(prompt, request.arrival.output_tokens)
 
     def _is_attempt_due(self) -> bool:
         """Return whether the batch has decoded for long enough. Repeated attempts at an empty queue are left out."""
-        if self._since_attempt < self.profile.steps_between_admissions:
+        if self._since_attempt < self._steps_between:
             return False
-        return not self.profile.repeats_failed_attempts or (bool(self._waiting) and self.now_s >= self._queued_s)
+        return not self._repeats or (bool(self._waiting) and self.now_s >= self._queued_s)
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
         was_empty = not self._waiting
         if not super()._enqueue(request, at_s):
             return False
+        self._blocked_until = -1
         if was_empty and self.profile.repeats_failed_attempts:
             self._queued_s = at_s
             self._stretch = None
@@ -205,14 +224,22 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     def _attempt(self) -> None:
         """Admit requests in the policy's order until one does not fit."""
-        self._since_attempt = self.profile.steps_between_admissions - 1 if self.profile.repeats_failed_attempts else 0
+        profile, waiting = self.profile, self._waiting
+        self._since_attempt = profile.steps_between_admissions - 1 if profile.repeats_failed_attempts else 0
         self._stretch = None
-        self._observer.on_attempted(self.now_s)
+        if self._observer.wants_steps:
+            self._observer.on_attempted(self.now_s)
         admitted: list[SimRequest] = []
         tokens = 0
-        while (head := self._peek()) is not None:
-            request = self._waiting[head.request_id]
-            prompt = head.input_tokens + self.profile.prompt_extra_tokens
+        blocked_id, until = self._blocked_head or ("", -1)
+        if until < self._kv.step:
+            blocked_id = ""
+        peek = self.policy.peek if self._stopwatch is None else self._peek
+        while (head := peek()) is not None:
+            if head.request_id == blocked_id:
+                break
+            request = waiting[head.request_id]
+            prompt = head.input_tokens + profile.prompt_extra_tokens
             if not self._fits(request, prompt, tokens, len(admitted)):
                 break
             self._admit(request, prompt)
@@ -220,10 +247,54 @@ class SeparatePrefillEngine(SimulatedEngine):
             tokens += prompt
         if admitted:
             self._since_attempt = 0
-            seconds = self.profile.prefill_base_s + self.profile.prefill_per_token_s * tokens + self.profile.overhead_s
+            seconds = profile.prefill_base_s + profile.prefill_per_token_s * tokens + profile.overhead_s
             self._prefill = _Prefill(admitted, self.now_s + seconds * self._jitter_factor(1))
         elif not self._kv.size:
             raise RuntimeError("the policy admits nothing though nothing runs: the run would never end")
+        elif head is not None and self._repeats_each_step:
+            self._note_blocked(head)
+
+    def _note_blocked(self, head: QueueRequest) -> None:
+        """Find for how many steps the attempt that failed would fail again."""
+        step = self._kv.step
+        if self._blocked_head is None or self._blocked_head[0] != head.request_id or self._blocked_head[1] < step:
+            output = self._waiting[head.request_id].arrival.output_tokens
+            steps = self._kv.blocked_steps(head.input_tokens + self.profile.prompt_extra_tokens, output)
+            self._blocked_head = (head.request_id, step + steps) if steps else None
+        if self._blocked_head is not None:
+            self._blocked_until = int(min(self._blocked_head[1], step + self.policy.steps_of_head()))
+
+    def _step_until_admissible(self, until_s: float) -> bool:
+        """Take steps one by one while each attempt between them surely fails. False: a step would end too late.
+
+        Each step has the time, and each time the rounding, that it has where the attempt is made.
+        """
+        kv, observer, now_s, held = self._kv, self._observer, self.now_s, self.kv_tokens
+        requests, wants_steps, jitter = kv.size, observer.wants_steps, self._jitter
+        without_kv_s = self._step_base_s + self._per_request_s * requests
+        last = min(kv.next_end, self._blocked_until + 1)
+        first = step = kv.step
+        factor = 1.0
+        while step < last and now_s < until_s:
+            if wants_steps:
+                observer.on_attempted(now_s)
+            if jitter is not None:
+                factor = jitter.factor(1)
+            end_s = now_s + factor * (without_kv_s + self._per_kv_token_s * held)
+            if end_s > until_s:
+                self._stretch = 1, factor
+                break
+            now_s = end_s
+            step += 1
+            held += requests
+            if wants_steps:
+                self.policy.on_decoded(1)
+                observer.on_decoded(1, now_s)
+        self.now_s, self.kv_tokens, kv.step = now_s, held, step
+        self._since_attempt = self.profile.steps_between_admissions - (self._stretch is not None)
+        if not wants_steps:
+            self.policy.on_decoded(step - first)
+        return self._stretch is None
 
     def _fits(self, request: SimRequest, prompt: int, tokens: int, admitted: int) -> bool:
         profile = self.profile
@@ -240,32 +311,37 @@ class SeparatePrefillEngine(SimulatedEngine):
         self.kv_tokens += prompt
         self.decisions += 1
         request.admitted_s = self.now_s
+        self._blocked_until = -1
+        self._blocked_head = None
         self._observer.on_admitted(request, self.now_s)
 
     def _end_prefill(self, prefill: _Prefill) -> list[SimRequest]:
         self._prefill = None
-        self.now_s = prefill.end_s
+        self.now_s = now_s = prefill.end_s
+        on_generated = self.policy.on_generated
         for request in prefill.requests:
-            request.first_token_s = self.now_s
+            request.first_token_s = now_s
             if request.arrival.output_tokens:
-                self.policy.on_generated(request.request_id, 1)
+                on_generated(request.request_id, 1)
                 self.kv_tokens += 1
-        self._observer.on_prefilled(prefill.requests, self.now_s)
-        return self._end_requests()
+        self._observer.on_prefilled(prefill.requests, now_s)
+        return self._end_requests() if self._kv.next_end <= self._kv.step else []
 
     def _next_stretch(self) -> _Stretch:
         if self._stretch is None:
-            left = self.profile.steps_between_admissions - self._since_attempt
+            left = self._steps_between - self._since_attempt
             steps = int(self._kv.next_end) - self._kv.step
-            if left > 0 or self._waiting:
-                steps = min(max(left, 1), steps)
-            self._stretch = _Stretch(steps, self._jitter_factor(steps))
+            if left < steps and (left > 0 or self._waiting):
+                steps = left if left > 1 else 1
+            self._stretch = steps, 1.0 if self._jitter is None else self._jitter.factor(steps)
         return self._stretch
 
     def _decode(self, until_s: float) -> bool:
         """Take as many whole steps of the stretch as end by `until_s`. False: none does."""
-        steps, factor = self._next_stretch()
-        seconds = factor * self._decode_s(steps)
+        kv, requests = self._kv, self._kv.size
+        steps, factor = self._stretch or self._next_stretch()
+        held = self.kv_tokens + requests * (steps - 1) / 2  # as in _decode_s, without its call
+        seconds = factor * (steps * (self._step_base_s + self._per_request_s * requests + self._per_kv_token_s * held))
         if self.now_s + seconds > until_s:
             steps = self._steps_within((until_s - self.now_s) / factor, steps)
             if not steps:
@@ -273,11 +349,12 @@ class SeparatePrefillEngine(SimulatedEngine):
             seconds = factor * self._decode_s(steps)
         self._stretch = None
         self.now_s += seconds
-        self.kv_tokens += steps * self._kv.size
+        self.kv_tokens += steps * requests
         self._since_attempt += steps
-        self._kv.step += steps
+        kv.step += steps
         self.policy.on_decoded(steps)
-        self._observer.on_decoded(steps, self.now_s)
+        if self._observer.wants_steps:
+            self._observer.on_decoded(steps, self.now_s)
         return True
 
     def _decode_s(self, steps: int) -> float:
@@ -294,12 +371,15 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     def _end_requests(self) -> list[SimRequest]:
         """End the requests that have all their tokens, and return them."""
-        ended = self._kv.take_ended()
-        for request, prompt in ended:
-            request.finish_s = self.now_s
+        now_s, finish, on_finished = self.now_s, self.policy.finish, self._observer.on_finished
+        ended = []
+        for request, prompt in self._kv.take_ended():
+            request.finish_s = now_s
             self.kv_tokens -= prompt + request.arrival.output_tokens
-            self.policy.finish(request.request_id)
-            self._observer.on_finished(request, self.now_s)
-        if ended:
-            self._stretch = None
-        return [request for request, _ in ended]
+            finish(request.request_id)
+            on_finished(request, now_s)
+            ended.append(request)
+        self._stretch = None
+        self._blocked_until = -1
+        self._blocked_head = None
+        return ended

@@ -88,6 +88,8 @@ class ThrottledEngine:
 class SloObserver(Observer):
     """Passes an engine's events to an SLO monitor."""
 
+    wants_steps = False
+
     def __init__(self) -> None:
         self.monitor = SloMonitor()
 

@@ -109,15 +109,17 @@ class Collector:
     def on_served(self, request: SimRequest) -> None:
         arrival = request.arrival
         service = self.service(arrival.input_tokens, arrival.output_tokens)
-        service -= cache_discount(self.service, request.cached_tokens, self.cached_fraction)
+        if request.cached_tokens:
+            service -= cache_discount(self.service, request.cached_tokens, self.cached_fraction)
         sums = self._sums_of(request)
         sums.service += service
-        sums.ttft_s.append(request.ttft_s)
-        sums.latency_s.append(request.latency_s)
+        sums.ttft_s.append(request.first_token_s - request.release_s)
+        sums.latency_s.append(request.finish_s - request.release_s)
         self.tokens += arrival.input_tokens + arrival.output_tokens
         self.input_tokens += arrival.input_tokens
         self.cached_tokens += request.cached_tokens
-        self.total_time_s = max(self.total_time_s, request.finish_s)
+        if request.finish_s > self.total_time_s:
+            self.total_time_s = request.finish_s
         if self._rates is not None:
             self._rates.on_requested(arrival.tenant, request.release_s, service)
             self._rates.on_served(arrival.tenant, request.first_token_s, request.finish_s, service)

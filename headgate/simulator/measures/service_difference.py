@@ -24,6 +24,7 @@ WARM_UP_S = 30.0
 HALF_WINDOW_S = 30.0
 POINTS = 19
 HORIZON_MIN_S = 90.0
+_NO_POINTS = range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,17 @@ class MeasuredRates:
         self._requested: dict[str, array[float]] = {}
 
     def on_requested(self, tenant: str, at_s: float, service: float) -> None:
-        row = self._requested.setdefault(tenant, array("d", bytes(8 * POINTS)))
+        row = self._requested.get(tenant)
+        if row is None:
+            row = self._requested[tenant] = array("d", bytes(8 * POINTS))
         for point in self._points(at_s, at_s):
             if at_s < self._middle_s(point) + HALF_WINDOW_S:
                 row[point] += service / (2 * HALF_WINDOW_S)
 
     def on_served(self, tenant: str, first_s: float, last_s: float, service: float) -> None:
-        row = self._service.setdefault(tenant, array("d", bytes(8 * POINTS)))
+        row = self._service.get(tenant)
+        if row is None:
+            row = self._service[tenant] = array("d", bytes(8 * POINTS))
         for point in self._points(first_s, last_s):
             middle_s = self._middle_s(point)
             inside_s = min(last_s, middle_s + HALF_WINDOW_S) - max(first_s, middle_s - HALF_WINDOW_S)
@@ -64,7 +69,7 @@ class MeasuredRates:
         """Return the points with windows that touch the interval."""
         first = ceil((first_s - HALF_WINDOW_S - WARM_UP_S) / self._every_s) - 1
         last = int((last_s + HALF_WINDOW_S - WARM_UP_S) // self._every_s)
-        return range(max(first, 0), min(last, POINTS))
+        return range(max(first, 0), min(last, POINTS)) if first < last else _NO_POINTS
 
     def difference(self) -> Difference:
         nothing = array("d", bytes(8 * POINTS))

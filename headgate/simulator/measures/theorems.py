@@ -223,6 +223,7 @@ class TheoremMonitor(Observer):
         if is_new:
             self._pairs.add_tenant()
             self._gave_up = len(self._accounts.all) > TENANTS_MAX
+            self.wants_steps = not self._gave_up
         if not account.waiting:
             self._accounts.lift(account)
             received = self._accounts.values()
