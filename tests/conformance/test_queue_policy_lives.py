@@ -177,3 +177,25 @@ def test_the_head_stays_for_as_many_steps_as_the_policy_says(name: str, service:
         for _ in range(int(steps) if policy.waiting else 0):
             policy.on_decoded(1)
             assert policy.peek() == head
+
+
+@every_policy
+@pytest.mark.parametrize("known", [None, 3])
+def test_the_head_stays_though_counters_rise(name: str, known: int | None) -> None:
+    """Two tenants wait, and one runs: its counter overtakes the other's. Predictions of 3 tokens are passed."""
+    policy = make_policy(name)
+    for number in range(6):
+        policy.enqueue(QueueRequest(f"r{number}", f"t{number % 2}", 1 + 18 * (number % 2), 1.0, known))
+    for _ in range(2):
+        head = policy.peek()
+        if head is not None:
+            policy.admit(head.request_id)
+    for request_id in policy.running_requests():
+        if request_id == "r1":
+            policy.finish(request_id)
+    for _ in range(40):
+        head, steps = policy.peek(), min(policy.steps_of_head(), 10)
+        for _ in range(int(steps)):
+            policy.on_decoded(1)
+            assert policy.peek() == head
+        policy.on_decoded(1)

@@ -60,3 +60,18 @@ def test_what_fits_is_what_never_fills_the_pool_when_played_out(
 def test_an_empty_pool_admits_what_it_can_hold(pool_tokens: int, prompt: int, output: int) -> None:
     pool = KvPeak(pool_tokens)
     assert pool.fits(prompt, output) == pool.could_hold(prompt, output)
+
+
+@given(st.integers(20, 300), st.lists(sizes, min_size=1, max_size=12), sizes)
+def test_a_blocked_request_does_not_fit_for_so_many_steps(
+    pool_tokens: int, running: list[tuple[int, int]], candidate: tuple[int, int]
+) -> None:
+    pool = KvPeak(pool_tokens)
+    for prompt, output in running:
+        if pool.fits(prompt, output):
+            pool.add(SimRequest("", Arrival(0.0, "t", prompt, output), 0.0), prompt, output)
+    blocked, next_end = pool.blocked_steps(*candidate), pool.next_end
+    assert not (blocked and pool.fits(*candidate))
+    while pool.step < min(blocked, next_end - 1):
+        pool.step += 1
+        assert not pool.fits(*candidate)

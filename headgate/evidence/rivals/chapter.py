@@ -48,7 +48,7 @@ def rivals(setting: Setting) -> Section:
     return Section(
         text=_text(),
         tables=[_table(name, found) for name in _TITLES],
-        checks=[*_reported(found), *_ours(found), *_theirs(found), *_one_process(found)],
+        checks=[*_check_report(found), *_ours(found), *_theirs(found), *_one_process(found)],
     )
 
 
@@ -75,20 +75,23 @@ def _table(name: str, found: Mapping[_Key, float]) -> Table:
         for ingress in (EVEN, SKEWED)
         if (name, front, 1, ingress) in found
     ]
-    return Table(_TITLES[name], ("rule", "ingress", *map(_counted, PROCESSES)), rows)
+    return Table(_TITLES[name], ("rule", "ingress", *map(_count_text, PROCESSES)), rows)
 
 
-def _counted(processes: int) -> str:
+def _count_text(processes: int) -> str:
     return "1 process" if processes == 1 else f"{processes} processes"
 
 
-def _reported(found: Mapping[_Key, float]) -> list[Check]:
+def _check_report(found: Mapping[_Key, float]) -> list[Check]:
     """Compare deficit round robin with the report's own figures."""
     rule = "deficit round robin"
     cases = ((1, EVEN, 255 / 65), (2, EVEN, 260 / 67), (2, SKEWED, 163 / 162))
     return [
         within(
-            f"{rule}, {_counted(count)}, {ingress} ingress, as reported:", found[_RATIO, rule, count, ingress], to, 0.05
+            f"{rule}, {_count_text(count)}, {ingress} ingress, as reported:",
+            found[_RATIO, rule, count, ingress],
+            to,
+            0.05,
         )
         for count, ingress, to in cases
     ]
@@ -100,7 +103,7 @@ def _of(
     """Return the figures, by a text that names their case."""
     listed = tuple(counts)
     return {
-        f"{front}, {_counted(count)}, {way}": found[name, front, count, way]
+        f"{front}, {_count_text(count)}, {way}": found[name, front, count, way]
         for front in fronts
         for count in listed
         for way in ingress

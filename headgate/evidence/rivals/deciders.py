@@ -23,12 +23,12 @@ from dispatcher.shard.alone import EPOCH, CostGate, Decided
 from headgate.evidence.rivals.policies import Head, Rival
 
 DELAY_S = 0.02
-"""From a process to the log, the append, and back; benchmarks/results/gate_latency.md has measured ones."""
+"""Seconds to the log, for the append, and back. benchmarks/results/gate_latency.md has measured ones."""
 OURS = "one log"
 
 
 class Sent(NamedTuple):
-    """`at`: the number of the process at which the request enters."""
+    """A request. It enters at the process number `at`."""
 
     arrival_s: float
     tenant: str
@@ -36,7 +36,7 @@ class Sent(NamedTuple):
     at: int
 
 
-class Front(Protocol):
+class Deciders(Protocol):
     delay_s: float
 
     def arrive(self, number: int, sent: Sent, now_s: float) -> list[int]:
@@ -48,7 +48,7 @@ class Front(Protocol):
         ...
 
 
-class _Process:
+class _Decider:
     def __init__(self, rule: Rival) -> None:
         self.rule = rule
         self.queues: dict[str, deque[Head]] = {}
@@ -69,9 +69,9 @@ class Replicas:
     delay_s = 0.0
 
     def __init__(self, rule: Callable[[], Rival], processes: int, workers: int) -> None:
-        self._processes = [_Process(rule()) for _ in range(processes)]
+        self._processes = [_Decider(rule()) for _ in range(processes)]
         self._free = workers
-        self._turns: deque[_Process] = deque()
+        self._turns: deque[_Decider] = deque()
         """The processes with waiting requests; the one whose turn it is stands first."""
 
     def arrive(self, number: int, sent: Sent, now_s: float) -> list[int]:
@@ -110,17 +110,17 @@ class OneLog:
         process = f"p{sent.at}"
         name = self._gate.next_name(process)
         self._numbers[name], self._names[number] = number, name
-        return self._started(self._gate.submit(sent.tenant, sent.cost, EPOCH + now_s, process=process))
+        return self._numbers_of(self._gate.submit(sent.tenant, sent.cost, EPOCH + now_s, process=process))
 
     def end(self, number: int, sent: Sent, now_s: float) -> list[int]:
-        return self._started(self._gate.settle(self._names.pop(number), sent.cost, EPOCH + now_s))
+        return self._numbers_of(self._gate.settle(self._names.pop(number), sent.cost, EPOCH + now_s))
 
-    def _started(self, decided: Decided) -> list[int]:
+    def _numbers_of(self, decided: Decided) -> list[int]:
         return [self._numbers.pop(fact.id) for fact in decided.dispatched]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class Playback:
     """When each request started; infinite if it did not by the end of the run."""
 
     sent: Sequence[Sent]
@@ -136,7 +136,7 @@ class Played:
         )
         return sum(part for part in parts if part > 0)
 
-    def started(self, tenant: str) -> int:
+    def count_starts(self, tenant: str) -> int:
         pairs = zip(self.sent, self.starts_s, strict=True)
         return sum(each.tenant == tenant and start < inf for each, start in pairs)
 
@@ -149,7 +149,7 @@ class Played:
         ]
 
 
-def play(front: Front, sent: Sequence[Sent], until_s: float) -> Played:
+def play(front: Deciders, sent: Sequence[Sent], until_s: float) -> Playback:
     """Play requests, in order of arrival, until `until_s`. At one instant, requests end before others arrive."""
     starts_s = [inf] * len(sent)
     events: list[tuple[float, int, int]] = [
@@ -163,4 +163,4 @@ def play(front: Front, sent: Sequence[Sent], until_s: float) -> Played:
         for each in started:
             starts_s[each] = now_s
             heappush(events, (now_s + sent[each].cost + front.delay_s, 0, each))
-    return Played(sent, starts_s, until_s)
+    return Playback(sent, starts_s, until_s)

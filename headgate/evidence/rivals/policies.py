@@ -64,7 +64,7 @@ class RoundRobin(Rival):
 QUANTUM_S = 1.0
 
 
-class DeficitRoundRobin(Rival):
+class DeficitRing(Rival):
     """Each waiting tenant in turn gets its quantum x weight, and is served while its deficit pays for its next request.
 
     A tenant that leaves loses its deficit. Source: Dynamo's queues of policy classes (ai-dynamo/dynamo pull request
@@ -182,7 +182,7 @@ class StartTimeFairQueueing(Rival):
 
 RIVALS: Mapping[str, Callable[[Mapping[str, float]], Rival]] = {
     "round robin": RoundRobin,
-    "deficit round robin": DeficitRoundRobin,
+    "deficit round robin": DeficitRing,
     "attained service": AttainedService,
     "sliding window": SlidingWindow,
     "start-time fair": StartTimeFairQueueing,

@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from dispatcher.policies.percentiles import percentile
-from headgate.evidence.rivals.deciders import OURS, OneLog, Played, Replicas, Sent, play
+from headgate.evidence.rivals.deciders import OURS, OneLog, Playback, Replicas, Sent, play
 from headgate.evidence.rivals.policies import RIVALS
 
 PROCESSES = (1, 2, 8, 64)
@@ -38,7 +38,7 @@ def play_job(job: Job) -> tuple[float, ...]:
     return SCENES[job.scene](job)
 
 
-def _played(job: Job, sent: list[Sent], weights: Mapping[str, float], *, workers: int, until_s: float) -> Played:
+def _play_front(job: Job, sent: list[Sent], weights: Mapping[str, float], *, workers: int, until_s: float) -> Playback:
     sent.sort(key=lambda each: each.arrival_s)
     if job.front == OURS:
         return play(OneLog(weights, workers), sent, until_s)
@@ -72,8 +72,8 @@ def four_to_one(job: Job) -> tuple[float, ...]:
         return random.randrange(half) + (0 if tenant == "premium" else half)
 
     sent = [Sent(0.0, tenant, 1.0, at(tenant)) for _ in range(400) for tenant in ("premium", "regular")]
-    played = _played(job, sent, {"premium": 4.0}, workers=1, until_s=324.5)
-    return (played.started("premium") / played.started("regular"),)
+    played = _play_front(job, sent, {"premium": 4.0}, workers=1, until_s=324.5)
+    return (played.count_starts("premium") / played.count_starts("regular"),)
 
 
 def shares(job: Job) -> tuple[float, ...]:
@@ -86,7 +86,7 @@ def shares(job: Job) -> tuple[float, ...]:
     for tenant, cost in zip((WIDE, *_OTHERS), (4.0, 1.0, 1.0, 0.5), strict=True):
         sent += _requests(job, random, tenant, 0.5 * WORKERS / cost, cost, 0.0, _UNTIL_S)
     sent += _requests(job, random, _LIGHT, 0.05 * WORKERS, 1.0, 0.0, _UNTIL_S)
-    played = _played(job, sent, {}, workers=WORKERS, until_s=_UNTIL_S)
+    played = _play_front(job, sent, {}, workers=WORKERS, until_s=_UNTIL_S)
     given = [played.service(tenant, _FROM_S, _UNTIL_S) for tenant in (WIDE, *_OTHERS)]
     wait_s = percentile(played.waits_s(_LIGHT, _FROM_S, _UNTIL_S), 0.9) or 0.0
     return min(given) / (sum(given) / len(given)), wait_s
@@ -103,7 +103,7 @@ def burst_wait(job: Job) -> tuple[float, ...]:
     for tenant in ("b", "c"):
         sent += _requests(job, random, tenant, 0.25 * WORKERS, 1.0, 0.0, 120.0)
     sent += _requests(job, random, WIDE, 300.0, 1.0, at_s, at_s + 1.0)
-    played = _played(job, sent, {}, workers=WORKERS, until_s=240.0)
+    played = _play_front(job, sent, {}, workers=WORKERS, until_s=240.0)
     waits = [wait for tenant in ("b", "c") for wait in played.waits_s(tenant, at_s, at_s + 30.0)]
     return (percentile(waits, 0.9) or 0.0,)
 
@@ -117,7 +117,7 @@ def idle_credit(job: Job) -> tuple[float, ...]:
     ends_s = joins_s + 60.0
     sent = list(_requests(job, random, "b", 1.5 * WORKERS, 1.0, 0.0, ends_s))
     sent += _requests(job, random, WIDE, 2.0 * WORKERS, 1.0, joins_s, ends_s)
-    played = _played(job, sent, {}, workers=WORKERS, until_s=ends_s)
+    played = _play_front(job, sent, {}, workers=WORKERS, until_s=ends_s)
     mine, other = (played.service(tenant, joins_s, ends_s) for tenant in ("b", WIDE))
     return (2.0 * mine / (mine + other),)
 

@@ -196,7 +196,7 @@ class SeparatePrefillEngine(SimulatedEngine):
                     return []
                 if kv.step > self._blocked_until:
                     self._attempt()
-                elif not self._decode_blocked(until_s):
+                elif not self._step_until_admissible(until_s):
                     return []
             elif not self._decode(until_s):
                 return []
@@ -264,7 +264,7 @@ class SeparatePrefillEngine(SimulatedEngine):
         if self._blocked_head is not None:
             self._blocked_until = int(min(self._blocked_head[1], step + self.policy.steps_of_head()))
 
-    def _decode_blocked(self, until_s: float) -> bool:
+    def _step_until_admissible(self, until_s: float) -> bool:
         """Take steps one by one while each attempt between them surely fails. False: a step would end too late.
 
         Each step has the time, and each time the rounding, that it has where the attempt is made.
