@@ -1,7 +1,7 @@
 """FairBatching's step in the paged model: a baseline for the rule of our step's tokens (policies/step_tokens.py).
 
-Source: the abstract of FairBatching (arXiv 2510.14392) and a published summary that has its due times; the paper's whole
-text was not read. With
+Source: the abstract of FairBatching (arXiv 2510.14392) and a published summary that has its due times; the whole paper
+was not read. With
 arrival a_i, targets T (first token) and P (each further one), token j of request i is due at
 
     due_ij = a_i + T + P j            j from 0; slack_i = due of its next token - now
