@@ -1,6 +1,7 @@
 """FairBatching's step in the paged model: a baseline for the rule of our step's tokens (policies/step_tokens.py).
 
-Source: FairBatching (arXiv 2510.14392), its description of SLO tracking, batch capacity and batch formation. With
+Source: the abstract of FairBatching (arXiv 2510.14392) and a published summary that has its due times; the whole paper
+was not read. With
 arrival a_i, targets T (first token) and P (each further one), token j of request i is due at
 
     due_ij = a_i + T + P j            j from 0; slack_i = due of its next token - now
@@ -12,8 +13,9 @@ arrival a_i, targets T (first token) and P (each further one), token j of reques
 The time of a step is the profile's own formula, which the simulated engine follows exactly; the paper fits one of this
 form. Deviations: `targets` are by tier, and a tier without any is never urgent and bounds nothing, because here
 background requests have no targets; prompts come in the order of the queue policy, as under our rule, and not by their
-own slack; a step has at most the profile's `chunk_tokens`, as under our rule. The paper's floor of the budget is not
-known to us in detail: with P, a request that is late already cannot stop the prompts.
+own slack; a step has at most the profile's `chunk_tokens`, as under our rule. Our own reading, not checked
+against the paper: the floor P of the budget (a request that is late already cannot stop the prompts), and the limit
+from which on a decode is urgent.
 """
 
 from __future__ import annotations
