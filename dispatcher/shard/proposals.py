@@ -101,7 +101,7 @@ def _backlog(
         share,
         [_figures(key, calls) for key, calls in groups.items()],
         {model: service for model, service in expected.items() if service > 0},
-        {model: found for model, each in forecasts.items() if (found := each.expected(tenant.name, now)) is not None},
+        {model: found for model, each in forecasts.items() if (found := each.arrivals(tenant.name, now)) is not None},
     )
 
 

@@ -3,7 +3,8 @@
 The cost of an outcome is, in this order of weight: the part of the worst-off tenant's entitled requests that is late,
 the mean of that over tenants, the work that waits at the end, other lateness, and swaps. Two margins keep a fleet from
 following the model's errors: the last rule stays unless another is better by _MARGIN, and no worker swaps unless that
-is better by _SWAP_MARGIN than the best rule that swaps none now.
+is better by _SWAP_MARGIN than the best rule that swaps none now. Neither margin holds while a worker has nothing to do
+and requests wait for a model that no worker has: otherwise deferred work would wait for its last moment.
 
 The best rule is no worse than each simple one, as far as the model is right. Only its first decision is carried out:
 the next plan plays anew.
@@ -55,7 +56,10 @@ def choose(
     first = [number.get(planned[worker.name], -1) for worker in workers]
     played = {rule.name: Play(start).run(rule.decide) for rule in rules(start, first)}
     costs = {name: cost(outcome) for name, outcome in played.items()}
-    best = _best(played, costs, tuple(each.loaded for each in start.workers), last)
+    loaded = tuple(each.loaded for each in start.workers)
+    best = min(costs, key=lambda name: costs[name])
+    if not _has_idle_worker(start):
+        best = _best(played, costs, loaded, last, best)
     models = {
         worker.name: names[model] if model >= 0 else worker.loaded
         for worker, model in zip(workers, played[best].models, strict=True)
@@ -69,9 +73,20 @@ def cost(outcome: PlayOutcome) -> float:
     return max(outcome.late, default=0.0) + _MEAN * mean + rest
 
 
-def _best(played: Mapping[str, PlayOutcome], costs: Mapping[str, float], loaded: tuple[int, ...], last: str) -> str:
-    """Return the rule of least cost, within the margins."""
-    best = min(costs, key=lambda name: costs[name])
+def _has_idle_worker(start: Start) -> bool:
+    """Return whether a worker has nothing to do while requests wait for a model that no worker has."""
+    waiting = {parcel.model for parcel in start.parcels if parcel.release_s < 0}
+    missing = waiting - {each.loaded for each in start.workers}
+    return any(
+        each.loaded not in waiting and each.running < 1 and any(each.swap_s[model] < inf for model in missing)
+        for each in start.workers
+    )
+
+
+def _best(
+    played: Mapping[str, PlayOutcome], costs: Mapping[str, float], loaded: tuple[int, ...], last: str, best: str
+) -> str:
+    """Return the rule to follow. `best`: the one of least cost."""
     if costs.get(last, inf) <= costs[best] + _MARGIN:
         best = last
     quiet = [name for name, outcome in played.items() if outcome.models == loaded]

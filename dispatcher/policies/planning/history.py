@@ -176,7 +176,7 @@ class ArrivalForecast:
         seen = self._seen.get(tenant)
         return 0.0 if seen is None else seen.service / self._time_constant_s * self._decay(now - seen.last) * horizon_s
 
-    def expected(self, tenant: str, now: float) -> Expected | None:
+    def arrivals(self, tenant: str, now: float) -> Expected | None:
         """Return the arrivals to come; None without history. The rate is that of a tenant that began at its first
         arrival: so it is right before T has passed too, and larger than that of `service` then."""
         seen = self._seen.get(tenant)

@@ -12,7 +12,7 @@ A rule keeps a number of workers for the models with the greatest demand (`kept`
 If all workers are kept it is a partition, which serves fewer models. A rule may also begin with the models of the
 annealed plan (search.py) and go on from there.
 
-A worker that must give up its model is the one with the fewest running requests, whose model is back soonest.
+A worker that must give up its model has the fewest running requests, and of those the model that is back soonest.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _take(play: Play, worker: PlayedWorker, model: int, covered: list[int]) -> N
 
 
 def _behind(play: Play, covered: list[int]) -> list[int]:
-    """Return the models whose workers can't start all that waits in time."""
+    """Return the models of workers that can't start all that waits in time."""
     found = []
     for model, waiting in enumerate(play.waiting):
         if waiting > 0 and covered[model]:

@@ -66,7 +66,7 @@ class _Waiting:
             return self.since_s + self.predicted_s * RATIO_MIN
         if self.ratio_class >= CLASSES:
             return inf
-        return self.since_s + self.predicted_s * _ENDS[self.ratio_class]
+        return self.since_s + self.predicted_s * float(_ENDS[self.ratio_class])
 
 
 class WaitRatios:

@@ -67,7 +67,7 @@ SLOT_PER_S = 50.0
 UNKNOWN_S = 30.0
 """Until a model is loaded that no worker can load now."""
 DRAIN_PRIOR_S = 5.0
-"""Of the time of a drain; it counts as one observation."""
+"""A drain takes so long before one is seen; it counts as one observation."""
 DECIDED_S = 1.0
 """Until a worker is ordered to load a missing model, half the time between two plans."""
 PRIORS = {

@@ -123,7 +123,7 @@ class Pace:
     def is_known(self) -> bool:
         return self.saturated_s >= SATURATED_MIN_S and self.ends >= ENDS_MIN and self.served > 0
 
-    def passed(self, seconds: float, slots: int) -> None:
+    def pass_seconds(self, seconds: float, slots: int) -> None:
         self.saturated_s += seconds
         self.slot_s += seconds * slots
         if self.saturated_s > WINDOW_S:
@@ -158,9 +158,9 @@ class ModelWaits:
 
     pace: Pace = field(default_factory=Pace)
     costs: Costs = field(default_factory=lambda: Costs())
-    """Of the calls of all tenants."""
+    """The costs of the calls of all tenants."""
     slots: int = 0
-    """Of the last worker that had the model while calls waited for it."""
+    """The slots of the last worker that had the model while calls waited for it."""
     lasted_s: float = 0.0
     """The mean time from a call's dispatch to its end."""
     ratios: RatiosOfPhases = field(default_factory=dict)

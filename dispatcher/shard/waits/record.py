@@ -49,7 +49,7 @@ class WaitRecord:
         """The calls that ended in the entry that is being applied, each with its true service."""
         self.models: dict[str, ModelWaits] = {}
         self.all = ModelWaits()
-        """Of all models: the prior of each."""
+        """All models together: the prior of each."""
         self.costs: dict[tuple[str, str], Costs] = {}
         """The costs by tenant and model."""
         self.forecast: dict[str, set[str]] = {}
@@ -85,7 +85,7 @@ class WaitRecord:
     def passed(self, seconds: float) -> None:
         """Count the time since the last entry for the models that calls waited for."""
         for pace, slots in self._saturated.values():
-            pace.passed(seconds, slots)
+            pace.pass_seconds(seconds, slots)
 
     def see_models(self, waiting: Collection[str], slots: Slots, now: float) -> None:
         """Remember the models that calls wait for from here on. `now`: Unix seconds."""

@@ -83,8 +83,8 @@ def test_a_rate_is_right_before_the_time_constant_has_passed() -> None:
     forecast = ArrivalForecast()
     for second in range(20):
         forecast.record("t", 3.0, NOW + second, 20.0)
-    expected = forecast.expected("t", NOW + 20)
+    expected = forecast.arrivals("t", NOW + 20)
     assert expected is not None
     assert 0.9 <= expected.requests_per_s <= 1.1
     assert (round(expected.service, 6), round(expected.due_s, 6)) == (3.0, 20.0)
-    assert forecast.expected("absent", NOW) is None
+    assert forecast.arrivals("absent", NOW) is None

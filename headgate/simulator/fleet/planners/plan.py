@@ -237,7 +237,7 @@ class ProductionPlanner(Planner):
         names = {model: f"{tenant}\0{model}" for model in self.around.profiles}
         service = {model: self._forecast.service(name, now, HORIZON_S) for model, name in names.items()}
         expected = {
-            model: found for model, name in names.items() if (found := self._forecast.expected(name, now)) is not None
+            model: found for model, name in names.items() if (found := self._forecast.arrivals(name, now)) is not None
         }
         return TenantBacklog(tenant, self.around.shares.get(tenant, Share()), list(groups.figures()), service, expected)
 
