@@ -39,7 +39,7 @@ _PREMIUM_MIN = 0.98
 """The source has 99.6 %. Ours has some 60 to 130 premium requests a run, so one late request is a percent of them."""
 
 
-def draw_mixed(seed: int, capacity_per_s: float, seconds: float) -> ListWorkload:
+def draw_traffic(seed: int, capacity_per_s: float, seconds: float) -> ListWorkload:
     """Draw traffic whose rate is 1.25 times the capacity in the last 8 of each 30 s, and 0.8 times before."""
     random = Random(f"tiers mixed {seed}")
     arrivals: list[Arrival] = []
@@ -57,10 +57,10 @@ def draw_mixed(seed: int, capacity_per_s: float, seconds: float) -> ListWorkload
     "Mixed traffic: FIFO, priorities, preemption, shedding",
     f"{scene.SOURCE}, section 6.2: the table of mixed load",
 )
-def preemption_mixed(setting: Setting) -> Section:
+def mixed_load(setting: Setting) -> Section:
     profile = scene.load_engine()
     capacity = scene.capacity_per_s(profile)
-    workloads = [draw_mixed(seed, capacity, _SECONDS) for seed in range(min(setting.seeds, scene.SEEDS_MAX))]
+    workloads = [draw_traffic(seed, capacity, _SECONDS) for seed in range(min(setting.seeds, scene.SEEDS_MAX))]
     runs = scene.play(setting, workloads, SETTINGS, dict.fromkeys(SETTINGS, profile))
     return Section(
         text=(
@@ -123,7 +123,7 @@ def _prices(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
             f"{loss:.2%}",
         ),
         Check(
-            "shedding refuses requests, and none of premium", shed > 0 and _premium_kept(runs), f"{shed:.1%} refused"
+            "shedding refuses requests, and none of premium", shed > 0 and _keeps_premium(runs), f"{shed:.1%} refused"
         ),
         above(
             "shedding saves preemptions: a minute",
@@ -133,5 +133,5 @@ def _prices(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
     ]
 
 
-def _premium_kept(runs: Mapping[str, Sequence[Run]]) -> bool:
+def _keeps_premium(runs: Mapping[str, Sequence[Run]]) -> bool:
     return all(scene.of_tier(run, "premium").rejected == 0 for run in runs["+ SLO"])
