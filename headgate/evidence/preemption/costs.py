@@ -14,7 +14,7 @@ SOURCE_MS = {
     (8192, 200): (856, 840),
     (32768, 100): (3280, 3210),
 }
-"""The source's table for Llama 3 70B on an A100: swap and recompute by (prompt, generated) tokens."""
+"""The source prints swap and recompute by (prompt, generated) tokens, for Llama 3 70B on an A100."""
 SHEET_KV_BYTES = 80 * 8 * 128 * 2 * 2
 """Layers x KV heads x head size x keys and values x bytes of a half."""
 SHEET_LINK = 25e9

@@ -39,8 +39,8 @@ _PREMIUM_MIN = 0.98
 """The source has 99.6 %. Ours has some 60 to 130 premium requests a run, so one late request is a percent of them."""
 
 
-def draw_mixture(seed: int, capacity_per_s: float, seconds: float) -> ListWorkload:
-    """Draw traffic at 1.25 times the capacity in the last 8 of each 30 s, and 0.8 times before."""
+def draw_traffic(seed: int, capacity_per_s: float, seconds: float) -> ListWorkload:
+    """Draw traffic whose rate is 1.25 times the capacity in the last 8 of each 30 s, and 0.8 times before."""
     random = Random(f"tiers mixed {seed}")
     arrivals: list[Arrival] = []
     now_s = 0.0
@@ -57,10 +57,10 @@ def draw_mixture(seed: int, capacity_per_s: float, seconds: float) -> ListWorklo
     "Mixed traffic: FIFO, priorities, preemption, shedding",
     f"{scene.SOURCE}, section 6.2: the table of mixed load",
 )
-def preemption_of_mixed_load(setting: Setting) -> Section:
+def mixed_load(setting: Setting) -> Section:
     profile = scene.load_engine()
     capacity = scene.capacity_per_s(profile)
-    workloads = [draw_mixture(seed, capacity, _SECONDS) for seed in range(min(setting.seeds, scene.SEEDS_MAX))]
+    workloads = [draw_traffic(seed, capacity, _SECONDS) for seed in range(min(setting.seeds, scene.SEEDS_MAX))]
     runs = scene.play(setting, workloads, SETTINGS, dict.fromkeys(SETTINGS, profile))
     return Section(
         text=(

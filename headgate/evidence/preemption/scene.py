@@ -28,7 +28,7 @@ LENGTHS = SampledLengths(Lognormal(200, 0.6, 16, 2048), Lognormal(350, 0.6, 16, 
 KV_TOKENS = 64 * 560
 """Enough for 64 requests: the prompt, half of the output, and the unused part of the last block."""
 _TENANTS = 4
-"""Tenants of each tier."""
+"""Each tier has so many tenants."""
 _AT_ONCE = 2_000
 """Requests of the run that measures the capacity."""
 

@@ -29,7 +29,7 @@ _LOADS = {
 }
 """Arrivals by tier, as parts of the capacity."""
 _FLOOR_MIN = 0.12
-"""The least part for a share of 15 %: a slack of 4,096 units and a full batch of 64 requests may be missing."""
+"""The share is 15 %; a slack of 4,096 units and a full batch of 64 requests may be missing."""
 _STARVED = 0.02
 
 _Runs = Mapping[str, Sequence[Run]]
