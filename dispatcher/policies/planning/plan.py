@@ -6,8 +6,8 @@
 4. search.py, then hysteresis: better orders, without swaps that do not pay. The result never costs more than the
    start without such swaps.
 5. Idle workers: load a model that is below its floor, else a deferred one (idle.py).
-6. choice.py, if arrivals are expected: simple rules and this plan are played forward, and the workers get the models of
-   the rule that is best for the worst-off tenant within its share.
+6. choice.py, if arrivals are expected and not all that waits is in time anyway: simple rules and this plan are played
+   forward, and the workers get the models of the rule that is best for the worst-off tenant within its share.
 
 Source: QLM (SoCC 2024), sections 4 and 7; the deviations stand here and in the modules named. A plan is advice:
 dispatch works without it, and fleet.py, `fallback_models`, loads what no plan loads.
@@ -130,6 +130,10 @@ class Plan:
     rule: str = ""
 
 
+_WORK_S = 0.5
+"""So many seconds for each worker count as work."""
+
+
 def make_plan(
     backlogs: Sequence[TenantBacklog],
     workers: Sequence[FleetWorker],
@@ -155,10 +159,17 @@ def make_plan(
     pieces_max = min(settings.pieces_max, settings.pieces_per_worker_max * len(workers))
     claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max, settings.capacity_per_s)
     plan = _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
-    if not any(backlog.expected for backlog in backlogs):
+    if not any(backlog.expected for backlog in backlogs) or _is_work_in_time(plan):
         return plan
     chosen = choose(backlogs, claimed, workers, rates, now, last.rule if last else "", plan.models)
     return _follow(plan, chosen, workers)
+
+
+def _is_work_in_time(plan: Plan) -> bool:
+    """Return whether the workers have work, and all of it is in time: then the order of least swapping ends it soonest,
+    and what may yet come has time. Without this a burst of an hour's slack was served at 0.57 times the speed."""
+    ends = [order[-1].ends_at - plan.made_at if order else 0.0 for order in plan.groups.values()]
+    return not (plan.entitled_late_s or plan.surplus_late_s) and sum(ends) >= _WORK_S * len(ends)
 
 
 def _follow(plan: Plan, choice: RuleChoice, workers: Sequence[FleetWorker]) -> Plan:
