@@ -58,7 +58,7 @@ def test_a_hot_model_keeps_its_worker_beside_a_rare_one() -> None:
     idle = replace(worker("w", swap_s=5.0), last_swap_s=0.0)
     backlogs = [
         TenantBacklog("hot", Share(), [], {"a": 60 * 4.0 * 600.0}, hot),
-        TenantBacklog("rare", Share(), [group("b", 20.0, 0.1, 1)], {"b": 600.0}, rare),
+        TenantBacklog("rare", Share(), [group("b", 1.0, 0.1, 1)], {"b": 600.0}, rare),
     ]
     plan = make_plan(backlogs, [busy, idle], NOW)
     assert plan.models == {"v": "a", "w": "b"}
