@@ -46,7 +46,7 @@ def test_every_request_is_served_or_refused(order: str) -> None:
     run = gated(order, deadline_s=30.0)
     assert run.requests == 420
     assert run.served + run.rejected == 420
-    assert run.rejections.keys() <= {"timeout", "full"}
+    assert run.rejections.keys() <= {"timeout", "full", "deadline_out_of_reach"}
 
 
 def test_the_same_run_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_one_object_a_policy_with_the_promised_keys(trace: Path, capsys: pytest.
     for run in runs:
         assert list(run) == [
             *("workload", "policy", "seed", "requests", "served", "rejected", "rejections", "total_time_s"),
-            *("throughput_tokens_per_s", "service_difference", "tenants", "decisions", "bounds"),
+            *("throughput_tokens_per_s", "service_difference", "tenants", "decisions", "bounds", "waits"),
         ]
         assert run["workload"] == "some"
         assert run["served"] + run["rejected"] == run["requests"] == 240

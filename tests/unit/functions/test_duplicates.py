@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -123,7 +124,7 @@ async def test_a_repeated_message_executes_its_call_once(gate: Gate, count: int)
     await asyncio.sleep(0.01)
     left = [await invoke(context, event, "r-1", 0.0) for context in fronts.contexts]
     assert left == [
-        {"id": "r-1", "status": "queued", "queue_position": 1},
+        {"id": "r-1", "status": "queued", "queue_position": 1, "estimated_wait_s": ANY, "estimated_wait_p90_s": ANY},
         *[{"id": "r-1", "status": "queued"}] * (len(left) - 1),
     ]
     await asyncio.gather(*busy)

@@ -63,13 +63,14 @@ async def test_text_outside_ascii_survives_both_forms(gate: Gate) -> None:
     assert (await gate.caller().post(CHAT, chat())).json()["choices"][0]["message"]["content"] == "é\n€" * 3
 
 
-async def test_what_queues_says_its_position_and_no_wait_before_one_is_known(gate: Gate) -> None:
+async def test_what_queues_says_its_position_and_a_wait_before_one_is_measured(gate: Gate) -> None:
     busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
     await asyncio.sleep(0.01)
     waiting = [gate.caller().start("POST", CHAT, chat(stream=stream)) for stream in (False, True)]
     replies = [await call.finished() for call in waiting]
     assert [reply.headers["x-headgate-queue-position"] for reply in replies] == ["1", "2"]
-    assert not any("x-headgate-estimated-wait-ms" in reply.headers for reply in replies)
+    waits_ms = [int(reply.headers["x-headgate-estimated-wait-ms"]) for reply in replies]
+    assert 0 < waits_ms[0] < waits_ms[1]
     for call in busy:
         assert "x-headgate-queue-position" not in (await call.finished()).headers
 

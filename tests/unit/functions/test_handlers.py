@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -178,7 +179,14 @@ def test_invoke_leaves_itself_time_to_let_go(sandbox: Sandbox, monkeypatch: pyte
     running = sandbox.runner.run(sandbox.busy())
     started = sandbox.gate_now()
     answers = invoke.handler(sandbox.payload(), context)
-    assert answers == {"id": "request-1", "status": "queued", "queue_position": 1}
+    queued = {
+        "id": "request-1",
+        "status": "queued",
+        "queue_position": 1,
+        "estimated_wait_s": ANY,
+        "estimated_wait_p90_s": ANY,
+    }
+    assert answers == queued
     assert sandbox.gate_now() - started == pytest.approx(12 - invoke.MARGIN_S, abs=0.1)
     sandbox.runner.run(sandbox.end(running))
     execute.handler({"Records": [message(*launched) for launched in sandbox.gate.launcher.launched]}, LambdaContext())

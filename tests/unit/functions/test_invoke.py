@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -165,7 +166,14 @@ async def test_a_deadline_that_passes_in_the_queue_is_expired(gate: Gate) -> Non
 
 async def test_its_turn_did_not_come_in_time_and_the_queues_consumer_has_it(gate: Gate) -> None:
     busy = await take_slots(gate, max_tokens=60)
-    assert await invoked(gate, payload(gate), remaining_s=1.0) == {"id": "r-1", "status": "queued", "queue_position": 1}
+    queued = {
+        "id": "r-1",
+        "status": "queued",
+        "queue_position": 1,
+        "estimated_wait_s": ANY,
+        "estimated_wait_p90_s": ANY,
+    }
+    assert await invoked(gate, payload(gate), remaining_s=1.0) == queued
     assert await fetched(gate, "a", "r-1") == {"id": "r-1", "status": "queued"}
     await busy
     await gate.quiet()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -171,7 +172,8 @@ async def test_an_execution_does_not_wait_behind_many_of_its_tenant(gate: Gate) 
     calls = [asyncio.ensure_future(invoke(gate.context, event, f"r{n}", 60.0)) for n in range(4)]
     await asyncio.sleep(0.1)
     assert [call.done() for call in calls] == [False, False, True, True]
-    assert calls[2].result() == {"id": "r2", "status": "queued", "queue_position": 3}
+    queued = {"id": "r2", "status": "queued", "queue_position": 3, "estimated_wait_s": ANY, "estimated_wait_p90_s": ANY}
+    assert calls[2].result() == queued
     await busy
     answers = await asyncio.gather(*calls[:2])
     assert all(answer["choices"] for answer in answers)
