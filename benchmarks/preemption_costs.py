@@ -44,25 +44,6 @@ SWAP_BYTES = 256 << 20
 STRATEGIES = (Strategy.SWAP, Strategy.RECOMPUTE)
 OFF_BY = 1.5
 
-SOURCE_MS = {
-    (512, 10): (52, 52),
-    (512, 100): (62, 61),
-    (512, 500): (103, 101),
-    (2048, 50): (214, 210),
-    (8192, 200): (856, 840),
-    (32768, 100): (3280, 3210),
-}
-"""By (prompt, generated) tokens: swap and recompute of the source's table for Llama 3 70B on an A100."""
-SHEET_KV_BYTES = 80 * 8 * 128 * 2 * 2
-"""Layers x KV heads x head size x keys and values x bytes of a half."""
-SHEET_LINK = 25e9
-"""PCIe 4.0 x16, bytes a second in practice."""
-SHEET_TOKEN_S = 2 * 70.6e9 / (312e12 * 0.5)
-"""FLOP of a prompt token over half of the data sheet's FLOP/s of an A100."""
-SHEET_TOKEN2_S = 2 * 80 * 64 * 128 / (312e12 * 0.5)
-"""The same for attention: 4 FLOP for each layer, query head, channel and pair of tokens; half of the pairs are
-masked."""
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.preemption_costs", description=__doc__.splitlines()[0])
@@ -80,6 +61,8 @@ def main() -> int:
         for step in STEP_TOKENS
     ]
     if options.json:
+        from headgate.evidence.preemption.costs import by_data_sheet
+
         sys.stdout.write(json.dumps({"measured": found, "by_data_sheet": by_data_sheet()}) + "\n")
     else:
         sys.stdout.write("\n".join([*map(table, found), sheet_table()]))
@@ -190,34 +173,9 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def sheet(link_bytes_per_s: float) -> Calibration:
-    """Return the calibration of eight A100. A prompt shares its steps with decodes, so it has no base cost."""
-    token_s, token2_s = SHEET_TOKEN_S / 8, SHEET_TOKEN2_S / 8
-    return Calibration(SHEET_KV_BYTES, link_bytes_per_s, link_bytes_per_s, 1e-3, 0.0, token_s, token2_s, 0.02)
-
-
-SHEETS = {
-    "four links": sheet(4 * SHEET_LINK),
-    "one link": sheet(SHEET_LINK),
-    "one link, bits for bytes": sheet(SHEET_LINK / 8),
-}
-
-
-def by_data_sheet() -> list[dict[str, float]]:
-    """Return rows in milliseconds. "its code": by the source's own code, with 4 GB/s and 40,960 bytes a token."""
-    rows = []
-    for (prompt, generated), (swap, again) in SOURCE_MS.items():
-        tokens = prompt + generated
-        one: dict[str, float] = {"tokens": tokens, "its table, swap": swap, "its table, recompute": again}
-        one["its code, swap"] = 1e3 * 2 * tokens * 80 * 512 / (32e9 / 8)
-        for name, known in SHEETS.items():
-            one[name] = 1e3 * (known.swap_out_s(tokens) + known.swap_in_s(tokens))
-        one["recompute"] = 1e3 * SHEETS["one link"].prefill_s(tokens)
-        rows.append(one)
-    return rows
-
-
 def sheet_table() -> str:
+    from headgate.evidence.preemption.costs import SHEETS, by_data_sheet  # not where only torch is installed
+
     rows = by_data_sheet()
     names = [name for name in rows[0] if name != "tokens"]
     lines = [

@@ -23,41 +23,18 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from random import Random
 from statistics import fmean
 
-from gpu_worker.policies.shedding import ShedSettings
 from gpu_worker.policies.tiers import TierSettings
-from headgate.simulator.engines.profile import EngineProfile, load_profile
+from headgate.evidence.preemption import mixed, scene
 from headgate.simulator.measures.collector import Scheduling
 from headgate.simulator.parallel import Processes
 from headgate.simulator.run import Run, RunSpec
 from headgate.simulator.simulate import simulate
-from headgate.workloads.arrivals import Arrival
-from headgate.workloads.distributions import Lognormal, SampledLengths
-from headgate.workloads.sources import ListWorkload
 
-PROFILE = "a100x8-llama3-70b"
-TIERS = ("premium", "standard", "standard", "background", "background")
-"""The tiers of five requests."""
-TENANTS = 4
-"""In each tier."""
-LENGTHS = SampledLengths(Lognormal(200, 0.6, 16, 2048), Lognormal(350, 0.6, 16, 1024))
-PHASES_S, BURST_S, BURST_LOAD, CALM_LOAD = 30.0, 8.0, 1.25, 0.8
 SECONDS = 600.0
-AT_ONCE = 2_000
-"""Requests of the run that measures the capacity."""
-KV_TOKENS = 64 * 560
-"""Enough for 64 requests: the prompt, half of the output, and the unused part of the last block."""
 SEEDS = 5
-
-SETTINGS: dict[str, tuple[str, TierSettings, ShedSettings | None]] = {
-    "FIFO": ("fcfs", TierSettings(preemption=False), None),
-    "priority": ("tiered:vtc", TierSettings(preemption=False), None),
-    "+ preemption": ("tiered:vtc", TierSettings(), None),
-    "+ SLO": ("tiered:vtc", TierSettings(), ShedSettings()),
-    "+ reserve": ("tiered:vtc", TierSettings(premium_reserve=0.3), None),
-}
+SETTINGS: scene.Settings = {**mixed.SETTINGS, "+ reserve": ("tiered:vtc", TierSettings(premium_reserve=0.3), None)}
 SOURCE = {
     "FIFO": ("2100 ms", "72.0%", "4,200"),
     "priority": ("280 ms", "98.1%", "4,100"),
@@ -77,10 +54,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args()
-    profile = load_profile(PROFILE).model_copy(update={"pool_tokens": KV_TOKENS})
-    capacity = capacity_per_s(profile)
+    profile = scene.load_engine()
+    capacity = scene.capacity_per_s(profile)
     specs = [
-        RunSpec(mixed(seed, capacity, options.seconds), policy, profile, tiers=tiers, shedding=shedding, seed=seed)
+        RunSpec(
+            mixed.draw_traffic(seed, capacity, options.seconds),
+            policy,
+            profile,
+            tiers=tiers,
+            shedding=shedding,
+            seed=seed,
+        )
         for policy, tiers, shedding in SETTINGS.values()
         for seed in range(options.seeds)
     ]
@@ -94,33 +78,10 @@ def main() -> int:
     return 0
 
 
-def capacity_per_s(profile: EngineProfile) -> float:
-    """Return requests a second, first come, first served, over a run in which all arrive at once."""
-    random = Random("capacity")
-    arrivals = [Arrival(0.0, "all", *LENGTHS.draw(random)) for _ in range(AT_ONCE)]
-    run = simulate(RunSpec(ListWorkload("at once", arrivals), "fcfs", profile, tiers=TierSettings(preemption=False)))
-    return run.served / run.total_time_s
-
-
-def mixed(seed: int, capacity_per_s: float, seconds: float) -> ListWorkload:
-    random = Random(f"tiers mixed {seed}")
-    arrivals: list[Arrival] = []
-    now_s = 0.0
-    most_per_s = BURST_LOAD * capacity_per_s
-    while (now_s := now_s + random.expovariate(most_per_s)) < seconds:
-        in_burst = now_s % PHASES_S >= PHASES_S - BURST_S
-        if in_burst or random.random() < CALM_LOAD / BURST_LOAD:
-            tier = TIERS[int(random.random() * len(TIERS))]
-            tenant = f"{tier}-{int(random.random() * TENANTS)}"
-            prompt, output = LENGTHS.draw(random)
-            arrivals.append(Arrival(now_s, tenant, prompt, output, tier=tier))
-    return ListWorkload("mixed", arrivals)
-
-
 def row(runs: Sequence[Run]) -> dict[str, float]:
     """Means over seeds. Seconds, parts of one, tokens a second, times a minute."""
     summaries = [run.scheduling for run in runs if run.scheduling is not None]
-    means = {f"{tier}_p99_s": fmean(p99_s(one, tier) for one in summaries) for tier in dict.fromkeys(TIERS)}
+    means = {f"{tier}_p99_s": fmean(p99_s(one, tier) for one in summaries) for tier in dict.fromkeys(mixed.TIERS)}
     for tier in ("premium", "standard"):
         means[f"{tier}_attained"] = fmean(one.tiers[tier].attainment or 0.0 for one in summaries)
     means["tokens_per_s"] = fmean(run.throughput_tokens_per_s for run in runs)
@@ -145,17 +106,18 @@ def table(rows: dict[str, dict[str, float]], capacity: float, seeds: int) -> str
     for name, means in rows.items():
         source = SOURCE.get(name, ("–", "–", "–"))
         cells = (
-            *(ms(means["premium_p99_s"]), source[0], ms(means["standard_p99_s"]), ms(means["background_p99_s"])),
+            *(
+                scene.ms(means["premium_p99_s"]),
+                source[0],
+                scene.ms(means["standard_p99_s"]),
+                scene.ms(means["background_p99_s"]),
+            ),
             *(f"{means['premium_attained']:.1%}", source[1], f"{means['standard_attained']:.1%}"),
             *(f"{means['tokens_per_s']:,.0f}", source[2]),
             *(f"{means['preemptions_per_min']:.1f}", f"{means['native_per_min']:.1f}", f"{means['refused']:.1%}"),
         )
         lines.append(f"{name:13}" + "".join(f"{cell:>15}" for cell in cells))
     return "\n".join(lines) + "\n"
-
-
-def ms(seconds: float) -> str:
-    return f"{1000 * seconds:,.0f} ms"
 
 
 if __name__ == "__main__":
