@@ -79,8 +79,8 @@ class TieredSchedulingMixin:
         """Whether this step's tokens are shared out."""
         self._reports = Reports(self, sends=settings.sends_stats)
         self._complete: dict[int, int] = {}
-        """The policy's count of admissions at each step in flight, by the id of its output, if it has a token for every
-        running request."""
+        """The policy's count of admissions at each step in flight, by the id of its output; -1 if a running request is
+        not in the step."""
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         vllm: Any = self
@@ -101,8 +101,8 @@ class TieredSchedulingMixin:
         if self._parts:
             self._parts = {}
             del vllm._reserve_prefill_lookahead
-        if len(output.num_scheduled_tokens) == len(vllm.running):
-            self._complete[id(output)] = self.queue_policy.admissions
+        is_complete = len(output.num_scheduled_tokens) == len(vllm.running)
+        self._complete[id(output)] = self.queue_policy.admissions if is_complete else -1
         self._reports.scheduled(output)
         return output
 
