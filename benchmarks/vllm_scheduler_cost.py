@@ -6,6 +6,9 @@ on a busy server. vLLM's stats are on for both. Ours runs without and with the r
 which a step counts as STEP_S: the time of a step on a GPU; with them also with the options of OPTIONS. REMEMBERED
 tenants have been served and have left.
 
+Then the same with LoRA adapters (ADAPTER_CASES): requests with PLACES adapters run beside free slots. Those that wait
+have other adapters, which lack a place as long; in the last case each tenth of them has no adapter.
+
 Runs alternate in one process. The median is that of the fastest run, because other work on the machine only adds time;
 the 99th percentile is over all runs, of each step's shortest time in any run. vLLM has a venv of its own: run
 `.venv-vllm/bin/python -m benchmarks.vllm_scheduler_cost` after `make test-vllm`.
@@ -37,6 +40,11 @@ REMEMBERED = 10_000
 TIERS = ("premium", "standard", "background")
 CASES = ((256, 10, 0), (256, 1_000, 0), (256, 1_000, REMEMBERED), (64, 10, 0), (64, 1_000, 0), (64, 1_000, REMEMBERED))
 """Batch, tenants, and tenants that are remembered."""
+PLACES = 4
+ADAPTERS = 100
+ADAPTER_STEPS = 40
+ADAPTER_CASES = ((200, 10, 0), (200, 1_000, 0), (200, 1_000, 10))
+"""Running requests, tenants, and how many waiting requests there are for each one without an adapter; 0: no such."""
 OPTIONS: dict[str, dict[str, float]] = {
     "silent": {},
     "ours": {},
@@ -70,7 +78,32 @@ def main() -> int:
         shown = f"{1e6 * middle:>5.0f}/{1e6 * tail:>5.0f}"
         ratios = "".join(f"  {one / middle:.3f}/{other / tail:.3f}" for one, other in ours)
         print(f"{batch:>6} {tenants:>8} {remembered:>7} {shown}{ratios}", flush=True)
+    _measure_adapters(config, cache, clock)
     return 0
+
+
+def _measure_adapters(config: Any, cache: Any, clock: _StepClock) -> None:
+    print(f"{WAITING} waiting with {ADAPTERS} adapters, {PLACES} places in use; us a step: median / most")
+    print(f"{'running':>7} {'tenants':>8} {'without':>7}")
+    for running, tenants, each in ADAPTER_CASES:
+        shown = ""
+        for kind in ("stock", "silent"):
+            setup = _Setup(config, cache, clock, BATCH, tenants, 0, places=PLACES)
+            steps = _run_adapters(kind, setup, running, each)
+            shown += f"  {kind} {1e6 * median(steps):>6.0f}/{1e6 * max(steps):>6.0f}"
+        print(f"{running:>7} {tenants:>8} {WAITING // each if each else 0:>7} {shown}", flush=True)
+
+
+def _run_adapters(kind: str, setup: _Setup, running: int, each: int) -> list[float]:
+    """Return the seconds of each step after the requests that run have begun."""
+    scheduler = _scheduler(kind, setup)
+    for number in range(running):
+        scheduler.add_request(_request(number, setup.tenants, adapter=1 + number % PLACES, tokens=900))
+    _time_steps(scheduler, setup.clock, 5)
+    for number in range(running, running + WAITING):
+        adapter = None if each and not number % each else 1 + PLACES + number % (ADAPTERS - PLACES)
+        scheduler.add_request(_request(number, setup.tenants, adapter=adapter, tokens=900))
+    return _time_steps(scheduler, setup.clock, ADAPTER_STEPS)
 
 
 class _StepClock:
@@ -91,6 +124,8 @@ class _Setup:
     batch: int
     tenants: int
     remembered: int
+    places: int | None = None
+    """For LoRA adapters; None: no LoRA."""
 
 
 def _figures(runs: list[list[float]]) -> tuple[float, float]:
@@ -131,11 +166,15 @@ def _run(kind: str, setup: _Setup) -> list[float]:
         _serve_and_leave(scheduler.queue_policy, setup.remembered)
     for number in range(WAITING):
         scheduler.add_request(_request(number, setup.tenants))
+    return _time_steps(scheduler, setup.clock, STEPS)
+
+
+def _time_steps(scheduler: Any, clock: _StepClock, count: int) -> list[float]:
     steps = []
     gc.collect()
     gc.disable()
-    for _ in range(STEPS):
-        setup.clock.now_s += STEP_S
+    for _ in range(count):
+        clock.now_s += STEP_S
         began_s = time.thread_time()
         output = scheduler.schedule()
         scheduled_s = time.thread_time()
@@ -148,6 +187,7 @@ def _run(kind: str, setup: _Setup) -> list[float]:
 
 
 def _scheduler(kind: str, setup: _Setup) -> Any:
+    from vllm.config import LoRAConfig
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.structured_output import StructuredOutputManager
 
@@ -156,6 +196,7 @@ def _scheduler(kind: str, setup: _Setup) -> Any:
     config = copy(setup.config)
     config.scheduler_config = copy(config.scheduler_config)
     config.scheduler_config.max_num_seqs = setup.batch
+    config.lora_config = None if setup.places is None else LoRAConfig(max_loras=setup.places)
     ours = {"send_stats": kind != "silent", "trust_client_fields": True, "tiers": OPTIONS.get(kind, {})}
     config.additional_config = {"headgate": ours}
     return (Scheduler if kind == "stock" else TierScheduler)(
@@ -177,14 +218,18 @@ def _serve_and_leave(policy: Any, tenants: int) -> None:
         policy.finish(f"old{number}")
 
 
-def _request(number: int, tenants: int) -> Any:
+def _request(number: int, tenants: int, *, adapter: int | None = None, tokens: int | None = None) -> Any:
+    """`tokens`: of its output; None: between 100 and 199."""
     from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
     from vllm.v1.request import Request
 
     tenant = number % tenants
     extra = {"headgate_tenant": f"t{tenant}", "headgate_tier": TIERS[tenant % len(TIERS)]}
-    parameters = SamplingParams(max_tokens=100 + number * 37 % 100, ignore_eos=True, extra_args=extra)
-    return Request(f"r{number}", [5] * PROMPT_TOKENS, parameters, None)
+    tokens = 100 + number * 37 % 100 if tokens is None else tokens
+    parameters = SamplingParams(max_tokens=tokens, ignore_eos=True, extra_args=extra)
+    lora = None if adapter is None else LoRARequest(f"adapter-{adapter}", adapter, "/adapter")
+    return Request(f"r{number}", [5] * PROMPT_TOKENS, parameters, None, lora_request=lora)
 
 
 def _answer(output: Any) -> Any:

@@ -243,6 +243,10 @@ class Admission:
             return ()
         if not self.settings.preemption:
             return None
+        precedence = partial(self.policy.precedence, head)
+        groups = [group for group in groups if all(precedence(request_id) is not None for request_id in group)]
+        if not groups:
+            return None  # most often
         victims = {resident.request_id for resident in self._evictable(head, budget)}
         return min(filter(victims.issuperset, groups), key=len, default=None)
 

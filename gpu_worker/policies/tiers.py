@@ -42,7 +42,8 @@ class TierSettings(BoundedSettings):
     LoRA adapter is charged as, to the tenant that causes it. `adapter_lead`: service over weight by which a tenant may
     lead another one of its tier that waits for the place of an adapter, while its own requests use the places.
     `locality`: within the tenant that is next, the request with the longest cached prefix goes first
-    (fairness/locality.py); without it, the first to arrive.
+    (fairness/locality.py); without it, the first to arrive. `loaded_first`: within the tenant that is next, a request
+    whose LoRA adapter is loaded goes first (fairness/loaded_first.py).
 
     Raises ValueError for an impossible value.
     """
@@ -62,6 +63,7 @@ class TierSettings(BoundedSettings):
     adapter_lead: NotNegative = 8192.0
     adapter_load_tokens: Annotated[int, Bounds(0, 1_000_000)] = ADAPTER_LOAD_TOKENS
     locality: bool = False
+    loaded_first: bool = False
 
     def __post_init__(self) -> None:
         check_bounds(self)

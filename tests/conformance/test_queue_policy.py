@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import deque
+from random import Random
 from typing import Any
 
 import pytest
@@ -85,6 +86,53 @@ def test_peek_changes_nothing(name: str) -> None:
         put(policy, f"r{number}", f"t{number % 3}")
     assert {policy.peek() for _ in range(5)} == {policy.peek()}
     assert policy.waiting == 6
+
+
+@every_policy
+def test_a_request_set_aside_waits_but_is_not_next(name: str) -> None:
+    policy = make_policy(name)
+    for number in range(6):
+        put(policy, f"r{number}", "ab"[number % 2])
+    for request_id in ("r0", "r1", "r3", "r5"):
+        policy.set_aside(request_id)
+    assert (policy.waiting, policy.waiting_of("a"), policy.waiting_of("b")) == (6, 3, 3)
+    assert all(policy.holds(f"r{number}") for number in range(6))
+    assert [admit_next(policy) for _ in range(2)] == ["r2", "r4"]
+    assert policy.peek() is None
+    put(policy, "late", "b")
+    assert admit_next(policy) == "late"
+    policy.cancel("r5")
+    for request_id in ("r3", "r0", "r1", "r0"):
+        policy.take_back(request_id)
+    assert sorted(admit_next(policy) for _ in range(3)) == ["r0", "r1", "r3"]
+    assert policy.waiting == 0
+
+
+@every_policy
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_what_is_set_aside_and_taken_back_changes_no_order_and_no_charge(name: str, seed: int) -> None:
+    chance = Random(seed)
+    plain, moved = make_policy(name), make_policy(name)
+    waiting: list[str] = []
+    for number in range(40):
+        tenant = chance.choice("abc")
+        for policy in (plain, moved):
+            put(policy, f"r{number}", tenant, 10 + number % 7)
+        waiting.append(f"r{number}")
+        aside = [each for each in waiting if chance.random() < 0.3]
+        for request_id in aside:
+            moved.set_aside(request_id)
+        for request_id in chance.sample(aside, len(aside)):
+            moved.take_back(request_id)
+        assert moved.peek() == plain.peek()
+        if number % 3 == 0 and (head := plain.peek()) is not None:
+            waiting.remove(head.request_id)
+            for policy in (plain, moved):
+                policy.admit(head.request_id)
+                policy.on_decoded(2)
+    assert moved.received == plain.received
+    assert moved.counters() == plain.counters()
 
 
 @every_policy

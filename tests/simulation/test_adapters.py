@@ -29,8 +29,10 @@ def asks(at_s: float, tenant: str, adapter: str | None, *, output: int = OUTPUT)
     return Arrival(at_s, tenant, INPUT, output, adapter=adapter)
 
 
-def engine_with(places: int, policy: str = "tiered:vtc", *, loaded_first: bool = False, **tiers: float) -> PagedEngine:
-    profile = PROFILE.model_copy(update={"max_loras": places, "adapter_load_s": LOAD_S})
+def engine_with(
+    places: int, policy: str = "tiered:vtc", *, batch: int = 256, loaded_first: bool = False, **tiers: float
+) -> PagedEngine:
+    profile = PROFILE.model_copy(update={"max_loras": places, "adapter_load_s": LOAD_S, "batch_max": batch})
     made = make_policy(policy, tiers=TierSettings(**tiers))  # type: ignore[arg-type]
     engine = make_engine(profile, made, loaded_first=loaded_first)
     assert isinstance(engine, PagedEngine)
@@ -106,7 +108,7 @@ def test_with_loaded_adapters_first_a_tenant_loads_less_often_and_starves_none_o
     arrivals = [asks(0.001 * number, "a", random.choice("uvwxyz")) for number in range(120)]
     loads = {}
     for first in (False, True):
-        engine = engine_with(1, loaded_first=first)
+        engine = engine_with(1, batch=2, loaded_first=first)
         served = serve(engine, arrivals)
         loads[first] = sum(each.adapter_loads for each in served)
         assert len(served) == 120

@@ -15,6 +15,8 @@ from vllm.lora.request import LoRARequest
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
+from gpu_worker.policies import adapters
+from gpu_worker.policies.adapters import HELD_BACK_MAX
 from tests.support.vllm.engine import vllm_driver
 from tests.support.vllm.lora import make_adapter
 from tests.support.vllm.scheduler_harness import SchedulerHarness
@@ -159,6 +161,7 @@ def test_storms_with_adapters(base: BaseConfig, time: FakeTime, part: int, monke
         chance = Random(seed)
         setup = setup_of(chance)
         tiers = {**setup.tiers, "adapter_load_tokens": 0, "adapter_lead": chance.choice([0.0, 20.0, 1e9])}
+        tiers["loaded_first"] = chance.random() < 0.5
         policy = setup.policy if setup.policy.startswith("tiered") else "tiered:vtc"
         setup = replace(setup, policy=policy, tiers=tiers, max_loras=chance.choice([1, 2]))
         harness = SchedulerHarness(base, setup, time)
@@ -169,11 +172,11 @@ def test_storms_with_adapters(base: BaseConfig, time: FakeTime, part: int, monke
 def test_real_adapters_generate_what_each_generates_alone(tmp_path: Path) -> None:
     """vLLM loads them from their folders, one at a time, and premium evicts a batch with another adapter."""
     model = ensure_tiny_model(tmp_path, TinySize())
-    adapters = [
+    loras = [
         LoRARequest(f"adapter-{number}", number, str(make_adapter(model, tmp_path / f"adapter-{number}", number)))
         for number in (1, 2, 3)
     ]
-    requests = [(place, adapter) for place in range(2) for adapter in adapters]
+    requests = [(place, adapter) for place in range(2) for adapter in loras]
     with vllm_driver(model, blocks=16, adapters=(1, 3)) as driver:
         for place, adapter in requests:
             driver.add(f"alone{place}{adapter.lora_int_id}", [5 + place] * 20, 12, adapter=adapter)
@@ -192,3 +195,109 @@ def test_real_adapters_generate_what_each_generates_alone(tmp_path: Path) -> Non
         assert driver.scheduler.counts.preemptions.total() >= 1
         received = driver.scheduler.queue_policy.received
         assert received["t3"].service > 2 * (20 + 2 * 12), "it pays for the load of its adapter"
+
+
+def ask_for_adapters(harness: SchedulerHarness, count: int) -> None:
+    """Add requests of one tenant that cycle through six adapters."""
+    for number in range(count):
+        harness.add(f"a{number:02}", [number] * 10, 4, adapter=1 + number % 6, tenant="a")
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("locality", [False, True])
+def test_with_loaded_adapters_first_a_tenant_loads_less_often(make: Make, *, ahead: bool, locality: bool) -> None:
+    found = {}
+    for first in (False, True):
+        tiers = {**SETUP.tiers, "loaded_first": first, "locality": locality}
+        harness = make(replace(with_loras(1, ahead=ahead), batch=1, caching=locality, tiers=tiers))
+        ask_for_adapters(harness, 24)
+        harness.run()
+        found[first] = loads(harness, "a")
+    assert found == {False: 24, True: 6}
+
+
+def test_loaded_adapters_first_changes_no_order_of_tenants(make: Make) -> None:
+    harness = make(replace(with_loras(1), batch=1, tiers={**SETUP.tiers, "loaded_first": True}))
+    ask_for_adapters(harness, 12)
+    harness.step(3)
+    harness.add("b", [7] * 10, 4, adapter=6, tenant="b")
+    entered: list[str] = []
+    while harness.scheduler.requests:
+        harness.step()
+        entered += [name for name in harness.running if name not in entered]
+    assert entered.index("b") <= 2, "its tenant was served least"
+
+
+def test_what_a_pass_sets_aside_is_bounded_and_nothing_starves_behind_it(make: Make) -> None:
+    harness = make(replace(with_loras(1), batch=4, tiers={"adapter_load_tokens": 0}))
+    harness.add("holds", [1] * 10, 50, adapter=1, tenant="a")
+    harness.step()
+    for number in range(300):
+        harness.add(f"a{number:03}", [2] * 10, 2, adapter=2 + number % 9, tenant="a")
+    harness.add("a-plain", [3] * 10, 2, tenant="a")
+    seen: list[int] = []
+    set_aside = harness.policy.set_aside
+
+    def counted(name: str) -> None:
+        seen[-1] += 1
+        set_aside(name)
+
+    harness.policy.set_aside = counted
+    while "a-plain" not in harness.running:
+        seen.append(0)
+        harness.step()
+    assert max(seen) == HELD_BACK_MAX
+    assert len(seen) <= 300 / 11 + 2
+    assert harness.running == ["holds", "a-plain"]
+    assert len(harness.scheduler.waiting) == 300
+    harness.run()
+    harness.check_end()
+
+
+def test_a_tenants_own_requests_do_not_starve_one_that_waits_for_a_place(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapters, "PASSES_MAX", 20)
+    harness = make(replace(with_loras(1), tiers={"adapter_load_tokens": 0}))
+    harness.add("a", [1] * 10, 10, adapter=1, tenant="a")
+    harness.step()
+    harness.add("waits", [2] * 10, 4, adapter=2, tenant="a")
+    sent = 0
+    while "waits" not in harness.running:
+        assert sent < 60, "it starves"
+        while len(harness.scheduler.requests) < 5:
+            sent += 1
+            harness.add(f"a{sent}", [3] * 10, 10, adapter=1, tenant="a")
+        harness.step()
+    assert sent > 20
+    harness.run()
+    harness.check_end()
+
+
+def test_a_premium_request_without_an_adapter_is_not_behind_those_of_other_tiers(make: Make) -> None:
+    """Also in a pass that may set aside no more."""
+    harness = make(replace(with_loras(1), batch=2, tiers={"adapter_load_tokens": 0, "share_slack": 0.0}))
+    harness.add("holds", [1] * 10, 50, adapter=1, tenant="a", tier="background")
+    harness.step(8)
+    for number in range(200):
+        harness.add(f"bulk{number}", [2] * 10, 2, adapter=2 + number % 9, tenant="b", tier="background")
+    harness.step()
+    harness.add("gold", [3] * 10, 2, tenant="g", tier="premium")
+    harness.step()
+    assert "gold" in harness.running
+    harness.run()
+    harness.check_end()
+
+
+def test_requests_that_are_held_back_can_be_aborted(make: Make) -> None:
+    harness = make(replace(with_loras(1), tiers={"adapter_load_tokens": 0}))
+    harness.add("holds", [1] * 10, 20, adapter=1, tenant="a")
+    harness.step()
+    for number in range(50):
+        harness.add(f"b{number}", [2] * 10, 2, adapter=2, tenant="b")
+    harness.step(2)
+    for number in range(0, 50, 2):
+        harness.abort(f"b{number}")
+    harness.run()
+    harness.check_end()
+    assert harness.scheduler.waiting._held_back._aside == {}

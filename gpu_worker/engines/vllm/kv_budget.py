@@ -8,7 +8,7 @@ already, otherwise a second victim would be preempted for the blocks of the firs
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from vllm.utils.math_utils import cdiv
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
@@ -23,8 +23,13 @@ from gpu_worker.policies.preemption import Resident
 from gpu_worker.policies.step_tokens import StepTokens
 
 
+class MayPass(Protocol):
+    def __call__(self, head: QueueRequest, *, lacks_place: bool) -> bool: ...
+
+
 class VllmKvBudget:
     """`scheduler`: vLLM's. `waiting`: returns a waiting request by its id. `swap_bytes_free`: of the host's pool.
+    `may_pass`: whether a waiting request comes before those that wait for an adapter's place (AdapterTurns.may_pass).
     `next_step`: the step that is planned; None while vLLM makes it, and asks whether a request fits by itself."""
 
     def __init__(
@@ -33,6 +38,7 @@ class VllmKvBudget:
         policy: TieredQueue,
         waiting: Callable[[str], Request],
         swap_bytes_free: float,
+        may_pass: MayPass,
         next_step: NextStep | None = None,
     ) -> None:
         self.swap_bytes_free = swap_bytes_free
@@ -42,6 +48,9 @@ class VllmKvBudget:
         self._manager = scheduler.kv_cache_manager
         self._policy = policy
         self._waiting = waiting
+        self._may_pass = may_pass
+        self._holders: dict[int, list[str]] | None = None
+        """The requests that use each adapter; None after any change of them."""
         self._next_step = next_step
         self._blocks_taken = 0
         self._hits: frozenset[int] = frozenset()
@@ -82,7 +91,7 @@ class VllmKvBudget:
         if self._next_step is None:
             return None
         request = self._waiting(request_id)
-        if not is_ready(request):
+        if not is_ready(request) or self._waits_for_turn(request):
             return Obstacle.PASSED_OVER
         if not request.has_encoder_inputs:
             return None
@@ -116,6 +125,7 @@ class VllmKvBudget:
         self._premium_blocks = None
         self._hits, self._hits_of_admitted = frozenset(), self._hits_of_admitted | hits
         self.admitted.append(request_id)
+        self._holders = None
 
     def note_entered(self, request: Request) -> None:
         """Count the blocks of a request that vLLM has just admitted."""
@@ -145,19 +155,35 @@ class VllmKvBudget:
         config, wanted = self._scheduler.lora_config, self._waiting(request_id).lora_request
         if not config or wanted is None:
             return []
+        if self._holders is None:
+            self._holders = self._find_holders()
+        holders = self._holders
+        if wanted.lora_int_id in holders or len(holders) < config.max_loras:
+            return []
+        return list(holders.values())
+
+    def waits_for_adapter(self, request_id: str) -> bool:
+        """Return whether a request lacks the place of its adapter, or waits for one that does."""
+        return bool(self.adapter_holders(request_id)) or self._waits_for_turn(self._waiting(request_id))
+
+    def _waits_for_turn(self, request: Request) -> bool:
+        if request.lora_request is None:
+            return False
+        head = self._policy.tier_state(request.request_id).request
+        return not self._may_pass(head, lacks_place=bool(self.adapter_holders(request.request_id)))
+
+    def _find_holders(self) -> dict[int, list[str]]:
         holders: dict[int, list[str]] = {}
         for request in (*self._scheduler.running, *map(self._waiting, self.admitted)):
             if request.lora_request is not None:
                 holders.setdefault(request.lora_request.lora_int_id, []).append(request.request_id)
-        if wanted.lora_int_id in holders or len(holders) < config.max_loras:
-            return []
-        return list(holders.values())
+        return holders
 
     def update_after_evictions(self, victims: list[str]) -> None:
         """Count again: victims take no blocks in this step, and newcomers need blocks that they would have shared."""
         if self._next_step is not None:
             self._next_step.release(victims)
-        self._growth = self._premium_blocks = None
+        self._growth = self._premium_blocks = self._holders = None
         self._blocks_taken = sum(self._needs(request_id)[0] for request_id in self.admitted)
 
     def _resident(self, request: Request) -> Resident:

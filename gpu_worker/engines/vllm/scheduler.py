@@ -37,7 +37,6 @@ from gpu_worker.engines.vllm.room import has_slot, may_lack_room
 from gpu_worker.engines.vllm.settings import scheduler_settings
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue, loaded_adapters
 from gpu_worker.policies.admission import Admission
-from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.preemption import Eviction, Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from gpu_worker.policies.step_tokens import StepTokens, Turns
@@ -135,7 +134,8 @@ class TieredSchedulingMixin:
 
     def _kv_budget(self, next_step: NextStep | None = None) -> VllmKvBudget:
         swap_bytes_free = self._reports.swap().free_bytes
-        return VllmKvBudget(self, self.queue_policy, self.waiting.request_of, swap_bytes_free, next_step)
+        waiting = self.waiting
+        return VllmKvBudget(self, self.queue_policy, waiting.request_of, swap_bytes_free, waiting.may_pass, next_step)
 
     def _may_make_room(self, has_prompts: bool) -> bool:
         """Fast pre-check, usually false: could a plan differ from what vLLM does by itself? It preempts or pauses
@@ -163,6 +163,7 @@ class TieredSchedulingMixin:
         """
         next_step = NextStep(self, self._turns.next)
         kv_budget = self._kv_budget(next_step)
+        self.waiting.take_back_adapters()
         planned = self._pass_over(kv_budget)
         while (plan := self.admission.next_plan(kv_budget)) is not None:
             for eviction in plan.evictions:
@@ -171,7 +172,7 @@ class TieredSchedulingMixin:
                 kv_budget.update_after_evictions([eviction.resident.request_id for eviction in plan.evictions])
             kv_budget.admit(plan.request, partial(self.queue_policy.pause_precedence, plan.request))
             self.queue_policy.admit(plan.request.request_id)
-            planned |= {plan.request.request_id: True, **self._pass_over(kv_budget)}
+            planned |= {plan.request.request_id: None, **self._pass_over(kv_budget)}
         self.waiting.put_first(planned)
         if next_step.is_counted:
             self._share_tokens(next_step.tokens)
@@ -193,27 +194,24 @@ class TieredSchedulingMixin:
             num_new_tokens = min(num_new_tokens, part + least_tokens(request))
         return int(super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens))  # type: ignore[misc]
 
-    def _pass_over(self, kv_budget: VllmKvBudget) -> dict[str, bool]:
-        """Admit the next requests that will not run, so that none is preempted for them. True: vLLM will pop it and
-        give it back. False: the queue holds it back, because vLLM counts the adapters of this step only and not those
-        of prompts that pause."""
-        admitted: dict[str, bool] = {}
-        while passed_over := {
-            one.request_id: may_pass and not kv_budget.adapter_holders(one.request_id)
-            for one in self.queue_policy.heads()
-            if not (may_pass := self._may_pass(one, kv_budget)) or self.admission.is_passed_over(one, kv_budget)
-        }:
-            for request_id in passed_over:
-                self.queue_policy.admit(request_id)
-            admitted |= passed_over
+    def _pass_over(self, kv_budget: VllmKvBudget) -> dict[str, None]:
+        """Go on without the next requests that will not run, so that none is preempted for them. Return those that the
+        policy admitted because vLLM will pop them and give them back; one that waits for an adapter's place is held
+        back instead, as vLLM counts only the adapters of this step and not those of prompts that pause."""
+        admitted: dict[str, None] = {}
+        is_done = False
+        while not is_done:
+            is_done = True
+            for head in self.queue_policy.heads():
+                if not self.admission.is_passed_over(head, kv_budget):
+                    continue
+                if kv_budget.waits_for_adapter(head.request_id):
+                    is_done &= not self.waiting.hold_back(head.request_id)
+                else:
+                    self.queue_policy.admit(head.request_id)
+                    admitted[head.request_id] = None
+                    is_done = False
         return admitted
-
-    def _may_pass(self, waiting: QueueRequest, kv_budget: VllmKvBudget) -> bool:
-        """Return whether no request that waits for the place of its adapter comes first (policies/adapters.py)."""
-        if self.waiting.request_of(waiting.request_id).lora_request is None:
-            return True
-        lacks_place = bool(kv_budget.adapter_holders(waiting.request_id))
-        return self.waiting.adapter_turns.may_pass(waiting, lacks_place=lacks_place)
 
     def _evict(self, eviction: Eviction) -> None:
         vllm: Any = self

@@ -31,7 +31,8 @@ class SchedulerSettings:
     `applications`: the application of each tenant that has one, for a policy `wsc`.
 
     `locality`: within the tenant that is next, the request with the longest cached prefix goes first
-    (policies/fairness/locality.py). It is also a field of `tiers`, where a worker sets it.
+    (policies/fairness/locality.py). `loaded_first`: within that tenant, a request whose LoRA adapter is loaded goes
+    first (policies/fairness/loaded_first.py). Both are also fields of `tiers`, where a worker sets them.
 
     `send_stats`: whether the scheduler reports to the server. None: if the server has loaded headgate's stat logger. A
     server that has not loaded it would fail on the reports.
@@ -55,6 +56,7 @@ class SchedulerSettings:
     trust_client_fields: bool = False
     priority_tiers: Mapping[TenantTier, int] | None = None
     locality: bool = False
+    loaded_first: bool = False
 
     def __post_init__(self) -> None:
         if (tiers := self.priority_tiers) is None:
@@ -72,7 +74,8 @@ class SchedulerSettings:
 
     def make_queue(self) -> TieredQueue:
         """Make the queue; a policy without tiers gets one tier. Raises ValueError, with one sentence."""
-        given = {**self.tiers, "locality": True} if self.locality else self.tiers
+        orders = {"locality": self.locality, "loaded_first": self.loaded_first}
+        given = {**self.tiers, **{name: True for name, is_on in orders.items() if is_on}}
         try:
             if self.has_tiers:
                 queue = make_queue(self.policy, given, self.applications)

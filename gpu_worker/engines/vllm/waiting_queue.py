@@ -23,9 +23,10 @@ from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.protocol import RequestFields, request_fields
 from gpu_worker.engines.vllm.room import has_slot, may_lack_room
 from gpu_worker.engines.vllm.settings import TENANTS_VARIABLE, SchedulerSettings
-from gpu_worker.policies.adapters import AdapterTurns, LoadedAdapters
+from gpu_worker.policies.adapters import AdapterTurns, HeldBack, LoadedAdapters
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.loaded_first import LoadedFirst
 from gpu_worker.policies.fairness.locality import PrefixLookups
 
 _log = init_logger(__name__)
@@ -69,12 +70,14 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         """The budget of this pass, while every change of it is noted."""
         self._requests: dict[str, Request] = {}
         self._adapters = adapters
-        self.adapter_turns = AdapterTurns(self.policy, admission.settings.adapter_lead)
+        self._turns = AdapterTurns(self.policy, admission.settings.adapter_lead)
+        self._held_back = HeldBack(self.policy)
+        self._has_begun_adapters = False
+        """Whether requests that were held back have come back in this pass."""
         self._popped: dict[str, Request] = {}
         """Requests admitted in this pass."""
-        self._planned: dict[str, bool] = {}
-        """Requests that were admitted in this pass before vLLM popped them, in their order. False: it is held back in
-        this pass, because it lacks the place of its adapter or waits behind one that does."""
+        self._planned: dict[str, None] = {}
+        """Requests that were admitted in this pass before vLLM popped them, in their order."""
         self._head: Request | None = None
         """The next request, once it is known; None after any change."""
         self._first: QueueRequest | None = None
@@ -85,9 +88,8 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         )
         """Whether a queue with requests has a next one in any case."""
         self._lookup_budget: VllmKvBudget | None = None
-        self._lookups: PrefixLookups | None = None
-        if self.policy.locality:
-            self._lookups = PrefixLookups(self._cached_tokens)
+        self._lookups = self._make_lookups()
+        if self._lookups is not None:
             self.policy.use_lookups(self._lookups)
 
     def begin_pass(self, *, has_prompts: bool) -> None:
@@ -98,10 +100,11 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._pass_budget = self._lookup_budget = None
         if self._lookups is not None:
             self._lookups.begin_pass()
-        self.adapter_turns.begin_pass()
+        self._turns.begin_pass()
+        self._has_begun_adapters = False
 
-    def put_first(self, planned: dict[str, bool]) -> None:
-        """Put these first in this pass, in this order; not those with False. The plan has admitted them already."""
+    def put_first(self, planned: dict[str, None]) -> None:
+        """Put these first in this pass, in this order. The plan has admitted them already."""
         self._planned = planned
         self._forget_head()
 
@@ -172,6 +175,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             if request.request_id in self._planned:
                 self._undo_plan()
             self._requests.pop(request.request_id, None)
+            self._held_back.forget(request.request_id)
         self._forget_head()
 
     def __bool__(self) -> bool:
@@ -194,18 +198,23 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         """Charge the loads of adapters for the requests of this pass; not those of requests that resume."""
         for request in self._popped.values():
             lora = request.lora_request
-            if lora is not None and adapters.use(lora.lora_int_id) and not request.num_preemptions:
+            if lora is None:
+                continue
+            self._turns.on_entered(self.policy.tier_state(request.request_id).request)
+            if adapters.use(lora.lora_int_id) and not request.num_preemptions:
                 self.policy.on_adapter_loaded(request.request_id)
 
     def _next(self) -> Request | None:
         """Return the head; None if the next request may not use the remaining (reserved) blocks."""
         if self._head is None and self._requests:
-            head = next((name for name, comes in self._planned.items() if comes), None) or self._next_by_policy()
+            head = next(iter(self._planned), None) or self._next_by_policy()
             self._head = None if head is None else self._requests[head]
         return self._head
 
     def _forget_head(self) -> None:
         self._head = self._first = None
+        if self._adapters is not None:
+            self._adapters.forget_in_use()
 
     def first_by_policy(self) -> QueueRequest | None:
         """Return the policy's next request. What else keeps a request from being next is not considered."""
@@ -214,11 +223,30 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         return self._first
 
     def _next_by_policy(self) -> str | None:
+        self.take_back_adapters()
         while (head := self._peek()) is not None and not self._may_enter(head):
-            self.policy.admit(head.request_id)
-            self._first = None
-            self._planned[head.request_id] = False
+            if not self.hold_back(head.request_id):
+                return self._next_of_other_tiers()
         return None if head is None else head.request_id
+
+    def _next_of_other_tiers(self) -> str | None:
+        """Return the next request if the first one cannot enter, and the pass may set aside no more."""
+        if self.admission.settings.premium_reserve:
+            return None
+        return next((head.request_id for head in self.policy.heads() if self._may_enter(head)), None)
+
+    def take_back_adapters(self) -> None:
+        """Let requests that were held back and may find the place of their adapter be next again; once in a pass."""
+        if self._adapters is not None and not self._has_begun_adapters:
+            self._has_begun_adapters = True
+            self._held_back.begin_pass(self._adapters.in_use, is_full=self._adapters.is_full)
+            self._first = None
+
+    def hold_back(self, request_id: str) -> bool:
+        """Go on without a request that cannot have the place of its adapter now. Return False if the pass may hold back
+        no more."""
+        self._first = None
+        return self._held_back.add(request_id, self._requests[request_id].lora_request.lora_int_id)
 
     def _peek(self) -> QueueRequest | None:
         return self.first_by_policy() if not self.admission.settings.premium_reserve else self._next_with_reserve()
@@ -229,7 +257,11 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         if self._adapters is None or lora is None:
             return True
         lacks_place = self._adapters.lacks_place(lora.lora_int_id)
-        return self.adapter_turns.may_pass(head, lacks_place=lacks_place) and not lacks_place
+        return self.may_pass(head, lacks_place=lacks_place) and not lacks_place
+
+    def may_pass(self, head: QueueRequest, *, lacks_place: bool) -> bool:
+        """Return whether no request that waits for the place of its adapter comes first (policies/adapters.py)."""
+        return self._turns.may_pass(head, lacks_place=lacks_place)
 
     def _next_with_reserve(self) -> QueueRequest | None:
         head = self.first_by_policy()
@@ -247,6 +279,17 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             return False
         kept_free = self.admission.reserve(self._scheduler.kv_cache_manager.block_pool.num_gpu_blocks)
         return not may_lack_room(self._scheduler, self._requests[head.request_id], kept_free)
+
+    def _make_lookups(self) -> PrefixLookups | None:
+        """Make what chooses within the tenant that is next; None for the first to arrive."""
+        if self.policy.loaded_first and self._adapters is not None:
+            prefixes = (self._cached_tokens,) if self.policy.locality else ()
+            return LoadedFirst(self._needs_no_load, *prefixes)
+        return PrefixLookups(self._cached_tokens) if self.policy.locality else None
+
+    def _needs_no_load(self, request_id: str) -> bool:
+        lora = self._requests[request_id].lora_request
+        return lora is None or self._adapters is None or not self._adapters.needs_load(lora.lora_int_id)
 
     def _cached_tokens(self, request_id: str) -> int:
         self._lookup_budget = self._lookup_budget or self._kv_budget()

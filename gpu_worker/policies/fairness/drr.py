@@ -43,6 +43,7 @@ class DeficitRoundRobin(VirtualTokenCounter):
         super().__init__(service)
         self._quantum = quantum
         self._by_counter = LazyMinHeap(self._rounds)
+        self._aside_by_counter = LazyMinHeap(self._rounds)
 
     def steps_of_head(self) -> float:
         return 0
@@ -53,9 +54,9 @@ class DeficitRoundRobin(VirtualTokenCounter):
 
     def _round(self) -> float:
         """Return the current round."""
-        lowest = self._by_counter.lowest()
+        lowest = self._lowest_waiting()
         if lowest is not None:
-            return lowest[0]
+            return lowest
         return 0.0 if self._last_left is None else self._rounds(self._last_left)
 
     def _tenant_joins(self, request: QueueRequest) -> None:

@@ -145,6 +145,9 @@ class QueuePolicy(ABC):
     locality = False
     """Whether requests with longer cached prefixes should go first (locality.py). An engine that can look prefixes up
     then calls `use_lookups`."""
+    loaded_first = False
+    """Whether requests with loaded LoRA adapters should go first (loaded_first.py). An engine with adapters then calls
+    `use_lookups`."""
     lookups_max = LOOKUPS_MAX
     """The most prefixes that an engine may look up for this policy in a pass of admissions."""
 
@@ -188,6 +191,15 @@ class QueuePolicy(ABC):
     @abstractmethod
     def peek(self) -> QueueRequest | None:
         """Return the request to admit next; None if no request waits or none is allowed to run now."""
+
+    @abstractmethod
+    def set_aside(self, request_id: str) -> None:
+        """Go on without a waiting request, which is not next until `take_back`. It keeps its place, and its tenant
+        counts as waiting. `admit` and `cancel` take it back."""
+
+    @abstractmethod
+    def take_back(self, request_id: str) -> None:
+        """Consider a request again. Does nothing for one that is not set aside."""
 
     def steps_of_head(self) -> float:
         """Return for how many decode steps `peek` surely returns the same request, if nothing else happens; 0: unknown.

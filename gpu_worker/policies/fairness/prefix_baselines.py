@@ -50,8 +50,9 @@ class DeficitLongestPrefixFirst(DeficitRoundRobin):
     def peek(self) -> QueueRequest | None:
         if self._lookups is None or not self._waiting:
             return super().peek()
-        current = self._round()
-        free = [record for record in self._waiting.values() if self._rounds(record.request.tenant) <= current]
+        current = self._by_counter.lowest()
+        assert current is not None  # noqa: S101
+        free = [record for record in self._waiting.values() if self._rounds(record.request.tenant) <= current[0]]
         return self._lookups.longest(free).request
 
 

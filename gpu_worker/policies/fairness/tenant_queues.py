@@ -11,6 +11,7 @@ request: the output length of a request and the service of its tenant are brough
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
@@ -30,6 +31,10 @@ class TenantQueuePolicy(QueuePolicy):
         self._steps = 0
         self._queues: dict[str, ArrivalQueue[RequestRecord]] = {}
         self._waiting: dict[str, RequestRecord] = {}
+        self._aside: dict[str, RequestRecord] = {}
+        """Waiting requests that are in no queue."""
+        self._tenants_aside: Counter[str] = Counter()
+        """How many of them each tenant has."""
         self._running: dict[str, RequestRecord] = {}
         self._lookups: PrefixLookups | None = None
         self._choice: tuple[tuple[str, int], RequestRecord] | None = None
@@ -40,7 +45,7 @@ class TenantQueuePolicy(QueuePolicy):
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._aside)
 
     @property
     def running(self) -> int:
@@ -59,7 +64,7 @@ class TenantQueuePolicy(QueuePolicy):
     def take_changed(self, most: int) -> list[TenantFigures]:
         found: list[TenantFigures] = []
         for tenant, received in self._received.take_changed(most):
-            counter = self.counter(tenant) if tenant in self._queues else None
+            counter = self.counter(tenant) if self.waiting_of(tenant) else None
             found.append((tenant, received.input_tokens, received.output_tokens, received.service, counter))
         return found
 
@@ -73,13 +78,13 @@ class TenantQueuePolicy(QueuePolicy):
 
     def waiting_of(self, tenant: str) -> int:
         queue = self._queues.get(tenant)
-        return len(queue) if queue is not None else 0
+        return (len(queue) if queue is not None else 0) + self._tenants_aside.get(tenant, 0)
 
     def holds(self, request_id: str) -> bool:
-        return request_id in self._waiting or request_id in self._running
+        return request_id in self._waiting or request_id in self._running or request_id in self._aside
 
     def record(self, request_id: str) -> RequestRecord:
-        record = self._waiting.get(request_id)
+        record = self._waiting.get(request_id) or self._aside.get(request_id)
         if record is None:
             record = self._running[request_id]
             self._update_output(record)
@@ -103,7 +108,26 @@ class TenantQueuePolicy(QueuePolicy):
             return self._queues[tenant].head().request
         return self._next_of(tenant).request
 
+    def set_aside(self, request_id: str) -> None:
+        record = self._aside[request_id] = self._waiting.pop(request_id)
+        tenant = record.request.tenant
+        self._tenants_aside[tenant] += 1
+        if self._tenants_aside[tenant] == 1:
+            self._tenant_set_aside(tenant)
+        self._remove_from_queue(record)
+
+    def take_back(self, request_id: str) -> None:
+        if (record := self._aside.pop(request_id, None)) is None:
+            return
+        tenant = record.request.tenant
+        self._tenants_aside[tenant] -= 1
+        if not self._tenants_aside[tenant]:
+            del self._tenants_aside[tenant]
+            self._tenant_taken_back(tenant)
+        self._add_to_queue(record, tenant_may_join=False)
+
     def admit(self, request_id: str) -> QueueRequest:
+        self.take_back(request_id)
         record = self._waiting.pop(request_id)
         self._running[request_id] = record
         self._remove_from_queue(record)
@@ -181,6 +205,7 @@ class TenantQueuePolicy(QueuePolicy):
         self._remove_request(record.request)
 
     def cancel(self, request_id: str) -> None:
+        self.take_back(request_id)
         record = self._waiting.pop(request_id)
         self._remove_from_queue(record)
         if record.prompt_charged:
@@ -188,7 +213,7 @@ class TenantQueuePolicy(QueuePolicy):
         self._remove_request(record.request)
 
     def remove(self, request_id: str) -> None:
-        (self.cancel if request_id in self._waiting else self.finish)(request_id)
+        (self.finish if request_id in self._running else self.cancel)(request_id)
 
     def _next_of(self, tenant: str) -> RequestRecord:
         """Return the waiting request that is next if the tenant is."""
@@ -218,7 +243,7 @@ class TenantQueuePolicy(QueuePolicy):
         queue = self._queues.get(request.tenant)
         new_queue = queue is None
         if queue is None:
-            if tenant_may_join:
+            if tenant_may_join and request.tenant not in self._tenants_aside:
                 self._tenant_joins(request)
             queue = self._queues[request.tenant] = ArrivalQueue()
         queue.add(record.place, record)
@@ -303,6 +328,12 @@ class TenantQueuePolicy(QueuePolicy):
 
     def _tenant_leaves(self, tenant: str) -> None:
         """The tenant's last waiting request left its queue. A charge for its admission follows."""
+
+    def _tenant_set_aside(self, tenant: str) -> None:
+        """The tenant is about to have a request that is set aside, and still waits if it has no other."""
+
+    def _tenant_taken_back(self, tenant: str) -> None:
+        """None of the tenant's requests is set aside any more. Its queue is about to get the last one."""
 
     def _charge_prompt(self, record: RequestRecord) -> None:
         """Charge the prompt of an admitted request."""

@@ -51,6 +51,7 @@ class TieredQueue(QueuePolicy):
         example = inner()
         self.work_conserving, self.lookups_max = example.work_conserving, example.lookups_max
         self.locality = example.locality or self.settings.locality
+        self.loaded_first = self.settings.loaded_first
         self.admissions, self.aged = 0, 0
         """Admissions so far, and those of requests that aging had raised by a whole rank."""
         self._inner = inner
@@ -140,6 +141,16 @@ class TieredQueue(QueuePolicy):
     def peek(self) -> QueueRequest | None:
         found = self._heads()
         return found[0] if len(found) == 1 else min(found, key=self._urgency, default=None)
+
+    def set_aside(self, request_id: str) -> None:
+        self._tiers[self._states[request_id].tier].set_aside(request_id)
+        self._promoted.pop(request_id, None)
+
+    def take_back(self, request_id: str) -> None:
+        state = self._states[request_id]
+        self._tiers[state.tier].take_back(request_id)
+        if state.promoted(self.settings) and not state.running:
+            self._promoted.setdefault(request_id, state)
 
     def rank_of(self, request_id: str) -> float:
         """Return the effective rank: of a waiting request now, of a running request at its admission."""
@@ -355,7 +366,7 @@ def _make(spec: PolicySpec) -> TieredQueue:
 register(TieredQueue, "tiered[:POLICY]", make=_make)
 
 
-PRICES = frozenset({"cached_fraction", "adapter_load_tokens"})
+SETTINGS_OF_ALL = frozenset({"cached_fraction", "adapter_load_tokens", "locality", "loaded_first"})
 """The settings of tiers that every policy takes."""
 
 
@@ -363,7 +374,7 @@ def make_queue(
     policy: str, tiers: Mapping[str, Any] | None = None, applications: Mapping[str, str] | None = None
 ) -> QueuePolicy:
     """Make a queue policy by its name. `tiers`: fields of TierSettings as plain values, for a policy with tiers; every
-    policy takes PRICES and `locality`. `applications`: the application of each tenant that has one, for `wsc`.
+    policy takes SETTINGS_OF_ALL. `applications`: the application of each tenant that has one, for `wsc`.
 
     Raises ValueError for an unknown policy, for a wrong setting, and for settings of tiers that the policy lacks.
     """
@@ -371,8 +382,9 @@ def make_queue(
     queue = make_policy(policy, tiers=settings, applications=Applications(applications or {}))
     if settings is None or tiers is None or isinstance(queue, TieredQueue):
         return queue
-    if tiers.keys() - {*PRICES, "locality"}:
+    if tiers.keys() - SETTINGS_OF_ALL:
         raise ValueError(f"queue policy {policy!r} has no tiers to set; tiered:{policy} has")
     queue.cached_fraction, queue.adapter_load_tokens = settings.cached_fraction, settings.adapter_load_tokens
     queue.locality = queue.locality or settings.locality
+    queue.loaded_first = settings.loaded_first
     return queue

@@ -56,6 +56,8 @@ class VirtualTokenCounter(TenantQueuePolicy):
         super().__init__(service)
         self._counters = TenantCounters()
         self._by_counter = LazyMinHeap(self._counters.value)
+        self._aside_by_counter = LazyMinHeap(self._counters.value)
+        """Tenants with requests that are set aside: they are not next, but wait."""
         self._last_left: str | None = None
         self._forget_above = SLACK
         self._output_weight = service.output_weight if isinstance(service, WeightedTokens) else 0.0
@@ -71,7 +73,7 @@ class VirtualTokenCounter(TenantQueuePolicy):
         return any(self.counter(tenant) > level for tenant in {each.request.tenant for each in self._running.values()})
 
     def counters(self) -> list[dict[str, float]]:
-        return [{tenant: self._counters.value(tenant) for tenant in self._queues}]
+        return [{tenant: self._counters.value(tenant) for tenant in (*self._queues, *self._tenants_aside)}]
 
     def _price(self, record: RequestRecord, output_tokens: int) -> float:
         """Return the total charge of the request at this output length; it never falls with the length."""
@@ -89,10 +91,24 @@ class VirtualTokenCounter(TenantQueuePolicy):
         self._counters.lift(request.tenant, self._lift_level())
 
     def _lift_level(self) -> float:
-        lowest = self._by_counter.lowest()
+        lowest = self._lowest_waiting()
         if lowest is not None:
-            return lowest[0]
+            return lowest
         return 0.0 if self._last_left is None else self._counters.value(self._last_left)
+
+    def _lowest_waiting(self) -> float | None:
+        """Return the lowest key of a tenant that waits; None if none does."""
+        lowest, aside = self._by_counter.lowest(), self._aside_by_counter.lowest()
+        if lowest is None or aside is None:
+            found = lowest or aside
+            return None if found is None else found[0]
+        return min(lowest[0], aside[0])
+
+    def _tenant_set_aside(self, tenant: str) -> None:
+        self._aside_by_counter.add(tenant)
+
+    def _tenant_taken_back(self, tenant: str) -> None:
+        self._aside_by_counter.remove(tenant)
 
     def _on_queue_entered(self, record: RequestRecord, new_queue: bool) -> None:
         if new_queue:
@@ -160,6 +176,7 @@ class VirtualTokenCounter(TenantQueuePolicy):
     def _refund(self, tenant: str, amount: float) -> None:
         self._counters.add(tenant, -amount)
         self._by_counter.key_decreased(tenant)
+        self._aside_by_counter.key_decreased(tenant)
 
     def _tenant_absent(self, tenant: str) -> None:
         if len(self._counters) > self._forget_above:

@@ -267,7 +267,7 @@ class SchedulerHarness:
             self.evicted.append((last[0], eviction))
             evict(eviction)
 
-        def noted_plan(planned: dict[str, bool]) -> None:
+        def noted_plan(planned: dict[str, None]) -> None:
             self._planned = [name for name in self._admitted if name in planned]
             put_first(planned)
 

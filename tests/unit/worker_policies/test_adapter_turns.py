@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.adapters import AdapterTurns
+from gpu_worker.policies.adapters import PASSES_MAX, AdapterTurns
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.tiered import TieredQueue, make_queue
 
@@ -44,8 +46,20 @@ def test_only_more_urgent_tiers_pass_without_a_bound() -> None:
     assert not turns.may_pass(put(queue, "b", "b", tier=Tier.BACKGROUND), lacks_place=False)
 
 
-def test_a_policy_without_counters_sets_no_bound() -> None:
-    queue = queue_of(0.0, "tiered:fcfs")
+@pytest.mark.parametrize(("policy", "tenant"), [("tiered:fcfs", "o"), ("tiered:vtc", "s")])
+def test_where_no_lead_tells_tenants_apart_so_many_pass(policy: str, tenant: str) -> None:
+    queue = queue_of(0.0, policy)
     turns = AdapterTurns(queue, queue.settings.adapter_lead)
-    turns.may_pass(put(queue, "s", "s"), lacks_place=True)
-    assert turns.may_pass(put(queue, "o", "o", 1000), lacks_place=False)
+    waits = put(queue, "s", "s")
+    for number in range(PASSES_MAX):
+        turns.begin_pass()
+        assert turns.may_pass(waits, lacks_place=True)
+        later = put(queue, f"o{number}", tenant, 1000)
+        assert turns.may_pass(later, lacks_place=False)
+        turns.on_entered(put(queue, f"urgent{number}", "p", tier=Tier.PREMIUM))
+        turns.on_entered(later)
+    assert not turns.may_pass(put(queue, "last", tenant), lacks_place=False)
+    assert turns.may_pass(waits, lacks_place=False)
+    turns.begin_pass()
+    turns.may_pass(put(queue, "other", "x"), lacks_place=True)
+    assert turns.may_pass(put(queue, "new", "x"), lacks_place=False), "the count is of one request"

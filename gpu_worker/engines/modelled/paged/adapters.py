@@ -5,9 +5,8 @@ once; a request whose adapter has no place is held back in a pass of admissions,
 allows. A load stops the whole batch for `adapter_load_s`, and is charged to the tenant that causes it; not to a request
 that resumes. Of the adapters that no running request uses, the one that was not used for the longest time leaves first.
 
-A request that is held back is admitted in the policy for the time of the pass, so that the policy shows what comes
-after it, and its admission is undone at the end of the pass. A pass holds at most HELD_BACK_MAX back and ends then:
-otherwise a step would take as long as the queue is.
+A request that is held back is set aside in the policy, over many passes (HeldBack). A pass that may hold back no more
+ends.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gpu_worker.engines.modelled.paged.kv_budget import PagedSequence
-from gpu_worker.policies.adapters import AdapterTurns, LoadedAdapters
+from gpu_worker.policies.adapters import AdapterTurns, HeldBack, LoadedAdapters
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
-
-HELD_BACK_MAX = 32
 
 
 class PagedAdapters:
@@ -28,16 +25,18 @@ class PagedAdapters:
     def __init__(
         self,
         max_loras: int,
-        turns: AdapterTurns,
+        policy: QueuePolicy,
+        adapter_lead: float,
         sequences: Mapping[str, PagedSequence],
         running: Sequence[PagedSequence],
     ) -> None:
         self._max = max_loras
-        self._turns = turns
+        self._policy = policy
+        self._turns = AdapterTurns(policy, adapter_lead)
         self._sequences = sequences
         self._running = running
         self._loaded = LoadedAdapters(max_loras, self._holders)
-        self._held_back: list[str] = []
+        self._held_back = HeldBack(policy)
 
     def holders(self, request_id: str) -> list[list[str]]:
         """Return, for each adapter in use, the requests that use it; empty if the request finds a place."""
@@ -50,31 +49,34 @@ class PagedAdapters:
 
     def begin_pass(self) -> None:
         self._turns.begin_pass()
+        holders = self._holders()
+        self._held_back.begin_pass(holders, is_full=len(holders) >= self._max)
 
-    def hold_back(self, policy: QueuePolicy, is_passed_over: Callable[[QueueRequest], bool]) -> bool:
+    def cancel(self, request_id: str) -> None:
+        """Forget a waiting request that leaves."""
+        self._held_back.forget(request_id)
+
+    def hold_back(self, is_passed_over: Callable[[QueueRequest], bool]) -> bool:
         """Hold back the next requests that cannot have a place in this pass, or have to wait for another one's. Return
         False to end the pass. `is_passed_over`: whether no eviction makes a place for a request."""
-        while held := [head for head in policy.heads() if not self._may_pass(head) or is_passed_over(head)]:
-            if len(self._held_back) >= HELD_BACK_MAX:
-                return False
+        while held := [head for head in self._policy.heads() if not self._may_pass(head) or is_passed_over(head)]:
             for head in held:
-                policy.admit(head.request_id)
-                self._held_back.append(head.request_id)
+                if not self._held_back.add(head.request_id, self._sequences[head.request_id].adapter):
+                    return False
         return True
 
-    def end_pass(self, policy: QueuePolicy, entered: Sequence[PagedSequence]) -> int:
-        """Undo what was held back, load the adapters of the sequences that entered, and charge the loads. Return how
-        many there are."""
-        for request_id in reversed(self._held_back):
-            policy.undo_admit(request_id)
-        self._held_back.clear()
+    def end_pass(self, entered: Sequence[PagedSequence]) -> int:
+        """Load the adapters of the sequences that entered, and charge the loads. Return how many there are."""
         loads = 0
         for sequence in entered:
-            if sequence.adapter is not None and self._loaded.use(sequence.adapter):
+            if sequence.adapter is None:
+                continue
+            self._turns.on_entered(sequence.request)
+            if self._loaded.use(sequence.adapter):
                 loads += 1
                 sequence.loads += 1
                 if not sequence.preemptions:
-                    policy.on_adapter_loaded(sequence.request.request_id)
+                    self._policy.on_adapter_loaded(sequence.request.request_id)
         return loads
 
     def _may_pass(self, head: QueueRequest) -> bool:

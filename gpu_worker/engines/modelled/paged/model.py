@@ -42,7 +42,6 @@ from gpu_worker.engines.modelled.paged.adapters import PagedAdapters
 from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget, PagedSequence
 from gpu_worker.engines.modelled.paged.prefix_cache import PrefixCache
 from gpu_worker.engines.modelled.paged.profile import Copies, PagedProfile
-from gpu_worker.policies.adapters import AdapterTurns
 from gpu_worker.policies.admission import RESERVED_FOR, Admission, AdmissionPlan
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.loaded_first import LoadedFirst
@@ -78,13 +77,15 @@ class PagedBatch:
         self._prefixes = PrefixCache(profile.prefix_cache_tokens, profile.prefix_block_tokens)
         self._adapters = None
         if profile.max_loras is not None:
-            turns = AdapterTurns(self._policy, admission.settings.adapter_lead)
-            self._adapters = PagedAdapters(profile.max_loras, turns, self.sequences, self.running)
+            lead = admission.settings.adapter_lead
+            self._adapters = PagedAdapters(profile.max_loras, self._policy, lead, self.sequences, self.running)
             self.kv_budget.holders = self._adapters.holders
         self._lookups: PrefixLookups | None = None
         if profile.prefix_cache_tokens and self._policy.locality:
             self._lookups = PrefixLookups(self._cached_tokens, lookups_max=self._policy.lookups_max)
             self._policy.use_lookups(self._lookups)
+        if self._policy.loaded_first:
+            self.load_first()
 
     @property
     def running(self) -> list[PagedSequence]:
@@ -140,6 +141,8 @@ class PagedBatch:
     def cancel(self, sequence: PagedSequence) -> None:
         """Remove a waiting sequence."""
         self.kv_budget.swap_bytes_used -= sequence.swap_bytes
+        if self._adapters is not None:
+            self._adapters.cancel(sequence.request.request_id)
         self._policy.cancel(sequence.request.request_id)
         del self.sequences[sequence.request.request_id]
 
@@ -179,14 +182,12 @@ class PagedBatch:
             if sequence.ready_s <= now_s and sequence.left:
                 part = step_tokens.take(sequence.left, plan.request.tier, precedence)
                 parts.append((sequence, sequence.left if self._whole_prompts else part))
-        self.loads = 0 if self._adapters is None else self._adapters.end_pass(self._policy, entered)
+        self.loads = 0 if self._adapters is None else self._adapters.end_pass(entered)
         return entered, parts, victims
 
     def _next_plan(self) -> AdmissionPlan | None:
         adapters, admission = self._adapters, self.admission
-        if adapters is not None and not adapters.hold_back(
-            self._policy, lambda head: admission.is_passed_over(head, self.kv_budget)
-        ):
+        if adapters is not None and not adapters.hold_back(lambda head: admission.is_passed_over(head, self.kv_budget)):
             return None
         return admission.next_plan(self.kv_budget)
 
