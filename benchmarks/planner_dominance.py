@@ -59,7 +59,8 @@ def entitled_tenants(scene: Scene) -> set[str]:
     for each in arrivals:
         demand[each.tenant] = demand.get(each.tenant, 0.0) + WEIGHTED_TOKENS(each.input_tokens, each.output_tokens)
     demands = [
-        TenantDemand(name, Share(), [GroupDemand("all", 1, service, 0.0)]) for name, service in sorted(demand.items())
+        TenantDemand(name, Share(scene.workload.weights.get(name, 1.0)), [GroupDemand("all", 1, service, 0.0)])
+        for name, service in sorted(demand.items())
     ]
     given = entitle(demands, _capacity_per_s(scene), horizon_s)
     return {name for name, service in demand.items() if service <= given[name].service * (1 + _ROUNDING)}
@@ -120,7 +121,7 @@ def main() -> None:
     scenes = [scene for scene in named_scenes() if scene.name in wanted or not (wanted or options.random)]
     if options.random:
         first, last = map(int, options.random.split(":"))
-        scenes += [random_scene(seed) for seed in range(first, last)]
+        scenes += [random_scene(seed).scene() for seed in range(first, last)]
     dominated, points = 0, 0.0
     for scene, runs in _jobs(scenes, options.processes):
         entitled = entitled_tenants(scene)
