@@ -18,6 +18,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from benchmarks.planner_scenes import Scene, named_scenes, random_scene
 from dispatcher.policies.clocks import Share
@@ -44,6 +45,10 @@ class Played:
     served_per_s: float
     swaps: int
 
+    def line(self, entitled: set[str]) -> str:
+        shown = (f"{name}{'*' if name in entitled else ''} {100 * part:.0f}" for name, part in self.in_time.items())
+        return f"    {self.planner:7} {self.swaps:4} swaps {self.served_per_s:6.2f} served/s   {', '.join(shown)}"
+
 
 def play(scene: Scene, planner: str) -> Played:
     run = simulate(RunSpec(scene.workload, "fcfs", scene.fleet, planner=planner))
@@ -59,7 +64,8 @@ def entitled_tenants(scene: Scene) -> set[str]:
     for each in arrivals:
         demand[each.tenant] = demand.get(each.tenant, 0.0) + WEIGHTED_TOKENS(each.input_tokens, each.output_tokens)
     demands = [
-        TenantDemand(name, Share(), [GroupDemand("all", 1, service, 0.0)]) for name, service in sorted(demand.items())
+        TenantDemand(name, Share(scene.workload.weights.get(name, 1.0)), [GroupDemand("all", 1, service, 0.0)])
+        for name, service in sorted(demand.items())
     ]
     given = entitle(demands, _capacity_per_s(scene), horizon_s)
     return {name for name, service in demand.items() if service <= given[name].service * (1 + _ROUNDING)}
@@ -81,19 +87,39 @@ def _capacity_per_s(scene: Scene) -> float:
     return total
 
 
-def dominations(runs: Sequence[Played], entitled: set[str]) -> list[tuple[str, str, float]]:
-    """Return the planners that dominate `plan`: name, in what, and by how many points."""
+class Gap(NamedTuple):
+    """What another planner is better by. `tenant`: for the best of the entitled tenants, and negative if for another it
+    is worse; then it is that loss. `worst`: for the worst-off. Parts of the requests."""
+
+    planner: str
+    tenant: float
+    worst: float
+
+
+def gaps(runs: Sequence[Played], entitled: set[str]) -> list[Gap]:
+    """Return the gap to each other planner; none if no tenant is entitled."""
     own = next(run for run in runs if run.planner == _OWN)
     found = []
     for other in runs:
         if other is own or not entitled:
             continue
         gains = [other.in_time[name] - own.in_time[name] for name in entitled]
-        if max(gains) >= MARGIN and min(gains) >= -_ROUNDING:
-            found.append((other.planner, "tenant", 100 * max(gains)))
         worst = min(other.in_time[name] for name in entitled) - min(own.in_time[name] for name in entitled)
-        if worst >= MARGIN:
-            found.append((other.planner, "worst", 100 * worst))
+        found.append(Gap(other.planner, max(gains) if min(gains) >= -_ROUNDING else min(gains), worst))
+    return found
+
+
+def distance(runs: Sequence[Played], entitled: set[str]) -> float:
+    """Return the greatest gap, in points; -100 if no tenant is entitled."""
+    return 100 * max((max(gap.tenant, gap.worst) for gap in gaps(runs, entitled)), default=-1.0)
+
+
+def dominations(runs: Sequence[Played], entitled: set[str]) -> list[tuple[str, str, float]]:
+    """Return the planners that dominate `plan`: name, in what, and by how many points."""
+    found = []
+    for gap in gaps(runs, entitled):
+        found += [(gap.planner, "tenant", 100 * gap.tenant)] * (gap.tenant >= MARGIN)
+        found += [(gap.planner, "worst", 100 * gap.worst)] * (gap.worst >= MARGIN)
     return found
 
 
@@ -120,7 +146,7 @@ def main() -> None:
     scenes = [scene for scene in named_scenes() if scene.name in wanted or not (wanted or options.random)]
     if options.random:
         first, last = map(int, options.random.split(":"))
-        scenes += [random_scene(seed) for seed in range(first, last)]
+        scenes += [random_scene(seed).scene() for seed in range(first, last)]
     dominated, points = 0, 0.0
     for scene, runs in _jobs(scenes, options.processes):
         entitled = entitled_tenants(scene)
@@ -131,10 +157,7 @@ def main() -> None:
             continue
         print(f"{scene.name}: {verdict(found)}", flush=True)
         for run in runs:
-            shown = ", ".join(
-                f"{name}{'*' if name in entitled else ''} {100 * part:.0f}" for name, part in run.in_time.items()
-            )
-            print(f"    {run.planner:7} {run.swaps:4} swaps {run.served_per_s:6.2f} served/s   {shown}")
+            print(run.line(entitled))
     print(f"{dominated} of {len(scenes)} scenes dominated; mean of the worst points {points / max(1, len(scenes)):.2f}")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from random import Random
+from typing import Any
 
 from dispatcher.policies.planning.slo import SloClass
 from headgate.simulator.engines.profile import load_profile
@@ -62,9 +63,9 @@ def fleet(
     return FleetSpec(specs, classes, "interactive", 30.0)
 
 
-def scene(name: str, spec: FleetSpec, streams: Sequence[Stream]) -> Scene:
+def scene(name: str, spec: FleetSpec, streams: Sequence[Stream], weights: Mapping[str, float] | None = None) -> Scene:
     arrivals = [each for at, stream in enumerate(streams) for each in _arrivals(stream, Random(f"{name} {at}"))]
-    return Scene(name, spec, ListWorkload(name, arrivals))
+    return Scene(name, spec, ListWorkload(name, arrivals, weights=weights))
 
 
 def _arrivals(stream: Stream, random: Random) -> list[Arrival]:
@@ -123,22 +124,103 @@ def named_scenes() -> list[Scene]:
     ]  # fmt: skip
 
 
-def random_scene(seed: int) -> Scene:
-    """Return a fleet of 1 to 4 workers and up to 6 models, with 2 to 4 tenants, of a load between 0.1 and 1.5."""
+@dataclass(frozen=True, slots=True)
+class SceneShape:
+    """A random scene as numbers. `name`: seeds its arrivals. `kinds`: of each worker. `swap_s`: of each model on all
+    workers. `due_s`: of the class interactive. `weights`: of each tenant."""
+
+    name: str
+    kinds: tuple[str, ...]
+    swap_s: dict[str, float]
+    due_s: float
+    weights: dict[str, float]
+    streams: tuple[Stream, ...]
+
+    def scene(self) -> Scene:
+        """Raises ValueError if no request arrives."""
+        classes = (SloClass("interactive", self.due_s), *_CLASSES[1:])
+        spec = fleet(len(self.kinds), self.swap_s, kinds=self.kinds, classes=classes)
+        made = scene(self.name, spec, self.streams, self.weights)
+        if not made.workload.requests:
+            raise ValueError(f"no request arrives in {self.name}")
+        return made
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> SceneShape:
+        streams = tuple(Stream(**each) for each in found["streams"])
+        return cls(**{**found, "kinds": tuple(found["kinds"]), "streams": streams})
+
+
+_SWAPS_S = (0.5, 2.0, 5.0, 15.0, 40.0)
+_DUES_S = (5.0, 20.0)
+_WEIGHTS = (1.0, 1.0, 1.0, 3.0)
+_PARTS = (0.02, 0.2, 1.0, 3.0)
+_SHAPE_END_S = 90.0
+_PER_S = 0.05, 40.0
+"""The least and the greatest rate of a stream. The first is of a few requests."""
+_WORKERS_MAX, _MODELS_MAX, _TENANTS_MAX = 4, 6, 4
+
+
+def random_scene(seed: int) -> SceneShape:
+    """Return a fleet of 1 to 4 workers and up to 6 models, with 2 to 4 tenants, of a load between 0.1 and 1.5.
+
+    Some fleets have unlike GPUs, some tenants more weight, and some streams begin late, end early or are even.
+    """
     random = Random(f"dominance {seed}")
-    workers, models = random.randint(1, 4), random.randint(2, 6)
-    swap_s = {f"m{at}": random.choice([0.5, 2.0, 5.0, 15.0, 40.0]) for at in range(models)}
-    classes = (SloClass("interactive", random.choice([5.0, 20.0])), *_CLASSES[1:])
-    tenants = random.randint(2, 4)
+    workers, models = random.randint(1, _WORKERS_MAX), random.randint(2, _MODELS_MAX)
+    swap_s = {f"m{at}": random.choice(_SWAPS_S) for at in range(models)}
+    kinds = tuple(random.choice((FAST, SLOW)) for _ in range(workers)) if random.random() < 0.2 else (FAST,) * workers
+    tenants = [f"t{at}" for at in range(random.randint(2, _TENANTS_MAX))]
     load = workers * random.uniform(0.1, 1.5) * 10
     streams = []
-    for at in range(tenants):
+    for tenant in tenants:
         wanted = random.sample(list(swap_s), random.randint(1, min(2, models)))
-        part = random.choice([0.02, 0.2, 1.0, 3.0])
+        part = random.choice(_PARTS)
         slo_class = random.choice(["interactive", "interactive", "normal"])
         for model in wanted:
-            per_s = max(0.05, load * part / tenants / len(wanted) / 1.5)
-            streams.append(
-                Stream(f"t{at}", model, per_s, 90.0, slo_class=slo_class, outputs=random.choice([20.0, 200.0]))
-            )
-    return scene(f"random {seed}", fleet(workers, swap_s, classes=classes), streams)
+            per_s = max(_PER_S[0], load * part / len(tenants) / len(wanted) / 1.5)
+            start_s = random.choice([0.0, 0.0, 0.0, 30.0])
+            end_s = random.choice([_SHAPE_END_S, _SHAPE_END_S, _SHAPE_END_S, 45.0])
+            outputs, even = random.choice([20.0, 200.0]), random.random() < 0.2
+            streams.append(Stream(tenant, model, per_s, end_s, start_s, slo_class, outputs, even))
+    due_s, weights = random.choice(_DUES_S), {tenant: random.choice(_WEIGHTS) for tenant in tenants}
+    streams[0] = replace(streams[0], start_s=0.0, end_s=_SHAPE_END_S, per_s=max(0.1, streams[0].per_s))
+    return SceneShape(f"random {seed}", kinds, swap_s, due_s, weights, tuple(streams))
+
+
+def vary(shape: SceneShape, random: Random) -> SceneShape:
+    """Return a neighbour of the scene for a search: one thing is another."""
+    kind = random.randrange(6)
+    if kind == 0:
+        return replace(shape, swap_s={**shape.swap_s, random.choice(list(shape.swap_s)): random.choice(_SWAPS_S)})
+    if kind == 1:
+        kinds = shape.kinds
+        if len(kinds) > 1 and random.random() < 0.5:
+            return replace(shape, kinds=kinds[:-1])
+        return replace(shape, kinds=(*kinds, random.choice(kinds))[:_WORKERS_MAX])
+    if kind == 2:
+        return replace(shape, due_s=random.choice(_DUES_S))
+    if kind == 3:
+        return replace(shape, weights={**shape.weights, random.choice(list(shape.weights)): random.choice(_WEIGHTS)})
+    at = random.randrange(len(shape.streams))
+    streams = list(shape.streams)
+    streams[at] = _vary_stream(streams[at], list(shape.swap_s), random)
+    return replace(shape, streams=tuple(streams))
+
+
+def _vary_stream(stream: Stream, models: Sequence[str], random: Random) -> Stream:
+    kind = random.randrange(6)
+    if kind <= 1:
+        per_s = stream.per_s * random.choice((0.5, 0.8, 1.25, 2.0))
+        return replace(stream, per_s=min(_PER_S[1], max(_PER_S[0], per_s)))
+    if kind == 2:
+        return replace(stream, model=random.choice(models))
+    if kind == 3:
+        return replace(stream, outputs=20.0 if stream.outputs == 200.0 else 200.0)
+    if kind == 4:
+        return replace(stream, slo_class="normal" if stream.slo_class == "interactive" else "interactive")
+    start_s, end_s = random.choice([(0.0, _SHAPE_END_S), (30.0, _SHAPE_END_S), (0.0, 45.0), (30.0, 60.0)])
+    return replace(stream, start_s=start_s, end_s=end_s)

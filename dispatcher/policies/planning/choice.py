@@ -20,7 +20,7 @@ from dispatcher.policies.planning.claims import Claims, TenantBacklog
 from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
 from dispatcher.policies.planning.forward import STEPS, Parcel, Play, PlayOutcome, Start, StartingWorker
 from dispatcher.policies.planning.history import Expected
-from dispatcher.policies.planning.rules import rules
+from dispatcher.policies.planning.rules import Rule, rules
 
 _HORIZON_S, _HORIZON_MAX_S = 60.0, 240.0
 _SWAP_TIMES = 4.0
@@ -34,7 +34,7 @@ _CLAIMED_PART = 0.5
 
 
 class RuleChoice(NamedTuple):
-    """`models`: of each worker, by name. `costs`: of every rule that was played, by its name."""
+    """`models`: of each worker, by name. `costs`: of the rules that were played to the end, by their names."""
 
     rule: str
     models: dict[str, str]
@@ -54,11 +54,12 @@ def choose(
     names, start = _start(backlogs, claimed, workers, rates, now)
     number = {name: at for at, name in enumerate(names)}
     first = [number.get(planned[worker.name], -1) for worker in workers]
-    played = {rule.name: Play(start).run(rule.decide) for rule in rules(start, first)}
+    has_idle_worker = _has_idle_worker(start)
+    played = _play(start, rules(start, first), 0.0 if has_idle_worker else _SWAP_MARGIN)
     costs = {name: cost(outcome) for name, outcome in played.items()}
     loaded = tuple(each.loaded for each in start.workers)
     best = min(costs, key=lambda name: costs[name])
-    if not _has_idle_worker(start):
+    if not has_idle_worker:
         best = _best(played, costs, loaded, last, best)
     models = {
         worker.name: names[model] if model >= 0 else worker.loaded
@@ -67,10 +68,36 @@ def choose(
     return RuleChoice(best, models, costs)
 
 
+def _play(start: Start, candidates: Sequence[Rule], enough: float) -> dict[str, PlayOutcome]:
+    """Return the outcomes of the rules that can be the choice, by their names: of the first one, and of those that cost
+    at most _SWAP_MARGIN more than the best before them. If the first one, which swaps nothing, costs `enough` at most,
+    no other one is played."""
+    requests = [0.0] * start.tenants
+    for parcel in start.parcels:
+        requests[parcel.tenant] += parcel.requests * parcel.is_entitled
+    found: dict[str, PlayOutcome] = {}
+    least = inf
+    for rule in candidates:
+
+        def is_too_late(play: Play, most: float = least + _SWAP_MARGIN) -> bool:
+            return _cost_of_lateness(play.late_parts(requests)) > most
+
+        outcome = Play(start).run(rule.decide, is_too_late)
+        if outcome is not None:
+            found[rule.name] = outcome
+            least = min(least, cost(outcome))
+        if least <= enough:
+            break
+    return found
+
+
 def cost(outcome: PlayOutcome) -> float:
-    mean = sum(outcome.late) / max(1, len(outcome.late))
     rest = _LEFT * outcome.left + _SURPLUS * outcome.surplus_late + _SWAPPING * outcome.swapping
-    return max(outcome.late, default=0.0) + _MEAN * mean + rest
+    return _cost_of_lateness(outcome.late) + rest
+
+
+def _cost_of_lateness(late: Sequence[float]) -> float:
+    return max(late, default=0.0) + _MEAN * sum(late) / max(1, len(late))
 
 
 def _has_idle_worker(start: Start) -> bool:

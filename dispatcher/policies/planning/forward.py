@@ -171,8 +171,14 @@ class Play:
                 found[worker.target] += 1
         return found
 
-    def run(self, decide: Callable[[Play], None]) -> PlayOutcome:
-        """Play to the horizon."""
+    def late_parts(self, requests: Sequence[float]) -> list[float]:
+        """Return by tenant what is late so far, as a part of its entitled requests of the whole play. It only grows."""
+        return [late / count if count else 0.0 for late, count in zip(self._late, requests, strict=True)]
+
+    def run(
+        self, decide: Callable[[Play], None], gives_up: Callable[[Play], bool] = lambda play: False
+    ) -> PlayOutcome | None:
+        """Play to the horizon, or return None if `gives_up` is true after a step."""
         models: tuple[int, ...] = ()
         next_s = 0.0
         for number in range(STEPS):
@@ -189,6 +195,8 @@ class Play:
             if number == 0:
                 models = tuple(worker.target for worker in self.workers)
             self._dispatch()
+            if gives_up(self):
+                return None
         left = self._left_s() / self.start.horizon_s / max(1, len(self.workers))
         self._count_rest()
         late = tuple(late / count if count else 0.0 for late, count in zip(self._late, self._counted, strict=True))

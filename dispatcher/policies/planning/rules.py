@@ -131,7 +131,7 @@ def _slack(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
 
         def regret(each: PlayedWorker) -> tuple[bool, float, float, float]:
             own = each.target
-            lonely = own >= 0 and covered[own] <= 1 and play.waiting[own] > 0
+            lonely = own >= 0 and covered[own] <= 1 and (play.waiting[own] > 0 or play.start.demand[own] > 0)
             return lonely, -play.head_due_s(own) if lonely else 0.0, *_loss(play, each)
 
         worker = min(able, key=regret)
