@@ -20,6 +20,7 @@ from dispatcher.policies.orders.registry import DEFAULT_ORDER
 from headgate.cli.simulate_options import (
     DEFAULT_POLICY,
     SimulateOptions,
+    check_gate,
     check_numbers,
     check_order,
     check_writable,
@@ -81,6 +82,7 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     names = list(dict.fromkeys(name.strip() for name in options.planner.split(",") if name.strip()))
     if not names:
         raise ConfigurationError(f"--planner: name at least one of {', '.join(sorted(PLANNERS))}")
+    check_gate(options.gate)
     policies = policy_names(choose_policy(options, DEFAULT_POLICY), "", "weighted")
     check_numbers(options)
     gate = _gate(options)

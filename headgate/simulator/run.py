@@ -237,6 +237,7 @@ def _fleet_json(run: Run) -> dict[str, Any]:
 def _in_time(measures: Measures) -> dict[str, Any]:
     first_token_s = None if measures.ttft_s is None else asdict(measures.ttft_s)
     counts = {"requests": measures.requests, "served": measures.served, "in_time": measures.in_time}
+    counts["service"] = measures.service
     return {**counts, "first_token_s": first_token_s}
 
 

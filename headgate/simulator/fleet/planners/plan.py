@@ -127,9 +127,13 @@ class FleetGate:
         model = worker.model or ""
         models = tuple(
             LoadableModel(
-                name, 0.0 if name == model else each.swap_s, 0, 0.0, self._rates.get((worker.kind, name), 0.0)
+                name,
+                0.0 if name == model else worker.swap_to_s(name),
+                0,
+                0.0,
+                self._rates.get((worker.kind, name), 0.0),
             )
-            for name, each in sorted(worker.models.items())
+            for name in sorted(worker.models)
         )
         slots = worker.models[model].slots if model else 1
         rate = self._rates.get((worker.kind, model), 0.0)
@@ -244,7 +248,7 @@ class ProductionPlanner(Planner):
     def _planned_worker(self, worker: SimulatedWorker, now_s: float) -> FleetWorker:
         model = worker.next_model or ""
         rates = {name: rate for (kind, name), rate in self.around.capacity_per_s.items() if kind == worker.kind}
-        swap_s = {name: 0.0 if name == model else loadable.swap_s for name, loadable in worker.models.items()}
+        swap_s = {name: 0.0 if name == model else worker.swap_to_s(name) for name in worker.models}
         slots = min(loadable.slots for loadable in worker.models.values())
         loaded_at = EPOCH + (now_s if worker.target is not None else self._loaded_s[worker.name])
         return FleetWorker(
@@ -257,12 +261,12 @@ class ProductionPlanner(Planner):
         if worker.target is None:
             return 0.0
         is_loading = worker.model is None and worker.due_s < inf
-        return max(0.01, worker.due_s - now_s) if is_loading else worker.models[worker.target].swap_s
+        return max(0.01, worker.loading_left_s(now_s)) if is_loading else worker.swap_to_s(worker.target)
 
     def _free_s(self, worker: SimulatedWorker, rates: dict[str, float], now_s: float) -> float:
         """Return the expected seconds until the rest of a swap, and of what runs, is done."""
         if worker.target is not None and not worker.is_draining:
-            return max(0.0, worker.due_s - now_s)
+            return worker.loading_left_s(now_s)
         if worker.model is None or worker.model not in rates:
             return 0.0
         profile = self.around.profiles[worker.model]
