@@ -25,7 +25,7 @@ from dispatcher.policies.planning.history import ArrivalForecast
 from dispatcher.policies.planning.plan import Plan, PlannedGroup
 from dispatcher.policies.planning.slo import BATCH, INTERACTIVE, NORMAL
 from dispatcher.shard.state.state import State
-from dispatcher.shard.swapping import fleet_worker
+from dispatcher.shard.swapping import due_at, fleet_worker
 from dispatcher.shard.workers import USABLE
 
 _HORIZON_S = 60.0
@@ -74,11 +74,6 @@ def _heads(state: State) -> Iterator[Call]:
 def _backlog_s(state: State, head: Call) -> float:
     capacity_per_s = state.slots.capacity_per_s(head.model)
     return state.waiting_models[head.model] * head.cost / capacity_per_s if capacity_per_s > 0 else 0.0
-
-
-def due_at(call: Call) -> float:
-    """Return when the call is due. One without a class is due like the default class."""
-    return call.terms.due_at or NORMAL.due_at(call.arrived_at)
 
 
 def _key(call: Call) -> GroupKey:

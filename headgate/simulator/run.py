@@ -99,7 +99,8 @@ class Run:
     cache. `adapter_loads`: loads of LoRA adapters by tenant, of served requests.
 
     `planner` to `moves`: only of a fleet. `swaps`, `swapping_s`: of all workers, with the first load of a worker that
-    began without a model. `moves`: of the annealing of all plans. `waits`: announced by the gate of planner `plan`."""
+    began without a model. `moves`: of the annealing of all plans. `waits`: announced by the gate of planner `plan`.
+    `swap_charges`: by tenant, in service units, beside the service that is measured."""
 
     workload: str
     policy: str
@@ -130,6 +131,7 @@ class Run:
     swapping_s: float = 0.0
     moves: int = 0
     waits: WaitCoverage | None = None
+    swap_charges: dict[str, float] = field(default_factory=dict)
 
     @property
     def requests_per_s(self) -> float:
@@ -190,7 +192,7 @@ def _has_prefix_cache(spec: RunSpec) -> bool:
 _SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", "decisions")
 _FLEET_SPREAD_KEYS = ("total_time_s", "requests_per_s", "swaps", "swapping_s")
 _DIFFERENCE_KEYS = ("max", "avg", "var")
-_OF_FLEETS = ("planner", "classes", "swaps", "swapping_s", "moves")
+_OF_FLEETS = ("planner", "classes", "swaps", "swapping_s", "moves", "swap_charges")
 """The measures that only a fleet has."""
 
 
@@ -229,6 +231,7 @@ def _fleet_json(run: Run) -> dict[str, Any]:
         "swaps": run.swaps,
         "swapping_s": run.swapping_s,
         **({"adapter_loads": run.adapter_loads} if run.adapter_loads else {}),
+        **({"swap_charges": run.swap_charges} if run.swap_charges else {}),
         "rejections": run.rejections,
         "moves": run.moves,
     }

@@ -32,7 +32,8 @@ from dispatcher.policies.planning.plan import Plan, make_plan
 from dispatcher.ports import Clock
 from dispatcher.service.gate.follower import Offload
 from dispatcher.service.gate.replica import Replica
-from dispatcher.shard.proposals import PlanInput, due_at, plan_command, plan_input, predicts_miss
+from dispatcher.shard.proposals import PlanInput, plan_command, plan_input, predicts_miss
+from dispatcher.shard.swapping import due_at
 
 logger = logging.getLogger("headgate.planning")
 

@@ -143,6 +143,8 @@ class Planner(ABC):
         """The moves of the annealing so far: what planning costs, in a unit that no machine changes."""
         self.waits: WaitCoverage | None = None
         """The announced waits; None for a planner without a gate."""
+        self.swap_charges: dict[str, float] = {}
+        """What each tenant pays for swaps, in service units."""
 
     @abstractmethod
     def on_arrived(self, request: SimRequest, now_s: float) -> None:

@@ -62,6 +62,8 @@ class FleetGate:
         self._names: dict[str, str] = {}
         """The ids of calls, by request."""
         self.waits = WaitCoverage()
+        self.swap_charges: dict[str, float] = {}
+        """What each tenant pays for swaps, in service units."""
         self._announced: dict[str, tuple[Waiting, float]] = {}
         """The outcomes of the queued calls that were not dispatched yet, and when they arrived."""
         self._dispatched: list[tuple[SimRequest, SimulatedWorker]] = []
@@ -147,6 +149,8 @@ class FleetGate:
                 self._dispatched.append((self._calls[fact.id], self._workers[fact.worker]))
             elif type(fact) is ModelOrdered and fact.model:
                 self._ordered.append((self._workers[fact.worker], fact.model))
+                for tenant in (self._calls[name].tenant for name in fact.calls):
+                    self.swap_charges[tenant] = self.swap_charges.get(tenant, 0.0) + fact.service
 
     def _note_wait(self, name: str) -> None:
         """Compare the wait of a call that gets its first slot with the announced one."""
@@ -168,7 +172,7 @@ class ProductionPlanner(Planner):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._gate = FleetGate(around.workers, around.gate, around.capacity_per_s)
-        self.waits = self._gate.waits
+        self.waits, self.swap_charges = self._gate.waits, self._gate.swap_charges
         self._history = OutputHistory()
         self._forecast = ArrivalForecast()
         self._groups: dict[str, TenantGroups] = {}
