@@ -35,10 +35,9 @@ from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX, WorkerPlan
 from dispatcher.model.formats import OLDEST
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, held_s, rest_left_s
-from dispatcher.policies.planning.slo import NORMAL
 from dispatcher.policies.share_bounds import COST_MAX
 from dispatcher.shard.fold import Decision
-from dispatcher.shard.state.records import Worker
+from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.workers import USABLE
 
@@ -166,11 +165,6 @@ def _first_due(tenant: Tenant, model: str) -> Call | None:
     """Return the tenant's waiting call for the model that is due first."""
     queues = tenant.queues.values() if tenant.waiting else ()
     return min((queue.head() for queue in queues if queue.count and queue.model == model), key=due_at, default=None)
-
-
-def due_at(call: Call) -> float:
-    """Return when the call is due. One without a class is due like the default class."""
-    return call.terms.due_at or NORMAL.due_at(call.arrived_at)
 
 
 def _waiting_since(state: State) -> dict[str, float]:

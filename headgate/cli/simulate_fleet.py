@@ -38,7 +38,7 @@ from headgate.simulator.gates.spec import FleetGateFile, GateSpec, read_gate
 from headgate.simulator.measures.collector import Measures
 from headgate.simulator.parallel import Processes
 from headgate.simulator.report.drawing import check_installed
-from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of
+from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of, forecast_text
 from headgate.simulator.simulate import simulate as simulate_one
 from headgate.workloads.columns import parse_columns
 from headgate.workloads.sources import open_workload
@@ -148,6 +148,9 @@ def _print_runs(by_planner: Sequence[Sequence[Run]]) -> None:
     console.print(_planners(named, by_planner))
     console.print(_parts("class", named, by_planner, lambda run: run.classes))
     console.print(_parts("tenant", named, by_planner, lambda run: run.tenants))
+    for name, runs in zip(named, by_planner, strict=True):
+        if text := forecast_text(runs[0]):
+            console.print(f"{escape(name)}: {text}", soft_wrap=True)
 
 
 def _planners(named: Sequence[str], by_planner: Sequence[Sequence[Run]]) -> Table:

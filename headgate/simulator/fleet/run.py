@@ -78,6 +78,7 @@ def simulate_fleet(spec: RunSpec) -> Run:
         swapping_s=sum(worker.swapping_s for worker in workers),
         moves=planner.moves,
         waits=planner.waits,
+        forecasts={} if planner.forecasts is None else dict(sorted(planner.forecasts.tenants.items())),
         swap_charges=dict(sorted(planner.swap_charges.items())),
     )
 

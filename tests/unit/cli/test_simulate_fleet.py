@@ -101,6 +101,21 @@ def test_a_drain_that_ends_sooner_than_believed_brings_others_in_time(
     assert gives_up["tenants"]["short"]["in_time"] == 1.0
 
 
+def test_what_plans_forecast_stands_beside_what_followed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "turning.yaml").write_text(TWO_MODELS)
+    rows = [f"{at * 0.5:g},t{at % 2},64,64,{'mn'[at // 40 % 2]}" for at in range(400)]
+    (folder / "turning.csv").write_text("\n".join([f"{HEADER},model", *rows]) + "\n")
+    forecasts = run(folder, capsys, "turning.csv", fleet="turning.yaml")["forecasts"]
+    assert forecasts
+    for each in forecasts.values():
+        assert each["error"] >= abs(each["forecast_in_time"] - each["in_time"]) - 1e-9
+        assert 0 <= each["in_time"] <= 1
+    where = ("--fleet", str(folder / "turning.yaml"), "--planner", "plan,static", "--processes", "1")
+    assert headgate("simulate", str(folder / "turning.csv"), *where) == 0
+    assert capsys.readouterr().out.count("The plans forecast") == 1
+    assert "forecasts" not in run(folder, capsys, "light.csv")
+
+
 def test_seeds_with_jitter_have_a_spread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(folder, capsys, "light.csv", "--seeds", "3", "--jitter", "0.1")
     assert found["spread"]["total_time_s"]["sd"] > 0.0

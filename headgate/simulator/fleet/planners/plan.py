@@ -32,7 +32,7 @@ from dispatcher.policies.planning.plan import Plan, PlanSettings, make_plan
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.alone import EPOCH, Decided, LoneGate, report
-from dispatcher.shard.proposals import plan_command
+from dispatcher.shard.proposals import plan_command, record_forecast
 from headgate.simulator.engines.interface import output_tokens_max
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
 from headgate.simulator.fleet.planners.qlm import batch_s
@@ -64,6 +64,7 @@ class FleetGate:
         self.waits = WaitCoverage()
         self.swap_charges: dict[str, float] = {}
         """What each tenant pays for swaps, in service units."""
+        self.forecasts = self._gate.shard.state.waits.forecasts
         self._announced: dict[str, tuple[Waiting, float]] = {}
         """The outcomes of the queued calls that were not dispatched yet, and when they arrived."""
         self._dispatched: list[tuple[SimRequest, SimulatedWorker]] = []
@@ -113,6 +114,7 @@ class FleetGate:
 
     def plan(self, plan: Plan, now_s: float) -> None:
         """Propose a plan. The gate follows it or not."""
+        record_forecast(self._gate.shard.state, plan, EPOCH + now_s)
         self._follow(self._gate.decide(plan_command(plan), now=EPOCH + now_s))
 
     def dispatches(self) -> Iterator[tuple[SimRequest, SimulatedWorker]]:
@@ -173,6 +175,7 @@ class ProductionPlanner(Planner):
         super().__init__(around)
         self._gate = FleetGate(around.workers, around.gate, around.capacity_per_s)
         self.waits, self.swap_charges = self._gate.waits, self._gate.swap_charges
+        self.forecasts = self._gate.forecasts
         self._history = OutputHistory()
         self._forecast = ArrivalForecast()
         self._groups: dict[str, TenantGroups] = {}
