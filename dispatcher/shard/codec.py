@@ -67,7 +67,7 @@ _FROM_LISTS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "capabilities": tuple,
     "models": lambda models: tuple(map(LoadableModel.of, models)),
     "workers": lambda workers: tuple(map(WorkerPlan.of, workers)),
-    "groups": lambda groups: tuple(map(GroupPlan._make, groups)),
+    "groups": lambda groups: tuple(map(GroupPlan.of, groups)),
 }
 """Makes the value of a field that is a tuple, by the field's name. JSON has lists only."""
 _NAMES = {letter: tuple(row_hints(kind)) for letter, kind in _KINDS.items()}

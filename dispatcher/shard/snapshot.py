@@ -138,7 +138,7 @@ def _load_shard(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     for model, at, *_ in fields.get("models_turned", ()):
         state.models_turned[model] = at
     for made_at, workers, groups, *_ in fields.get("plan", ()):
-        state.plan = Planned(made_at, tuple(map(WorkerPlan.of, workers)), tuple(map(GroupPlan._make, groups)))
+        state.plan = Planned(made_at, tuple(map(WorkerPlan.of, workers)), tuple(map(GroupPlan.of, groups)))
     for name, silent, floor, accepted, seen_at, *_ in fields["processes"]:
         process = state.processes[name] = Process(seen_at)
         process.silent, process.floor, process.accepted = silent, floor, set(accepted)

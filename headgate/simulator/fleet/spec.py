@@ -51,12 +51,22 @@ _SLOTS_MAX = 256
 @dataclass(frozen=True, slots=True)
 class Loadable:
     """A model on a kind of worker. `swap_s`: what a load in place of any other is believed to take. `slots`: requests
-    that run at once. `actual_swap_s`: what a load takes; None: what is believed."""
+    that run at once. `actual_swap_s`: what a load takes; None: what is believed.
+
+    Raises ValueError for a time that is negative or not finite, and without a slot.
+    """
 
     profile: EngineProfile
     swap_s: float
     slots: int
     actual_swap_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, seconds in (("swap_s", self.swap_s), ("actual_swap_s", self.load_s)):
+            if not 0 <= seconds < inf:
+                raise ValueError(f"{name} must be finite and not negative, not {seconds!r}")
+        if self.slots < 1:
+            raise ValueError(f"slots must be at least 1, not {self.slots}")
 
     @property
     def load_s(self) -> float:
