@@ -46,7 +46,7 @@ _SWAP_MAX_S = 600.0
 """A worker does not load a model if the swap takes longer."""
 _LEAVING = frozenset({"draining", "retiring"})
 PAYERS_MAX = 64
-"""At most so many tenants pay for a swap: those that are due first."""
+"""At most so many tenants pay for a swap, those that are due first."""
 DRAIN_MIN_S = 2.0
 """A drain is expected to take at least this long: the worker learns of the order from its next heartbeat."""
 

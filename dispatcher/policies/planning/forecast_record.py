@@ -57,7 +57,7 @@ class ForecastRecord:
         """This counts the forecasts that ended."""
         self._late_parts: Mapping[str, float] = {}
         self._starts: dict[str, list[int]] = {}
-        """By tenant: requests, and those in time."""
+        """This has by tenant the requests, and those in time."""
         self.ends_at = -inf
 
     @property
