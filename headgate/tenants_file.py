@@ -8,6 +8,7 @@
     unknown_fields: drop                                                  # optional: drop them, or `refuse` the request
     expected_tokens: 512                                                  # optional: of a chat without max_tokens
     prefix_lead: 0.25                                                     # optional: prefer workers that hold a prefix
+    swap_charge: 0                                                        # optional: no tenant pays for swaps of models
     slo_classes: {chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}   # optional
 
 dispatcher/settings/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/spec.py).
@@ -44,6 +45,8 @@ class TenantsFile(Strict):
     prefix_lead: Annotated[float, Field(ge=0, le=1)] | None = None
     """A worker of `headgate serve` may be fuller by this part of its slots, and still gets a call because it had the
     beginning of its prompt last (settings/config.py). The simulator ignores it."""
+    swap_charge: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The part of a swap that the tenants that need it pay (shard/settings.py)."""
     slo_classes: SloClassesSection | None = None
     """How soon first tokens are due. The simulator of one engine ignores it (`headgate simulate --fleet` has them)."""
 
@@ -114,6 +117,7 @@ class ServedTenants(TenantsFile):
             "HEADGATE_UNKNOWN_FIELDS": self.unknown_fields,
             "HEADGATE_EXPECTED_TOKENS": self.expected_tokens,
             "HEADGATE_PREFIX_LEAD": self.prefix_lead,
+            "HEADGATE_SWAP_CHARGE": self.swap_charge,
         }
         return {name: str(value) for name, value in plain.items() if value is not None} | {
             name: to_json(section).decode() for name, section in sections.items() if section is not None

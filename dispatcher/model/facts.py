@@ -59,6 +59,10 @@ class ModelOrdered(NamedTuple):
 
     worker: str
     model: str
+    calls: tuple[str, ...] = ()
+    """The waiting calls that pay for the swap at their ends, one of each tenant."""
+    service: float = 0.0
+    """What each of them pays."""
 
 
 class Planned(NamedTuple):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 
@@ -73,8 +74,8 @@ class LoadableModel(NamedTuple):
 
     @classmethod
     def of(cls, fields: Iterable[Any]) -> LoadableModel:
-        """Return the model of a list from JSON. Raises TypeError."""
-        loaded = cls(*fields)
+        """Return the model of a list from JSON, without further fields of a later version. Raises TypeError."""
+        loaded = cls(*islice(fields, len(cls._fields)))
         return loaded._replace(capabilities=tuple(loaded.capabilities))
 
 
@@ -93,8 +94,8 @@ class WorkerPlan(NamedTuple):
 
     @classmethod
     def of(cls, fields: Iterable[Any]) -> WorkerPlan:
-        """Return the plan of a list from JSON. Raises TypeError."""
-        loaded = cls(*fields)
+        """Return the plan of a list from JSON, without further fields of a later version. Raises TypeError."""
+        loaded = cls(*islice(fields, len(cls._fields)))
         return loaded._replace(order=tuple(loaded.order))
 
 
@@ -110,6 +111,11 @@ class GroupPlan(NamedTuple):
     due_at: float
     ends_at: float
     is_entitled: bool
+
+    @classmethod
+    def of(cls, fields: Iterable[Any]) -> GroupPlan:
+        """Return the group of a list from JSON, without further fields of a later version. Raises TypeError."""
+        return cls(*islice(fields, len(cls._fields)))
 
     @property
     def is_late(self) -> bool:

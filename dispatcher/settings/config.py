@@ -25,7 +25,7 @@ from dispatcher.policies.service import ADAPTER_LOAD_TOKENS, CACHED_FRACTION
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.settings.sections import SloClassesSection
 from dispatcher.settings.strict import Loc, explain
-from dispatcher.shard.settings import ShardSettings, TierFloors
+from dispatcher.shard.settings import SWAP_CHARGE, ShardSettings, TierFloors
 
 _PREFIX = "HEADGATE_"
 _ALMOST = 0.85
@@ -94,6 +94,9 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     adapter_load_tokens: int = Field(default=ADAPTER_LOAD_TOKENS, ge=0, le=1_000_000)
     """Input tokens that the load of a LoRA adapter is charged as, to the tenant of the call that an engine loaded it
     for. Engines have a setting of their own, tiers.adapter_load_tokens."""
+    swap_charge: float = Field(default=SWAP_CHARGE, ge=0, le=1)
+    """The part of what a worker could serve during a swap which the tenant that needs the swap pays in the surplus
+    (docs/shares.md); 0: no tenant pays."""
     tiers: Json[TierFloors] | None = None
     """JSON: {"shares": {tier: fraction}, "slack": service units}. Unset: the gate ignores tiers."""
     throttling: Json[ThrottleLimits] | None = None
@@ -244,6 +247,7 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
             cached_fraction=self.cached_fraction,
             adapter_load_tokens=self.adapter_load_tokens,
             prefix_lead=self.prefix_lead,
+            swap_charge=self.swap_charge,
             tiers=self.tiers,
             throttling=self.throttling,
             slack=Slack(self.slo_window) if self.slo_classes else None,

@@ -241,7 +241,7 @@ def _end(
     served = state.settings.charge(input_tokens, output_tokens, cached_tokens, adapter_loaded=adapter_loaded)
     if not 0.0 <= served <= COST_MAX:
         served = clamp_cost(served)
-    clocks = state.order.settle(call.tenant, call, served)
+    clocks = state.order.settle(call.tenant, call, served, call.swap_service)
     virtual_time = state.virtual_time
     if not state.waiting and _leaves_a_slot_free(state, call):
         virtual_time = state.order.ended_idle(clocks, virtual_time)

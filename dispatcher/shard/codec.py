@@ -56,17 +56,18 @@ _KINDS: dict[str, type[Any]] = {
 }
 """A new kind of fact that readers must not miss needs a new format, so that older readers stop instead of misreading
 the log. A kind that they may miss has a letter that begins with SKIPPABLE."""
-_FIELDS_BEFORE = {OrderSet: 1, Ended: 9, Dropped: 6, Accepted: 16}
+_FIELDS_BEFORE = {OrderSet: 1, Ended: 9, Dropped: 6, Accepted: 16, ModelOrdered: 2}
 """The number of fields in format OLDEST, of the kinds that have more since."""
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 _HEAD = (int, str, str, int, list)
 """The types of an entry's position, writer, leader, epoch and facts."""
 _FROM_LISTS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "clocks": tuple,
+    "calls": tuple,
     "capabilities": tuple,
     "models": lambda models: tuple(map(LoadableModel.of, models)),
     "workers": lambda workers: tuple(map(WorkerPlan.of, workers)),
-    "groups": lambda groups: tuple(map(GroupPlan._make, groups)),
+    "groups": lambda groups: tuple(map(GroupPlan.of, groups)),
 }
 """Makes the value of a field that is a tuple, by the field's name. JSON has lists only."""
 _NAMES = {letter: tuple(row_hints(kind)) for letter, kind in _KINDS.items()}

@@ -93,6 +93,8 @@ def _fold_model_order(state: State, fact: ModelOrdered) -> None:
     state.set_load(worker, fact.model, state.at)
     if fact.model:
         state.assign("models_turned", {**state.models_turned, worker.model: state.at, fact.model: state.at})
+    for call in [state.calls[name] for name in fact.calls if name in state.calls]:
+        state.set_call(call, "swap_service", call.swap_service + fact.service)
 
 
 def _fold_plan(state: State, fact: Planned) -> None:

@@ -11,6 +11,7 @@ The command has the next groups of each worker, in the size that the log has roo
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from dispatcher.policies.planning.groups import LENGTH_BOUNDS, GroupFigures, Gro
 from dispatcher.policies.planning.history import ArrivalForecast
 from dispatcher.policies.planning.plan import Plan, PlannedGroup
 from dispatcher.policies.planning.slo import BATCH, INTERACTIVE, NORMAL
+from dispatcher.shard.state.records import due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.swapping import fleet_worker
 from dispatcher.shard.workers import USABLE
@@ -76,11 +78,6 @@ def _backlog_s(state: State, head: Call) -> float:
     return state.waiting_models[head.model] * head.cost / capacity_per_s if capacity_per_s > 0 else 0.0
 
 
-def due_at(call: Call) -> float:
-    """Return when the call is due. One without a class is due like the default class."""
-    return call.terms.due_at or NORMAL.due_at(call.arrived_at)
-
-
 def _key(call: Call) -> GroupKey:
     """Return the call's group. The planner needs of a class whether it is deferred, and of a call when it is due, so a
     class of another name counts as the default one."""
@@ -109,6 +106,18 @@ def _figures(key: GroupKey, calls: list[Call]) -> GroupFigures:
     """Return the figures of a group. A call's cost is its expected service. The planner needs no lengths of outputs."""
     due = [due_at(call) for call in calls]
     return GroupFigures(key, len(calls), sum(call.cost for call in calls), 0.0, 0.0, min(due), max(due))
+
+
+def record_forecast(state: State, plan: Plan, now: float) -> bool:
+    """Follow what the plan forecasts, unless an earlier forecast is followed. If that has ended, compare it with what
+    came, and return True."""
+    record = state.waits.forecasts
+    has_ended = record.is_open and now >= record.ends_at
+    if has_ended:
+        waiting = (call for call in state.calls.values() if call.queued and due_at(call) < record.ends_at)
+        record.end(Counter(call.tenant.name for call in waiting))
+    record.begin(plan.late_parts, plan.forecast_s, now)
+    return has_ended
 
 
 def plan_command(plan: Plan) -> commands.Plan:

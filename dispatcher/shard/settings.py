@@ -23,6 +23,7 @@ from dispatcher.policies.tiers import SHARES, TENANT_TIERS, TierName
 
 SATURATED = 0.9
 """From this share of its KV blocks in use on, a worker counts as saturated. (FairServe gives no figure.)"""
+SWAP_CHARGE = 1.0
 SLACK = 4096.0
 _REACH = 2.0
 
@@ -60,6 +61,9 @@ class ShardSettings:
     adapter_load_tokens: int = ADAPTER_LOAD_TOKENS
     """Input tokens that the load of a LoRA adapter is charged as, to the tenant of the call that an engine loaded it
     for."""
+    swap_charge: float = SWAP_CHARGE
+    """The part of what a worker could serve during a swap which the call that needs the swap pays in the surplus
+    (swapping.py); 0: no call pays."""
     tiers: TierFloors | None = None
     """None: the gate ignores tiers."""
     slack: Slack | None = None

@@ -89,6 +89,7 @@ def _rows(state: State) -> dict[str, list[Any]]:
             [call.tenant.name, *(getattr(call.terms if name in _TERMS else call, name) for name in _names_of(call))]
             for call in state.calls.values()
         ],
+        "swaps": [[call.id, call.swap_service] for call in state.calls.values() if call.swap_service],
         "usage": [[*key, *row[:totals]] for key, row in state.usage.items()],
         "interactions": [[*key, at] for key, at in state.interactions.items()],
         "ends": [list(over) for over in state.ends.values()],
@@ -137,7 +138,7 @@ def _load_shard(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     for model, at, *_ in fields.get("models_turned", ()):
         state.models_turned[model] = at
     for made_at, workers, groups, *_ in fields.get("plan", ()):
-        state.plan = Planned(made_at, tuple(map(WorkerPlan.of, workers)), tuple(map(GroupPlan._make, groups)))
+        state.plan = Planned(made_at, tuple(map(WorkerPlan.of, workers)), tuple(map(GroupPlan.of, groups)))
     for name, silent, floor, accepted, seen_at, *_ in fields["processes"]:
         process = state.processes[name] = Process(seen_at)
         process.silent, process.floor, process.accepted = silent, floor, set(accepted)
@@ -148,6 +149,8 @@ def _load_shard(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     for tenant, *values in fields["calls"]:
         least = len(_CALL) - 1 if fields["format"] >= 5 else _CALL.index("slo_class")
         _add_call(state, state.tenants[tenant], _by_name(_CALL, values, least))
+    for call_id, service, *_ in fields.get("swaps", ()):  # older snapshots have none
+        state.calls[call_id].swap_service = service
     for tenant, app, hour, *totals in fields["usage"]:
         state.usage[tenant, app, hour] = Usage(*totals[: len(Usage._fields)])
         state.apps[tenant, hour] += 1

@@ -7,6 +7,15 @@ An ordered worker gets no new calls, and its heartbeats are answered with the mo
 reports the model. If it does not in time (Worker.order_ends_at), the order is withdrawn: a worker that cannot load a
 model serves its own again, and another worker gets the next order.
 
+The payers. A swap takes service from all tenants, so those that need it pay: `swap_charge` times the seconds of the
+load, as the worker expects them, times the worker's service per second with the model. Each tenant with waiting calls
+for the model would have caused the swap alone, so they pay equal parts: the Shapley value of this game. (If the one
+that is due first paid all, its calls would wait longer, and be due first the next time too.) A tenant pays at the end
+of the call that was the first of its queue (attempts.py). A call that leaves its queue pays nothing, and one of a swap
+that fails pays. A drain costs nothing, because its time is for calls that pay. Unlike the load of an adapter, a swap is
+not the tenants' decision: it counts in the surplus only, not in guarantees and usage. The sum is in the order, so the
+fold needs no price.
+
 A proposed plan is checked against the present state, and kept as a fact. A plan is advice: what is wrong in it is
 dropped. A plan is dropped as a whole if no worker can swap, if it is from the future, if it is not newer than the last
 one, or if it is older than MODELS_S. Of another plan these parts are dropped: absent workers, models that their workers
@@ -23,9 +32,12 @@ from math import inf, isfinite
 from dispatcher.model.commands import Accept, Attempts, Command, Outcome, Plan, Report, Tick
 from dispatcher.model.facts import ModelOrdered, Planned
 from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX, WorkerPlan
+from dispatcher.model.formats import OLDEST
+from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, held_s, rest_left_s
+from dispatcher.policies.share_bounds import COST_MAX
 from dispatcher.shard.fold import Decision
-from dispatcher.shard.state.records import Worker
+from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.workers import USABLE
 
@@ -33,6 +45,8 @@ _TRIGGERS = frozenset({Accept, Report, Tick, Plan})
 _SWAP_MAX_S = 600.0
 """A worker does not load a model if the swap takes longer."""
 _LEAVING = frozenset({"draining", "retiring"})
+PAYERS_MAX = 64
+"""At most so many tenants pay for a swap, those that are due first."""
 DRAIN_MIN_S = 2.0
 """A drain is expected to take at least this long: the worker learns of the order from its next heartbeat."""
 
@@ -130,7 +144,27 @@ def _order(
             continue
         fleet = fleet_worker(worker, state.at)
         if fleet.fits(model) and not waits_s(fleet, model, state.at, worker.model in state.waiting_models):
-            decision.add(ModelOrdered(name, model))
+            decision.add(ModelOrdered(name, model, *_charge(state, fleet, model)))
+
+
+def _charge(state: State, worker: FleetWorker, model: str) -> tuple[tuple[str, ...], float]:
+    """Return the calls that pay for the swap, and what each pays. A log of format 5 cannot say it, so none pays."""
+    rate = worker.service_per_s.get(model) or worker.service_per_s.get(worker.loaded, 0.0)
+    service = state.settings.swap_charge * worker.swap_to_s(model) * (rate if 0 < rate < inf else 0.0)
+    if service <= 0 or state.format == OLDEST:
+        return (), 0.0
+    heads = [head for tenant in state.tenants.values() if (head := _first_due(tenant, model)) is not None]
+    needing = sorted(
+        (head for head in heads if not head.deferred or all(each.deferred for each in heads)),
+        key=lambda head: (due_at(head), head.arrival),
+    )[:PAYERS_MAX]
+    return (tuple(head.id for head in needing), min(service, COST_MAX) / len(needing)) if needing else ((), 0.0)
+
+
+def _first_due(tenant: Tenant, model: str) -> Call | None:
+    """Return the tenant's waiting call for the model that is due first."""
+    queues = tenant.queues.values() if tenant.waiting else ()
+    return min((queue.head() for queue in queues if queue.count and queue.model == model), key=due_at, default=None)
 
 
 def _waiting_since(state: State) -> dict[str, float]:

@@ -19,13 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from statistics import median
 
 from dispatcher.model.fleet import Capability, LoadableModel
 from dispatcher.model.requests import Endpoint
@@ -34,11 +32,10 @@ from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, Token
 from gpu_worker.engines.registry import EngineUnavailable
 from gpu_worker.engines.sleeping_engines import FreeBytes, SleepingEngines, unmeasured
 from gpu_worker.engines.supervised import MakeEngine, PutAway, SupervisedEngine
+from gpu_worker.policies.swap_seconds import SwapSeconds
 
 logger = logging.getLogger("headgate.engine")
 
-_COSTS_KEPT = 9
-"""The seconds of a load are the median of so many last ones."""
 REST_S = 60.0
 _REST_MAX_S = 3600.0
 _CANARY_TENANT = "headgate-canary"
@@ -58,9 +55,9 @@ class _Model:
     facts: EngineFacts
     canary: str
     """The text of its canary at its first load; empty if its endpoint is not completions."""
-    start_s: deque[float] = field(default_factory=lambda: deque(maxlen=_COSTS_KEPT))
+    start_s: SwapSeconds = field(default_factory=SwapSeconds)
     """Seconds of the last swaps to it while it was stopped."""
-    wake_s: deque[float] = field(default_factory=lambda: deque(maxlen=_COSTS_KEPT))
+    wake_s: SwapSeconds = field(default_factory=SwapSeconds)
     """Seconds of the last swaps to it while it slept, also those in which its wake-up failed."""
     failures: int = 0
     """Failed swaps in a row."""
@@ -101,7 +98,7 @@ class ModelSwaps:
             if facts.model in swaps._models:
                 raise EngineUnavailable(f"two models of this worker have the name {facts.model!r}: give each its own")
             model = swaps._models[facts.model] = _Model(make, facts, await swaps._canary(engine))
-            model.start_s.append(took_s)
+            model.start_s.observe(took_s)
             put_away = sleeping.put_away
         own = engine.facts.model
         for name in list(engine.asleep):
@@ -121,7 +118,7 @@ class ModelSwaps:
         now_s = self._clock.monotonic()
         return tuple(
             LoadableModel(
-                name, 0.0 if name == loaded else median(self._costs_s(model)), model.facts.context_tokens,
+                name, 0.0 if name == loaded else self._costs(model).expected_s, model.facts.context_tokens,
                 model.facts.bytes_per_token, service_per_s(name), tuple(sorted(model.facts.capabilities)),
             )
             for name, model in sorted(self._models.items())
@@ -150,10 +147,10 @@ class ModelSwaps:
         self.engine.swaps.last_s = took_s
         logger.info("the model %s is loaded after %.1f s", name, took_s)
 
-    def _costs_s(self, model: _Model) -> deque[float]:
-        """Return the seconds of the last swaps to the model from its state now."""
+    def _costs(self, model: _Model) -> SwapSeconds:
+        """Return what swaps to the model take from its state now."""
         sleeps = model.facts.model in self.engine.asleep
-        return model.wake_s if sleeps and model.wake_s else model.start_s
+        return model.wake_s if sleeps and model.wake_s.is_known else model.start_s
 
     async def _timed_load(self, model: _Model) -> float:
         """Load the model, and return the seconds that it took."""
@@ -161,7 +158,7 @@ class ModelSwaps:
         begun_s, wakes = self._clock.monotonic(), self.engine.swaps.wakes
         await self._load(model)
         took_s = self._clock.monotonic() - begun_s
-        (model.wake_s if sleeps else model.start_s).append(took_s)
+        (model.wake_s if sleeps else model.start_s).observe(took_s)
         if self.engine.swaps.wakes > wakes:
             self.engine.swaps.wake_s = took_s
         return took_s

@@ -20,6 +20,7 @@ from dispatcher.policies.orders.registry import DEFAULT_ORDER
 from headgate.cli.simulate_options import (
     DEFAULT_POLICY,
     SimulateOptions,
+    check_gate,
     check_numbers,
     check_order,
     check_writable,
@@ -37,7 +38,7 @@ from headgate.simulator.gates.spec import FleetGateFile, GateSpec, read_gate
 from headgate.simulator.measures.collector import Measures
 from headgate.simulator.parallel import Processes
 from headgate.simulator.report.drawing import check_installed
-from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of
+from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of, forecast_text
 from headgate.simulator.simulate import simulate as simulate_one
 from headgate.workloads.columns import parse_columns
 from headgate.workloads.sources import open_workload
@@ -81,6 +82,7 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     names = list(dict.fromkeys(name.strip() for name in options.planner.split(",") if name.strip()))
     if not names:
         raise ConfigurationError(f"--planner: name at least one of {', '.join(sorted(PLANNERS))}")
+    check_gate(options.gate)
     policies = policy_names(choose_policy(options, DEFAULT_POLICY), "", "weighted")
     check_numbers(options)
     gate = _gate(options)
@@ -146,6 +148,9 @@ def _print_runs(by_planner: Sequence[Sequence[Run]]) -> None:
     console.print(_planners(named, by_planner))
     console.print(_parts("class", named, by_planner, lambda run: run.classes))
     console.print(_parts("tenant", named, by_planner, lambda run: run.tenants))
+    for name, runs in zip(named, by_planner, strict=True):
+        if text := forecast_text(runs[0]):
+            console.print(f"{escape(name)}: {text}", soft_wrap=True)
 
 
 def _planners(named: Sequence[str], by_planner: Sequence[Sequence[Run]]) -> Table:

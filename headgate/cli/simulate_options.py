@@ -232,8 +232,7 @@ def check_writable(path: Path, option: str) -> None:
 
 def _gates(options: SimulateOptions) -> list[GateSpec] | list[None]:
     """Return a gate for each order; or no gate."""
-    if options.gate not in ("on", "off"):
-        raise ConfigurationError(f"--gate must be on or off, not {options.gate[:40]!r}")
+    check_gate(options.gate)
     orders = list(dict.fromkeys(name.strip() for name in (options.order or DEFAULT_ORDER).split(",") if name.strip()))
     for order in orders or [""]:
         check_order(order)
@@ -245,6 +244,12 @@ def _gates(options: SimulateOptions) -> list[GateSpec] | list[None]:
     if options.order is not None or options.tenants is not None or options.shards > 1:
         raise ConfigurationError("--order, --tenants and --shards need --gate on")
     return [None]
+
+
+def check_gate(gate: str) -> None:
+    """Raises ConfigurationError unless the gate is on or off."""
+    if gate not in ("on", "off"):
+        raise ConfigurationError(f"--gate must be on or off, not {gate[:40]!r}")
 
 
 def check_order(order: str) -> None:

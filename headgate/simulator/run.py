@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from dispatcher.policies.planning.forecast_record import ForecastSums
 from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.throttling import ThrottleLimits
 from gpu_worker.policies.shedding import ShedSettings
@@ -99,7 +100,9 @@ class Run:
     cache. `adapter_loads`: loads of LoRA adapters by tenant, of served requests.
 
     `planner` to `moves`: only of a fleet. `swaps`, `swapping_s`: of all workers, with the first load of a worker that
-    began without a model. `moves`: of the annealing of all plans. `waits`: announced by the gate of planner `plan`."""
+    began without a model. `moves`: of the annealing of all plans. `waits`: announced by the gate of planner `plan`.
+    `swap_charges`: by tenant, in service units, beside the service that is measured. `forecasts`: by tenant, what plans
+    forecast, and what followed."""
 
     workload: str
     policy: str
@@ -130,10 +133,26 @@ class Run:
     swapping_s: float = 0.0
     moves: int = 0
     waits: WaitCoverage | None = None
+    swap_charges: dict[str, float] = field(default_factory=dict)
+    forecasts: dict[str, ForecastSums] = field(default_factory=dict)
 
     @property
     def requests_per_s(self) -> float:
         return self.served / self.total_time_s if self.total_time_s else 0.0
+
+
+def forecast_text(run: Run) -> str:
+    """Return a sentence about the plans' forecasts and what followed; "" without any."""
+    whole = ForecastSums()
+    for each in run.forecasts.values():
+        whole.include(each)
+    if not whole.requests:
+        return ""
+    forecast, in_time = whole.forecast / whole.requests, whole.in_time / whole.requests
+    return (
+        f"The plans forecast {forecast:.1%} of {whole.requests:,} requests in time, and {in_time:.1%} were; "
+        f"the mean error of a tenant's part is {100 * whole.error_part:.1f} points."
+    )
 
 
 def run_of(
@@ -190,7 +209,7 @@ def _has_prefix_cache(spec: RunSpec) -> bool:
 _SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", "decisions")
 _FLEET_SPREAD_KEYS = ("total_time_s", "requests_per_s", "swaps", "swapping_s")
 _DIFFERENCE_KEYS = ("max", "avg", "var")
-_OF_FLEETS = ("planner", "classes", "swaps", "swapping_s", "moves")
+_OF_FLEETS = ("planner", "classes", "swaps", "swapping_s", "moves", "swap_charges", "forecasts")
 """The measures that only a fleet has."""
 
 
@@ -229,14 +248,23 @@ def _fleet_json(run: Run) -> dict[str, Any]:
         "swaps": run.swaps,
         "swapping_s": run.swapping_s,
         **({"adapter_loads": run.adapter_loads} if run.adapter_loads else {}),
+        **({"forecasts": {name: _forecast(each) for name, each in run.forecasts.items()}} if run.forecasts else {}),
+        **({"swap_charges": run.swap_charges} if run.swap_charges else {}),
         "rejections": run.rejections,
         "moves": run.moves,
     }
 
 
+def _forecast(sums: ForecastSums) -> dict[str, Any]:
+    requests = max(1, sums.requests)
+    parts = {"forecast_in_time": sums.forecast / requests, "in_time": sums.in_time / requests}
+    return {"requests": sums.requests, **parts, "error": sums.error_part}
+
+
 def _in_time(measures: Measures) -> dict[str, Any]:
     first_token_s = None if measures.ttft_s is None else asdict(measures.ttft_s)
     counts = {"requests": measures.requests, "served": measures.served, "in_time": measures.in_time}
+    counts["service"] = measures.service
     return {**counts, "first_token_s": first_token_s}
 
 

@@ -55,7 +55,7 @@ class _Baseline:
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
         return True
 
-    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+    def settle(self, tenant: Tenant, call: Call, served: float, swap_service: float = 0.0) -> Clocks:
         return tenant.clocks
 
     def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
@@ -153,7 +153,7 @@ class VirtualClock(_Baseline):
         moved = min(max(tat, now - tenant.config.burst / rate) + cost / rate, now + self._debt_max_s)
         return tat <= now, rate, (moved,), virtual_time
 
-    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+    def settle(self, tenant: Tenant, call: Call, served: float, swap_service: float = 0.0) -> Clocks:
         if not call.charge_rate_per_s or not tenant.config.rate_per_s:
             return tenant.clocks
         return (tenant.clocks[0] + (served - call.cost) / max(call.charge_rate_per_s, RATE_MIN),)

@@ -94,8 +94,11 @@ class Order(Protocol):
         """
         ...
 
-    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
-        """Return the tenant's clocks after `served` has replaced the estimate of a running call. 0 is a refund."""
+    def settle(self, tenant: Tenant, call: Call, served: float, swap_service: float = 0.0) -> Clocks:
+        """Return the tenant's clocks after `served` has replaced the estimate of a running call. 0 is a refund.
+
+        `swap_service`: what the call pays for swaps of models, in addition and in the surplus only: no guarantee covers
+        it, and it uses none up (shard/swapping.py)."""
         ...
 
     def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:

@@ -119,7 +119,7 @@ class Call:
     __slots__ = (
         "arrival", "arrived_at", "attempt", "cancelling", "charge_in_profile", "charge_rate_per_s", "charge_weight",
         "cost", "counted", "deferred", "dispatched_at", "id", "lost_on", "model", "priority", "process", "queued",
-        "tenant", "terms", "watchers", "worker",
+        "swap_service", "tenant", "terms", "watchers", "worker",
     )  # fmt: skip
 
     def __init__(self, call_id: str, tenant: Tenant, terms: CallTerms, arrival: int, priority: float) -> None:
@@ -145,6 +145,8 @@ class Call:
         self.cancelling = False
         self.arrived_at = self.dispatched_at = 0.0
         self.process = ""
+        self.swap_service = 0.0
+        """What it pays at its end for swaps that were ordered for it, in service units."""
         self.watchers: tuple[str, ...] = ()
         """Processes that held its caller before and still get its end. Each of them may know its attempt, so no single
         process can promise that the attempt does not begin."""

@@ -134,16 +134,16 @@ class TwoClocks:
         full = now - burst / rate
         return True, effective, ((tat if tat > full else full) + cost / effective, finish), moved
 
-    def settle(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+    def settle(self, tenant: Tenant, call: Call, served: float, swap_service: float = 0.0) -> Clocks:
         error = served - call.cost
-        if not error:
+        if not error and not swap_service:
             return tenant.clocks
         tat, vft = tenant.clocks
         if call.charge_in_profile:
             rate = call.charge_rate_per_s
             tat += error / (rate if rate > _EFFECTIVE_RATE_MIN else _EFFECTIVE_RATE_MIN)
         weight = call.charge_weight
-        return tat, vft + error / (weight if weight > WEIGHT_MIN else WEIGHT_MIN)
+        return tat, vft + (error + swap_service) / (weight if weight > WEIGHT_MIN else WEIGHT_MIN)
 
     def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
         return max(virtual_time, clocks[1])

@@ -34,11 +34,15 @@ _CLAIMED_PART = 0.5
 
 
 class RuleChoice(NamedTuple):
-    """`models`: of each worker, by name. `costs`: of the rules that were played to the end, by their names."""
+    """`models`: of each worker, by name. `costs`: of the rules that were played to the end, by their names.
+    `late_parts`: of the tenants within their share, the part of the requests of the next `horizon_s` seconds that would
+    start late."""
 
     rule: str
     models: dict[str, str]
     costs: dict[str, float]
+    late_parts: dict[str, float]
+    horizon_s: float
 
 
 def choose(
@@ -65,7 +69,15 @@ def choose(
         worker.name: names[model] if model >= 0 else worker.loaded
         for worker, model in zip(workers, played[best].models, strict=True)
     }
-    return RuleChoice(best, models, costs)
+    return RuleChoice(best, models, costs, _late_parts(backlogs, claimed, played[best]), start.horizon_s)
+
+
+def _late_parts(backlogs: Sequence[TenantBacklog], claimed: Claims, outcome: PlayOutcome) -> dict[str, float]:
+    """Return the forecast of the tenants of which all that waits and comes is entitled."""
+    beyond = {piece.tenant for piece in claimed.pieces if not piece.is_entitled}
+    beyond |= {backlog.tenant for backlog in backlogs if claimed.expected_parts[backlog.tenant] <= _CLAIMED_PART}
+    parts = zip((backlog.tenant for backlog in backlogs), outcome.late, strict=True)
+    return {tenant: min(1.0, late) for tenant, late in parts if tenant not in beyond}
 
 
 def _play(start: Start, candidates: Sequence[Rule], enough: float) -> dict[str, PlayOutcome]:

@@ -112,6 +112,7 @@ class Plan:
     `swap_s`: of all swaps in the orders. `late_requests`: expected.
 
     `rule`: what was best when played forward; "" if nothing was played. The figures above are those of the orders.
+    `late_parts`, `forecast_s`: what it forecasts (choice.py, RuleChoice; forecast_record.py).
 
     `left_out`: requests without a place, because no worker fits or floors keep all that do, or because a plan holds no
     more; `entitled_left_out`: the entitled ones among them. Deferred requests with slack have a place only on a worker
@@ -128,6 +129,8 @@ class Plan:
     left_out: int = 0
     entitled_left_out: int = 0
     rule: str = ""
+    late_parts: Mapping[str, float] = field(default_factory=dict)
+    forecast_s: float = 0.0
 
 
 _WORK_S = 0.5
@@ -181,7 +184,9 @@ def _follow(plan: Plan, choice: RuleChoice, workers: Sequence[FleetWorker]) -> P
         may_swap = rest_left_s(worker, model, plan.made_at, worker.loaded in waited_for) == 0.0
         models[worker.name] = model if may_swap else worker.loaded
         groups[worker.name] = _begin_with(models[worker.name], plan.groups[worker.name], plan.made_at)
-    return replace(plan, models=models, groups=groups, rule=choice.rule)
+    return replace(
+        plan, models=models, groups=groups, rule=choice.rule, late_parts=choice.late_parts, forecast_s=choice.horizon_s
+    )
 
 
 def _begin_with(model: str, order: Sequence[PlannedGroup], now: float) -> tuple[PlannedGroup, ...]:

@@ -32,7 +32,8 @@ from dispatcher.policies.planning.plan import Plan, make_plan
 from dispatcher.ports import Clock
 from dispatcher.service.gate.follower import Offload
 from dispatcher.service.gate.replica import Replica
-from dispatcher.shard.proposals import PlanInput, due_at, plan_command, plan_input, predicts_miss
+from dispatcher.shard.proposals import PlanInput, plan_command, plan_input, predicts_miss, record_forecast
+from dispatcher.shard.state.records import due_at
 
 logger = logging.getLogger("headgate.planning")
 
@@ -78,7 +79,19 @@ class Planning:
         except Exception as error:  # a plan is advice: the leader goes on without it
             logger.warning("no plan: %s", type(error).__name__)
             return
+        self._record_forecast(self._last)
         self._submit(plan_command(self._last))
+
+    def _record_forecast(self, plan: Plan) -> None:
+        """Follow the plan's forecast, and log the error of the last one when it has ended."""
+        state = self._replica.shard.state
+        if record_forecast(state, plan, self._clock.now()):
+            found = state.waits.forecasts.all
+            logger.info(
+                "plans forecast %.1f %% of %d requests in time, %.1f %% were; mean error of a tenant %.1f points",
+                100 * found.forecast / max(1, found.requests), found.requests,
+                100 * found.in_time / max(1, found.requests), 100 * found.error_part,
+            )  # fmt: skip
 
     def _record_arrivals(self) -> None:
         """Count the calls that arrived since the last time and have not ended."""

@@ -1,4 +1,5 @@
 """The records of a shard besides tenants and calls: workers with the causes of their failures, processes and usage.
+And when a call is due.
 
 A worker rests only if its failed attempts have several causes. The requests of one tenant may all fail by their own
 fault, so all failures of one tenant are one cause. The next word is the worker's: it probes its engine after a failure,
@@ -21,6 +22,7 @@ from dispatcher.model.call import made
 from dispatcher.model.facts import WorkerSet
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.fleet import DRAIN_S
+from dispatcher.policies.planning.slo import NORMAL
 
 RECENT = 8
 """The number of a worker's last attempts for which the state remembers whether they failed."""
@@ -42,6 +44,11 @@ silent like a process, and its waiting calls are suspended. Otherwise each of th
 time of an offer, for nothing, while the calls of other tenants wait. When an executor holds one of the calls, all of
 them get offers again (accept.py). Until then the leader starts an executor for one of them from time to time, without a
 slot (service/gate/courier.py)."""
+
+
+def due_at(call: Call) -> float:
+    """Return when the call is due. One without a class is due like the default class."""
+    return call.terms.due_at or NORMAL.due_at(call.arrived_at)
 
 
 class Worker:

@@ -51,7 +51,7 @@ from dispatcher.policies.planning.fleet import residency_s
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
 from dispatcher.policies.waiting import drained_s, with_turns
-from dispatcher.shard.state.records import Worker
+from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
 from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, Phase
@@ -171,6 +171,8 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
     for fact in facts:
         if isinstance(fact, Dispatched):
             record.on_dispatched(fact.id, at)
+            if record.forecasts.is_open and fact.attempt == 1 and (call := state.calls.get(fact.id)) is not None:
+                record.forecasts.on_started(call.tenant.name, due_at(call), at)
         elif isinstance(fact, Dropped):
             record.on_left(fact.id)
         elif at >= record.arrivals_from and isinstance(fact, Accepted):

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from dispatcher.policies.orders.queues import Call
+from dispatcher.policies.planning.forecast_record import ForecastRecord
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.shard.state.indexes import Slots
 from dispatcher.shard.state.records import Worker
@@ -79,6 +80,8 @@ class WaitRecord:
         self._arrivals = 0
         self.follow_from = 0.0
         """Before this time no other call is followed."""
+        self.forecasts = ForecastRecord()
+        """What plans forecast, and what followed."""
         self.followed: dict[str, tuple[Ratios, ...]] = {}
         """The ratios of its tenant, of its model and of all, for each waiting call that is followed."""
 

@@ -71,13 +71,15 @@ def simulate_fleet(spec: RunSpec) -> Run:
     planner = PLANNERS[spec.planner](_surroundings(spec, workers, classes))
     collector = Collector(WEIGHTED_TOKENS, 0.0)
     place = _make_place(fleet, classes)
-    drive(spec.workload, SimulatedFleet(workers, planner, place, fleet.drain_s, fleet.failures), collector)
+    drive(spec.workload, SimulatedFleet(workers, planner, place, fleet.longest_drain_s, fleet.failures), collector)
     return replace(
         run_of(spec, collector, decisions=0),
         swaps=sum(worker.swaps for worker in workers),
         swapping_s=sum(worker.swapping_s for worker in workers),
         moves=planner.moves,
         waits=planner.waits,
+        forecasts={} if planner.forecasts is None else dict(sorted(planner.forecasts.tenants.items())),
+        swap_charges=dict(sorted(planner.swap_charges.items())),
     )
 
 

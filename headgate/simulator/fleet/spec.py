@@ -5,7 +5,7 @@
     kinds:                       # for each kind of worker, the models that it can load
       a100:
         chat-13b: {engine: a100-llama2-13b, swap_s: 3}
-        code-8b: {engine: a100-llama3-8b-chunked, swap_s: 2, slots: 64}
+        code-8b: {engine: a100-llama3-8b-chunked, swap_s: 2, actual_swap_s: 20, slots: 64}
     workers:
       - {name: a, kind: a100, loaded: chat-13b}
       - {name: b, kind: a100, models: [code-8b], count: 2}     # b-1 and b-2, which load only this model
@@ -14,11 +14,13 @@
       batch: {first_token_s: 3600, deferred: true}
     default_class: interactive   # optional: of requests that name none
     drain_s: 30                  # optional: how long a swap waits for running requests
+    actual_drain_s: 5            # optional: how long it does wait, if planners are wrong about it
     failures:                    # optional: a worker is gone from at_s on, for for_s seconds, and then loads again
       - {worker: a, at_s: 120, for_s: 60}
 
 `engine` is a profile of step times, by name or as a .yaml file. `slots`: requests that run at once; by default as many
-as the profile allows, or one for each 500 tokens of its KV cache.
+as the profile allows, or one for each 500 tokens of its KV cache. `swap_s` is what planners believe until the worker
+has loaded the model, and `actual_swap_s` (by default the same) what each load takes.
 """
 
 from __future__ import annotations
@@ -48,11 +50,27 @@ _SLOTS_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
-    """A model on a kind of worker. `swap_s`: to load it in place of any other. `slots`: requests that run at once."""
+    """A model on a kind of worker. `swap_s`: what a load in place of any other is believed to take. `slots`: requests
+    that run at once. `actual_swap_s`: what a load takes; None: what is believed.
+
+    Raises ValueError for a time that is negative or not finite, and without a slot.
+    """
 
     profile: EngineProfile
     swap_s: float
     slots: int
+    actual_swap_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, seconds in (("swap_s", self.swap_s), ("actual_swap_s", self.load_s)):
+            if not 0 <= seconds < inf:
+                raise ValueError(f"{name} must be finite and not negative, not {seconds!r}")
+        if self.slots < 1:
+            raise ValueError(f"slots must be at least 1, not {self.slots}")
+
+    @property
+    def load_s(self) -> float:
+        return self.swap_s if self.actual_swap_s is None else self.actual_swap_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +95,10 @@ class WorkerOutage:
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """`classes`: when the first token of a request is due. `default_class`: of a request that names none.
+    """`classes`: when the first token of a request is due. `default_class`: of a request that names none. `drain_s`:
+    how long a swap waits for running requests, as planners believe; `actual_drain_s`: as it is; None: the same.
 
-    Raises ValueError if there is no worker, two have one name, drain_s is too short, the classes are wrong, or a
+    Raises ValueError if there is no worker, two have one name, a drain is too short, the classes are wrong, or a
     failure is of no worker or during another of the same one.
     """
 
@@ -88,10 +107,12 @@ class FleetSpec:
     default_class: str = NORMAL.name
     drain_s: float = DRAIN_S
     failures: Sequence[WorkerOutage] = ()
+    actual_drain_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not _DRAIN_S_MIN <= self.drain_s < inf:
-            raise ValueError(f"drain_s must be at least {_DRAIN_S_MIN:g} and finite, not {self.drain_s!r}")
+        for name, seconds in (("drain_s", self.drain_s), ("actual_drain_s", self.longest_drain_s)):
+            if not _DRAIN_S_MIN <= seconds < inf:
+                raise ValueError(f"{name} must be at least {_DRAIN_S_MIN:g} and finite, not {seconds!r}")
         names = [worker.name for worker in self.workers]
         if not names:
             raise ValueError("the fleet has no worker")
@@ -104,6 +125,11 @@ class FleetSpec:
                 raise ValueError(f"a failure is of {failure.worker!r}, which is no worker")
         if problem := _overlap(self.failures):
             raise ValueError(problem)
+
+    @property
+    def longest_drain_s(self) -> float:
+        """How long a swap does wait for running requests."""
+        return self.drain_s if self.actual_drain_s is None else self.actual_drain_s
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -132,11 +158,13 @@ _WORKERS_MAX = 1000
 
 _Label = Annotated[str, Field(min_length=1, max_length=200)]
 _SwapSeconds = Annotated[float, Field(ge=0, le=_SWAP_S_MAX)]
+_DrainSeconds = Annotated[float, Field(ge=_DRAIN_S_MIN, le=3600.0)]
 
 
 class LoadableFields(Strict):
     engine: _Label
     swap_s: _SwapSeconds
+    actual_swap_s: _SwapSeconds | None = None
     slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
@@ -170,7 +198,8 @@ class FleetFields(Strict):
     workers: tuple[WorkerFields, ...]
     classes: Annotated[dict[_Label, ClassFields], Field(min_length=1)] | None = None
     default_class: _Label | None = None
-    drain_s: Annotated[float, Field(ge=_DRAIN_S_MIN, le=3600.0)] = DRAIN_S
+    drain_s: _DrainSeconds = DRAIN_S
+    actual_drain_s: _DrainSeconds | None = None
     failures: tuple[OutageFields, ...] = ()
 
     @model_validator(mode="after")
@@ -202,7 +231,7 @@ def read_fleet(path: Path) -> FleetSpec:
         raise document.wrong(("default_class",), str(error)) from None
     failures = tuple(WorkerOutage(each.worker, each.at_s, each.for_s) for each in fields.failures)
     try:
-        return replace(fleet, failures=failures)
+        return replace(fleet, failures=failures, actual_drain_s=fields.actual_drain_s)
     except ValueError as error:
         raise document.wrong(("failures",), str(error)) from None
 
@@ -214,7 +243,8 @@ def _loadables(document: Document, kind: str, models: dict[str, LoadableFields])
             profile = load_profile(fields.engine)
         except ConfigurationError as error:
             raise document.wrong(("kinds", kind, name, "engine"), str(error)) from None
-        found[name] = Loadable(profile, fields.swap_s, fields.slots or default_slots(profile))
+        slots = fields.slots or default_slots(profile)
+        found[name] = Loadable(profile, fields.swap_s, slots, fields.actual_swap_s)
     return found
 
 

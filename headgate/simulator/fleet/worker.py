@@ -1,9 +1,11 @@
 """A worker in virtual time: one engine with one model. A swap drains it, takes its time, and loads the next model.
 
-    serving ──swap()──▶ draining ──nothing runs, or drain_s have passed──▶ loading ──swap_s──▶ serving
+    serving ──swap()──▶ draining ──nothing runs, or drain_s have passed──▶ loading ──load_s──▶ serving
 
 A swap discards the engine. Requests that still run after drain_s are returned: they go on on any worker. A worker that
 fails is, to a planner, one that loads its model for as long as it is away; its requests begin anew.
+
+A worker measures its loads, as a real one does (gpu_worker/policies/swap_seconds.py): planners see what it expects.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
+from gpu_worker.policies.swap_seconds import SwapSeconds
 from headgate.simulator.engines.interface import Observer, SimulatedEngine
 from headgate.simulator.fleet.spec import Loadable, WorkerSpec
 from headgate.simulator.requests import SimRequest
@@ -56,6 +59,9 @@ class SimulatedWorker:
         self.running: dict[str, SimRequest] = {}
         self.swaps = 0
         self.swapping_s = 0.0
+        self.loading_since_s = inf
+        """When its loading began; infinity while it serves or drains."""
+        self._seconds = {model: SwapSeconds(each.swap_s) for model, each in spec.models.items()}
         self._make_engine = make_engine
         self._tokens = _TokenCounter()
         self._engine: SimulatedEngine | None = None
@@ -80,6 +86,18 @@ class SimulatedWorker:
     def now_s(self) -> float:
         """How far the engine has run."""
         return 0.0 if self._engine is None else self._engine.now_s
+
+    def swap_to_s(self, model: str) -> float:
+        """Return what the worker expects a load of the model to take."""
+        return self._seconds[model].expected_s
+
+    def loading_left_s(self, now_s: float) -> float:
+        """Return the expected rest of its loading; 0 while it serves or drains. A failed one is back when it says."""
+        if self.target is None or self.is_draining:
+            return 0.0
+        if self.loading_since_s == inf:
+            return max(0.0, self.due_s - now_s)
+        return max(0.0, self.loading_since_s + self.swap_to_s(self.target) - now_s)
 
     def next_s(self) -> float:
         """Return the time of the engine's next event; infinity without one."""
@@ -120,7 +138,8 @@ class SimulatedWorker:
         """Lose the engine, and load the model again from `until_s` on. Returns the requests that ran."""
         model = self.target or self.model or next(iter(self.models))
         returned, self.is_away = self._unload(is_lost=True), True
-        self.target, self.due_s = model, until_s + self.models[model].swap_s
+        self.loading_since_s = inf
+        self.target, self.due_s = model, until_s + self.models[model].load_s
         return returned
 
     def settle(self, at_s: float) -> list[SimRequest]:
@@ -129,8 +148,9 @@ class SimulatedWorker:
         if self.is_draining and (not self.running or at_s >= self.due_s):
             returned = self._unload()
         if self.target is not None and self.model is None and self.due_s == inf:
-            swap_s = self.models[self.target].swap_s
-            self.swaps, self.swapping_s, self.due_s = self.swaps + 1, self.swapping_s + swap_s, at_s + swap_s
+            load_s = self.models[self.target].load_s
+            self.swaps, self.swapping_s, self.due_s = self.swaps + 1, self.swapping_s + load_s, at_s + load_s
+            self.loading_since_s = at_s
         if self.target is not None and self.model is None and at_s >= self.due_s:
             self._load(self.target)
         return returned
@@ -144,6 +164,9 @@ class SimulatedWorker:
         return returned
 
     def _load(self, model: str) -> None:
+        if self.loading_since_s < inf:
+            self._seconds[model].observe(self.models[model].load_s)
         self.model, self.target, self.due_s, self.is_away = model, None, inf, False
+        self.loading_since_s = inf
         self._tokens = _TokenCounter()
         self._engine = self._make_engine(self.models[model], self._tokens)

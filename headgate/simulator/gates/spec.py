@@ -32,7 +32,7 @@ from dispatcher.policies.service import ServiceFunction
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
 from dispatcher.settings.sections import TenantSection
-from dispatcher.shard.settings import ShardSettings, TierFloors
+from dispatcher.shard.settings import SWAP_CHARGE, ShardSettings, TierFloors
 from headgate.tenants_file import TenantsFile, read_tenants_file
 
 QUEUE_MAX = Tenant("").queue_items_max
@@ -57,6 +57,7 @@ _UNNAMED_TENANT = GateTenant()
 class GateSpec:
     """`deadline_s`: the longest wait from arrival to dispatch. `tiers`, `throttling`: as in ShardSettings; None leaves
     them out. `shards`: of the pool; each has some of the tenants, and as many of the slots as its calls need.
+    `swap_charge`: of a fleet, as in ShardSettings.
     Raises ValueError for an unknown order or a number of slots or shards out of range."""
 
     slots: int
@@ -66,6 +67,7 @@ class GateSpec:
     tiers: TierFloors | None = None
     throttling: ThrottleLimits | None = None
     shards: int = 1
+    swap_charge: float = SWAP_CHARGE
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -86,8 +88,9 @@ class GateSpec:
 
     def shard_settings(self, service: ServiceFunction) -> ShardSettings:
         return ShardSettings(
-            order=self.order, service=service, tiers=self.tiers, throttling=self.throttling, is_sharded=self.shards > 1
-        )
+            order=self.order, service=service, tiers=self.tiers, throttling=self.throttling, is_sharded=self.shards > 1,
+            swap_charge=self.swap_charge,
+        )  # fmt: skip
 
     def tenant(self, name: str) -> GateTenant:
         return self.tenants.get(name, _UNNAMED_TENANT)
@@ -127,6 +130,7 @@ def read_gate(path: Path, *, order: str, shards: int = 1, kind: type[GateFile] =
         tiers=file.tiers,
         throttling=file.throttling,
         shards=shards,
+        swap_charge=SWAP_CHARGE if file.swap_charge is None else file.swap_charge,
     )
 
 

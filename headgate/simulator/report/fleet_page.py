@@ -11,7 +11,7 @@ from headgate.simulator.measures.collector import Measures
 from headgate.simulator.report.drawing import Plot, Series
 from headgate.simulator.report.html import data, document, table, write_whole
 from headgate.simulator.report.plots import inline
-from headgate.simulator.run import Run
+from headgate.simulator.run import Run, forecast_text
 
 _CHARTED_MAX = 12
 """The tenants in a chart: those with the most requests."""
@@ -111,7 +111,8 @@ def _planners(by_planner: Sequence[Sequence[Run]]) -> str:
         for runs in by_planner
     ]
     headings = ["planner", "in time", "served", "requests/s", "swaps", "seconds swapping"]
-    return f"<section><h2>Planners</h2>{table(headings, rows)}</section>\n"
+    texts = "".join(f"<p>{escape(_name(runs))}: {text}</p>" for runs in by_planner if (text := forecast_text(runs[0])))
+    return f"<section><h2>Planners</h2>{table(headings, rows)}{texts}</section>\n"
 
 
 def _tenants(by_planner: Sequence[Sequence[Run]]) -> str:

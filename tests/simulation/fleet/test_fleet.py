@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 from hypothesis import given, settings
@@ -202,8 +203,32 @@ def test_a_workload_that_does_not_fit_the_fleet(model: str, slo_class: str, says
         check_fleet_run(RunSpec(requests_of([(0.0, "x", model, slo_class, 1)]), "fcfs", fleet_of(1), planner="plan"))
 
 
+@pytest.mark.parametrize("planner", sorted(PLANNERS))
+def test_swaps_of_no_time(planner: str) -> None:
+    rows = [(0.2 * n, "xy"[n % 2], "ab"[n % 2], "interactive", 5) for n in range(60)]
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(2, swap_s=0.0), planner=planner))
+    assert (run.all.served, run.swapping_s) == (60, 0.0)
+
+
+@pytest.mark.parametrize("planner", sorted(PLANNERS))
+def test_tenants_that_are_all_over_their_share_are_served(planner: str) -> None:
+    rows = [(0.01 * n, "xyz"[n % 3], "ab"[n % 2], "interactive", 60) for n in range(300)]
+    run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(2), planner=planner))
+    assert run.all.served == 300
+    assert run.all.in_time < 0.5
+
+
 def test_errors_of_a_fleet_made_in_code() -> None:
     fleet = fleet_of(1)
+    for seconds in (inf, nan, -1.0):
+        with pytest.raises(ValueError, match="swap_s must be finite and not negative"):
+            Loadable(load_profile("a10g-llama2-7b"), seconds, 1)
+        with pytest.raises(ValueError, match="actual_swap_s must be finite"):
+            Loadable(load_profile("a10g-llama2-7b"), 1.0, 1, seconds)
+    with pytest.raises(ValueError, match="slots must be at least 1"):
+        Loadable(load_profile("a10g-llama2-7b"), 1.0, 0)
+    with pytest.raises(ValueError, match="actual_drain_s must be at least 1"):
+        replace(fleet, actual_drain_s=0.0)
     with pytest.raises(ValueError, match="no worker"):
         FleetSpec([])
     with pytest.raises(ValueError, match="two workers have the name 'w0'"):

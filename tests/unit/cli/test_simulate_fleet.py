@@ -69,6 +69,53 @@ def test_a_worker_that_fails_makes_requests_late(folder: Path, capsys: pytest.Ca
     assert failing["all"]["in_time"] < 0.7
 
 
+TWO_MODELS = """
+kinds: {k: {m: {engine: a10g-llama2-7b, swap_s: 2}, n: {engine: a10g-llama2-7b, swap_s: 2}}}
+workers: [{name: a, kind: k, loaded: m}]
+classes: {interactive: {first_token_s: 10}}
+"""
+
+
+def test_swaps_that_take_longer_than_believed_make_requests_late(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{at},t,64,16,{'mn'[at // 30 % 2]}" for at in range(240)]
+    (folder / "turns.csv").write_text("\n".join([f"{HEADER},model", *rows]) + "\n")
+    (folder / "believed.yaml").write_text(TWO_MODELS)
+    (folder / "slower.yaml").write_text(TWO_MODELS.replace("swap_s: 2", "swap_s: 2, actual_swap_s: 20"))
+    believed, slower = (run(folder, capsys, "turns.csv", fleet=f"{name}.yaml") for name in ("believed", "slower"))
+    assert believed["swapping_s"] == 2.0 * believed["swaps"]
+    assert slower["swapping_s"] == 20.0 * slower["swaps"]
+    assert believed["all"]["in_time"] > 0.95
+    assert slower["all"]["in_time"] < 0.6
+
+
+def test_a_drain_that_ends_sooner_than_believed_brings_others_in_time(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "drains.csv").write_text(f"{HEADER},model\n0,long,64,900,m\n5,short,64,16,n\n")
+    (folder / "waits.yaml").write_text(TWO_MODELS)
+    (folder / "gives-up.yaml").write_text(TWO_MODELS + "actual_drain_s: 1\n")
+    waits, gives_up = (run(folder, capsys, "drains.csv", fleet=f"{name}.yaml") for name in ("waits", "gives-up"))
+    assert waits["tenants"]["short"]["in_time"] == 0.0
+    assert gives_up["tenants"]["short"]["in_time"] == 1.0
+
+
+def test_what_plans_forecast_stands_beside_what_followed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "turning.yaml").write_text(TWO_MODELS)
+    rows = [f"{at * 0.5:g},t{at % 2},64,64,{'mn'[at // 40 % 2]}" for at in range(400)]
+    (folder / "turning.csv").write_text("\n".join([f"{HEADER},model", *rows]) + "\n")
+    forecasts = run(folder, capsys, "turning.csv", fleet="turning.yaml")["forecasts"]
+    assert forecasts
+    for each in forecasts.values():
+        assert each["error"] >= abs(each["forecast_in_time"] - each["in_time"]) - 1e-9
+        assert 0 <= each["in_time"] <= 1
+    where = ("--fleet", str(folder / "turning.yaml"), "--planner", "plan,static", "--processes", "1")
+    assert headgate("simulate", str(folder / "turning.csv"), *where) == 0
+    assert capsys.readouterr().out.count("The plans forecast") == 1
+    assert "forecasts" not in run(folder, capsys, "light.csv")
+
+
 def test_seeds_with_jitter_have_a_spread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(folder, capsys, "light.csv", "--seeds", "3", "--jitter", "0.1")
     assert found["spread"]["total_time_s"]["sd"] > 0.0
@@ -108,6 +155,7 @@ def test_the_report_has_the_verdict_and_the_data(folder: Path, capsys: pytest.Ca
         (("--weights", "nobody=2"), FLEET, "the workload has no tenant 'nobody'"),
         (("--jitter", "7"), FLEET, "--jitter must be between 0 and 1"),
         (("--report", "/nowhere/f.html"), FLEET, "there is no folder /nowhere"),
+        (("--gate", "maybe"), FLEET, "--gate must be on or off, not 'maybe'"),
         (("--shards", "2"), FLEET, "--shards does not apply with --fleet"),
         (
             (),
@@ -115,6 +163,9 @@ def test_the_report_has_the_verdict_and_the_data(folder: Path, capsys: pytest.Ca
             "key 'failures': a failure is of 'z', which is no worker",
         ),
         ((), FLEET + "failures: [{worker: a, at_s: -1, for_s: 1}]\n", "at_s"),
+        ((), FLEET.replace("swap_s: 5", "swap_s: 5, actual_swap_s: -1"), "actual_swap_s"),
+        ((), FLEET.replace("swap_s: 5", "swap_s: 5, actual_swap_s: .inf"), "actual_swap_s"),
+        ((), FLEET + "actual_drain_s: 0\n", "key 'actual_drain_s': should be greater than or equal to 1"),
         (
             (),
             FLEET + "failures: [{worker: a, at_s: 5, for_s: 9}, {worker: a, at_s: 6, for_s: 1}]\n",

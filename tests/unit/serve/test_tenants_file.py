@@ -12,7 +12,7 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
 from dispatcher.settings.config import load_config
-from dispatcher.shard.settings import TierFloors
+from dispatcher.shard.settings import SWAP_CHARGE, TierFloors
 from headgate.tenants_file import read_tenants
 
 EXAMPLE = Path(__file__).parents[3] / "examples/tenants.yaml"
@@ -57,6 +57,14 @@ def test_the_file_says_how_many_tokens_are_expected(tmp_path: Path) -> None:
     assert load_config(read_tenants(path).environment()).expected_tokens == 500
 
 
+def test_the_file_says_what_swaps_cost(tmp_path: Path) -> None:
+    path = tmp_path / "tenants.yaml"
+    path.write_text("tenants: {a: }\n")
+    assert load_config(read_tenants(path).environment()).shard_settings().swap_charge == SWAP_CHARGE
+    path.write_text("tenants: {a: }\nswap_charge: 0\n")
+    assert load_config(read_tenants(path).environment()).shard_settings().swap_charge == 0.0
+
+
 def test_slo_classes_and_the_classes_of_tenants(tmp_path: Path) -> None:
     path = tmp_path / "tenants.yaml"
     classes = "slo_classes: {chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}"
@@ -92,6 +100,7 @@ def test_slo_classes_and_the_classes_of_tenants(tmp_path: Path) -> None:
         ("tenants: {a: }\nthrottling: {user: 0, app: 1}", "throttling.user"),
         ("tenants: {a: }\nunknown_fields: keep", "unknown_fields"),
         ("tenants: {a: }\nexpected_tokens: 0", "expected_tokens"),
+        ("tenants: {a: }\nswap_charge: 2", "swap_charge"),
         ("tenants: {a: }\nslo_classes: {}", "configure 1 to 8"),
         ("tenants: {a: }\nslo_classes: {c: {first_token_s: 0}}", "slo_classes.c.first_token_s"),
         ("tenants: {a: }\nslo_classes: {c: 20}", "slo_classes.c"),

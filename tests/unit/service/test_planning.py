@@ -90,6 +90,18 @@ async def test_plans_are_made_when_a_miss_is_predicted_and_at_the_sweep(world: W
     assert 9 <= len(facts(world, Planned)) <= 12
 
 
+async def test_the_error_of_a_forecast_is_logged_when_it_ends(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "headgate.planning")
+    await fleet(world, at_once)
+    front = world.link("front")
+    for turn in range(90):
+        await world.on("front", front.do(new_call(world, front, model="abc"[turn % 3])))
+        await asyncio.sleep(REPLAN_S)
+    lines = [each.getMessage() for each in caplog.records if "plans forecast" in each.getMessage()]
+    assert 1 <= len(lines) <= 3
+    assert "mean error of a tenant" in lines[0]
+
+
 async def test_a_fleet_of_one_model_is_not_planned(world: World) -> None:
     calls: list[Any] = []
 

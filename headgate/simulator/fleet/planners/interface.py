@@ -17,6 +17,7 @@ from math import inf
 from typing import NamedTuple
 
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.planning.forecast_record import ForecastRecord
 from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
@@ -143,6 +144,10 @@ class Planner(ABC):
         """The moves of the annealing so far: what planning costs, in a unit that no machine changes."""
         self.waits: WaitCoverage | None = None
         """The announced waits; None for a planner without a gate."""
+        self.forecasts: ForecastRecord | None = None
+        """What the plans forecast, and what followed; None for a planner that forecasts nothing."""
+        self.swap_charges: dict[str, float] = {}
+        """What each tenant pays for swaps, in service units."""
 
     @abstractmethod
     def on_arrived(self, request: SimRequest, now_s: float) -> None:

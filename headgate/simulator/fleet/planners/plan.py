@@ -32,7 +32,7 @@ from dispatcher.policies.planning.plan import Plan, PlanSettings, make_plan
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.alone import EPOCH, Decided, LoneGate, report
-from dispatcher.shard.proposals import plan_command
+from dispatcher.shard.proposals import plan_command, record_forecast
 from headgate.simulator.engines.interface import output_tokens_max
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
 from headgate.simulator.fleet.planners.qlm import batch_s
@@ -62,6 +62,9 @@ class FleetGate:
         self._names: dict[str, str] = {}
         """The ids of calls, by request."""
         self.waits = WaitCoverage()
+        self.swap_charges: dict[str, float] = {}
+        """What each tenant pays for swaps, in service units."""
+        self.forecasts = self._gate.shard.state.waits.forecasts
         self._announced: dict[str, tuple[Waiting, float]] = {}
         """The outcomes of the queued calls that were not dispatched yet, and when they arrived."""
         self._dispatched: list[tuple[SimRequest, SimulatedWorker]] = []
@@ -111,6 +114,7 @@ class FleetGate:
 
     def plan(self, plan: Plan, now_s: float) -> None:
         """Propose a plan. The gate follows it or not."""
+        record_forecast(self._gate.shard.state, plan, EPOCH + now_s)
         self._follow(self._gate.decide(plan_command(plan), now=EPOCH + now_s))
 
     def dispatches(self) -> Iterator[tuple[SimRequest, SimulatedWorker]]:
@@ -127,9 +131,13 @@ class FleetGate:
         model = worker.model or ""
         models = tuple(
             LoadableModel(
-                name, 0.0 if name == model else each.swap_s, 0, 0.0, self._rates.get((worker.kind, name), 0.0)
+                name,
+                0.0 if name == model else worker.swap_to_s(name),
+                0,
+                0.0,
+                self._rates.get((worker.kind, name), 0.0),
             )
-            for name, each in sorted(worker.models.items())
+            for name in sorted(worker.models)
         )
         slots = worker.models[model].slots if model else 1
         rate = self._rates.get((worker.kind, model), 0.0)
@@ -143,6 +151,8 @@ class FleetGate:
                 self._dispatched.append((self._calls[fact.id], self._workers[fact.worker]))
             elif type(fact) is ModelOrdered and fact.model:
                 self._ordered.append((self._workers[fact.worker], fact.model))
+                for tenant in (self._calls[name].tenant for name in fact.calls):
+                    self.swap_charges[tenant] = self.swap_charges.get(tenant, 0.0) + fact.service
 
     def _note_wait(self, name: str) -> None:
         """Compare the wait of a call that gets its first slot with the announced one."""
@@ -164,7 +174,8 @@ class ProductionPlanner(Planner):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._gate = FleetGate(around.workers, around.gate, around.capacity_per_s)
-        self.waits = self._gate.waits
+        self.waits, self.swap_charges = self._gate.waits, self._gate.swap_charges
+        self.forecasts = self._gate.forecasts
         self._history = OutputHistory()
         self._forecast = ArrivalForecast()
         self._groups: dict[str, TenantGroups] = {}
@@ -244,7 +255,7 @@ class ProductionPlanner(Planner):
     def _planned_worker(self, worker: SimulatedWorker, now_s: float) -> FleetWorker:
         model = worker.next_model or ""
         rates = {name: rate for (kind, name), rate in self.around.capacity_per_s.items() if kind == worker.kind}
-        swap_s = {name: 0.0 if name == model else loadable.swap_s for name, loadable in worker.models.items()}
+        swap_s = {name: 0.0 if name == model else worker.swap_to_s(name) for name in worker.models}
         slots = min(loadable.slots for loadable in worker.models.values())
         loaded_at = EPOCH + (now_s if worker.target is not None else self._loaded_s[worker.name])
         return FleetWorker(
@@ -257,12 +268,12 @@ class ProductionPlanner(Planner):
         if worker.target is None:
             return 0.0
         is_loading = worker.model is None and worker.due_s < inf
-        return max(0.01, worker.due_s - now_s) if is_loading else worker.models[worker.target].swap_s
+        return max(0.01, worker.loading_left_s(now_s)) if is_loading else worker.swap_to_s(worker.target)
 
     def _free_s(self, worker: SimulatedWorker, rates: dict[str, float], now_s: float) -> float:
         """Return the expected seconds until the rest of a swap, and of what runs, is done."""
         if worker.target is not None and not worker.is_draining:
-            return max(0.0, worker.due_s - now_s)
+            return worker.loading_left_s(now_s)
         if worker.model is None or worker.model not in rates:
             return 0.0
         profile = self.around.profiles[worker.model]

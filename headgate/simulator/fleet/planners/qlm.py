@@ -138,11 +138,11 @@ class QlmPlanner(Planner):
     def _planned_worker(self, worker: SimulatedWorker, now_s: float) -> PlannedWorker:
         """Return the worker for the planner. A swap also costs the time that a batch needs to end."""
         swap_s = {
-            model: loadable.swap_s + min(self.around.drain_s, batch_s(self.around, worker, model))
-            for model, loadable in worker.models.items()
+            model: worker.swap_to_s(model) + min(self.around.drain_s, batch_s(self.around, worker, model))
+            for model in worker.models
             if model in self.around.profiles
         }
-        free_s = 0.0 if worker.target is None or worker.is_draining else max(0.0, worker.due_s - now_s)
+        free_s = worker.loading_left_s(now_s)
         return PlannedWorker(worker.name, worker.kind, worker.next_model or "", swap_s, free_s)
 
 
