@@ -186,6 +186,9 @@ def _follow(state: State, call_id: str) -> None:
     if call is None or not call.queued or not state.waits.may_follow(call):
         return
     position = call.tenant.queues[call.model, call.deferred].count
+    known = state.waits.models.get(call.model)
+    if known is None or not known.pace.is_known:
+        return
     wait = expected_wait(state, call.tenant, call.model, position, deferred=call.deferred)
     state.waits.follow_from = state.at + _FOLLOW_EVERY_S
     state.waits.follow(call, wait.phase, wait.predicted_s, state.at)
