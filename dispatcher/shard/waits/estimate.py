@@ -54,7 +54,8 @@ from dispatcher.policies.waiting import drained_s, with_turns
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
-from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, Phase
+from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, ModelWaits, Phase
+from dispatcher.shard.waits.record import Turn, WaitRecord
 
 NEAR_ENDS = 4.0
 """A wait for at most so many ends is of the phase NEAR."""
@@ -78,6 +79,8 @@ PRIORS = {
     Phase.DEFERRED: Quantiles(1.0, 3.0),
 }
 """The quantiles before any wait was observed. Chosen on the scenes of benchmarks/announced_waits.py."""
+TURNS_MOST = 8
+"""So many workers are considered for a missing model: those that have had their models longest."""
 CHANGED_MOST = 100
 """An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
 _SAMPLE_EVERY_S = 0.004
@@ -146,13 +149,21 @@ def _service(state: State, model: str) -> tuple[int, Phase, float, float]:
     per second."""
     record = state.waits
     known = record.models.get(model) or record.all
-    prior = known.slot_per_s or record.all.slot_per_s or SLOT_PER_S
     slots = state.slots.open_by_model.get(model, 0)
     if slots:
+        prior = _slot_prior(record, known, known.full_slot_per_s)
         return slots, Phase.FAR, 0.0, slots * known.pace.slot_per_s(prior, slots)
-    phase, until_loaded_s, slots = _until_loaded(state, model)
-    slots = known.slots or max(slots, record.all.slots)
-    return slots, phase, until_loaded_s, slots * known.pace.slot_per_s(prior, slots)
+    turn = _until_loaded(state, model)
+    slots = known.slots or max(turn.slots, record.all.slots)
+    prior = _slot_prior(record, known, known.full_slot_per_s or turn.full_slot_per_s)
+    return slots, turn.phase, turn.in_s, slots * known.pace.slot_per_s(prior, slots)
+
+
+def _slot_prior(record: WaitRecord, known: ModelWaits, full_per_s: float) -> float:
+    """Return the service per second of a slot before the model's pace is measured. A call that runs among few others
+    is faster than one in a full batch, so it is at most that of a full worker, if this is known."""
+    seen = known.slot_per_s or record.all.slot_per_s
+    return min(seen or inf, full_per_s or inf) if seen or full_per_s else SLOT_PER_S
 
 
 def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
@@ -216,9 +227,8 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
     return now, now if level == inf else max(now, later)
 
 
-def _until_loaded(state: State, model: str) -> tuple[Phase, float, int]:
-    """Return what the queues of a model without open slots wait for, the expected seconds until a worker has it, and
-    that worker's slots. Found once for an entry."""
+def _until_loaded(state: State, model: str) -> Turn:
+    """Return what the queues of a model without open slots wait for. It is found once for an entry."""
     record, key = state.waits, (state.position, state.at)
     if record.turns_of != key:
         record.turns_of, record.turns = key, {}
@@ -228,21 +238,28 @@ def _until_loaded(state: State, model: str) -> tuple[Phase, float, int]:
     return turn
 
 
-def _find_turn(state: State, model: str) -> tuple[Phase, float, int]:
+def _find_turn(state: State, model: str) -> Turn:
     record = state.waits
-    loading = [
-        (_loaded_in_s(state, worker), record.loads[worker.name].slots if worker.name in record.loads else worker.slots)
-        for worker in state.changing.values()
-        if worker.load == model
-    ]
+    loading = [(_loaded_in_s(state, worker), worker.name) for worker in state.tenures.loading(model)]
     if loading:
-        seconds, slots = min(loading)
-        return Phase.ORDERED, seconds, slots
-    turns = ((_turn_in_s(state, worker, model), worker.slots) for worker in state.workers.values())
-    soonest_s, slots = min(turns, default=(inf, 1))
+        seconds, name = min(loading)
+        return _turn(state, model, Phase.ORDERED, seconds, state.workers[name])
+    names = state.tenures.longest(model, TURNS_MOST)
+    turns = [(_turn_in_s(state, state.workers[name], model), name) for name in names]
+    soonest_s, name = min(turns, default=(inf, ""))
     known = record.models.get(model) or record.all
     absent_s = state.at - record.missing.get(model, state.at)
-    return Phase.MISSING, known.present_s(absent_s, soonest_s if soonest_s < inf else UNKNOWN_S), max(1, slots)
+    rest_s = known.present_s(absent_s, soonest_s if soonest_s < inf else UNKNOWN_S)
+    return _turn(state, model, Phase.MISSING, rest_s, state.workers.get(name))
+
+
+def _turn(state: State, model: str, phase: Phase, in_s: float, worker: Worker | None) -> Turn:
+    if worker is None:
+        return Turn(phase, in_s, 1, 0.0)
+    load = state.waits.loads.get(worker.name)
+    slots = max(1, load.slots if load is not None else worker.slots)
+    full_per_s = next((each.service_per_s for each in worker.config.models if each.model == model), 0.0)
+    return Turn(phase, in_s, slots, full_per_s / slots)
 
 
 def _loaded_in_s(state: State, worker: Worker) -> float:

@@ -161,6 +161,8 @@ class ModelWaits:
     """The costs of the calls of all tenants."""
     slots: int = 0
     """The slots of the last worker that had the model while calls waited for it."""
+    full_slot_per_s: float = 0.0
+    """The service per second of a slot of a full worker, as the workers with the model report it; 0 while unknown."""
     lasted_s: float = 0.0
     """The mean time from a call's dispatch to its end."""
     ratios: RatiosOfPhases = field(default_factory=dict)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.wait_ratios import Quantiles
@@ -43,6 +44,16 @@ class Load:
     empty_at: float | None = None
 
 
+class Turn(NamedTuple):
+    """What the queues of a model without open slots wait for: in the mean `in_s` seconds until a worker with so many
+    slots has it. `full_slot_per_s`: as that worker reports it, 0 if unknown."""
+
+    phase: Phase
+    in_s: float
+    slots: int
+    full_slot_per_s: float
+
+
 class WaitRecord:
     def __init__(self) -> None:
         self.ended: list[tuple[Call, float]] = []
@@ -71,7 +82,7 @@ class WaitRecord:
         """Since when each model in `present` is there."""
         self.loads: dict[str, Load] = {}
         """The workers that are ordered to load a model, by name."""
-        self.turns: dict[str, tuple[Phase, float, int]] = {}
+        self.turns: dict[str, Turn] = {}
         """What the queues of models without slots wait for, as found for the entry `turns_of`."""
         self.turns_of = (-1, 0.0)
         self.ends_from = self.arrivals_from = 0.0
@@ -105,7 +116,10 @@ class WaitRecord:
                     self.model(model).stay_s.observe(now - since)
                 del self.since[model]
         for model, _ in self.present:
-            self.model(model).slots = self.all.slots = max(worker.slots for worker in slots.of(model))
+            known, workers = self.model(model), slots.of(model)
+            known.slots = self.all.slots = max(worker.slots for worker in workers)
+            full = max(worker.config.service_per_s / max(1, worker.slots) for worker in workers)
+            known.full_slot_per_s = full or known.full_slot_per_s
             if model not in self.since:
                 self.since[model] = min((worker.config.loaded_at or now for worker in slots.of(model)), default=now)
 
