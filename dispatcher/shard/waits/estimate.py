@@ -89,6 +89,9 @@ _FOLLOW_EVERY_S = 0.02
 _ABSENT_PART = 0.6
 """The power of the correction for a missing model: the calls of one absence share its length, so that their ratios are
 few observations, and their 0.9 quantile is none of absences."""
+_FROM_THE_PACE = frozenset({Phase.NEAR, Phase.FAR})
+"""Waits of these phases are compared with their predictions only if these are from a measured pace. Else the error of
+the prior pace would correct the predictions from the measured one."""
 _AT_ONCE = Quantiles(0.0, 0.0, 0.0)
 _WITH_GUARANTEES = frozenset({"bwfq", "ratio", "ratio+wake"})
 """The orders that serve a tenant at its guaranteed rate at least."""
@@ -207,12 +210,11 @@ def _follow(state: State, call_id: str) -> None:
     call = state.calls.get(call_id)
     if call is None or not call.queued or not state.waits.may_follow(call):
         return
-    position = call.tenant.queues[call.model, call.deferred].count
-    known = state.waits.models.get(call.model)
-    if known is None or not known.pace.is_known:
-        return
-    wait = expected_wait(state, call.tenant, call.model, position, deferred=call.deferred)
     state.waits.follow_from = state.at + _FOLLOW_EVERY_S
+    position = call.tenant.queues[call.model, call.deferred].count
+    wait = expected_wait(state, call.tenant, call.model, position, deferred=call.deferred)
+    if wait.phase in _FROM_THE_PACE and not state.waits.has_pace(call.model):
+        return
     state.waits.follow(call, wait.phase, wait.predicted_s, state.at)
 
 

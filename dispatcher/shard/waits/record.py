@@ -255,6 +255,11 @@ class WaitRecord:
                 prior = ratios[phase].quantiles(now, prior)
         return prior
 
+    def has_pace(self, model: str) -> bool:
+        """Return whether the model's pace is measured."""
+        known = self.models.get(model)
+        return known is not None and known.pace.is_known
+
     def is_observed(self, model: str) -> bool:
         """Return whether enough waits for the model were compared with their predictions."""
         known = self.models.get(model)
