@@ -63,8 +63,16 @@ def fleet(
     return FleetSpec(specs, classes, "interactive", 30.0)
 
 
-def scene(name: str, spec: FleetSpec, streams: Sequence[Stream], weights: Mapping[str, float] | None = None) -> Scene:
-    arrivals = [each for at, stream in enumerate(streams) for each in _arrivals(stream, Random(f"{name} {at}"))]
+def scene(
+    name: str,
+    spec: FleetSpec,
+    streams: Sequence[Stream],
+    seed: int = 0,
+    weights: Mapping[str, float] | None = None,
+) -> Scene:
+    """Return the scene. Its arrivals follow from its name and the seed."""
+    drawn = f"{name} {seed}" if seed else name
+    arrivals = [each for at, stream in enumerate(streams) for each in _arrivals(stream, Random(f"{drawn} {at}"))]
     return Scene(name, spec, ListWorkload(name, arrivals, weights=weights))
 
 
@@ -83,15 +91,15 @@ def _length(random: Random, mean: float) -> int:
     return max(4, min(1000, round(exp(random.gauss(log(mean) - 0.25, 0.7)))))
 
 
-def named_scenes() -> list[Scene]:
-    """Return the scenes that outsiders described."""
+def named_scenes(seed: int = 0) -> list[Scene]:
+    """Return the scenes that outsiders described, with the arrivals of the seed."""
     five = (SloClass("interactive", 5.0), *_CLASSES[1:])
     seven = {f"m{at}": 5.0 for at in range(7)}
     small = {"big": 5.0} | {f"s{at}": 2.0 for at in range(50)}
     short = [Stream(f"rare{at}", f"m{at}", 2 / 6 / 6, 300, even=True, outputs=20) for at in range(1, 7)]
     rare = [Stream("hot-a", "a", 5, 200), Stream("hot-b", "b", 5, 200)]
-    return [
-        scene(
+    described = [
+        (
             "two_models",
             fleet(2, {"a": 5.0, "b": 5.0, "c": 5.0}, loaded=("a", "a")),
             [
@@ -100,28 +108,29 @@ def named_scenes() -> list[Scene]:
                 Stream("adversary", "c", 1 / 6, 300, 3, even=True, outputs=20),
             ],
         ),
-        scene("rare_short", fleet(2, {"a": 3.0, "b": 3.0, "rare": 3.0}), [*rare, Stream("rare", "rare", 0.02, 75, 20)]),
-        scene("rare_long", fleet(2, {"a": 3.0, "b": 3.0, "rare": 3.0}),
+        ("rare_short", fleet(2, {"a": 3.0, "b": 3.0, "rare": 3.0}), [*rare, Stream("rare", "rare", 0.02, 75, 20)]),
+        ("rare_long", fleet(2, {"a": 3.0, "b": 3.0, "rare": 3.0}),
               [replace(each, end_s=500) for each in rare] + [Stream("rare", "rare", 0.005, 450, 20, even=True)]),
-        scene("long_swap", fleet(2, {"a": 2.0, "b": 2.0, "slow": 60.0}),
+        ("long_swap", fleet(2, {"a": 2.0, "b": 2.0, "slow": 60.0}),
               [Stream("a", "a", 3, 300), Stream("b", "b", 3, 300), Stream("slow", "slow", 0.3, 300)]),
-        scene("deferred", fleet(1, {"chat": 5.0, "night": 5.0},
+        ("deferred", fleet(1, {"chat": 5.0, "night": 5.0},
                                 classes=(*_CLASSES[:2], SloClass("batch", 300.0, is_deferred=True))),
               [Stream("chat", "chat", 7, 300), Stream("night", "night", 100, 8, slo_class="batch", outputs=100)]),
-        scene("seven_models", fleet(2, seven, loaded=("m0", "m0")), [Stream("victim", "m0", 8, 300), *short]),
-        scene("four_workers", fleet(4, seven, loaded=("m0",)), [Stream("victim", "m0", 18, 200),
+        ("seven_models", fleet(2, seven, loaded=("m0", "m0")), [Stream("victim", "m0", 8, 300), *short]),
+        ("four_workers", fleet(4, seven, loaded=("m0",)), [Stream("victim", "m0", 18, 200),
               *(Stream("adversary", f"m{at}", 1 / 18, 200, outputs=20) for at in range(1, 7))]),
-        scene("fifty_small", fleet(4, small, loaded=("big",)), [Stream("big", "big", 15, 200),
+        ("fifty_small", fleet(4, small, loaded=("big",)), [Stream("big", "big", 15, 200),
               *(Stream("small", f"s{at}", 0.02, 200, outputs=50) for at in range(50))]),
-        scene("short_due", fleet(3, {f"m{at}": 2.0 for at in range(4)}, classes=five),
+        ("short_due", fleet(3, {f"m{at}": 2.0 for at in range(4)}, classes=five),
               [Stream(f"t{at}", f"m{at}", 3, 200) for at in range(4)]),
-        scene("unlike_flood", fleet(4, {f"m{at}": 5.0 for at in range(3)}, kinds=(FAST, SLOW)),
+        ("unlike_flood", fleet(4, {f"m{at}": 5.0 for at in range(3)}, kinds=(FAST, SLOW)),
               [Stream("flood", "m0", 30, 150), Stream("t1", "m1", 3, 150), Stream("t2", "m2", 1, 150)]),
-        scene("overload", fleet(3, {f"m{at}": 3.0 for at in range(4)}),
+        ("overload", fleet(3, {f"m{at}": 3.0 for at in range(4)}),
               [Stream(f"t{at}", f"m{at}", 14, 150) for at in range(4)]),
-        scene("swap_40", fleet(3, {f"m{at}": 40.0 for at in range(4)}),
+        ("swap_40", fleet(3, {f"m{at}": 40.0 for at in range(4)}),
               [Stream(f"t{at}", f"m{at}", 2.5, 300) for at in range(4)]),
     ]  # fmt: skip
+    return [scene(*each, seed) for each in described]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +149,7 @@ class SceneShape:
         """Raises ValueError if no request arrives."""
         classes = (SloClass("interactive", self.due_s), *_CLASSES[1:])
         spec = fleet(len(self.kinds), self.swap_s, kinds=self.kinds, classes=classes)
-        made = scene(self.name, spec, self.streams, self.weights)
+        made = scene(self.name, spec, self.streams, weights=self.weights)
         if not made.workload.requests:
             raise ValueError(f"no request arrives in {self.name}")
         return made

@@ -106,7 +106,7 @@ class Pool:
     """Workers before shards. `on_dispatched` gets the tenant and the seconds of its wait."""
 
     def __init__(self, scene: Scene, shards: int, seed: int, size: Size) -> None:
-        settings = ShardSettings(is_sharded=shards > 1, reach=0.0)
+        settings = ShardSettings(is_sharded=shards > 1, refuses_late=False)
         self.now_s, self.random, self.slots = 0.0, Random(seed), size.slots
         self.gates = [LoneGate(settings, now=EPOCH) for _ in range(shards)]
         self.shares = [SlotShares(f"w{number}", shards) for number in range(size.workers)]

@@ -19,7 +19,7 @@ wait for its own end. Units: service units, seconds.
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, log
 
 STAY_MIN_S = 1.0
 
@@ -42,6 +42,12 @@ def drained_s(own: float, now: float, later: float, per_s: float, *, forecast_s:
     if own + later < per_s * forecast_s:
         return (own + now) / (per_s - (later - now) / forecast_s)
     return (own + later) / per_s
+
+
+def drain_s(running: int, rest_s: float) -> float:
+    """Return how long so many running requests take until the last of them ends, if each still takes `rest_s` in the
+    mean: about the expected maximum of so many exponential times, rest_s (1 + 1/2 + ... + 1/running)."""
+    return rest_s * (1.0 + log(running)) if running else 0.0
 
 
 def with_turns(served_s: float, stay_s: float, absence_s: float) -> float:

@@ -136,20 +136,20 @@ def _queue_full(state: State, tenant: Tenant, command: Accept) -> Refused | None
 
 
 def _out_of_reach(state: State, tenant: Tenant, command: Accept) -> Refused | None:
-    """Refuse a call that would still wait when its deadline passes, even if the wait is half of the expected one.
+    """Refuse a call whose deadline is surely out of reach: nine of ten such calls would still wait when it passes.
 
     Only a measured and observed wait refuses (waits/estimate.py), and a call that finds a free slot is never refused.
     """
-    reach, model, deferred = state.settings.reach, command.terms.model, command.terms.deferred
+    model, deferred = command.terms.model, command.terms.deferred
     remaining_s = command.terms.deadline_at - state.at
-    if not reach or remaining_s <= 0 or _drains_in(state, model, reach * remaining_s):
+    if not state.settings.refuses_late or remaining_s <= 0 or _drains_in(state, model, remaining_s):
         return None
     if state.slots.first(model) is not None:
         return None
     queue = tenant.queues.get((model, deferred))
     position = 1 + (queue.count if queue is not None else 0)
     wait = expected_wait(state, tenant, model, position, deferred=deferred)
-    if wait.p50_s <= reach * remaining_s or not state.waits.is_observed(model):
+    if wait.p10_s <= remaining_s or not state.waits.is_observed(model):
         return None
     after_s = _retry_after_s(wait.p50_s - remaining_s)
     message = (

@@ -25,7 +25,6 @@ SATURATED = 0.9
 """From this share of its KV blocks in use on, a worker counts as saturated. (FairServe gives no figure.)"""
 SWAP_CHARGE = 1.0
 SLACK = 4096.0
-_REACH = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,8 @@ class ShardSettings:
     """How due times matter to the order (slack_index.py); None: they do not."""
     throttling: ThrottleLimits | None = None
     """FairServe's limits, in requests of a tenant and of an application (throttling.py); None: no throttling."""
-    reach: float = _REACH
-    """A call is refused if its expected wait is longer than so many times the time to its deadline; 0: never."""
+    refuses_late: bool = True
+    """A call is refused if nine of ten such calls would still wait at their deadline."""
     saturated: float = SATURATED
     rest_s: float = 5.0
     """For this time a worker gets no work after too many of its attempts failed."""

@@ -15,6 +15,7 @@ from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
+from dispatcher.shard import accept
 from dispatcher.shard.settings import TierFloors
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
@@ -46,7 +47,20 @@ def test_every_request_is_served_or_refused(order: str) -> None:
     run = gated(order, deadline_s=30.0)
     assert run.requests == 420
     assert run.served + run.rejected == 420
-    assert run.rejections.keys() <= {"timeout", "full", "deadline_out_of_reach"}
+    assert run.rejections.keys() <= {"timeout", "full"}, "no deadline is surely out of reach"
+
+
+@pytest.mark.parametrize("order", ["bwfq", "fcfs", "ratio"])
+def test_refusing_late_deadlines_at_once_serves_as_many(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flood brings twice what is served for a minute: whoever cannot be served in time may know it at once."""
+    flood = [Arrival(n * 0.1, "flood", 100, 60) for n in range(600)]
+    long = ListWorkload("long", sorted([*flood, *QUIET], key=lambda arrival: arrival.arrival_s))
+    run = simulate(replace(RUN, workload=long, gate=GateSpec(8, order, deadline_s=30.0)))
+    monkeypatch.setattr(accept, "_out_of_reach", lambda *_: None)
+    late = simulate(replace(RUN, workload=long, gate=GateSpec(8, order, deadline_s=30.0)))
+    assert run.rejections["deadline_out_of_reach"] >= 50
+    assert run.rejections["timeout"] < late.rejections["timeout"] / 1.2
+    assert run.served >= late.served - 2
 
 
 def test_the_same_run_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ one. The quantiles are those of the product-limit estimator (Kaplan and Meier, J
 
 d_i: dispatches with a ratio in class i. n_i: all requests, dispatched or waiting, with a ratio in class i or above.
 Ratios are counted in CLASSES classes from RATIO_MIN to RATIO_MAX, each about 11 % wide. The median is the mean of the
-ratios in its class, the 0.9 quantile lies between that mean and the class's upper end. A request that waits moves from
+ratios in its class, the 0.9 quantile lies between that mean and the class's upper end, and the 0.1 quantile is the
+lower end of its class. A request that waits moves from
 class to class at times that are known when it is predicted: arrival + predicted x the class's upper end. A heap holds
 the next move of each.
 
@@ -43,13 +44,28 @@ _ROUNDING = 1e-9
 
 
 class Quantiles(NamedTuple):
-    """The median and the 0.9 quantile of actual over predicted waits."""
+    """The 0.1 quantile, the median and the 0.9 quantile: of actual over predicted waits, or of seconds."""
 
+    p10: float
     p50: float
     p90: float
 
 
-PRIOR = Quantiles(1.0, 2.0)
+class Sample(NamedTuple):
+    """The quantiles of a sample, and their weight beside a prior, from 0 to 1."""
+
+    own: Quantiles
+    weight: float
+
+    def with_prior(self, prior: Quantiles) -> Quantiles:
+        """Return the geometric means of these quantiles and of the prior's."""
+        weight, own = self.weight, self.own
+        if not weight:
+            return prior
+        return Quantiles(*(a**weight * b ** (1.0 - weight) for a, b in zip(own, prior, strict=True)))
+
+
+_EMPTY = Sample(Quantiles(1.0, 1.0, 1.0), 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -116,15 +132,11 @@ class WaitRatios:
         """Forget a request that left the queue without a dispatch."""
         self._remove(request_id)
 
-    def quantiles(self, now: float, prior: Quantiles = PRIOR) -> Quantiles:
-        """Return the quantiles at `now`, completed by the prior."""
+    def quantiles(self, now: float) -> Sample:
+        """Return the quantiles at `now`, to be completed by a prior."""
         self._move_until(now)
         observed = len(self)
-        if not observed:
-            return prior
-        part = observed / (observed + PRIOR_OBSERVATIONS)
-        own = self._own_quantiles()
-        return Quantiles(*(a**part * b ** (1.0 - part) for a, b in zip(own, prior, strict=True)))
+        return Sample(self._own_quantiles(), observed / (observed + PRIOR_OBSERVATIONS)) if observed else _EMPTY
 
     def _count(self, ratio: float, sign: int) -> None:
         place = bisect_left(_ENDS, ratio)
@@ -133,18 +145,21 @@ class WaitRatios:
 
     def _own_quantiles(self) -> Quantiles:
         at_risk, remain, found = len(self._dispatched) + sum(self._censored), 1.0, list[float]()
-        last = RATIO_MIN
+        last = start = RATIO_MIN
         for count, total, censored, end in zip(self._counts, self._sums, self._censored, _ENDS, strict=True):
             if count:
                 mean, before, remain = total / count, remain, remain * (1.0 - count / at_risk)
-                if not found and remain <= 0.5 + _ROUNDING:
+                if not found and remain <= 0.9 + _ROUNDING:
+                    found.append(min(start, mean))
+                if len(found) == 1 and remain <= 0.5 + _ROUNDING:
                     found.append(mean)
-                if len(found) == 1 and remain <= 0.1 + _ROUNDING:
+                if len(found) == 2 and remain <= 0.1 + _ROUNDING:
                     found.append(mean + (before - 0.1) / (before - remain) * (end - mean))
             if count or censored:
                 last = end
             at_risk -= count + censored
-        return Quantiles(*found, *[last] * (2 - len(found)))
+            start = end
+        return Quantiles(*found, *[last] * (3 - len(found)))
 
     def _remove(self, request_id: str) -> _Waiting | None:
         waiting = self._waiting.pop(request_id, None)

@@ -2,6 +2,7 @@
 
 Lanes           the waiting queues in the order's order, by model and tier
 Slots           the least loaded worker with a free slot, by model
+Tenures         the workers that can load a model, and those that load it, by model
 Deadlines       the earliest deadline of a waiting call
 Promises        the sum of the guaranteed rates of tenants with calls
 IdleTenants     the tenants without calls, in parts that are checked one after another
@@ -10,6 +11,7 @@ IdleTenants     the tenants without calls, in parts that are checked one after a
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
@@ -188,6 +190,52 @@ class Slots:
             known = self._capacity_per_s = {name: _capacity_per_s(its.values()) for name, its in self._workers.items()}
             known[""] = _capacity_per_s([worker for its in self._workers.values() for worker in its.values()])
         return known.get(model, 0.0)
+
+
+class Tenures:
+    """For each model the workers of several models that can load it, by the time since which each keeps its own, and
+    those that are ordered to load it. It changes with a worker's models, model or order, not with its calls."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, list[tuple[float, str]]] = {}
+        """For each model the times in Unix seconds, sorted, with the workers' names."""
+        self._loading: dict[str, dict[str, Worker]] = {}
+        self._known: dict[str, tuple[float, str, tuple[str, ...]]] = {}
+        """What is entered for each worker: its time, the model that it loads, and its models."""
+
+    def update(self, worker: Worker) -> None:
+        """Bring the entries up to date with the worker."""
+        since = max(worker.config.loaded_at, worker.ordered_at)
+        known = (since, worker.load, tuple(worker.swap_s))
+        if self._known.get(worker.name) == known:
+            return
+        self.remove(worker.name)
+        self._known[worker.name] = known
+        for model in worker.swap_s:
+            insort(self._kept.setdefault(model, []), (since, worker.name))
+        if worker.load:
+            self._loading.setdefault(worker.load, {})[worker.name] = worker
+
+    def remove(self, name: str) -> None:
+        """Remove the entries of the worker of this name, if there are any."""
+        since, load, models = self._known.pop(name, (0.0, "", ()))
+        for model in models:
+            kept = self._kept[model]
+            del kept[bisect_left(kept, (since, name))]
+            if not kept:
+                del self._kept[model]
+        if load:
+            self._loading[load].pop(name)
+            if not self._loading[load]:
+                del self._loading[load]
+
+    def longest(self, model: str, most: int) -> list[str]:
+        """Return the names of at most so many workers that can load the model, the longest tenure first."""
+        return [name for _, name in self._kept.get(model, ())[:most]]
+
+    def loading(self, model: str) -> Collection[Worker]:
+        """Return the workers that are ordered to load the model."""
+        return self._loading.get(model, {}).values()
 
 
 def _capacity_per_s(workers: Collection[Worker]) -> float:

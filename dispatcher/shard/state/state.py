@@ -26,7 +26,7 @@ from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.slot_shares import ShardNeed
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.state.indexes import Deadlines, IdleTenants, Lanes, Promises, Slots
+from dispatcher.shard.state.indexes import Deadlines, IdleTenants, Lanes, Promises, Slots, Tenures
 from dispatcher.shard.state.need import NeedSums
 from dispatcher.shard.state.prefix_holders import PrefixHolders
 from dispatcher.shard.state.records import NO_USAGE, Process, Usage, Worker
@@ -102,6 +102,7 @@ class State(UndoJournal):
         self.promises = Promises()
         self.need_sums = NeedSums() if settings.is_sharded else None
         self.slots = Slots()
+        self.tenures = Tenures()
         self.kv_use: dict[str, float] = {}
         """The part of each worker's KV blocks in use, from its last report to this process. It is not in the log."""
         self.durable_ends: list[tuple[Over, int]] = []
@@ -235,6 +236,7 @@ class State(UndoJournal):
         self._note(self.set_worker, worker_id, old)
         if old is not None:
             self.slots.remove(old)
+            self.tenures.remove(worker_id)
         if worker is None:
             self.kv_use.pop(worker_id, None)
             self.changing.pop(worker_id, None)
@@ -262,6 +264,7 @@ class State(UndoJournal):
     def _settle(self, worker: Worker) -> None:
         """Bring the indexes up to date with a worker that changed."""
         self.slots.update(worker)
+        self.tenures.update(worker)
         if worker.changes_at < inf:
             self.changing[worker.name] = worker
         else:

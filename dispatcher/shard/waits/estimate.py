@@ -47,14 +47,16 @@ from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact
 from dispatcher.policies.orders.queues import Tenant
-from dispatcher.policies.planning.fleet import residency_s
+from dispatcher.policies.planning.absences import absence_rest
+from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
 from dispatcher.policies.waiting import drained_s, with_turns
 from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
-from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, Phase
+from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, ModelWaits, Phase
+from dispatcher.shard.waits.record import Turn, WaitRecord
 
 NEAR_ENDS = 4.0
 """A wait for at most so many ends is of the phase NEAR."""
@@ -66,31 +68,41 @@ SLOT_PER_S = 50.0
 """Service units per second of a slot before any call has ended: 25 output tokens."""
 UNKNOWN_S = 30.0
 """Until a model is loaded that no worker can load now."""
-DRAIN_PRIOR_S = 5.0
-"""A drain takes so long before one is seen; it counts as one observation."""
 DECIDED_S = 1.0
 """Until a worker is ordered to load a missing model, half the time between two plans."""
 PRIORS = {
-    Phase.NEAR: Quantiles(0.7, 2.5),
-    Phase.FAR: Quantiles(1.0, 1.6),
-    Phase.ORDERED: Quantiles(1.0, 1.6),
-    Phase.MISSING: Quantiles(1.0, 2.5),
-    Phase.DEFERRED: Quantiles(1.0, 3.0),
+    Phase.NEAR: Quantiles(0.1, 0.7, 2.5),
+    Phase.FAR: Quantiles(0.5, 1.0, 1.6),
+    Phase.ORDERED: Quantiles(0.8, 1.0, 1.6),
+    Phase.MISSING: Quantiles(0.4, 1.0, 2.5),
+    Phase.DEFERRED: Quantiles(0.1, 1.0, 3.0),
 }
 """The quantiles before any wait was observed. Chosen on the scenes of benchmarks/announced_waits.py."""
+TURNS_MOST = 8
+"""So many workers are considered for a missing model: those that have had their models longest."""
 CHANGED_MOST = 100
 """An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
 _SAMPLE_EVERY_S = 0.004
 """At most one end and one arrival in so many seconds changes the costs and the forecast of its tenant."""
 _FOLLOW_EVERY_S = 0.02
 """At most one waiting call in so many seconds is compared with its prediction. More would not change a quantile."""
+_ABSENT_PART = 0.6
+"""The power of the correction for a missing model: the calls of one absence share its length, so that their ratios are
+few observations, and their 0.9 quantile is none of absences."""
+_FROM_THE_PACE = frozenset({Phase.NEAR, Phase.FAR})
+"""Waits of these phases are compared with their predictions only if these are from a measured pace. Else the error of
+the prior pace would correct the predictions from the measured one."""
+_AT_ONCE = Quantiles(0.0, 0.0, 0.0)
 _WITH_GUARANTEES = frozenset({"bwfq", "ratio", "ratio+wake"})
 """The orders that serve a tenant at its guaranteed rate at least."""
 
 
 class Wait(NamedTuple):
-    """Seconds until a dispatch. `predicted_s`: the prediction, before the correction by the observed ratios."""
+    """Seconds until a dispatch. `predicted_s`: the prediction, before the correction by the observed ratios.
 
+    `p10_s`: one wait in ten is shorter."""
+
+    p10_s: float
     p50_s: float
     p90_s: float
     predicted_s: float
@@ -104,7 +116,7 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     each, rest = _mean_cost(state, tenant, model, deferred)
     own = position * (costs.mean if costs is not None and costs.ends >= COSTS_MIN else each)
     now, later = _others(state, tenant, (model, deferred), own, each)
-    slots, phase, until_loaded_s, per_s = _service(state, model)
+    slots, phase, absent, per_s = _service(state, model)
     taken = 0.0 if phase is Phase.FAR else slots * rest
     fits = phase is not Phase.FAR and own + now <= slots * each
     queued_s = 0.0 if fits else drained_s(own - taken, now, later, per_s, forecast_s=FORECAST_S)
@@ -116,17 +128,22 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     near_s = NEAR_ENDS * each / per_s
     if phase is Phase.FAR and queued_s <= near_s:
         phase = Phase.NEAR
+    until_loaded_s, prior = absent.p50, PRIORS[phase]
     if deferred:
         if phase is Phase.MISSING:
             until_loaded_s = max(until_loaded_s, _until_urgent_s(state, tenant, model))
-        phase = Phase.DEFERRED
+        phase, prior = Phase.DEFERRED, PRIORS[Phase.DEFERRED]
     predicted_s = max(LEAST_S, until_loaded_s + queued_s)
-    p50, p90 = record.quantiles(costs, model, phase, PRIORS[phase], state.at)
-    p50_s, p90_s = p50 * predicted_s, p90 * predicted_s
+    if phase is Phase.MISSING:
+        prior = Quantiles(*((each_s + queued_s) / predicted_s for each_s in absent))
+    found = record.quantiles(costs, model, phase, prior, state.at)
+    if phase is Phase.MISSING:
+        found = Quantiles(*(part * found.p50**_ABSENT_PART for part in prior))
+    p10_s, p50_s, p90_s = (part * predicted_s for part in found)
     if phase is Phase.FAR:
         near = record.quantiles(costs, model, Phase.NEAR, PRIORS[Phase.NEAR], state.at)
         p50_s, p90_s = max(p50_s, near.p50 * near_s), max(p90_s, near.p90 * near_s)
-    return Wait(p50_s, max(p50_s, p90_s), predicted_s, phase)
+    return Wait(min(p10_s, p50_s), p50_s, max(p50_s, p90_s), predicted_s, phase)
 
 
 def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> tuple[float, float]:
@@ -141,18 +158,26 @@ def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> tupl
     return cost, cost
 
 
-def _service(state: State, model: str) -> tuple[int, Phase, float, float]:
-    """Return the slots of the model, what its queues wait for, the seconds until it has these slots, and their service
-    per second."""
+def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:
+    """Return the slots of the model, what its queues wait for, the quantiles of the seconds until it has these slots,
+    and their service per second."""
     record = state.waits
     known = record.models.get(model) or record.all
-    prior = known.slot_per_s or record.all.slot_per_s or SLOT_PER_S
     slots = state.slots.open_by_model.get(model, 0)
     if slots:
-        return slots, Phase.FAR, 0.0, slots * known.pace.slot_per_s(prior, slots)
-    phase, until_loaded_s, slots = _until_loaded(state, model)
-    slots = known.slots or max(slots, record.all.slots)
-    return slots, phase, until_loaded_s, slots * known.pace.slot_per_s(prior, slots)
+        prior = _slot_prior(record, known, known.full_slot_per_s)
+        return slots, Phase.FAR, _AT_ONCE, slots * known.pace.slot_per_s(prior, slots)
+    turn = _until_loaded(state, model)
+    slots = known.slots or max(turn.slots, record.all.slots)
+    prior = _slot_prior(record, known, known.full_slot_per_s or turn.full_slot_per_s)
+    return slots, turn.phase, turn.in_s, slots * known.pace.slot_per_s(prior, slots)
+
+
+def _slot_prior(record: WaitRecord, known: ModelWaits, full_per_s: float) -> float:
+    """Return the service per second of a slot before the model's pace is measured. A call that runs among few others
+    is faster than one in a full batch, so it is at most that of a full worker, if this is known."""
+    seen = known.slot_per_s or record.all.slot_per_s
+    return min(seen or inf, full_per_s or inf) if seen or full_per_s else SLOT_PER_S
 
 
 def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
@@ -187,9 +212,11 @@ def _follow(state: State, call_id: str) -> None:
     call = state.calls.get(call_id)
     if call is None or not call.queued or not state.waits.may_follow(call):
         return
+    state.waits.follow_from = state.at + _FOLLOW_EVERY_S
     position = call.tenant.queues[call.model, call.deferred].count
     wait = expected_wait(state, call.tenant, call.model, position, deferred=call.deferred)
-    state.waits.follow_from = state.at + _FOLLOW_EVERY_S
+    if wait.phase in _FROM_THE_PACE and not state.waits.has_pace(call.model):
+        return
     state.waits.follow(call, wait.phase, wait.predicted_s, state.at)
 
 
@@ -215,9 +242,8 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
     return now, now if level == inf else max(now, later)
 
 
-def _until_loaded(state: State, model: str) -> tuple[Phase, float, int]:
-    """Return what the queues of a model without open slots wait for, the expected seconds until a worker has it, and
-    that worker's slots. Found once for an entry."""
+def _until_loaded(state: State, model: str) -> Turn:
+    """Return what the queues of a model without open slots wait for. It is found once for an entry."""
     record, key = state.waits, (state.position, state.at)
     if record.turns_of != key:
         record.turns_of, record.turns = key, {}
@@ -227,44 +253,64 @@ def _until_loaded(state: State, model: str) -> tuple[Phase, float, int]:
     return turn
 
 
-def _find_turn(state: State, model: str) -> tuple[Phase, float, int]:
+def _find_turn(state: State, model: str) -> Turn:
     record = state.waits
-    loading = [
-        (_loaded_in_s(state, worker), record.loads[worker.name].slots if worker.name in record.loads else worker.slots)
-        for worker in state.changing.values()
-        if worker.load == model
-    ]
+    loading = [(_loaded_in_s(state, worker), worker.name) for worker in state.tenures.loading(model)]
     if loading:
-        seconds, slots = min(loading)
-        return Phase.ORDERED, seconds, slots
-    turns = ((_turn_in_s(state, worker, model), worker.slots) for worker in state.workers.values())
-    soonest_s, slots = min(turns, default=(inf, 1))
-    known = record.models.get(model) or record.all
-    absent_s = state.at - record.missing.get(model, state.at)
-    return Phase.MISSING, known.present_s(absent_s, soonest_s if soonest_s < inf else UNKNOWN_S), max(1, slots)
+        seconds, name = min(loading)
+        return _turn(state, model, Phase.ORDERED, Quantiles(seconds, seconds, seconds), state.workers[name])
+    names = state.tenures.longest(model, TURNS_MOST)
+    turns = [(_turn_in_s(state, state.workers[name], model), name) for name in names]
+    soonest_s, name = min(turns, default=(inf, ""))
+    known = record.models.get(model)
+    rest = absence_rest(
+        known.absences_s if known is not None else (),
+        record.all.absences_s,
+        state.at - record.missing.get(model, state.at),
+        soonest_s if soonest_s < inf else UNKNOWN_S,
+    )
+    return _turn(state, model, Phase.MISSING, rest, state.workers.get(name))
+
+
+def _turn(state: State, model: str, phase: Phase, in_s: Quantiles, worker: Worker | None) -> Turn:
+    if worker is None:
+        return Turn(phase, in_s, 1, 0.0)
+    load = state.waits.loads.get(worker.name)
+    slots = max(1, load.slots if load is not None else worker.slots)
+    full_per_s = next((each.service_per_s for each in worker.config.models if each.model == model), 0.0)
+    return Turn(phase, in_s, slots, full_per_s / slots)
 
 
 def _loaded_in_s(state: State, worker: Worker) -> float:
     """Return the seconds until a worker has loaded the model that it is ordered to load."""
-    swap_s, load = worker.swap_s.get(worker.load, 0.0), state.waits.loads.get(worker.name)
+    swap_s, load = _swap_s(state, worker, worker.load), state.waits.loads.get(worker.name)
     if load is not None and load.empty_at is not None:
         return max(swap_s - (state.at - load.empty_at), swap_s / 8)
-    drain_s = state.waits.all.drain_s.with_prior(DRAIN_PRIOR_S) if worker.running else 0.0
-    return max(drain_s - (state.at - worker.ordered_at), drain_s / 3) + swap_s
+    return _drain_s(state, worker) + swap_s
+
+
+def _swap_s(state: State, worker: Worker, model: str) -> float:
+    """Return the seconds from the end of a drain until the worker has the model; infinity if it cannot load it."""
+    return worker.swap_s.get(model, inf) + state.waits.all.late_s.value
+
+
+def _drain_s(state: State, worker: Worker) -> float:
+    """Return the seconds until the worker's running calls have ended, corrected by the drains that were seen."""
+    record = state.waits
+    return min(DRAIN_S, record.expected_drain_s(worker) * record.all.drain_ratio.with_prior(1.0))
 
 
 def _turn_in_s(state: State, worker: Worker, model: str) -> float:
     """Return the seconds until the worker has the model if it is ordered to load it as soon as it may; infinity if it
     cannot."""
-    swap_s = worker.swap_s.get(model, inf)
+    swap_s = _swap_s(state, worker, model)
     if not isfinite(swap_s) or not (worker.load or worker.config.state == "serving"):
         return inf
-    drain_s = state.waits.all.drain_s.with_prior(DRAIN_PRIOR_S)
     if worker.load:
-        return _loaded_in_s(state, worker) + residency_s(swap_s, True) + drain_s + swap_s
+        return _loaded_in_s(state, worker) + residency_s(swap_s, True) + swap_s
     since = max(worker.config.loaded_at, worker.ordered_at)
     kept_s = residency_s(swap_s, worker.model in state.waiting_models) if worker.model else 0.0
-    return max(DECIDED_S, since + kept_s - state.at) + (drain_s if worker.running else 0.0) + swap_s
+    return max(DECIDED_S, since + kept_s - state.at) + _drain_s(state, worker) + swap_s
 
 
 def _until_urgent_s(state: State, tenant: Tenant, model: str) -> float:

@@ -6,7 +6,8 @@ bounded.
   highest rate, which is too high for a prediction.) Old time counts less: after WINDOW_S seconds all sums are halved.
 - `Costs`: mean and variance of the true service of calls.
 - `Ratios` of actual over predicted waits (policies/planning/wait_ratios.py), for each `Phase`.
-- For a model that is swapped: how long it was absent while calls waited, and how long it stayed; how long drains took.
+- For a model that is swapped: how long it was absent while calls waited, and how long it stayed; how long drains took,
+  beside what was expected.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from math import exp
 
-from dispatcher.policies.planning.wait_ratios import PRIOR, Quantiles, WaitRatios
+from dispatcher.policies.planning.wait_ratios import Quantiles, Sample, WaitRatios
 from dispatcher.policies.waiting import residual
 
 WINDOW_S = 600.0
@@ -60,13 +61,13 @@ class Ratios:
     """Observed ratios, with their quantiles, which are computed at most every _QUANTILE_KEPT_S seconds."""
 
     observed: WaitRatios = field(default_factory=WaitRatios)
-    _quantiles: Quantiles = PRIOR
+    _sample: Sample | None = None
     _until: float = 0.0
 
     def quantiles(self, now: float, prior: Quantiles) -> Quantiles:
-        if now >= self._until:
-            self._quantiles, self._until = self.observed.quantiles(now, prior), now + _QUANTILE_KEPT_S
-        return self._quantiles
+        if self._sample is None or now >= self._until:
+            self._sample, self._until = self.observed.quantiles(now), now + _QUANTILE_KEPT_S
+        return self._sample.with_prior(prior)
 
 
 RatiosOfPhases = dict[Phase, Ratios]
@@ -161,6 +162,8 @@ class ModelWaits:
     """The costs of the calls of all tenants."""
     slots: int = 0
     """The slots of the last worker that had the model while calls waited for it."""
+    full_slot_per_s: float = 0.0
+    """The service per second of a slot of a full worker, as the workers with the model report it; 0 while unknown."""
     lasted_s: float = 0.0
     """The mean time from a call's dispatch to its end."""
     ratios: RatiosOfPhases = field(default_factory=dict)
@@ -168,8 +171,11 @@ class ModelWaits:
     """How long calls waited until a worker had the model."""
     stay_s: Mean = field(default_factory=Mean)
     """How long workers had the model until it was swapped out while calls waited for it."""
-    drain_s: Mean = field(default_factory=Mean)
-    """How long workers with running calls drained."""
+    drain_ratio: Mean = field(default_factory=Mean)
+    """Actual over expected seconds in which workers with running calls drained."""
+    late_s: Mean = field(default_factory=Mean)
+    """How much longer than its worker says it took until a model was there, without the drain: a worker learns of its
+    order with a heartbeat, and tells of its model with another one."""
 
     def on_ended(self, served: float, lasted_s: float) -> None:
         self.costs.on_ended(served)
@@ -181,11 +187,11 @@ class ModelWaits:
         return self.costs.mean / self.lasted_s if self.lasted_s > 0 else 0.0
 
     @property
+    def rest_s(self) -> float:
+        """The expected seconds that a running call still runs; 0 while unknown."""
+        return self.lasted_s * self.costs.residual / self.costs.mean if self.costs.mean > 0 else 0.0
+
+    @property
     def absence_s(self) -> float:
         """The mean absence; 0 without any."""
         return sum(self.absences_s) / len(self.absences_s) if self.absences_s else 0.0
-
-    def present_s(self, elapsed_s: float, prior: float) -> float:
-        """Return the mean rest of an absence that has lasted so long. `prior`: counts as one absence more."""
-        longer = [each - elapsed_s for each in self.absences_s if each > elapsed_s]
-        return (sum(longer) + prior) / (len(longer) + 1)

@@ -12,15 +12,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.forecast_record import ForecastRecord
 from dispatcher.policies.planning.wait_ratios import Quantiles
+from dispatcher.policies.waiting import drain_s
 from dispatcher.shard.state.indexes import Slots
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.waits.backlogs import Backlogs
 from dispatcher.shard.waits.learned import Costs, ModelWaits, Pace, Phase, Ratios
 
+REST_S = 2.0
+"""A running call still runs for so long, before any has ended."""
 OBSERVATIONS_MIN = 20
 """With fewer observed waits for its model, no deadline is refused."""
 FOLLOWED_MAX = 1000
@@ -35,13 +39,25 @@ _FADES_MAX = 8
 
 @dataclass(slots=True)
 class Load:
-    """A worker that is ordered to load a model. Unix seconds. `empty_at`: None while calls run on it."""
+    """A worker that is ordered to load a model. Unix seconds. `drain_s`: expected at the order, 0 without running
+    calls. `swap_s`: as the worker says. `empty_at`: None while calls run on it."""
 
     model: str
     ordered_at: float
     slots: int
-    was_running: bool
+    drain_s: float
+    swap_s: float
     empty_at: float | None = None
+
+
+class Turn(NamedTuple):
+    """What the queues of a model without open slots wait for. `in_s`: the seconds until a worker with so many slots has
+    it. `full_slot_per_s`: as that worker reports it, 0 if unknown."""
+
+    phase: Phase
+    in_s: Quantiles
+    slots: int
+    full_slot_per_s: float
 
 
 class WaitRecord:
@@ -72,7 +88,7 @@ class WaitRecord:
         """Since when each model in `present` is there."""
         self.loads: dict[str, Load] = {}
         """The workers that are ordered to load a model, by name."""
-        self.turns: dict[str, tuple[Phase, float, int]] = {}
+        self.turns: dict[str, Turn] = {}
         """What the queues of models without slots wait for, as found for the entry `turns_of`."""
         self.turns_of = (-1, 0.0)
         self.ends_from = self.arrivals_from = 0.0
@@ -108,7 +124,10 @@ class WaitRecord:
                     self.model(model).stay_s.observe(now - since)
                 del self.since[model]
         for model, _ in self.present:
-            self.model(model).slots = self.all.slots = max(worker.slots for worker in slots.of(model))
+            known, workers = self.model(model), slots.of(model)
+            known.slots = self.all.slots = max(worker.slots for worker in workers)
+            full = max(worker.config.service_per_s / max(1, worker.slots) for worker in workers)
+            known.full_slot_per_s = full or known.full_slot_per_s
             if model not in self.since:
                 self.since[model] = min((worker.config.loaded_at or now for worker in slots.of(model)), default=now)
 
@@ -129,7 +148,9 @@ class WaitRecord:
             if worker.load:
                 load = self.loads.get(worker.name)
                 if load is None or load.ordered_at != worker.ordered_at:
-                    load = Load(worker.load, worker.ordered_at, worker.slots, bool(worker.running))
+                    swap_s = worker.swap_s.get(worker.load, 0.0)
+                    drains_s = self.expected_drain_s(worker)
+                    load = Load(worker.load, worker.ordered_at, worker.slots, drains_s, swap_s)
                     self.loads[worker.name] = load
                     self.all.slots = max(self.all.slots, worker.slots)
                 if load.empty_at is None and not worker.running:
@@ -138,8 +159,21 @@ class WaitRecord:
             worker_now = workers.get(name)
             if worker_now is None or not worker_now.load:
                 del self.loads[name]
-                if worker_now is not None and worker_now.model == load.model and load.was_running:
-                    self.all.drain_s.observe((load.empty_at or now) - load.ordered_at)
+                if worker_now is not None and worker_now.model == load.model:
+                    self._note_load(load, now)
+
+    def _note_load(self, load: Load, now: float) -> None:
+        """Learn from a model that was loaded as ordered."""
+        empty_at = load.empty_at or now
+        self.all.late_s.observe(max(0.0, now - empty_at - load.swap_s))
+        if load.drain_s:
+            self.all.drain_ratio.observe((empty_at - load.ordered_at) / load.drain_s)
+
+    def expected_drain_s(self, worker: Worker) -> float:
+        """Return the seconds until the worker's running calls have ended, by the rest of a call of its model."""
+        known = self.models.get(worker.model)
+        rest_s = (known.rest_s if known is not None else 0.0) or self.all.rest_s or REST_S
+        return drain_s(len(worker.running), rest_s)
 
     def count_ends(self, now: float, *, is_sampled: bool) -> None:
         """Count the ends of this entry; with `is_sampled` the last of them for its tenant too. `now`: Unix seconds."""
@@ -223,6 +257,11 @@ class WaitRecord:
             if ratios and phase in ratios:
                 prior = ratios[phase].quantiles(now, prior)
         return prior
+
+    def has_pace(self, model: str) -> bool:
+        """Return whether the model's pace is measured."""
+        known = self.models.get(model)
+        return known is not None and known.pace.is_known
 
     def is_observed(self, model: str) -> bool:
         """Return whether enough waits for the model were compared with their predictions."""

@@ -192,7 +192,7 @@ def test_a_deadline_that_half_of_the_wait_reaches_is_accepted(deadline_s: float)
 
 
 def test_reach_zero_refuses_no_deadline() -> None:
-    assert isinstance(backlog(ShardSettings(reach=0.0)).accept(wait_s=1.0)[1], Waiting)
+    assert isinstance(backlog(ShardSettings(refuses_late=False)).accept(wait_s=1.0)[1], Waiting)
 
 
 def test_a_deadline_is_not_refused_without_observed_waits() -> None:

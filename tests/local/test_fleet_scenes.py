@@ -1,0 +1,238 @@
+"""Scenes of a fleet that swaps models, played in real processes (`serve --fleet`) and in the simulator, and compared.
+
+Both play the same requests at the same times, on two workers with a modelled engine of the same step times, with the
+production's gate and planner. Real processes differ: a worker learns of an order with its next heartbeat, within a
+second, a plan is made beside the gate, and processes share this machine's cores. So these tolerances were stated before
+the first comparison:
+
+- of each tenant, the parts of the requests with their first token in time differ by at most IN_TIME_APART
+- the median first tokens differ by at most FIRST_TOKEN_APART_S, the time of two swaps with their orders, or by a factor
+  of FIRST_TOKEN_FACTOR
+- the announced P90 covers at most COVERAGE_APART less of the waits than in the simulator, and at least P90_LEAST, where
+  LEAST_WAITS waits were announced
+
+The verdict does not depend on the machine's load: the simulator's steps are as slow as those that were measured in the
+processes, and a run on a machine that was slower than SLOWDOWN_MAX has no verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+
+import httpx
+import pytest
+import yaml
+
+from gpu_worker.engines.modelled.engine import PROFILE
+from headgate.simulator.engines.profile import EngineProfile
+from headgate.simulator.fleet.spec import FleetSpec, read_fleet
+from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.simulate import simulate
+from headgate.workloads.arrivals import Arrival
+from headgate.workloads.sources import ListWorkload
+from tests.support.hang_guard import HANG_S
+from tests.support.local.stack import Served, serve
+
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+
+IN_TIME_APART = 0.1
+FIRST_TOKEN_APART_S = 6.0
+FIRST_TOKEN_FACTOR = 1.5
+COVERAGE_APART = 0.2
+P90_LEAST = 0.7
+LEAST_WAITS = 40
+SLOWDOWN_MAX = 2.0
+DUE_S = 20.0
+SWAP_S = 2.0
+ORDER_S = 1.0
+"""The simulator's workers swap for so much longer: real ones learn of an order and tell of their model by heartbeats,
+of which each is half a second away on average."""
+PROMPT_TOKENS = 3
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One tenant's requests for a model, every `every_s` seconds, each with so many output tokens."""
+
+    tenant: str
+    model: str
+    every_s: float
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Scene:
+    models: tuple[str, ...]
+    streams: tuple[Stream, ...]
+    seconds: float
+
+    def arrivals(self) -> list[Arrival]:
+        found = [
+            Arrival(0.1 * at + number * stream.every_s, stream.tenant, PROMPT_TOKENS, stream.outputs,
+                    model=stream.model, slo_class="interactive")
+            for at, stream in enumerate(self.streams)
+            for number in range(int(self.seconds / stream.every_s))
+        ]  # fmt: skip
+        return sorted(found, key=lambda each: each.arrival_s)
+
+
+SCENES = {
+    "rare_short": Scene(
+        ("a", "b", "rare"),
+        (Stream("hot-a", "a", 0.5, 20), Stream("hot-b", "b", 0.5, 20), Stream("rare", "rare", 6.0, 4)),
+        36.0,
+    ),
+    "three_busy": Scene(
+        ("a", "b", "c"),
+        (Stream("t1", "a", 0.4, 40), Stream("t2", "b", 0.4, 40), Stream("t3", "c", 0.4, 40)),
+        36.0,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Seconds after the request was sent. `p50_s`, `p90_s`: the announced wait; None if it did not have to wait."""
+
+    tenant: str
+    first_s: float
+    last_s: float
+    tokens: int
+    p50_s: float | None
+    p90_s: float | None
+
+
+@pytest.mark.parametrize("name", sorted(SCENES))
+def test_real_processes_do_what_the_simulator_says(name: str, tmp_path: Path) -> None:
+    scene = SCENES[name]
+    fleet = write_fleet(scene, tmp_path)
+    tenants = write_tenants(scene, tmp_path)
+    served = serve(tmp_path / "data", "--fleet", str(fleet), "--tenants", str(tenants))
+    try:
+        live = asyncio.run(play(scene, served))
+    finally:
+        assert served.stop() == 0
+    assert len(live) == len(scene.arrivals()), "every request is answered"
+    slowdown = median(token_s(each) for each in live) / simulated_token_s(scene, read_fleet(fleet))
+    if slowdown > SLOWDOWN_MAX:
+        pytest.skip(f"no verdict: the machine was busy, and steps took {slowdown:.1f} times what the model says")
+    compare(live, run_simulator(scene, as_processes(read_fleet(fleet), max(1.0, slowdown))))
+
+
+def compare(live: Sequence[Answered], run: Run) -> None:
+    for tenant, simulated in run.tenants.items():
+        own = [each for each in live if each.tenant == tenant]
+        in_time = fmean(each.first_s <= DUE_S for each in own)
+        assert abs(in_time - simulated.in_time) <= IN_TIME_APART, f"{tenant} in time"
+        assert simulated.ttft_s is not None
+        low, high = sorted((median(each.first_s for each in own), simulated.ttft_s.p50))
+        assert high <= max(low + FIRST_TOKEN_APART_S, low * FIRST_TOKEN_FACTOR), f"{tenant}'s median first token"
+    base_s = min(each.first_s for each in live)
+    covered = [each.first_s - base_s <= each.p90_s for each in live if each.p90_s is not None]
+    assert run.waits is not None
+    if min(len(covered), run.waits.announced) >= LEAST_WAITS:
+        assert fmean(covered) >= max(P90_LEAST, run.waits.p90 - COVERAGE_APART)
+
+
+def write_fleet(scene: Scene, folder: Path) -> Path:
+    """Write a fleet of two workers with the modelled engine's profile, and return its file."""
+    profile = folder / "modelled.yaml"
+    profile.write_text(
+        yaml.safe_dump(
+            {
+                "name": "modelled", "fitted": False, "source": "gpu_worker/engines/modelled/engine.py",
+                "pool_tokens": PROFILE.pool_tokens, "batch_max": PROFILE.batch_max, "chunk_tokens": 1_000_000,
+                "prefill_base_s": PROFILE.prefill_base_s, "prefill_per_token_s": PROFILE.prefill_per_token_s,
+                "decode_base_s": PROFILE.decode_base_s, "decode_per_request_s": PROFILE.decode_per_request_s,
+                "decode_per_kv_token_s": PROFILE.decode_per_kv_token_s,
+            }
+        )
+    )  # fmt: skip
+    able = {model: {"engine": str(profile), "swap_s": SWAP_S, "slots": PROFILE.batch_max} for model in scene.models}
+    workers = [{"name": name, "kind": "gpu", "loaded": model} for name, model in zip("xy", scene.models, strict=False)]
+    classes = {"interactive": {"first_token_s": DUE_S}}
+    fleet = folder / "fleet.yaml"
+    fleet.write_text(yaml.safe_dump({"kinds": {"gpu": able}, "workers": workers, "classes": classes}))
+    return fleet
+
+
+def write_tenants(scene: Scene, folder: Path) -> Path:
+    """Write the file of tenants, whose requests are due in DUE_S, and return it."""
+    tenants = {stream.tenant: {"slo_class": "interactive"} for stream in scene.streams}
+    file = folder / "tenants.yaml"
+    file.write_text(yaml.safe_dump({"tenants": tenants, "slo_classes": {"interactive": {"first_token_s": DUE_S}}}))
+    return file
+
+
+def run_simulator(scene: Scene, fleet: FleetSpec) -> Run:
+    return simulate(RunSpec(ListWorkload("scene", scene.arrivals()), "fcfs", fleet, planner="plan"))
+
+
+def as_processes(fleet: FleetSpec, factor: float) -> FleetSpec:
+    """Return the fleet with steps that take so many times longer, and swaps that take ORDER_S longer."""
+
+    def slower(profile: EngineProfile) -> EngineProfile:
+        names = [name for name in type(profile).model_fields if name.startswith(("prefill_", "decode_"))]
+        return profile.model_copy(update={name: getattr(profile, name) * factor for name in names})
+
+    return replace(
+        fleet,
+        workers=[
+            replace(
+                each,
+                models={
+                    name: replace(able, profile=slower(able.profile), swap_s=able.swap_s + ORDER_S)
+                    for name, able in each.models.items()
+                },
+            )
+            for each in fleet.workers
+        ],
+    )
+
+
+def token_s(answered: Answered) -> float:
+    """Return the seconds between two tokens of the answer."""
+    return (answered.last_s - answered.first_s) / (answered.tokens - 1)
+
+
+def simulated_token_s(scene: Scene, fleet: FleetSpec) -> float:
+    """Return the seconds between two tokens of a median answer in the simulator."""
+    run, outputs = run_simulator(scene, fleet), median(each.output_tokens for each in scene.arrivals())
+    assert run.all.latency_s is not None
+    assert run.all.ttft_s is not None
+    return (run.all.latency_s.p50 - run.all.ttft_s.p50) / (outputs - 1)
+
+
+async def play(scene: Scene, served: Served) -> list[Answered]:
+    """Send the scene's requests at their times, and return what was answered."""
+    async with httpx.AsyncClient(base_url=served.openai_base_url, timeout=HANG_S, trust_env=False) as client:
+        began = time.monotonic()
+        return list(
+            await asyncio.gather(
+                *(ask(client, served.api_keys, arrival, began) for arrival in scene.arrivals()),
+            )
+        )
+
+
+async def ask(client: httpx.AsyncClient, keys: Mapping[str, str], arrival: Arrival, began: float) -> Answered:
+    await asyncio.sleep(began + arrival.arrival_s - time.monotonic())
+    body = {"model": arrival.model, "prompt": "once upon", "max_tokens": arrival.output_tokens, "stream": True}
+    headers = {"authorization": f"Bearer {keys[arrival.tenant]}"}
+    sent = time.monotonic()
+    times: list[float] = []
+    async with client.stream("POST", "/completions", json=body, headers=headers) as response:
+        assert response.status_code == 200, await response.aread()
+        async for line in response.aiter_lines():
+            if line.startswith("data: {") and json.loads(line[6:])["choices"][0]["text"]:
+                times.append(time.monotonic() - sent)
+    p50, p90 = (response.headers.get(f"x-headgate-estimated-wait{part}-ms") for part in ("", "-p90"))
+    return Answered(
+        arrival.tenant, times[0], times[-1], arrival.output_tokens,
+        None if p50 is None else int(p50) / 1000, None if p90 is None else int(p90) / 1000,
+    )  # fmt: skip
