@@ -58,7 +58,7 @@ def list_jobs(only: set[str], mutants: set[str], without: set[str]) -> Iterable[
             continue
         yield Job(experiment, "")
         for name, mutant in MUTANTS.items():
-            if experiment.startswith(mutant.experiments) and (not mutants or name in mutants):
+            if mutant.may_change(experiment) and (not mutants or name in mutants):
                 yield Job(experiment, name)
 
 
