@@ -498,7 +498,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "round robin over workers under the name of plan", _FLEET, _planner_is("plan", "round-robin")
     ),
     "plan is static": Mutant("a partition under the name of plan", _SEVERAL, _planner_is("plan", "static")),
-    "qlm is plan": Mutant("plan under the name of qlm", ("qlm-flood", "qlm-figure-19"), _planner_is("qlm", "plan")),
+    "qlm is plan": Mutant("plan under the name of qlm", ("qlm-flood",), _planner_is("qlm", "plan")),
     "small groups": Mutant("QLM's groups have δ requests and not δ batches", ("qlm-figure-19",), _small_groups),
     "equation 2 alone": Mutant("waits are QLM's equation 2, uncorrected", ("qlm-figure-3-18",), _equation_2_alone),
     "no tiers": Mutant("the engine's queue has no tiers", _TIERS, _no_tiers),

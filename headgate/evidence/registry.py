@@ -8,8 +8,8 @@ from headgate.evidence.document import EXPERIMENTS as EXPERIMENTS
 
 _MODULES = (
     "vtc.measured",
-    "vtc.tables",
     "vtc.sharing",
+    "vtc.tables",
     "vtc.clients",
     "vtc.ablation",
     "vtc.theorems",
