@@ -20,6 +20,7 @@ from dispatcher.policies.orders.interface import ORDERS
 from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.orders.two_clocks import TwoClocks, TwoClocksIndex
 from dispatcher.policies.planning import plan as planning
+from dispatcher.policies.planning.groups import DELTA
 from dispatcher.shard.alone import EPOCH
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness import wsc
@@ -363,8 +364,9 @@ def _planner_is(name: str, other: str) -> Callable[[], Changes]:
     return lambda: [(PLANNERS, name, PLANNERS[other])]
 
 
-def _small_groups() -> Changes:
-    return [(qlm, "_batch", lambda around, model: 1)]
+def _delta_ignored() -> Changes:
+    batch = qlm._batch
+    return [(qlm, "_batch", lambda around, model: DELTA * batch(around, model) // around.delta)]
 
 
 def _equation_2_alone() -> Changes:
@@ -499,7 +501,7 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "plan is static": Mutant("a partition under the name of plan", _SEVERAL, _planner_is("plan", "static")),
     "qlm is plan": Mutant("plan under the name of qlm", ("qlm-flood",), _planner_is("qlm", "plan")),
-    "small groups": Mutant("QLM's groups have δ requests and not δ batches", ("qlm-figure-19",), _small_groups),
+    "delta ignored": Mutant("QLM's groups have four batches, whatever δ is", ("qlm-figure-19",), _delta_ignored),
     "equation 2 alone": Mutant("waits are QLM's equation 2, uncorrected", ("qlm-figure-3-18",), _equation_2_alone),
     "no tiers": Mutant("the engine's queue has no tiers", _TIERS, _no_tiers),
     "no floor": Mutant("no tier is owed its share", ("preemption-aging",), _no_floor),

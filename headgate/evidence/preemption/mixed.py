@@ -145,8 +145,9 @@ def _prices(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
             losses,
             lambda loss: loss <= _SHED_LOSS_MAX,
             "{:.1%}".format,
-            "background is refused as long as standard misses its target, and it does in every burst: "
-            f"{min(refused):.0%} to {max(refused):.0%} of background is refused. The source serves it late",
+            "standard misses its target in each burst, and the monitor looks back 60 s, which is two bursts: the risk "
+            f"does not end, and {min(refused):.0%} to {max(refused):.0%} of background is refused, also with a calm "
+            "interval of 1 s. The source serves background late",
         ),
         scene.above(
             "shedding saves preemptions: a minute",

@@ -53,8 +53,8 @@ def preemption_aging(setting: Setting) -> Section:
     return Section(
         text=(
             f"Constant Poisson arrivals for {_SECONDS:.0f} s, {len(seeds)} seeds. {scene.RULE} Shares of service are "
-            f"those from {_FROM_S:.0f} s to {_SECONDS:.0f} s. *Strict* has priorities and preemption only; *aging* adds "
-            "0.1 ranks a second, 1.5 at most; *shares* guarantees 50, 35 and 15 % to tiers that wait.",
+            f"those from {_FROM_S:.0f} s to {_SECONDS:.0f} s. *Strict* has priorities and preemption only; *aging* "
+            "adds 0.1 ranks a second, 1.5 at most; *shares* guarantees 50, 35 and 15 % to tiers that wait.",
             "By the source, aging guarantees eventual service. With its own parameters a background request reaches "
             "rank 0.5 at best, behind every new premium request.",
         ),
