@@ -31,7 +31,7 @@ from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 from gpu_worker.policies.preemption import Calibration
 from gpu_worker.policies.shedding import Shedder
 from gpu_worker.policies.tiers import TierShares, TierState
-from headgate.evidence.qlm import planning_cost, waits
+from headgate.evidence.qlm import optimum, planning_cost, waits
 from headgate.evidence.rivals import deciders, policies, scenes
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.fleet.planners import plan, qlm
@@ -313,7 +313,7 @@ def _insertion_only() -> Changes:
     def leave(problem: Any, queues: Any, *_rest: Any, **_named: Any) -> Any:
         return queues
 
-    return [(plan, "_MOVES", 0), (qlm, "anneal", leave), (planning_cost, "anneal", leave)]
+    return [(plan, "_MOVES", 0), *((module, "anneal", leave) for module in (qlm, planning_cost, optimum))]
 
 
 def _insertion_in_turn() -> Changes:
@@ -427,8 +427,10 @@ def _linear_prefill() -> Changes:
 _VTC = ("vtc-",)
 _GATE = ("bwfq-",)
 _ONE_MODEL = ("qlm-figure-1", "qlm-figure-9-10", "qlm-figure-11-14", "qlm-figure-15", "qlm-figure-16", "qlm-figure-17")
-_SEVERAL = ("qlm-figure-5", "qlm-figure-11-14", "qlm-figure-12-13", "qlm-five-models", "qlm-flood", "qlm-unseen")
-_FLEET = (*_ONE_MODEL, *_SEVERAL)
+_SEVERAL = ("qlm-figure-5", "qlm-figure-11-14", "qlm-five-models", "qlm-flood", "qlm-unseen")
+_DEAR = ("qlm-figure-12-13",)
+"""Its runs are the longest, so only the mutants run with it that put another planner in the place of ours, or none."""
+_FLEET = (*_ONE_MODEL, *_SEVERAL, *_DEAR)
 _RPM = ("vtc-real", "vtc-response", "vtc-clients", "vtc-profiled", "vtc-measured", "fairserve", "fairserve-service")
 _FAIRSERVE = ("fairserve", "fairserve-service")
 _TIERS = ("preemption-mixed", "preemption-aging", "preemption-reserve", "qlm-figure-4")
@@ -484,7 +486,9 @@ MUTANTS: Mapping[str, Mutant] = {
     "interactions ignored": Mutant("throttling refuses within interactions", _FAIRSERVE, _interactions_ignored),
     "labels ignored": Mutant("WSC prefers no interaction in progress", _FAIRSERVE, _labels_ignored),
     "no plan": Mutant("the gate gets no plan", _FLEET, _no_plan),
-    "insertion only": Mutant("plans are not annealed", (*_SEVERAL, "qlm-figure-19", "qlm-figure-20"), _insertion_only),
+    "insertion only": Mutant(
+        "plans are not annealed", (*_SEVERAL, "qlm-figure-19", "qlm-figure-20", "qlm-optimum"), _insertion_only
+    ),
     "insertion in turn": Mutant(
         "insertion gives groups to workers in turn, whatever they cost",
         (*_SEVERAL, "qlm-figure-19", "qlm-figure-20"),
@@ -499,7 +503,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "plan is round robin": Mutant(
         "round robin over workers under the name of plan", _FLEET, _planner_is("plan", "round-robin")
     ),
-    "plan is static": Mutant("a partition under the name of plan", _SEVERAL, _planner_is("plan", "static")),
+    "plan is static": Mutant("a partition under the name of plan", (*_SEVERAL, *_DEAR), _planner_is("plan", "static")),
     "qlm is plan": Mutant("plan under the name of qlm", ("qlm-flood",), _planner_is("qlm", "plan")),
     "delta ignored": Mutant("QLM's groups have four batches, whatever δ is", ("qlm-figure-19",), _delta_ignored),
     "equation 2 alone": Mutant("waits are QLM's equation 2, uncorrected", ("qlm-figure-3-18",), _equation_2_alone),

@@ -26,12 +26,13 @@ _CODE = "in dispatcher and gpu_worker; its properties are tested there"
 ITEMS: dict[str, tuple[Covered, ...]] = {
     "VTC (OSDI 2024)": (
         Covered("Figures 1 and 2", (), _DRAWING),
-        Covered("Table 1", (), "notation"),
+        Covered("Table 1, Definitions 4.1, 4.2 and 4.10", (), "notation and terms"),
         Covered("Algorithm 1", ("headgate/simulator/engines/separate_prefill.py",), "continuous batching"),
         Covered("Algorithms 2, 3 and 4", ("gpu_worker/policies/fairness/vtc.py",), _CODE),
         Covered("Lemma 4.3, Theorems 4.4, 4.9, 4.11, 4.13", ("vtc-theorems",)),
         Covered("Theorem 4.8", ("vtc-adversary",)),
         Covered("Remarks 4.5 to 4.7, 4.12", (), "4.5 is Figure 3; the others state no figure"),
+        Covered("Equations 1 to 11", ("vtc-theorems", "vtc-profiled"), "the cost functions, and steps of the proofs"),
         Covered("Figure 3", ("vtc-figure-3", "vtc-overload", "vtc-measured")),
         Covered("Figure 4", ("vtc-figure-4", "vtc-measured")),
         Covered("Figure 5", ("vtc-figure-5", "vtc-measured")),
@@ -64,7 +65,9 @@ ITEMS: dict[str, tuple[Covered, ...]] = {
         Covered("Figure 5", ("qlm-figure-5",)),
         Covered("Algorithm 1, Definitions 4.1 and 4.2", ("dispatcher/policies/planning",), _CODE),
         Covered("Tables 1, 2 and 4", (), "notation"),
-        Covered("The exact optimum (section 7)", (), "not yet on this page; tests compare small plans with all orders"),
+        Covered("Definitions 2.1 to 2.3", ("dispatcher/policies/planning/slo.py",), "terms; " + _CODE),
+        Covered("Equations 1 and 2", ("qlm-figure-3-18",)),
+        Covered("Equations 3 to 13: the exact optimum", ("qlm-optimum",), "of small problems, with the planner's cost"),
         Covered("Figure 8", (), "lengths of ShareGPT: drawn from its shape, missing: the sampled requests"),
         Covered("Figures 9 and 10", ("qlm-figure-9-10",)),
         Covered("Figures 11 and 14", ("qlm-figure-11-14",)),
@@ -82,18 +85,20 @@ ITEMS: dict[str, tuple[Covered, ...]] = {
         Covered("Figures 2 to 5", (), _TRACE),
         Covered("Table 2", ("fairserve",), "its distribution makes the workload"),
         Covered("Figures 6, 8a and 8b", ("fairserve",), "cut interactions and wasted tokens, on the made workload"),
-        Covered("Algorithm 1, equations 2 and 3", ("gpu_worker/policies/fairness/wsc.py",), _CODE),
+        Covered("Algorithm 1, equations 1 to 3", ("gpu_worker/policies/fairness/wsc.py",), _CODE),
         Covered("Figures 8c, 8d and 9, Table 3", ("fairserve-service",), "on the made workload: orderings only"),
         Covered("Table 4", ("fairserve",)),
     ),
     "BWFQ (2025)": (
         Covered("Figure 1", (), _DRAWING),
-        Covered("Equations 1 to 3", ("bwfq-cares",)),
+        Covered("Equations 1 to 3, Algorithms 1 and 2", ("bwfq-cares",), "the order `ratio`"),
         Covered("Tables 1 and 2", ("bwfq-latency",)),
         Covered(
             "Figures 2 to 4 (latency distributions, load)", ("bwfq-latency",), "its quantiles, not the drawn shapes"
         ),
-        Covered("Figure 5", ("bwfq-scale",)),
+        Covered(
+            "Figure 5", ("bwfq-scale",), "time and memory of a decision: benchmarks/results; the machine decides them"
+        ),
         Covered("Figure 6", ("bwfq-timeline",)),
         Covered("Section 4.4 (significance)", (), "missing: the source's samples; ours are over seeds"),
     ),

@@ -23,6 +23,7 @@ _MODULES = (
     "qlm.tenants",
     "qlm.robustness",
     "qlm.planning_cost",
+    "qlm.optimum",
     "qlm.unseen",
     "preemption.mixed",
     "preemption.costs",
