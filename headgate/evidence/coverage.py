@@ -68,7 +68,7 @@ ITEMS: dict[str, tuple[Covered, ...]] = {
         Covered("Definitions 2.1 to 2.3", ("dispatcher/policies/planning/slo.py",), "terms; " + _CODE),
         Covered("Equations 1 to 5", ("qlm-figure-3-18",), "the wait (2 and 3); the others add a request's own time"),
         Covered("Equations 6 to 13: the exact optimum", ("qlm-optimum",), "of small problems, with the planner's cost"),
-        Covered("Figure 8", (), "lengths of ShareGPT: drawn from its shape, missing: the sampled requests"),
+        Covered("Figure 8", (), "missing: the sampled requests; lengths are drawn from the shape of ShareGPT"),
         Covered("Figures 9 and 10", ("qlm-figure-9-10",)),
         Covered("Figures 11 and 14", ("qlm-figure-11-14",)),
         Covered("Figures 12 and 13", ("qlm-figure-12-13",)),
