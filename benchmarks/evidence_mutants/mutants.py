@@ -31,7 +31,7 @@ from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 from gpu_worker.policies.preemption import Calibration
 from gpu_worker.policies.shedding import Shedder
 from gpu_worker.policies.tiers import TierShares, TierState
-from headgate.evidence.qlm import optimum, planning_cost, waits
+from headgate.evidence.qlm import planning_cost, waits
 from headgate.evidence.rivals import deciders, policies, scenes
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.fleet.planners import plan, qlm
@@ -313,7 +313,7 @@ def _insertion_only() -> Changes:
     def leave(problem: Any, queues: Any, *_rest: Any, **_named: Any) -> Any:
         return queues
 
-    return [(plan, "_MOVES", 0), *((module, "anneal", leave) for module in (qlm, planning_cost, optimum))]
+    return [(plan, "_MOVES", 0), (qlm, "anneal", leave), (planning_cost, "anneal", leave)]
 
 
 def _insertion_in_turn() -> Changes:

@@ -23,7 +23,6 @@ _MODULES = (
     "qlm.tenants",
     "qlm.robustness",
     "qlm.planning_cost",
-    "qlm.optimum",
     "qlm.unseen",
     "preemption.mixed",
     "preemption.costs",
