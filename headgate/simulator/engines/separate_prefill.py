@@ -173,7 +173,7 @@ class SeparatePrefillEngine(SimulatedEngine):
                     return []
                 if finished := self._end_prefill(self._prefill):
                     return finished
-            elif not kv.size or self._is_attempt_due():
+            elif not kv.size or (self._since_attempt >= self._steps_between and self._is_attempt_due()):
                 if self.now_s >= until_s or not (kv.size or self._waiting):
                     return []
                 if kv.step > self._blocked_until:
@@ -195,12 +195,11 @@ class SeparatePrefillEngine(SimulatedEngine):
         return not self._repeats or (bool(self._waiting) and self.now_s >= self._queued_s)
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
-        was_empty = not self._waiting
         if not super()._enqueue(request, at_s):
             return False
         if self._blocked_until <= self._kv.step or self.policy.waiting_of(request.tenant) == 1:
             self._blocked_until = -1
-        if was_empty and self._repeats:
+        if self._repeats and len(self._waiting) == 1:
             self._queued_s = at_s
             self._stretch = None
         return True
