@@ -64,7 +64,7 @@ ITEMS: dict[str, tuple[Covered, ...]] = {
         Covered("Figure 5", ("qlm-figure-5",)),
         Covered("Algorithm 1, Definitions 4.1 and 4.2", ("dispatcher/policies/planning",), _CODE),
         Covered("Tables 1, 2 and 4", (), "notation"),
-        Covered("The exact optimum (section 7)", (), "not yet on this page; tests compare small plans with all orders"),
+        Covered("The exact optimum (section 7)", ("qlm-optimum",), "of small plans"),
         Covered("Figure 8", (), "lengths of ShareGPT: drawn from its shape, missing: the sampled requests"),
         Covered("Figures 9 and 10", ("qlm-figure-9-10",)),
         Covered("Figures 11 and 14", ("qlm-figure-11-14",)),
@@ -83,7 +83,11 @@ ITEMS: dict[str, tuple[Covered, ...]] = {
         Covered("Table 2", ("fairserve",), "its distribution makes the workload"),
         Covered("Figures 6, 8a and 8b", ("fairserve",), "cut interactions and wasted tokens, on the made workload"),
         Covered("Algorithm 1, equations 2 and 3", ("gpu_worker/policies/fairness/wsc.py",), _CODE),
-        Covered("Figures 8c, 8d and 9, Table 3", ("fairserve-service",), "on the made workload: orderings only"),
+        Covered(
+            "Figures 8c, 8d and 9, Table 3",
+            ("fairserve-service",),
+            "missing: the trace; orderings, on a made workload",
+        ),
         Covered("Table 4", ("fairserve",)),
     ),
     "BWFQ (2025)": (
