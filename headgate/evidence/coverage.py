@@ -87,7 +87,11 @@ ITEMS: dict[str, tuple[Covered, ...]] = {
         Covered("Figures 6, 8a and 8b", ("fairserve",), "cut interactions and wasted tokens, on the made workload"),
         Covered("Equation 1", (), "attention: nothing to measure"),
         Covered("Algorithm 1, equations 2 and 3", ("gpu_worker/policies/fairness/wsc.py",), _CODE),
-        Covered("Figures 8c, 8d and 9, Table 3", ("fairserve-service",), "on the made workload: orderings only"),
+        Covered(
+            "Figures 8c, 8d and 9, Table 3",
+            ("fairserve-service",),
+            "missing: the trace; orderings, on a made workload",
+        ),
         Covered("Table 4", ("fairserve",)),
     ),
     "BWFQ (2025)": (
