@@ -427,7 +427,7 @@ def _linear_prefill() -> Changes:
 _VTC = ("vtc-",)
 _GATE = ("bwfq-",)
 _ONE_MODEL = ("qlm-figure-1", "qlm-figure-9-10", "qlm-figure-11-14", "qlm-figure-15", "qlm-figure-16", "qlm-figure-17")
-_SEVERAL = ("qlm-figure-5", "qlm-figure-11-14", "qlm-five-models", "qlm-flood", "qlm-unseen")
+_SEVERAL = ("qlm-figure-5", "qlm-figure-11-14", "qlm-five-models", "qlm-flood", "qlm-unseen", "qlm-worst-off")
 _DEAR = ("qlm-figure-12-13",)
 """Its runs are the longest, so only the mutants run with it that put another planner in the place of ours, or none."""
 _FLEET = (*_ONE_MODEL, *_SEVERAL, *_DEAR)

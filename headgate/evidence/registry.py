@@ -24,6 +24,7 @@ _MODULES = (
     "qlm.robustness",
     "qlm.planning_cost",
     "qlm.unseen",
+    "qlm.worst_off",
     "preemption.mixed",
     "preemption.costs",
     "preemption.starvation",
