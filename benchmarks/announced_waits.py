@@ -76,7 +76,7 @@ def rows(wanted: set[str], seeds: Sequence[int]) -> Iterator[tuple[str, WaitCove
         for each in (*own_scenes(seed), *named_scenes(seed)):
             groups.setdefault(each.name.split()[0], []).append(each)
     first = seeds[0] * _RANDOM
-    groups["random"] = [random_scene(seed) for seed in range(first, first + _RANDOM)]
+    groups["random"] = [random_scene(seed).scene() for seed in range(first, first + _RANDOM)]
     for name, scenes in groups.items():
         if not wanted or name in wanted:
             total = WaitCoverage()

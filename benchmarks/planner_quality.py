@@ -2,7 +2,7 @@
 
     python -m benchmarks.planner_quality [--instances N] [--moves N]
 
-The first table has problems of 8 to 10 groups, 2 to 4 models and 2 or 3 workers (tests/support/planning/problems.py).
+The first table has problems of 8 to 10 groups, 2 to 4 models and 2 or 3 workers (headgate/evidence/qlm/problems.py).
 Ratios are over the problems for which the best plan has lateness; for the others, a plan without lateness must be
 found. The others have problems of 1,000 groups, 100 workers and 10 models, for which a plan without lateness exists:
 the due times are the ends of a known plan, 8 % later. "Mixed" has fast and slow workers, and hardly any swaps in the
@@ -20,10 +20,10 @@ from collections.abc import Callable
 
 from dispatcher.policies.planning.problem import Problem, Queue, late_requests, plan_cost, queue_cost
 from dispatcher.policies.planning.search import anneal, insert_by_due_time
-from headgate.evidence.qlm.problems import mixed
+from headgate.evidence.qlm.exact import cheapest_cost
+from headgate.evidence.qlm.problems import mixed, small
 from tests.support.planning.baselines import edf_in_turn, list_edf
-from tests.support.planning.exact import cheapest_cost
-from tests.support.planning.problems import feasible, small
+from tests.support.planning.problems import feasible
 
 Planner = Callable[[Problem], list[Queue]]
 NO_LATENESS = 1.0

@@ -156,17 +156,9 @@ def parts(trace: Path) -> dict[str, float]:
 class _RecordedKvPeak(KvPeak):
     calls: list[Call]
 
-    def fits(self, prompt: int, output: int) -> bool:
-        self.calls += [("at", (self.step,)), ("fits", (prompt, output))]
-        return super().fits(prompt, output)
-
-    def blocked_steps(self, prompt: int, output: int) -> int:
-        self.calls += [("at", (self.step,)), ("blocked_steps", (prompt, output))]
-        return super().blocked_steps(prompt, output)
-
-    def add(self, request: Any, prompt: int, output: int) -> None:
-        self.calls.append(("add", (request, prompt, output)))
-        super().add(request, prompt, output)
+    def add_if_fits(self, request: Any, prompt: int, output: int) -> int | None:
+        self.calls += [("at", (self.step,)), ("add_if_fits", (request, prompt, output))]
+        return super().add_if_fits(request, prompt, output)
 
     def take_ended(self) -> Any:
         self.calls += [("at", (self.step,)), ("take_ended", ())]

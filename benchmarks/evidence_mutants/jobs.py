@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from benchmarks.evidence_mutants.mutants import MUTANTS, Mutant, applied
+from benchmarks.evidence_mutants.mutants import MUTANTS, Changes, Mutant, applied
 from benchmarks.evidence_mutants.page import Verdicts
+from headgate.evidence.bwfq import cares, paper
 from headgate.evidence.document import Setting
 from headgate.evidence.registry import EXPERIMENTS
 from headgate.evidence.vtc import measured, theorems
@@ -57,8 +58,19 @@ def _few_runs(traces: Path) -> list[Path]:
     return [traces / "vtc" / "measured" / f"{name}.csv" for name in RUNS]
 
 
-_FEWER = Mutant(
-    "fewer runs",
-    (),
-    lambda: [(measured, "measured_logs", _few_runs), (theorems, "_RANDOM_WORKLOADS", _RANDOM_WORKLOADS)],
-)
+def _fewer() -> Changes:
+    return [
+        (measured, "measured_logs", _few_runs),
+        (theorems, "_RANDOM_WORKLOADS", _RANDOM_WORKLOADS),
+        (paper, "_SEEDS", SEEDS),
+        (paper, "_SCALE_SEEDS", 1),
+        (
+            paper,
+            "_SIZES",
+            [size for size in paper._SIZES if size.workers <= 100 and size.interactive + size.batch <= 100],
+        ),
+        (cares, "_SEEDS", 1),
+    ]
+
+
+_FEWER = Mutant("fewer runs", (), _fewer)

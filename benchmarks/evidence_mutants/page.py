@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from benchmarks.evidence_mutants.mutants import MUTANTS
 from headgate.evidence.document import Cell, Markdown, Table, render_table
+from headgate.evidence.registry import EXPERIMENTS
 
 Verdicts = dict[str, bool | str | None]
 """Whether each claim holds, None without a verdict; or the kind of an error under `error`."""
+_WITHOUT_CLAIMS = ("qlm",)
 Found = Mapping[str, Mapping[str, Verdicts]]
 """Verdicts by experiment and mutant; the mutant "" is none."""
 
@@ -16,10 +18,14 @@ _INTRODUCTION = """\
 # Mutants: what the claims notice
 
 `python -m benchmarks.evidence_mutants` runs the experiments of [evidence.md](../evidence.md) with policies that are
-broken on purpose (benchmarks/evidence_mutants/mutants.py), two seeds each, and writes this page. A mutant *turns* a
-claim that holds unbroken and fails under the mutant, or whose experiment ends with an error. Claims without a verdict,
-and those that do not hold unbroken with two seeds, are left out. `vtc-measured` plays nine of its runs and
-`vtc-theorems` 40 random workloads.
+broken on purpose (benchmarks/evidence_mutants/mutants.py), and writes this page. A mutant *turns* a claim that holds
+unbroken and fails under the mutant, or whose experiment ends with an error. Claims without a verdict, and those that do
+not hold unbroken in these runs, are left out.
+
+A mutant runs with the experiments that have what it breaks; a dash in the list of experiments says nothing about the
+other mutants. So that the whole is affordable, the runs are smaller than those of the page: two seeds;
+`vtc-measured` plays nine of its runs, `vtc-theorems` 40 random workloads, `bwfq-latency` two seeds, `bwfq-cares` one,
+and `bwfq-scale` one and its sizes up to 100 workers and 100 tenants.
 """
 
 
@@ -36,16 +42,33 @@ def _blocks(found: Found) -> Iterator[str]:
         for name, mutant in MUTANTS.items()
     ]
     yield render_table(Table("", ("mutant", "what is broken", "claims that it turns"), rows))
-    silent = [(experiment, claim) for experiment, claim in _claims(found) if not _turning(found, experiment, claim)]
-    total = sum(1 for _ in _claims(found))
-    yield f"{total - len(silent)} of {total} claims are turned by at least one mutant.\n"
+    yield "## Experiments\n"
+    counts = {experiment: _count(found, experiment) for experiment in found if _holding(found[experiment])}
+    total, turned_total = (sum(count[at] for count in counts.values()) for at in range(2))
+    yield f"{turned_total} of {total} claims are turned by at least one mutant.\n"
+    rows = [
+        (_link(experiment), *count, ", ".join(name for name in found[experiment] if name))
+        for experiment, count in counts.items()
+    ]
+    yield render_table(Table("", ("experiment", "claims", "turned", "mutants that ran"), rows))
+    missing = [name for name in EXPERIMENTS if name not in found and name not in _WITHOUT_CLAIMS]
+    if missing:
+        yield f"Not run yet: {', '.join(missing)}.\n"
     yield "## Claims\n"
-    for experiment in found:
+    for experiment in counts:
         rows = [(claim, ", ".join(_turning(found, experiment, claim)) or None) for claim in _holding(found[experiment])]
-        if rows:
-            link = Markdown(f"[{experiment}](../evidence.md#{experiment})")
-            yield f"**{link}**\n"
-            yield render_table(Table("", ("claim", "turned by"), rows))
+        yield f"**{_link(experiment)}**\n"
+        yield render_table(Table("", ("claim", "turned by"), rows))
+
+
+def _link(experiment: str) -> Markdown:
+    return Markdown(f"[{experiment}](../evidence.md#{experiment})")
+
+
+def _count(found: Found, experiment: str) -> tuple[int, int]:
+    """Return the claims of an experiment, and those that a mutant turns."""
+    claims = _holding(found[experiment])
+    return len(claims), sum(1 for claim in claims if _turning(found, experiment, claim))
 
 
 def find_unnoticed(found: Found) -> list[str]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
+from headgate.evidence.coverage import ITEMS
 from headgate.evidence.document import Cell, Check, Markdown, Section, Table, render_table
 
 SOURCES = {
@@ -21,7 +22,9 @@ SOURCES = {
     "priority": "Priority and preemption (an article)",
 }
 """Names of the sources, by how the `source` of an experiment begins."""
-_LARGEST = 12
+_LARGEST = 6
+_NAMED = 2
+"""So many claims that fail for one reason are named; the experiment has all."""
 
 _Claims = list[tuple[str, Check]]
 """Each with the name of its experiment."""
@@ -36,10 +39,11 @@ def render_overview(sections: Mapping[str, Section]) -> str:
 def _blocks(sections: Mapping[str, Section], claims: _Claims) -> Iterator[str]:
     yield "## In short\n"
     yield (
-        "*Near* counts the claims that a figure of ours is near a measured or printed one; the deviations are of "
-        "these. [mutants.md](evidence/mutants.md) says which broken policies each claim notices, "
+        "*Near* counts the claims that figures of ours are near measured or printed ones, with the median of their "
+        "deviations; a claim of several figures counts with the one that is furthest off. "
+        "[mutants.md](evidence/mutants.md) says which broken policies each claim notices, "
         "[corrections.md](evidence/corrections.md) what this project stated and withdrew, and [the end](#coverage) of "
-        "this page what of each source is reproduced, or why not.\n"
+        "this page where each table, figure and theorem is, or why it is not.\n"
     )
     yield render_table(_sources(sections))
     failed = [(name, check) for name, check in claims if check.held is False]
@@ -59,19 +63,34 @@ def _blocks(sections: Mapping[str, Section], claims: _Claims) -> Iterator[str]:
 def _sources(sections: Mapping[str, Section]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for start, name in SOURCES.items():
-        checks = [
-            check for section in sections.values() if section.source.startswith(start) for check in section.checks
+        claims = [
+            (experiment, check)
+            for experiment, section in sections.items()
+            if section.source.startswith(start)
+            for check in section.checks
         ]
-        if checks:
-            rows.append((name, *_counts(checks)))
-    return Table("", ("source", "✔", "✘", "–", "near", "median deviation", "largest"), rows)
+        if claims:
+            rows.append((name, *_counts(claims), _missing(name)))
+    columns = ("source", "✔", "✘", "–", "near", "the largest deviation", "not compared: the datum is missing")
+    return Table("", columns, rows)
 
 
-def _counts(checks: Sequence[Check]) -> tuple[Cell, ...]:
-    held = Counter(check.held for check in checks)
-    found = [abs(value) for value in map(_deviation, checks) if value is not None]
-    middle, largest = (f"{median(found):.1%}", f"{max(found):.1%}") if found else (None, None)
-    return held[True], held[False], held[None], len(found), middle, largest
+def _counts(claims: _Claims) -> tuple[Cell, ...]:
+    held = Counter(check.held for _, check in claims)
+    found = [(abs(value), name) for name, check in claims if (value := _deviation(check)) is not None]
+    near, largest = None, None
+    if found:
+        most, where = max(found)
+        near, largest = (
+            f"{len(found)}, {median(value for value, _ in found):.1%}",
+            Markdown(f"{most:.1%}, {_link(where)}"),
+        )
+    return held[True], held[False], held[None], near, largest
+
+
+def _missing(source: str) -> str | None:
+    """Return the items of the source that lack a datum of the authors."""
+    return ", ".join(item.name for item in ITEMS.get(source, ()) if item.note.startswith("missing")) or None
 
 
 def _failures(failed: _Claims) -> list[tuple[Cell, ...]]:
@@ -79,7 +98,12 @@ def _failures(failed: _Claims) -> list[tuple[Cell, ...]]:
     grouped: dict[tuple[str, str], list[str]] = {}
     for name, check in failed:
         grouped.setdefault((name, check.reason), []).append(f"{check.claim} ({check.found})")
-    return [(_link(name), "; ".join(claims), reason or "not known") for (name, reason), claims in grouped.items()]
+    return [(_link(name), _name_some(claims), reason or "not known") for (name, reason), claims in grouped.items()]
+
+
+def _name_some(claims: Sequence[str]) -> str:
+    more = len(claims) - _NAMED
+    return "; ".join([*claims[:_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _deviation(check: Check) -> float | None:

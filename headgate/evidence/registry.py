@@ -8,8 +8,8 @@ from headgate.evidence.document import EXPERIMENTS as EXPERIMENTS
 
 _MODULES = (
     "vtc.measured",
-    "vtc.tables",
     "vtc.sharing",
+    "vtc.tables",
     "vtc.clients",
     "vtc.ablation",
     "vtc.theorems",
@@ -24,6 +24,7 @@ _MODULES = (
     "qlm.robustness",
     "qlm.planning_cost",
     "qlm.unseen",
+    "qlm.worst_off",
     "preemption.mixed",
     "preemption.costs",
     "preemption.starvation",

@@ -69,6 +69,16 @@ def within(what: str, ours: float, theirs: float, tolerance: float, reason: str 
     )
 
 
+def all_within(what: str, pairs: Mapping[str, tuple[float, float]], tolerance: float) -> Check:
+    """Check that ours is near theirs in every case, and show the case that is furthest off.
+
+    `pairs`: ours and theirs by case. For figures that many policies share, so that one claim is enough.
+    """
+    case, (ours, theirs) = max(pairs.items(), key=lambda pair: abs(pair[1][0] / pair[1][1] - 1))
+    worst = within(what, ours, theirs, tolerance)
+    return replace(worst, found=f"{len(pairs)} figures; furthest off is {case}: {worst.found}")
+
+
 def above(what: str, higher: tuple[str, float], lower: tuple[str, float]) -> Check:
     """Check that the first of two named values is above the second."""
     found = f"{higher[0]} {higher[1]:.4g}, {lower[0]} {lower[1]:.4g}"

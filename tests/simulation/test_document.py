@@ -106,7 +106,7 @@ def test_one_experiment_is_renewed_and_the_others_stay(tmp_path: Path, monkeypat
     assert not (tmp_path / "evidence" / "a-line.svg").exists()
     assert pages.differing(tmp_path, {"first": renewed}) == []
     assert pages.differing(tmp_path, {"first": SECTION}) == ["first", "overview"]
-    assert "| QLM (SoCC 2024) | 1 | 0 | 0 | 1 | 50.0% | 50.0% |" in updated
+    assert "| QLM (SoCC 2024) | 1 | 0 | 0 | 1, 50.0% | 50.0%, [second](#second) |" in updated
     assert "| [first](#first) | it breaks (0) | for a reason |" in updated
 
 

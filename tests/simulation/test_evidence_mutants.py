@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.evidence_mutants.jobs import Job, play
-from benchmarks.evidence_mutants.mutants import MUTANTS, applied
+from benchmarks.evidence_mutants.mutants import MUTANTS, Mutant, applied
 from benchmarks.evidence_mutants.page import find_unnoticed, render_page
 from gpu_worker.policies.fairness.registry import POLICIES, all_policies
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 from gpu_worker.policies.tiers import TierSettings
 from headgate.evidence.preemption.limits import count_evictions
+from headgate.evidence.registry import EXPERIMENTS
 
 
 def test_a_mutant_is_undone_and_never_a_policy_that_can_be_selected() -> None:
@@ -21,6 +22,24 @@ def test_a_mutant_is_undone_and_never_a_policy_that_can_be_selected() -> None:
             assert set(all_policies()) == names
     assert dict(vars(VirtualTokenCounter)) == methods
     assert {name: POLICIES[name].make for name in names} == made
+
+
+def test_a_mutant_that_would_break_nothing_is_refused() -> None:
+    gone = Mutant("a rule that was renamed", (), lambda: [(VirtualTokenCounter, "no_such_rule", None)])
+    with pytest.raises(AttributeError, match="breaks nothing"), applied(gone):
+        pass
+
+
+def test_a_mutant_runs_with_the_experiments_that_it_names() -> None:
+    mutant = Mutant("a rule", ("vtc-", "qlm-figure-1"), list)
+    assert mutant.may_change("vtc-figure-3")
+    assert mutant.may_change("qlm-figure-1")
+    assert not mutant.may_change("qlm-figure-17")
+
+
+def test_every_mutant_names_experiments_that_exist() -> None:
+    named = {name for mutant in MUTANTS.values() for name in mutant.experiments}
+    assert [name for name in sorted(named) if not any(each.startswith(name) for each in EXPERIMENTS)] == []
 
 
 @pytest.mark.parametrize("mutant", ["", "no lift"])

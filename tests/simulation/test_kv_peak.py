@@ -31,6 +31,10 @@ sizes = st.tuples(st.integers(1, 60), st.integers(0, 40))
 moves = st.lists(st.one_of(sizes, st.integers(1, 30)), max_size=40)
 
 
+def add_if_fits(pool: KvPeak, prompt: int, output: int) -> int | None:
+    return pool.add_if_fits(SimRequest("", Arrival(0.0, "t", prompt, output), 0.0), prompt, output)
+
+
 @given(st.integers(20, 300), moves)
 def test_what_fits_is_what_never_fills_the_pool_when_played_out(
     pool_tokens: int, moves: list[int | tuple[int, int]]
@@ -47,9 +51,9 @@ def test_what_fits_is_what_never_fills_the_pool_when_played_out(
         else:
             prompt, output = move
             candidate = Played(prompt + 1, max(output, 1) - 1)
-            assert pool.fits(prompt, output) == (peak([*batch, candidate]) < pool_tokens)
-            if pool.fits(prompt, output):
-                pool.add(SimRequest("", Arrival(0.0, "t", prompt, output), 0.0), prompt, output)
+            added = add_if_fits(pool, prompt, output) is None
+            assert added == (peak([*batch, candidate]) < pool_tokens)
+            if added:
                 batch.append(candidate)
         assert len(pool) == len(batch)
         if batch:
@@ -59,7 +63,7 @@ def test_what_fits_is_what_never_fills_the_pool_when_played_out(
 @given(st.integers(2, 300), st.integers(1, 300), st.integers(0, 300))
 def test_an_empty_pool_admits_what_it_can_hold(pool_tokens: int, prompt: int, output: int) -> None:
     pool = KvPeak(pool_tokens)
-    assert pool.fits(prompt, output) == pool.could_hold(prompt, output)
+    assert (add_if_fits(pool, prompt, output) is None) == pool.could_hold(prompt, output)
 
 
 @given(st.integers(20, 300), st.lists(sizes, min_size=1, max_size=12), sizes)
@@ -68,10 +72,8 @@ def test_a_blocked_request_does_not_fit_for_so_many_steps(
 ) -> None:
     pool = KvPeak(pool_tokens)
     for prompt, output in running:
-        if pool.fits(prompt, output):
-            pool.add(SimRequest("", Arrival(0.0, "t", prompt, output), 0.0), prompt, output)
-    blocked, next_end = pool.blocked_steps(*candidate), pool.next_end
-    assert not (blocked and pool.fits(*candidate))
-    while pool.step < min(blocked, next_end - 1):
+        add_if_fits(pool, prompt, output)
+    blocked, next_end = add_if_fits(pool, *candidate), pool.next_end
+    while blocked is not None and pool.step < min(blocked, next_end - 1):
         pool.step += 1
-        assert not pool.fits(*candidate)
+        assert add_if_fits(pool, *candidate) is not None

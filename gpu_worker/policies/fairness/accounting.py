@@ -139,8 +139,7 @@ class LazyMinHeap:
 
         Call it after `lowest`, which brings the lowest name to the top.
         """
-        heap = self._heap
-        return min((key for key, _ in heap[1:3]), default=inf)
+        return min(self._heap[1:3], default=(inf, ""))[0]
 
     def _push(self, name: str) -> None:
         heappush(self._heap, (self._key(name), name))
@@ -150,12 +149,13 @@ class LazyMinHeap:
 
 
 @dataclass(slots=True)
-class _Pace:
-    """How fast the counter of a tenant with running requests rises. The counter is up to date at `since_step`."""
+class _Counter:
+    """Rises by `per_step` with each step for so many running `requests`. `value`: what it was at `since_step`."""
 
-    requests: int
-    per_step: float
-    since_step: int
+    value: float
+    since_step: int = 0
+    per_step: float = 0.0
+    requests: int = 0
 
 
 class TenantCounters:
@@ -169,63 +169,66 @@ class TenantCounters:
     highest rose by no more than the largest pace for each step, and what was added otherwise is noted.
     """
 
-    __slots__ = ("_ceiling", "_paces", "_values", "step")
+    __slots__ = ("_ceiling", "_counters", "_rising", "step")
 
     def __init__(self) -> None:
         self.step = 0
-        self._values: dict[str, float] = {}
-        self._paces: dict[str, _Pace] = {}
+        self._counters: dict[str, _Counter] = {}
+        self._rising: dict[str, _Counter] = {}
+        """Those of tenants with running requests."""
         self._ceiling: tuple[float, float, int] | None = None
         """At a step, no counter of a tenant with running requests was above the first figure, and none rises faster
         than the second. None before it is first needed."""
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._counters)
 
     def value(self, tenant: str) -> float:
         """Return the tenant's counter; 0 if it has none."""
-        value = self._values.get(tenant, 0.0)
-        pace = self._paces.get(tenant)
-        return value if pace is None else value + pace.per_step * (self.step - pace.since_step)
+        counter = self._counters.get(tenant)
+        return 0.0 if counter is None else counter.value + counter.per_step * (self.step - counter.since_step)
 
     def steps_below(self, tenant: str, level: float) -> float:
         """Return for how many steps the counter, which is at most `level`, surely stays below it or does not rise."""
-        pace = self._paces.get(tenant)
-        if pace is None or pace.per_step <= 0.0:
+        counter = self._counters.get(tenant)
+        if counter is None or counter.per_step <= 0.0:
             return inf
-        return max(0.0, (level - self.value(tenant)) // pace.per_step - 1)
+        return max(0.0, (level - self.value(tenant)) // counter.per_step - 1)
 
     def add(self, tenant: str, amount: float) -> None:
-        self._values[tenant] = self._values.get(tenant, 0.0) + amount
-        if self._ceiling is not None and tenant in self._paces:
+        counter = self._counters.get(tenant)
+        if counter is None:
+            self._counters[tenant] = _Counter(amount)
+            return
+        counter.value += amount
+        if self._ceiling is not None and counter.requests:
             self._note_rise(tenant)
 
     def lift(self, tenant: str, level: float) -> None:
         """Raise the counter to at least `level`."""
-        self._settle(tenant)
-        self._values[tenant] = max(self._values.get(tenant, 0.0), level)
-        if self._ceiling is not None and tenant in self._paces:
+        counter = self._settle(tenant)
+        counter.value = max(counter.value, level)
+        if self._ceiling is not None and counter.requests:
             self._note_rise(tenant)
 
     def run(self, tenant: str, per_step: float) -> None:
         """Add `per_step` to the counter at every step from now on, for one more running request."""
-        pace = self._settle(tenant)
-        if pace is None:
-            self._paces[tenant] = _Pace(1, per_step, self.step)
-        else:
-            pace.requests += 1
-            pace.per_step += per_step
+        counter = self._settle(tenant)
+        if not counter.requests:
+            self._rising[tenant] = counter
+        counter.requests += 1
+        counter.per_step += per_step
         if self._ceiling is not None:
             self._note_rise(tenant)
 
     def stop(self, tenant: str, per_step: float) -> None:
         """Undo a `run` of the same `per_step`: the request no longer runs."""
-        self._settle(tenant)
-        pace = self._paces[tenant]
-        pace.requests -= 1
-        pace.per_step -= per_step
-        if not pace.requests:
-            del self._paces[tenant]
+        counter = self._settle(tenant)
+        counter.requests -= 1
+        counter.per_step -= per_step
+        if not counter.requests:
+            counter.per_step = 0.0
+            del self._rising[tenant]
 
     def may_exceed(self, level: float) -> bool:
         """Return False if certainly no tenant with running requests has a counter above `level`."""
@@ -233,32 +236,33 @@ class TenantCounters:
             highest, per_step, since = self._ceiling
             if highest + per_step * (self.step - since) <= level:
                 return False
-        highest = max(map(self.value, self._paces), default=-inf)
-        self._ceiling = highest, max((pace.per_step for pace in self._paces.values()), default=0.0), self.step
+        highest = max(map(self.value, self._rising), default=-inf)
+        self._ceiling = highest, max((each.per_step for each in self._rising.values()), default=0.0), self.step
         return highest > level
 
     def keep(self, wanted: Callable[[str, float], bool]) -> None:
         """Drop the counters that are not wanted. None of their tenants may have a running request."""
-        self._values = {tenant: value for tenant, value in self._values.items() if wanted(tenant, value)}
+        self._counters = {name: counter for name, counter in self._counters.items() if wanted(name, counter.value)}
 
     def drop(self, tenant: str) -> None:
         """Drop the counter of a tenant without running requests."""
-        self._values.pop(tenant, None)
+        self._counters.pop(tenant, None)
 
     def _note_rise(self, tenant: str) -> None:
         """Raise the ceiling for a tenant with running requests that rose, or rises faster from now on."""
         assert self._ceiling is not None  # noqa: S101
         highest, per_step, since = self._ceiling
         now = highest + per_step * (self.step - since) if highest > -inf else highest
-        self._ceiling = max(now, self.value(tenant)), max(per_step, self._paces[tenant].per_step), self.step
+        self._ceiling = max(now, self.value(tenant)), max(per_step, self._rising[tenant].per_step), self.step
 
-    def _settle(self, tenant: str) -> _Pace | None:
-        """Bring the tenant's counter up to date, and return its pace."""
-        pace = self._paces.get(tenant)
-        if pace is not None and pace.since_step != self.step:
-            self._values[tenant] = self._values.get(tenant, 0.0) + pace.per_step * (self.step - pace.since_step)
-            pace.since_step = self.step
-        return pace
+    def _settle(self, tenant: str) -> _Counter:
+        """Bring the tenant's counter up to date, and return it."""
+        counter = self._counters.get(tenant)
+        if counter is None:
+            counter = self._counters[tenant] = _Counter(0.0)
+        counter.value += counter.per_step * (self.step - counter.since_step)
+        counter.since_step = self.step
+        return counter
 
 
 _ABSENT_KEPT_MAX = 10_000

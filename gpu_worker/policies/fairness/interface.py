@@ -104,6 +104,8 @@ class RequestRecord:
     While the request runs, it is the length at decode step `since_step` of the policy, and each later step adds one
     token.
 
+    `counted`: its input tokens, output tokens and service that its tenant's received service includes already.
+
     `predicted`: the predicted output length, charged in advance (vtc_predicted.py). `expected`: the usual cost of such
     a request, in weighted tokens (wsc.py). `cached_tokens`: prompt tokens found in the prefix cache and charged at the
     reduced price. `overtaken`: how many later requests of its tenant were admitted before it (locality.py).
@@ -116,6 +118,7 @@ class RequestRecord:
     preemptions: int = 0
     output_tokens: int = 0
     since_step: int = 0
+    counted: tuple[int, int, float] = (0, 0, 0.0)
     predicted: int | None = None
     expected: float = 1.0
     cached_tokens: int = 0
@@ -202,7 +205,8 @@ class QueuePolicy(ABC):
         """Consider a request again. Does nothing for one that is not set aside."""
 
     def steps_of_head(self) -> float:
-        """Return for how many decode steps `peek` surely returns the same request, if nothing else happens; 0: unknown.
+        """Return for how many decode steps `peek` surely returns the same request; 0: unknown. Requests may arrive
+        meanwhile whose tenants have a waiting one already; nothing else happens.
 
         A simulated engine leaves out the attempts to admit that would fail for the same request again.
         """

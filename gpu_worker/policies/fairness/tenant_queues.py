@@ -91,8 +91,9 @@ class TenantQueuePolicy(QueuePolicy):
         return record
 
     def enqueue(self, request: QueueRequest, now_s: float = 0.0) -> bool:
-        if self.holds(request.request_id):
-            raise ValueError(f"request {request.request_id!r} is here already")
+        request_id = request.request_id
+        if request_id in self._waiting or request_id in self._running:
+            raise ValueError(f"request {request_id!r} is here already")
         if not self._accepts(request, now_s):
             return False
         self._arrivals += 1
@@ -136,10 +137,9 @@ class TenantQueuePolicy(QueuePolicy):
         record.since_step = self._steps
         record.resumed = record.prompt_charged
         request = record.request
+        self._received.mark_changed(request.tenant)
         if not record.resumed:
             record.prompt_charged = True
-            tokens = request.input_tokens
-            self._received.add(request.tenant, self.service(tokens, 0), tokens, 0)
             self._charge_prompt(record)
         self._entered_batch(record)
         return request
@@ -150,11 +150,13 @@ class TenantQueuePolicy(QueuePolicy):
             self._refund_admission(record)
         if self._lookups is not None:
             self._count_overtaken(record, -1)
+        self._received.mark_changed(record.request.tenant)
         self._add_to_queue(record, tenant_may_join=False)
 
     def preempt(self, request_id: str, *, counts: bool = True) -> None:
         record = self._remove_from_batch(request_id)
         record.preemptions += counts
+        self._received.mark_changed(record.request.tenant)
         self._add_to_queue(record, tenant_may_join=True)
 
     def on_cached(self, request_id: str, input_tokens: int) -> None:
@@ -176,9 +178,6 @@ class TenantQueuePolicy(QueuePolicy):
             return
         record = self._remove_from_batch(request_id)
         counted = replace(estimate, input_tokens=max(input_tokens, estimate.system_tokens))
-        output_tokens = record.output_tokens
-        change = self.service(counted.input_tokens, output_tokens) - self.service(estimate.input_tokens, output_tokens)
-        self._received.add(estimate.tenant, change, counted.input_tokens - estimate.input_tokens, 0)
         self._correct_prompt_length(record, counted)
         self._return_to_batch(record)
 
@@ -189,7 +188,6 @@ class TenantQueuePolicy(QueuePolicy):
         before = record.output_tokens
         if output_tokens > before:
             record.output_tokens = output_tokens
-            self._add_received_output(record, before)
             self._charge_output(record, before)
 
     def on_decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
@@ -249,7 +247,6 @@ class TenantQueuePolicy(QueuePolicy):
         queue.add(record.place, record)
         self._choice = None
         self._waiting[request.request_id] = record
-        self._received.mark_changed(request.tenant)
         self._on_queue_entered(record, new_queue)
 
     def _remove_from_queue(self, record: RequestRecord) -> None:
@@ -257,7 +254,6 @@ class TenantQueuePolicy(QueuePolicy):
         queue = self._queues[tenant]
         queue.remove(record.place)
         self._choice = None
-        self._received.mark_changed(tenant)
         self._left_queue(record)
         if not queue:
             del self._queues[tenant]
@@ -283,18 +279,19 @@ class TenantQueuePolicy(QueuePolicy):
         return record.output_tokens + self._steps - record.since_step
 
     def _update_output(self, record: RequestRecord) -> None:
-        """Add the steps since the last update to a running request's output and to its tenant's service."""
-        new = self._steps - record.since_step
-        if new:
-            record.since_step = self._steps
-            record.output_tokens += new
-            self._add_received_output(record, record.output_tokens - new)
-
-    def _add_received_output(self, record: RequestRecord, before: int) -> None:
-        request, after = record.request, record.output_tokens
-        tokens = request.input_tokens
-        service = self.service(tokens, after) - self.service(tokens, before)
-        self._received.add(request.tenant, service, 0, after - before)
+        """Add the steps since the last update to a running request's output, and what it received since then to the
+        service of its tenant."""
+        record.output_tokens += self._steps - record.since_step
+        record.since_step = self._steps
+        request, output_tokens = record.request, record.output_tokens
+        counted_input, counted_output, counted_service = record.counted
+        input_tokens = request.input_tokens
+        if output_tokens != counted_output or input_tokens != counted_input or not counted_service:
+            service = self.service(input_tokens, output_tokens)
+            record.counted = (input_tokens, output_tokens, service)
+            self._received.add(
+                request.tenant, service - counted_service, input_tokens - counted_input, output_tokens - counted_output
+            )
 
     def _refund_admission(self, record: RequestRecord) -> None:
         tokens, output_tokens = record.request.input_tokens, record.output_tokens
@@ -302,6 +299,7 @@ class TenantQueuePolicy(QueuePolicy):
         self._received.add(record.request.tenant, -charged, -tokens, -output_tokens)
         self._refund_charges(record)
         record.prompt_charged, record.output_tokens, record.cached_tokens = False, 0, 0
+        record.counted = (0, 0, 0.0)
 
     def _cache_discount(self, record: RequestRecord) -> float:
         """Return the service of the prompt that is not charged because tokens came from the prefix cache."""

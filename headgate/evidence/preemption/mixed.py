@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from statistics import fmean
 
 from gpu_worker.policies.shedding import ShedSettings
 from gpu_worker.policies.tiers import TierSettings
 from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
 from headgate.evidence.preemption import scene
-from headgate.evidence.runs import above
 from headgate.simulator.run import Run
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload
@@ -19,6 +17,7 @@ TIERS = ("premium", "standard", "standard", "background", "background")
 """The tiers of five requests."""
 PHASES_S, BURST_S, BURST_LOAD, CALM_LOAD = 30.0, 8.0, 1.25, 0.8
 _SECONDS = 300.0
+_SEEDS_MAX = 10
 SETTINGS: scene.Settings = {
     "FIFO": ("fcfs", TierSettings(preemption=False), None),
     "priority": ("tiered:vtc", TierSettings(preemption=False), None),
@@ -33,8 +32,8 @@ _PRINTED = {
 }
 """P99 time to first token of premium, standard and background (s); attainment of premium and standard; tokens/s;
 preemptions a minute."""
-_THROUGHPUT_LOSS_MAX = 0.06
-"""The source: "5-6 %"."""
+_SHED_LOSS_MAX = 0.05
+"""The source: 3,950 tokens/s without shedding, 3,900 with it, which is 1.3 % less."""
 _PREMIUM_MIN = 0.98
 """The source has 99.6 %. Ours has some 60 to 130 premium requests a run, so one late request is a percent of them."""
 
@@ -60,14 +59,14 @@ def draw_traffic(seed: int, capacity_per_s: float, seconds: float) -> ListWorklo
 def mixed_load(setting: Setting) -> Section:
     profile = scene.load_engine()
     capacity = scene.capacity_per_s(profile)
-    workloads = [draw_traffic(seed, capacity, _SECONDS) for seed in range(min(setting.seeds, scene.SEEDS_MAX))]
+    workloads = [draw_traffic(seed, capacity, _SECONDS) for seed in range(min(setting.seeds, _SEEDS_MAX))]
     runs = scene.play(setting, workloads, SETTINGS, dict.fromkeys(SETTINGS, profile))
     return Section(
         text=(
             f"{len(workloads)} seeds of {_SECONDS:.0f} s. 20 % of the requests are premium, 40 % standard, 40 % "
             "background; the load is 0.8 times the capacity for 22 s of each 30 s, and 1.25 times for 8 s. The source "
             "states neither machine nor lengths nor load. So the order of the rows and their ratios are compared, and "
-            "no figure.",
+            f"no figure. {scene.RULE}",
         ),
         tables=[_table(runs)],
         checks=[*_waits(runs), *_prices(runs)],
@@ -95,43 +94,70 @@ def _table(runs: Mapping[str, Sequence[Run]]) -> Table:
 
 
 def _waits(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
-    premium = {name: scene.p99_ttft_s(of_name, "premium") for name, of_name in runs.items()}
-    background = {name: scene.p99_ttft_s(of_name, "background") for name, of_name in runs.items()}
-    in_time = scene.attainment(runs["+ preemption"], "premium")
+    preempting = runs["+ preemption"]
     return [
-        above("premium's P99", ("FIFO", premium["FIFO"]), ("priority", premium["priority"])),
-        above("premium's P99", ("priority", premium["priority"]), ("+ preemption", premium["+ preemption"])),
-        Check(
+        scene.above("premium's P99", ("FIFO", runs["FIFO"]), ("priority", runs["priority"]), _p99_s("premium")),
+        scene.above("premium's P99", ("priority", runs["priority"]), ("+ preemption", preempting), _p99_s("premium")),
+        scene.holds(
             "preemption: premium's P99 is within its target of 200 ms",
-            premium["+ preemption"] <= 0.2,
-            scene.ms(premium["+ preemption"]),
+            list(map(_p99_s("premium"), preempting)),
+            lambda seconds: seconds <= 0.2,
+            scene.ms,
         ),
-        Check(f"preemption: at least {_PREMIUM_MIN:.0%} of premium in time", in_time >= _PREMIUM_MIN, f"{in_time:.1%}"),
-        above("background pays: P99", ("priority", background["priority"]), ("FIFO", background["FIFO"])),
+        scene.holds(
+            f"preemption: at least {_PREMIUM_MIN:.0%} of premium in time",
+            [scene.attainment([run], "premium") for run in preempting],
+            lambda part: part >= _PREMIUM_MIN,
+            "{:.1%}".format,
+        ),
+        scene.above(
+            "background pays: P99", ("priority", runs["priority"]), ("FIFO", runs["FIFO"]), _p99_s("background")
+        ),
     ]
+
+
+def _p99_s(tier: str) -> Callable[[Run], float]:
+    return lambda run: scene.p99_ttft_s([run], tier)
 
 
 def _prices(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
     speed = {name: scene.tokens_per_s(of_name) for name, of_name in runs.items()}
-    loss = 1 - speed["+ preemption"] / speed["FIFO"]
-    shed = fmean(run.rejections.get("shed", 0) / run.requests for run in runs["+ SLO"])
-    evicted = {name: scene.evictions_per_min(runs[name]) for name in ("+ preemption", "+ SLO")}
+    preempting, shedding = runs["+ preemption"], runs["+ SLO"]
+    losses = [1 - scene.tokens_per_s([b]) / scene.tokens_per_s([a]) for a, b in zip(preempting, shedding, strict=True)]
+    refused = [
+        scene.of_tier(run, "background").rejected / scene.of_tier(run, "background").requests for run in shedding
+    ]
     return [
         Check(
-            f"preemption costs at most {_THROUGHPUT_LOSS_MAX:.0%} of the throughput of FIFO",
-            loss <= _THROUGHPUT_LOSS_MAX,
-            f"{loss:.2%}",
+            "preemption costs 5 to 6 % of the throughput of FIFO",
+            None,
+            f"not seen: {1 - speed['+ preemption'] / speed['FIFO']:.2%}. The mean load is 0.92 of the capacity, so the "
+            "calm phases make up for what is moved",
         ),
-        Check(
-            "shedding refuses requests, and none of premium", shed > 0 and _keeps_premium(runs), f"{shed:.1%} refused"
+        scene.holds(
+            "shedding refuses requests, and none of premium",
+            list(map(_shed_part, shedding)),
+            lambda part: part > 0,
+            "{:.1%} refused".format,
         ),
-        above(
+        scene.holds(
+            f"shedding costs at most {_SHED_LOSS_MAX:.0%} of the throughput",
+            losses,
+            lambda loss: loss <= _SHED_LOSS_MAX,
+            "{:.1%}".format,
+            "standard misses its target in each burst, and the monitor looks back 60 s, which is two bursts: the risk "
+            f"does not end, and {min(refused):.0%} to {max(refused):.0%} of background is refused, also with a calm "
+            "interval of 1 s. The source serves background late",
+        ),
+        scene.above(
             "shedding saves preemptions: a minute",
-            ("+ preemption", evicted["+ preemption"]),
-            ("+ SLO", evicted["+ SLO"]),
+            ("+ preemption", preempting),
+            ("+ SLO", shedding),
+            lambda run: scene.evictions_per_min([run]),
         ),
     ]
 
 
-def _keeps_premium(runs: Mapping[str, Sequence[Run]]) -> bool:
-    return all(scene.of_tier(run, "premium").rejected == 0 for run in runs["+ SLO"])
+def _shed_part(run: Run) -> float:
+    """Return the part of the requests that was shed; 0 if a premium request was refused."""
+    return 0.0 if scene.of_tier(run, "premium").rejected else run.rejections.get("shed", 0) / run.requests

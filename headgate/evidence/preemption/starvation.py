@@ -13,7 +13,7 @@ from headgate.simulator.run import Run
 
 _SECONDS, _FROM_S = 180.0, 60.0
 """Requests arrive for three minutes. Service is counted from the second on, when every tier has a queue."""
-_SEEDS = 1
+_SEEDS_MAX = 4
 """Long queues make these runs dear."""
 _STRICT = TierSettings(shares={}, aging_per_s=0.0, deficit_factor=0.0)
 _AGING = TierSettings(shares={}, deficit_factor=0.0)
@@ -43,7 +43,7 @@ _Runs = Mapping[str, Sequence[Run]]
 def preemption_aging(setting: Setting) -> Section:
     profile = scene.load_engine()
     capacity = scene.capacity_per_s(profile)
-    seeds = range(_SEEDS)
+    seeds = range(min(setting.seeds, _SEEDS_MAX))
     found: dict[str, _Runs] = {}
     for load, parts in _LOADS.items():
         rates = {tier: part * capacity for tier, part in parts.items()}
@@ -52,9 +52,9 @@ def preemption_aging(setting: Setting) -> Section:
         found[load] = scene.play(setting, workloads, SETTINGS, profiles, timeline=True)
     return Section(
         text=(
-            f"Constant Poisson arrivals for {_SECONDS:.0f} s, {len(seeds)} seed. Shares of service are those from "
-            f"{_FROM_S:.0f} s to {_SECONDS:.0f} s. *Strict* has priorities and preemption only; *aging* adds 0.1 ranks "
-            "a second, 1.5 at most; *shares* guarantees 50, 35 and 15 % to tiers that wait.",
+            f"Constant Poisson arrivals for {_SECONDS:.0f} s, {len(seeds)} seeds. {scene.RULE} Shares of service are "
+            f"those from {_FROM_S:.0f} s to {_SECONDS:.0f} s. *Strict* has priorities and preemption only; *aging* "
+            "adds 0.1 ranks a second, 1.5 at most; *shares* guarantees 50, 35 and 15 % to tiers that wait.",
             "By the source, aging guarantees eventual service. With its own parameters a background request reaches "
             "rank 0.5 at best, behind every new premium request.",
         ),
@@ -98,30 +98,37 @@ def _longest_s(runs: Sequence[Run], tier: str) -> float:
 
 
 def _checks(premium_over: _Runs, both_over: _Runs) -> list[Check]:
-    alone = {name: _shares(runs)["background"] for name, runs in premium_over.items()}
-    both = {name: _shares(runs)["background"] for name, runs in both_over.items()}
-    wait = {name: _longest_s(runs, "premium") for name, runs in both_over.items()}
+    def background(*names: str) -> list[list[float]]:
+        """Return background's shares of each seed, under both loads and these settings."""
+        of_seeds = zip(*(runs[name] for runs in (premium_over, both_over) for name in names), strict=True)
+        return [[_shares([run])["background"] for run in of_seed] for of_seed in of_seeds]
+
+    pairs = zip(both_over["aging"], both_over["strict"], strict=True)
     return [
-        Check(
+        scene.holds(
             f"strict priorities starve background: below {_STARVED:.0%} of the service, whichever tiers are over",
-            max(alone["strict"], both["strict"]) < _STARVED,
-            f"{alone['strict']:.1%} and {both['strict']:.1%}",
+            list(map(max, background("strict"))),
+            lambda share: share < _STARVED,
+            "{:.1%}".format,
         ),
-        Check(
+        scene.holds(
             f"aging by the source's parameters ends it: background receives above {_STARVED:.0%} under both loads",
-            min(alone["aging"], both["aging"]) > _STARVED,
-            f"{alone['aging']:.1%} and {both['aging']:.1%}",
+            list(map(min, background("aging"))),
+            lambda share: share > _STARVED,
+            "{:.1%}".format,
             "all requests that wait age alike, by 1.5 ranks at most: background reaches rank 0.5, and standard that "
             "waits as long goes before it at -0.5",
         ),
-        Check(
+        scene.holds(
             f"shares of tiers bound it in both: background, which waits, receives at least {_FLOOR_MIN:.0%}",
-            min(alone["shares"], both["shares"], alone["aging + shares"], both["aging + shares"]) >= _FLOOR_MIN,
-            ", ".join(f"{value:.1%}" for of in (alone, both) for value in (of["shares"], of["aging + shares"])),
+            list(map(min, background("shares", "aging + shares"))),
+            lambda share: share >= _FLOOR_MIN,
+            "{:.1%}".format,
         ),
-        Check(
+        scene.holds(
             "aging lets standard overtake premium: premium's P99 wait at least doubles",
-            wait["aging"] >= 2 * wait["strict"],
-            f"{wait['strict']:.1f} s, then {wait['aging']:.1f} s",
+            [scene.p99_ttft_s([aging], "premium") / scene.p99_ttft_s([strict], "premium") for aging, strict in pairs],
+            lambda times: times >= 2,
+            "{:.0f} times".format,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Planning problems for Figure 20, the same for the same seed.
+"""Planning problems for Figure 20 and for the exact optimum, the same for the same seed.
 
 Groups of hundreds of workers are made from a known plan: due times are its ends, times 1 + `slack`. So a plan without
 lateness exists. How hard it is to find depends on the known plan's swaps: their time is a reserve for every plan that
@@ -12,6 +12,32 @@ from dataclasses import replace
 from random import Random
 
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup, ends_s
+
+KIND = "gpu"
+
+
+def small(seed: int) -> Problem:
+    """Return 8 to 10 groups of 2 to 4 models for 2 or 3 workers, about as much work as can be done in time."""
+    random = Random(seed)
+    models = [f"m{at}" for at in range(random.randint(2, 4))]
+    swap_s = {model: random.uniform(2.0, 15.0) for model in models}
+    workers = [
+        PlannedWorker(f"w{at}", KIND, random.choice(models), swap_s, random.uniform(0.0, 10.0))
+        for at in range(random.randint(2, 3))
+    ]
+    count = random.randint(8, 10)
+    horizon_s = 25.0 * count / len(workers)
+    groups = [
+        WaitingGroup(
+            f"g{at}",
+            random.choice(models),
+            random.randint(1, 64),
+            random.uniform(0.1, 1.4) * horizon_s,
+            {KIND: random.uniform(5.0, 40.0)},
+        )
+        for at in range(count)
+    ]
+    return Problem(groups, workers)
 
 
 def mixed(seed: int, groups: int = 1000, workers: int = 100, models: int = 10, slack: float = 0.08) -> Problem:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
-from headgate.evidence.runs import mean, over_seeds, ratio, throughput, within
-from headgate.evidence.vtc.play import measured_runs
-from headgate.evidence.vtc.tables import THROUGHPUT_TOLERANCE, specs_of
+from headgate.evidence.runs import all_within, mean, over_seeds, ratio, throughput
+from headgate.evidence.vtc.play import measured_runs, specs_of
+from headgate.evidence.vtc.tables import THROUGHPUT_TOLERANCE
 from headgate.simulator.run import Run
 
 _RATES = ("rpm:5", "rpm:10", "rpm:15", "rpm:20", "rpm:30")
@@ -21,10 +21,13 @@ _RELATIVE, _SECONDS = 0.25, 0.5
 _CLIENTS_MIN = 24
 """So many of 27 clients must have their median within the tolerance; written down before the first comparison."""
 
-_REASON = (
-    "between 15 and 30 requests a minute, the limit is near what the server can do: whether a queue stands when a "
-    "client sends decides its waits, and hangs on small differences of the batch. That this is all is not proven"
-)
+_REASONS = {
+    False: "between 15 and 30 requests a minute, the limit is near what the server can do: whether a queue stands when "
+    "a client sends decides its waits, and hangs on small differences of the batch. That this is all is not proven",
+    True: "the clients that miss wait for one or two seconds, and which of several clients with nearly equal counters "
+    "goes first hangs on small differences of the batch. That this is all is not proven",
+}
+"""Why medians may be further off: under the limits, and under vtc."""
 
 _Runs = Mapping[str, Sequence[Run]]
 
@@ -45,16 +48,17 @@ def vtc_clients(setting: Setting) -> Section:
         text=(f"Each client's median time to first token. Ours is the median over {few.seeds} seeds.",),
         tables=[_throughputs(runs, logs), _medians(runs, logs)],
         checks=[
-            *(
-                within(f"{rate}: throughput", speed[rate], throughput(logs[rate]), THROUGHPUT_TOLERANCE)
-                for rate in _RATES
+            all_within(
+                "throughput under every limit",
+                {rate: (speed[rate], throughput(logs[rate])) for rate in _RATES},
+                THROUGHPUT_TOLERANCE,
             ),
             Check(
                 "vtc processes more tokens than under any RPM limit (Figure 14)",
                 speed["vtc"] > speed[fastest],
                 f"vtc {speed['vtc']:.0f}, {fastest} {speed[fastest]:.0f} tokens/s",
             ),
-            *(_near(rate, runs[rate], logs[rate]) for rate in _RATES),
+            *(_near(policy, runs[policy], logs[policy]) for policy in (*_RATES, "vtc")),
         ],
     )
 
@@ -105,11 +109,10 @@ def _ours(runs: Sequence[Run], client: str) -> float | None:
     return median(found) if found else None
 
 
-def _near(rate: str, runs: Sequence[Run], log: Run) -> Check:
+def _near(policy: str, runs: Sequence[Run], log: Run) -> Check:
     pairs = [(_p50(log, client), _ours(runs, client)) for client in log.tenants]
     compared = [(theirs, ours) for theirs, ours in pairs if theirs is not None and ours is not None]
     near = sum(abs(ours - theirs) <= max(_RELATIVE * theirs, _SECONDS) for theirs, ours in compared)
-    claim = (
-        f"{rate}: medians of at least {_CLIENTS_MIN} of 27 clients within {_RELATIVE:.0%} or {_SECONDS:g} s (Figure 13)"
-    )
-    return Check(claim, near >= _CLIENTS_MIN, f"{near} of {len(compared)}", _REASON)
+    tolerance = f"{_RELATIVE:.0%} or {_SECONDS:g} s"
+    claim = f"{policy}: medians of at least {_CLIENTS_MIN} of 27 clients within {tolerance} (Figure 13)"
+    return Check(claim, near >= _CLIENTS_MIN, f"{near} of {len(compared)}", _REASONS[policy == "vtc"])

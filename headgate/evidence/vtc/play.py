@@ -87,6 +87,14 @@ def workload_of(traces: Path, workload: str, policy: str) -> Workload:
     return open_workload([str(path)])
 
 
+def specs_of(setting: Setting, workload: str, policies: Sequence[str]) -> dict[str, RunSpec]:
+    profile = load_profile()
+    return {
+        policy: RunSpec(workload_of(setting.traces_folder, workload, policy), policy, profile, horizon_s=HORIZON_S)
+        for policy in policies
+    }
+
+
 def measured_run(
     traces: Path, workload: str, policy: str, service: ServiceFunction = WEIGHTED_TOKENS, *, timeline: bool = False
 ) -> Run | None:

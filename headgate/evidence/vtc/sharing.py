@@ -1,7 +1,8 @@
 """Figures 3 to 13 of the VTC paper: clients share, clients under their share are isolated, and response times.
 
-Clients that request more than their share receive the same. Requests of clients under their share do not wait for
-other clients. Response times are those on the arena trace, beside the measured ones.
+Clients that request more than their share receive the same. Unequal lengths come first: only they show a policy that
+counts requests instead of tokens. Requests of clients under their share do not wait for other clients. Response times
+are those on the arena trace, beside the measured ones.
 """
 
 from __future__ import annotations
@@ -23,38 +24,9 @@ from headgate.evidence.runs import (
 )
 from headgate.evidence.vtc import play
 from headgate.evidence.vtc.measured import TURNS
-from headgate.evidence.vtc.play import measured_runs, workload_of
-from headgate.evidence.vtc.tables import specs_of
+from headgate.evidence.vtc.play import measured_runs, specs_of, workload_of
 from headgate.simulator.report.plots import timeline_of
 from headgate.simulator.run import Run
-
-
-@experiment(
-    "vtc-figure-3",
-    "Figure 3: two clients, both over their share",
-    "VTC, section 5.2, Figure 3",
-    needs_traces=True,
-)
-def figure_3(setting: Setting) -> Section:
-    runs = play.played(setting, workload_of(setting.traces_folder, "overload", "vtc"))
-    both = [service_between(runs["vtc"], tenant, 60, 360) for tenant in runs["vtc"][0].tenants]
-    return Section(
-        text=("90 and 180 requests per minute, 256/256, for 360 s.",),
-        tables=[play.apart_table(runs, play.measured_timelines(setting, "overload"), 360)],
-        checks=[play.equal("vtc: both receive the same", both), *play.bounded_under_vtc(runs, 360)],
-        plots=[apart_plot("3a", play.first_seed(runs), 360), rates_plot("3b", "vtc", runs["vtc"][0], 360)],
-    )
-
-
-@experiment("vtc-figure-6", "Figure 6: a client that comes and goes, over its share", "VTC, section 5.2, Figure 6")
-def figure_6(setting: Setting) -> Section:
-    runs = play.played(setting, play.described("vtc-figure-6"))
-    both = [service_between(runs["vtc"], name, 60, 600) for name in ("client-1", "client-2")]
-    return Section(
-        text=("Client 1: 120 requests per minute in every second minute. Client 2: 180 all the time. 256/256, 600 s.",),
-        checks=[play.equal("vtc: both receive the same", both), *play.bounded_under_vtc(runs, 600)],
-        plots=[rates_plot("6a", "vtc", runs["vtc"][0], 600), response_plot("6b", play.first_seed(runs), 600)],
-    )
 
 
 @experiment(
@@ -93,6 +65,34 @@ def _uneven(figure: str, text: str, runs: dict[str, list[Run]], measured: Mappin
 
 
 @experiment(
+    "vtc-figure-3",
+    "Figure 3: two clients, both over their share",
+    "VTC, section 5.2, Figure 3",
+    needs_traces=True,
+)
+def figure_3(setting: Setting) -> Section:
+    runs = play.played(setting, workload_of(setting.traces_folder, "overload", "vtc"))
+    both = [service_between(runs["vtc"], tenant, 60, 360) for tenant in runs["vtc"][0].tenants]
+    return Section(
+        text=("90 and 180 requests per minute, 256/256, for 360 s.",),
+        tables=[play.apart_table(runs, play.measured_timelines(setting, "overload"), 360)],
+        checks=[play.equal("vtc: both receive the same", both), *play.bounded_under_vtc(runs, 360)],
+        plots=[apart_plot("3a", play.first_seed(runs), 360), rates_plot("3b", "vtc", runs["vtc"][0], 360)],
+    )
+
+
+@experiment("vtc-figure-6", "Figure 6: a client that comes and goes, over its share", "VTC, section 5.2, Figure 6")
+def figure_6(setting: Setting) -> Section:
+    runs = play.played(setting, play.described("vtc-figure-6"))
+    both = [service_between(runs["vtc"], name, 60, 600) for name in ("client-1", "client-2")]
+    return Section(
+        text=("Client 1: 120 requests per minute in every second minute. Client 2: 180 all the time. 256/256, 600 s.",),
+        checks=[play.equal("vtc: both receive the same", both), *play.bounded_under_vtc(runs, 600)],
+        plots=[rates_plot("6a", "vtc", runs["vtc"][0], 600), response_plot("6b", play.first_seed(runs), 600)],
+    )
+
+
+@experiment(
     "vtc-figure-4",
     "Figure 4: two clients under their share, one over it",
     "VTC, section 5.2, Figure 4",
@@ -101,12 +101,10 @@ def _uneven(figure: str, text: str, runs: dict[str, list[Run]], measured: Mappin
 def figure_4(setting: Setting) -> Section:
     runs = play.played(setting, workload_of(setting.traces_folder, "proportional", "vtc"))
     vtc, fcfs, requests = runs["vtc"], runs["fcfs"], runs["vtc"][0].tenants
-    slow, middle, greedy = names = sorted(requests, key=lambda name: requests[name].requests)
+    slow, middle, _ = names = sorted(requests, key=lambda name: requests[name].requests)
     measured = play.measured_timelines(setting, "proportional")
-    service = {name: service_between(vtc, name, 60, 540) for name in names}
     isolated = {name: response_between(vtc, name, 0, 600) for name in (slow, middle)}
     behind = {name: response_between(fcfs, name, 0, 600) for name in (slow, middle)}
-    share = service[greedy] / sum(service.values())
     return Section(
         text=("15, 30 and 90 requests per minute, 256/256, for 600 s.",),
         tables=[_waits(names, runs, measured)],
@@ -128,12 +126,6 @@ def figure_4(setting: Setting) -> Section:
                 all(behind[name] > 5 * isolated[name] for name in isolated),
                 ", ".join(f"{seconds:.1f} s" for seconds in behind.values()),
             ),
-            Check(
-                "vtc: service of the first two is 1 : 2 within 5 %",
-                abs(service[middle] / service[slow] / 2 - 1) < 0.05,
-                f"1 : {service[middle] / service[slow]:.3f}",
-            ),
-            Check("vtc: the third receives what they leave, more than a third", share > 1 / 3, f"{share:.3f}"),
         ],
         plots=[
             rates_plot("4a", "vtc", vtc[0], min(vtc[0].total_time_s, 600)),
@@ -162,16 +154,12 @@ def _waits(names: Sequence[str], runs: play.Runs, measured: Mapping[str, Run]) -
 def figure_5(setting: Setting) -> Section:
     runs = play.played(setting, play.described("vtc-figure-5"))
     vtc = runs["vtc"]
-    totals = [
-        sum(service_between(vtc, name, start, start + 60) for name in vtc[0].tenants) for start in range(60, 600, 60)
-    ]
     ours, fcfs = (response_between(runs[policy], "client-1", 0, 600) for policy in play.VTC_AND_FCFS)
     return Section(
         text=("Client 1: 30 requests per minute in every second minute. Client 2: 120 all the time. 256/256, 600 s.",),
         checks=[
             play.prompt("vtc: client 1's mean time to first token", ours),
             Check("under fcfs it waits at least five times as long as under vtc", fcfs > 5 * ours, f"{fcfs:.1f} s"),
-            play.equal("work conserving: total service per minute", totals, 0.15),
         ],
         plots=[rates_plot("5a", "vtc", vtc[0], 600), response_plot("5b", play.first_seed(runs), 600)],
     )
@@ -184,13 +172,16 @@ def figure_9(setting: Setting) -> Section:
         [response_between(runs[policy], "client-1", start, start + 60) for start in (480, 540)]
         for policy in play.VTC_AND_FCFS
     )
-    overall = response_between(runs["vtc"], "client-1", 0, 600)
     return Section(
         text=("Client 1: 30 requests per minute. Client 2: a linear ramp from 0 to 120 per minute. 256/256, 600 s.",),
         checks=[
-            play.prompt("vtc: client 1's mean time to first token", overall),
             Check(
-                "vtc: it does not grow with client 2's rate: minute 10 within 20 % of minute 9",
+                "in minute 10 client 1 waits at least five times as long under fcfs as under vtc",
+                fcfs[1] >= 5 * tenth,
+                f"fcfs {fcfs[1]:.2f} s, vtc {tenth:.2f} s",
+            ),
+            Check(
+                "vtc: its wait does not grow with client 2's rate: minute 10 within 20 % of minute 9",
                 abs(tenth / ninth - 1) < 0.20,
                 f"{ninth:.2f} s, then {tenth:.2f} s",
             ),

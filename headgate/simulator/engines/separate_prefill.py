@@ -34,9 +34,9 @@ c = p + 1 - s. So the use before its end is k e_k + c_1 + ... + c_k, whatever th
 with one more request; a candidate costs one bisection, and a maximum over the requests that end before it.
 
 Where every failed attempt is repeated after the next step, most attempts fail: seven for each request under overload.
-So an attempt that failed finds for how many steps it would fail again (`KvPeak.blocked_steps`, and as long as the
-policy's head stays, `QueuePolicy.steps_of_head`), and these steps are taken without a new attempt. An arrival or an end
-in between ends this.
+So an attempt that failed finds for how many steps it would fail again (`KvPeak.add_if_fits`, and as long as the
+policy's head stays, `QueuePolicy.steps_of_head`), and these steps are taken without a new attempt. The arrival of a
+tenant that had nothing waiting, or an end, ends this.
 """
 
 from __future__ import annotations
@@ -76,50 +76,32 @@ class KvPeak:
         """Return whether the request fits an empty pool."""
         return prompt + max(output, 1) < self.pool_tokens
 
-    def fits(self, prompt: int, output: int) -> bool:
-        """Return whether the request fits beside those in the batch."""
-        step, ends, uses = self.step, self._ends, self._with_one_more
-        end = step + output - 1 if output > 1 else step
-        at = bisect_right(ends, -end)
-        most = uses[at - 1] + (at + 1) * (ends[at - 1] + end) if at else end
-        if at < self.size:
-            most = max(most, max(uses[at:]))
-        return most + prompt + 1 - step < self.pool_tokens
-
-    def blocked_steps(self, prompt: int, output: int) -> int:
-        """Return for how many more steps the request surely does not fit, unless a request ends before; 0 if it fits.
+    def add_if_fits(self, request: SimRequest, prompt: int, output: int) -> int | None:
+        """Add the request if it fits beside those in the batch, and return None. If it does not fit, return for how
+        many more steps it surely will not, unless a request ends before.
 
         Its own peak does not fall until the next request that outlasts it would no longer do so. The peaks of the
         requests that end before it fall by one token a step.
         """
-        end = self.step + max(output, 1) - 1
-        constant = prompt + 1 - self.step
-        at = bisect_right(self._ends, -end)
-        steps = max(self._with_one_more[at:], default=-constant) + constant - self.pool_tokens
-        if at and self._use_before_end(at, end) + constant >= self.pool_tokens:
-            steps = max(steps, -self._ends[at - 1] - end)
-        return max(steps, 0)
-
-    def add(self, request: SimRequest, prompt: int, output: int) -> None:
-        end = self.step + max(output, 1) - 1
-        constant = prompt + 1 - self.step
-        ends, uses = self._ends, self._with_one_more
+        step, ends, uses = self.step, self._ends, self._with_one_more
+        end = step + output - 1 if output > 1 else step
         at = bisect_right(ends, -end)
-        own = self._use_before_end(at, end) + constant + end
-        uses[at:] = [own, *[use + constant - minus_end for use, minus_end in zip(uses[at:], ends[at:], strict=True)]]
+        # What the first `at` requests hold before step `end`, and `end` itself of one more. The sum of their constants
+        # is what `_with_one_more` of the last of them has beyond its own ends.
+        own = uses[at - 1] + (at + 1) * (ends[at - 1] + end) if at else end
+        later = uses[at:]
+        constant = prompt + 1 - step
+        limit = self.pool_tokens - constant
+        if own >= limit or (later and max(later) >= limit):
+            blocked = max(later) - limit if later else 0
+            return max(blocked, -ends[at - 1] - end, 0) if at and own >= limit else max(blocked, 0)
+        uses[at:] = [use + constant - minus_end for use, minus_end in zip(later, ends[at:], strict=True)]
+        uses.insert(at, own + constant + end)
         ends.insert(at, -end)
         self._admitted.insert(at, (request, prompt))
         self.size += 1
         self.next_end = -ends[-1]
-
-    def _use_before_end(self, at: int, end: int) -> int:
-        """Return what the first `at` requests hold before step `end`, and the end itself of one more request.
-
-        The sum of their constants is what `_with_one_more` of the last of them has beyond its own ends.
-        """
-        if not at:
-            return end
-        return self._with_one_more[at - 1] + (at + 1) * (self._ends[at - 1] + end)
+        return None
 
     def take_ended(self) -> list[Admitted]:
         """Remove and return the requests that have ended, the longest output first."""
@@ -191,7 +173,7 @@ class SeparatePrefillEngine(SimulatedEngine):
                     return []
                 if finished := self._end_prefill(self._prefill):
                     return finished
-            elif not kv.size or self._is_attempt_due():
+            elif not kv.size or (self._since_attempt >= self._steps_between and self._is_attempt_due()):
                 if self.now_s >= until_s or not (kv.size or self._waiting):
                     return []
                 if kv.step > self._blocked_until:
@@ -213,11 +195,11 @@ class SeparatePrefillEngine(SimulatedEngine):
         return not self._repeats or (bool(self._waiting) and self.now_s >= self._queued_s)
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
-        was_empty = not self._waiting
         if not super()._enqueue(request, at_s):
             return False
-        self._blocked_until = -1
-        if was_empty and self.profile.repeats_failed_attempts:
+        if self._blocked_until <= self._kv.step or self.policy.waiting_of(request.tenant) == 1:
+            self._blocked_until = -1
+        if self._repeats and len(self._waiting) == 1:
             self._queued_s = at_s
             self._stretch = None
         return True
@@ -234,13 +216,15 @@ class SeparatePrefillEngine(SimulatedEngine):
         blocked_id, until = self._blocked_head or ("", -1)
         if until < self._kv.step:
             blocked_id = ""
+        blocked_steps = None
         peek = self.policy.peek if self._stopwatch is None else self._peek
-        while (head := peek()) is not None:
-            if head.request_id == blocked_id:
-                break
+        while (head := peek()) is not None and head.request_id != blocked_id:
             request = waiting[head.request_id]
             prompt = head.input_tokens + profile.prompt_extra_tokens
-            if not self._fits(request, prompt, tokens, len(admitted)):
+            if admitted and tokens + prompt > profile.minibatch_tokens_max:
+                break
+            blocked_steps = self._add_if_fits(request, prompt)
+            if blocked_steps is not None:
                 break
             self._admit(request, prompt)
             admitted.append(request)
@@ -252,15 +236,20 @@ class SeparatePrefillEngine(SimulatedEngine):
         elif not self._kv.size:
             raise RuntimeError("the policy admits nothing though nothing runs: the run would never end")
         elif head is not None and self._repeats_each_step:
-            self._note_blocked(head)
+            self._note_blocked(head, blocked_steps)
 
-    def _note_blocked(self, head: QueueRequest) -> None:
-        """Find for how many steps the attempt that failed would fail again."""
+    def _add_if_fits(self, request: SimRequest, prompt: int) -> int | None:
+        """Add the request to the batch, and return None; if it does not fit, for how many more steps it will not."""
+        kv, batch_max = self._kv, self.profile.batch_max
+        if batch_max is not None and kv.size >= batch_max:
+            return int(kv.next_end) - kv.step
+        return kv.add_if_fits(request, prompt, request.arrival.output_tokens)
+
+    def _note_blocked(self, head: QueueRequest, blocked_steps: int | None) -> None:
+        """Note for how many steps the attempt that failed would fail again. None: the head is the one noted before."""
         step = self._kv.step
-        if self._blocked_head is None or self._blocked_head[0] != head.request_id or self._blocked_head[1] < step:
-            output = self._waiting[head.request_id].arrival.output_tokens
-            steps = self._kv.blocked_steps(head.input_tokens + self.profile.prompt_extra_tokens, output)
-            self._blocked_head = (head.request_id, step + steps) if steps else None
+        if blocked_steps is not None:
+            self._blocked_head = (head.request_id, step + blocked_steps) if blocked_steps else None
         if self._blocked_head is not None:
             self._blocked_until = int(min(self._blocked_head[1], step + self.policy.steps_of_head()))
 
@@ -296,18 +285,9 @@ class SeparatePrefillEngine(SimulatedEngine):
             self.policy.on_decoded(step - first)
         return self._stretch is None
 
-    def _fits(self, request: SimRequest, prompt: int, tokens: int, admitted: int) -> bool:
-        profile = self.profile
-        if admitted and tokens + prompt > profile.minibatch_tokens_max:
-            return False
-        if profile.batch_max is not None and self._kv.size >= profile.batch_max:
-            return False
-        return self._kv.fits(prompt, request.arrival.output_tokens)
-
     def _admit(self, request: SimRequest, prompt: int) -> None:
         self.policy.admit(request.request_id)
         del self._waiting[request.request_id]
-        self._kv.add(request, prompt, request.arrival.output_tokens)
         self.kv_tokens += prompt
         self.decisions += 1
         request.admitted_s = self.now_s
@@ -343,10 +323,10 @@ class SeparatePrefillEngine(SimulatedEngine):
         held = self.kv_tokens + requests * (steps - 1) / 2  # as in _decode_s, without its call
         seconds = factor * (steps * (self._step_base_s + self._per_request_s * requests + self._per_kv_token_s * held))
         if self.now_s + seconds > until_s:
-            steps = self._steps_within((until_s - self.now_s) / factor, steps)
+            steps, seconds = self._steps_within((until_s - self.now_s) / factor, steps)
             if not steps:
                 return False
-            seconds = factor * self._decode_s(steps)
+            seconds *= factor
         self._stretch = None
         self.now_s += seconds
         self.kv_tokens += steps * requests
@@ -362,12 +342,19 @@ class SeparatePrefillEngine(SimulatedEngine):
         held = self.kv_tokens + requests * (steps - 1) / 2
         return steps * (self._step_base_s + self._per_request_s * requests + self._per_kv_token_s * held)
 
-    def _steps_within(self, seconds: float, steps: int) -> int:
-        """Return the most steps, fewer than `steps`, that take at most `seconds`. No step is shorter than the first."""
-        within = min(int(seconds / self._decode_s(1)) + 1, steps - 1)
-        while within and self._decode_s(within) > seconds:
+    def _steps_within(self, seconds: float, steps: int) -> tuple[int, float]:
+        """Return the most steps, fewer than `steps`, that take at most `seconds`, and what they take. No step is
+        shorter than the first."""
+        requests = self._kv.size
+        without_kv_s = self._step_base_s + self._per_request_s * requests
+        per_kv_token_s, held = self._per_kv_token_s, self.kv_tokens
+        within = min(int(seconds / (without_kv_s + per_kv_token_s * held)) + 1, steps - 1)
+        while within:
+            taken_s = within * (without_kv_s + per_kv_token_s * (held + requests * (within - 1) / 2))
+            if taken_s <= seconds:
+                return within, taken_s
             within -= 1
-        return within
+        return 0, 0.0
 
     def _end_requests(self) -> list[SimRequest]:
         """End the requests that have all their tokens, and return them."""

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
-from tests.support.planning.exact import cheapest_cost
+from headgate.evidence.qlm.exact import cheapest_cost
+from headgate.evidence.qlm.problems import small
 from tests.support.planning.mixed_integer import least_cost
-from tests.support.planning.problems import small
 
 
 def first_groups(seed: int, count: int) -> Problem:

@@ -20,10 +20,10 @@ from dispatcher.policies.planning.problem import (
     queue_cost,
 )
 from dispatcher.policies.planning.search import anneal, insert_by_due_time
-from headgate.evidence.qlm.problems import mixed
+from headgate.evidence.qlm.exact import cheapest_cost
+from headgate.evidence.qlm.problems import KIND, mixed, small
 from tests.support.planning.baselines import list_edf
-from tests.support.planning.exact import cheapest_cost
-from tests.support.planning.problems import KIND, feasible, small
+from tests.support.planning.problems import feasible
 
 MOVES = 12_000
 

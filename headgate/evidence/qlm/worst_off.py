@@ -1,0 +1,67 @@
+"""More models than workers, a tenant each: what the worst-off tenant gets. A partition leaves one tenant without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dispatcher.policies.planning.slo import SloClass
+from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
+from headgate.evidence.qlm.scenes import MISTRAL, RequestStream, fleet, percent, played, workload
+from headgate.simulator.fleet.spec import FleetSpec
+from headgate.simulator.run import Run
+from headgate.workloads.sources import Workload
+
+_PLANNERS = ("static", "qlm", "edf", "plan")
+_WORKERS, _MODELS = 3, 4
+_AHEAD = 0.10
+"""By how much the worst-off tenant must be better off than under every other planner; written before the first run."""
+
+
+def _scene(name: str, due_s: float, swap_s: float, per_s: float, seconds: float) -> tuple[Workload, FleetSpec]:
+    """Return four tenants with a model each, which all send `per_s` requests a second."""
+    workers = fleet(_WORKERS, {f"model-{number}": (MISTRAL[0], swap_s) for number in range(1, _MODELS + 1)}).workers
+    streams = [
+        RequestStream(f"tenant-{number}", f"model-{number}", "chat", round(per_s * seconds), per_s)
+        for number in range(1, _MODELS + 1)
+    ]
+    return workload(name, streams), FleetSpec(workers, [SloClass("chat", due_s)], "chat")
+
+
+_SCENES: Mapping[str, tuple[float, float, float, float]] = {
+    "overload": (20.0, 3.0, 16.5, 150.0),
+    "short due times": (5.0, 2.0, 3.5, 200.0),
+}
+"""Seconds to the first token and of a swap, requests a second of each tenant, and seconds of arrivals."""
+
+
+@experiment("qlm-worst-off", "More models than workers: the worst-off tenant", "beyond QLM's evaluation")
+def worst_off(setting: Setting) -> Section:
+    runs = played(setting, {name: _scene(name, *of_name) for name, of_name in _SCENES.items()}, _PLANNERS)
+    worst = {key: min(each.in_time for each in run.tenants.values()) for key, run in runs.items()}
+    return Section(
+        text=(
+            f"Four tenants of equal weight on {_WORKERS} workers, each with a model of its own and the same rate. "
+            "*overload*: 1.1 times what the workers serve, 20 s to the first token, swaps of 3 s. *short due times*: a "
+            "quarter of it, 5 s to the first token, swaps of 2 s.",
+        ),
+        tables=[Table("In time: the worst-off and the best-off tenant, and swaps", ("scene", *_PLANNERS), _rows(runs))],
+        checks=[_check(name, {planner: worst[name, planner] for planner in _PLANNERS}) for name in _SCENES],
+    )
+
+
+def _rows(runs: Mapping[tuple[str, str], Run]) -> list[tuple[Cell, ...]]:
+    return [(name, *(_cell(runs[name, planner]) for planner in _PLANNERS)) for name in _SCENES]
+
+
+def _cell(run: Run) -> str:
+    parts = [each.in_time for each in run.tenants.values()]
+    return f"{percent(min(parts))}, {percent(max(parts))}, {run.swaps}"
+
+
+def _check(scene: str, worst: Mapping[str, float]) -> Check:
+    others = max(part for planner, part in worst.items() if planner != "plan")
+    return Check(
+        f"{scene}: the worst-off tenant is at least {100 * _AHEAD:.0f} points better off than under any other planner",
+        worst["plan"] >= others + _AHEAD,
+        ", ".join(f"{planner} {percent(part)}" for planner, part in worst.items()),
+    )
