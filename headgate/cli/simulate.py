@@ -22,7 +22,7 @@ from rich.table import Table
 from headgate.cli.simulate_fit import fit_and_print
 from headgate.cli.simulate_fleet import simulate_on_fleet
 from headgate.cli.simulate_options import SimulateOptions, notes_of, run_specs
-from headgate.cli.simulate_tables import mean_with_spread, new_table, open_console, seconds
+from headgate.cli.simulate_tables import mean_with_spread, new_table, open_console, print_outside_fit, seconds
 from headgate.cli.terminal.one_object import takes
 from headgate.cli.terminal.output import progress
 from headgate.simulator.gates.spec import GateSpec
@@ -50,8 +50,7 @@ def simulate(options: SimulateOptions) -> None:
         sys.stderr.write(f"note: {note}\n")
     with progress("simulating") as on_done, Processes(options.processes, on_done=on_done) as pool:
         runs = pool.map(simulate_one, specs)
-    for note in dict.fromkeys(note for run in runs for note in run.outside_fit):
-        sys.stderr.write(f"note: {note}\n")
+    print_outside_fit(runs)
     by_policy = [runs[start : start + options.seeds] for start in range(0, len(runs), options.seeds)]
     named = _with_orders(by_policy)
     if options.report is not None:

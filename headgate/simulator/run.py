@@ -90,7 +90,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The measures of a run. `engine`: the profile's name, and whether it was fitted; empty for a fleet.
+    """The measures of a run. `engine`: the name of each profile, and whether it was fitted.
     `order`: of the gate before the engine; empty without one.
     `outside_fit`: sentences about what the run did beyond the log that its profile was fitted to. `total_time_s`: from
     0 to the last token. `throughput_tokens_per_s`: input and output tokens of served requests over `total_time_s`.
@@ -163,7 +163,7 @@ def run_of(
         tenants=collector.tenants(),
         decisions=decisions,
         pool_tokens=spec.engines.pool_tokens if isinstance(spec.engines, EngineProfile) else 0,
-        engine=_engine_text(spec.engines) if isinstance(spec.engines, EngineProfile) else "",
+        engine="; ".join(_engine_text(profile) for profile in _profiles_of(spec.engines)),
         bounds=bounds or {},
         timing=timing,
         timeline=collector.timeline(),
@@ -175,6 +175,13 @@ def run_of(
         planner=spec.planner,
         classes=collector.classes(),
     )
+
+
+def _profiles_of(engines: EngineProfile | FleetSpec) -> list[EngineProfile]:
+    if isinstance(engines, EngineProfile):
+        return [engines]
+    loadable = [each.profile for worker in engines.workers for each in worker.models.values()]
+    return list({profile.name: profile for profile in loadable}.values())
 
 
 def _engine_text(profile: EngineProfile) -> str:
@@ -229,6 +236,7 @@ def _fleet_json(run: Run) -> dict[str, Any]:
         "swaps": run.swaps,
         "swapping_s": run.swapping_s,
         **({"adapter_loads": run.adapter_loads} if run.adapter_loads else {}),
+        **({"outside_fit": run.outside_fit} if run.outside_fit else {}),
         "rejections": run.rejections,
         "moves": run.moves,
     }

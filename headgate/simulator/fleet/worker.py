@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
+from headgate.simulator.engines.fitted_range import RangeWatch
 from headgate.simulator.engines.interface import Observer, SimulatedEngine
 from headgate.simulator.fleet.spec import Loadable, WorkerSpec
 from headgate.simulator.requests import SimRequest
 
-EngineMaker = Callable[[Loadable, Observer], SimulatedEngine]
+EngineMaker = Callable[[Loadable, Observer], SimulatedEngine | RangeWatch]
 
 
 class _TokenCounter(Observer):
@@ -58,7 +59,7 @@ class SimulatedWorker:
         self.swapping_s = 0.0
         self._make_engine = make_engine
         self._tokens = _TokenCounter()
-        self._engine: SimulatedEngine | None = None
+        self._engine: SimulatedEngine | RangeWatch | None = None
         if spec.loaded is not None:
             self._load(spec.loaded)
 
