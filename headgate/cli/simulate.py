@@ -102,7 +102,8 @@ def _print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
     """Print the tables. `by_policy`: for each policy the runs of its seeds."""
     console, first = open_console(), by_policy[0][0]
     console.print(
-        f"[bold]{escape(first.workload)}[/]: {first.requests:,} requests of {len(first.tenants):,} "
+        f"[bold]{escape(first.workload)}[/]: {first.requests:,} {'request' if first.requests == 1 else 'requests'} "
+        f"of {len(first.tenants):,} "
         f"{'tenant' if len(first.tenants) == 1 else 'tenants'}"
         + (f"; mean ± standard deviation over {len(by_policy[0])} seeds" if len(by_policy[0]) > 1 else "")
     )
