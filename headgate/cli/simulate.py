@@ -153,19 +153,22 @@ def _timing(runs: Sequence[Run]) -> list[str]:
 
 
 def _tenants(by_policy: Sequence[Sequence[Run]]) -> Table:
-    table = new_table(
-        "tenant", "policy", "asked", "served", "rejected", "service", "TTFT P50", "P99", "whole P50", "P99"
-    )
+    has_due = by_policy[0][0].all.due > 0
+    times = ("TTFT P50", "P99", "whole P50", "P99")
+    table = new_table("tenant", "policy", "asked", "served", "rejected", "service", *["in time"] * has_due, *times)
     for name in by_policy[0][0].tenants:
         for number, runs in enumerate(by_policy):
             shown, last = escape(name) if number == 0 else "", number == len(by_policy) - 1
-            table.add_row(shown, escape(runs[0].policy), *_cells(runs[0].tenants[name]), end_section=last)
+            table.add_row(
+                shown, escape(runs[0].policy), *_cells(runs[0].tenants[name], has_due=has_due), end_section=last
+            )
     return table
 
 
-def _cells(tenant: Measures) -> list[str]:
+def _cells(tenant: Measures, *, has_due: bool) -> list[str]:
     counts = [f"{count:,}" for count in (tenant.requests, tenant.served, tenant.rejected)]
-    return [*counts, f"{tenant.service:,.0f}", *seconds(tenant.ttft_s), *seconds(tenant.latency_s)]
+    in_time = [f"{tenant.in_time:.1%}" if tenant.due else "–"] if has_due else []
+    return [*counts, f"{tenant.service:,.0f}", *in_time, *seconds(tenant.ttft_s), *seconds(tenant.latency_s)]
 
 
 def _over(runs: Sequence[Run], measure: Callable[[Run], float], digits: int) -> str:

@@ -216,7 +216,8 @@ def as_json(run: Run) -> dict[str, Any]:
         del summary["prefix_hit_rate"]
     summary["service_difference"] = summary["service_difference"] or dict.fromkeys(_DIFFERENCE_KEYS)
     for tenant in summary["tenants"].values():
-        del tenant["in_time"]
+        if not tenant.pop("due"):
+            del tenant["in_time"]
         for name in ("ttft_s", "latency_s"):
             tenant[name] = tenant[name] or dict.fromkeys(("p50", "p99"))
     return summary
