@@ -22,7 +22,7 @@ from rich.table import Table
 from headgate.cli.simulate_fit import fit_and_print
 from headgate.cli.simulate_fleet import simulate_on_fleet
 from headgate.cli.simulate_options import SimulateOptions, notes_of, run_specs
-from headgate.cli.simulate_tables import mean_with_spread, new_table, open_console, seconds
+from headgate.cli.simulate_tables import mean_with_spread, new_table, open_console, print_outside_fit, seconds
 from headgate.cli.terminal.one_object import takes
 from headgate.cli.terminal.output import progress
 from headgate.simulator.gates.spec import GateSpec
@@ -50,8 +50,7 @@ def simulate(options: SimulateOptions) -> None:
         sys.stderr.write(f"note: {note}\n")
     with progress("simulating") as on_done, Processes(options.processes, on_done=on_done) as pool:
         runs = pool.map(simulate_one, specs)
-    for note in dict.fromkeys(note for run in runs for note in run.outside_fit):
-        sys.stderr.write(f"note: {note}\n")
+    print_outside_fit(runs)
     by_policy = [runs[start : start + options.seeds] for start in range(0, len(runs), options.seeds)]
     named = _with_orders(by_policy)
     if options.report is not None:
@@ -103,7 +102,8 @@ def _print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
     """Print the tables. `by_policy`: for each policy the runs of its seeds."""
     console, first = open_console(), by_policy[0][0]
     console.print(
-        f"[bold]{escape(first.workload)}[/]: {first.requests:,} requests of {len(first.tenants):,} "
+        f"[bold]{escape(first.workload)}[/]: {first.requests:,} {'request' if first.requests == 1 else 'requests'} "
+        f"of {len(first.tenants):,} "
         f"{'tenant' if len(first.tenants) == 1 else 'tenants'}"
         + (f"; mean ± standard deviation over {len(by_policy[0])} seeds" if len(by_policy[0]) > 1 else "")
     )
@@ -153,19 +153,22 @@ def _timing(runs: Sequence[Run]) -> list[str]:
 
 
 def _tenants(by_policy: Sequence[Sequence[Run]]) -> Table:
-    table = new_table(
-        "tenant", "policy", "asked", "served", "rejected", "service", "TTFT P50", "P99", "whole P50", "P99"
-    )
+    has_due = by_policy[0][0].all.due > 0
+    times = ("TTFT P50", "P99", "whole P50", "P99")
+    table = new_table("tenant", "policy", "asked", "served", "rejected", "service", *["in time"] * has_due, *times)
     for name in by_policy[0][0].tenants:
         for number, runs in enumerate(by_policy):
             shown, last = escape(name) if number == 0 else "", number == len(by_policy) - 1
-            table.add_row(shown, escape(runs[0].policy), *_cells(runs[0].tenants[name]), end_section=last)
+            table.add_row(
+                shown, escape(runs[0].policy), *_cells(runs[0].tenants[name], has_due=has_due), end_section=last
+            )
     return table
 
 
-def _cells(tenant: Measures) -> list[str]:
+def _cells(tenant: Measures, *, has_due: bool) -> list[str]:
     counts = [f"{count:,}" for count in (tenant.requests, tenant.served, tenant.rejected)]
-    return [*counts, f"{tenant.service:,.0f}", *seconds(tenant.ttft_s), *seconds(tenant.latency_s)]
+    in_time = [f"{tenant.in_time:.1%}" if tenant.due else "–"] if has_due else []
+    return [*counts, f"{tenant.service:,.0f}", *in_time, *seconds(tenant.ttft_s), *seconds(tenant.latency_s)]
 
 
 def _over(runs: Sequence[Run], measure: Callable[[Run], float], digits: int) -> str:

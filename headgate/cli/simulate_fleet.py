@@ -29,7 +29,7 @@ from headgate.cli.simulate_options import (
     policy_names,
     tenant_weights,
 )
-from headgate.cli.simulate_tables import mean_with_spread, new_table, open_console, seconds
+from headgate.cli.simulate_tables import mean_with_spread, new_table, open_console, print_outside_fit, seconds
 from headgate.cli.terminal.output import progress
 from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.run import check_fleet_run
@@ -57,6 +57,7 @@ def simulate_on_fleet(options: SimulateOptions) -> None:
     specs = _specs(options)
     with progress("simulating") as on_done, Processes(options.processes, on_done=on_done) as pool:
         runs = pool.map(simulate_one, specs)
+    print_outside_fit(runs)
     by_planner = [runs[start : start + options.seeds] for start in range(0, len(runs), options.seeds)]
     if options.report is not None:
         from headgate.simulator.report import fleet_page

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 
 from rich.box import SIMPLE_HEAD
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headgate.simulator.measures.collector import Percentiles
+from headgate.simulator.run import Run
 
 _WIDTH = 120
 """The width of the output if it is not a terminal."""
@@ -27,6 +29,12 @@ def new_table(*headings: str) -> Table:
     for heading in headings:
         table.add_column(heading, justify="left" if heading in _LEFT else "right")
     return table
+
+
+def print_outside_fit(runs: Iterable[Run]) -> None:
+    """Print once to stderr where runs left the range that their profiles were fitted to."""
+    for note in dict.fromkeys(note for run in runs for note in run.outside_fit):
+        sys.stderr.write(f"note: {note}\n")
 
 
 def mean_with_spread(values: Sequence[float], digits: int) -> str:

@@ -90,6 +90,8 @@ class _Driver:
     def _send(self, arrival: Arrival, at_s: float) -> None:
         weight = self._weights.get(arrival.tenant, 1.0)
         request = SimRequest(str(next(self._numbers)), arrival, at_s, weight)
+        if arrival.slo_ttft_ms is not None:
+            request.due_s = at_s + arrival.slo_ttft_ms / 1000
         if not self._engine.submit(request, at_s):
             self._note_rejection(request)
 

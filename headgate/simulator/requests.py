@@ -18,8 +18,9 @@ class SimRequest:
     """Times in seconds of the run. `release_s`: when the request was sent. A later stage of an interaction is sent
     after the stage before it was answered, which may be later than its arrival in the workload.
 
-    `number` to `returns`: only in a fleet. A swap can return a request that has tokens already. Its next attempt
-    computes these tokens with the prompt, and then generates the rest. The caller has had its first token.
+    `number`, `model`, `slo_class` and `later_attempt` to `returns`: only in a fleet. A swap can return a request that
+    has tokens already. Its next attempt computes these tokens with the prompt, and then generates the rest. The caller
+    has had its first token.
     """
 
     request_id: str
@@ -44,7 +45,7 @@ class SimRequest:
     model: str = ""
     slo_class: str = ""
     due_s: float = inf
-    """When the first token is due."""
+    """When the first token is due: by its workload's `slo_ttft_ms`, or by its class in a fleet."""
     later_attempt: SimRequest | None = None
     """The attempt after the last return; None: the first attempt is the request itself."""
     earlier_tokens: int = 0

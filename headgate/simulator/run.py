@@ -91,7 +91,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The measures of a run. `engine`: the profile's name, and whether it was fitted; empty for a fleet.
+    """The measures of a run. `engine`: the name of each profile, and whether it was fitted.
     `order`: of the gate before the engine; empty without one.
     `outside_fit`: sentences about what the run did beyond the log that its profile was fitted to. `total_time_s`: from
     0 to the last token. `throughput_tokens_per_s`: input and output tokens of served requests over `total_time_s`.
@@ -182,7 +182,7 @@ def run_of(
         tenants=collector.tenants(),
         decisions=decisions,
         pool_tokens=spec.engines.pool_tokens if isinstance(spec.engines, EngineProfile) else 0,
-        engine=_engine_text(spec.engines) if isinstance(spec.engines, EngineProfile) else "",
+        engine="; ".join(_engine_text(profile) for profile in _profiles_of(spec.engines)),
         bounds=bounds or {},
         timing=timing,
         timeline=collector.timeline(),
@@ -194,6 +194,13 @@ def run_of(
         planner=spec.planner,
         classes=collector.classes(),
     )
+
+
+def _profiles_of(engines: EngineProfile | FleetSpec) -> list[EngineProfile]:
+    if isinstance(engines, EngineProfile):
+        return [engines]
+    loadable = [each.profile for worker in engines.workers for each in worker.models.values()]
+    return list({profile.name: profile for profile in loadable}.values())
 
 
 def _engine_text(profile: EngineProfile) -> str:
@@ -228,7 +235,8 @@ def as_json(run: Run) -> dict[str, Any]:
         del summary["prefix_hit_rate"]
     summary["service_difference"] = summary["service_difference"] or dict.fromkeys(_DIFFERENCE_KEYS)
     for tenant in summary["tenants"].values():
-        del tenant["in_time"]
+        if not tenant.pop("due"):
+            del tenant["in_time"]
         for name in ("ttft_s", "latency_s"):
             tenant[name] = tenant[name] or dict.fromkeys(("p50", "p99"))
     return summary
@@ -250,6 +258,7 @@ def _fleet_json(run: Run) -> dict[str, Any]:
         **({"adapter_loads": run.adapter_loads} if run.adapter_loads else {}),
         **({"forecasts": {name: _forecast(each) for name, each in run.forecasts.items()}} if run.forecasts else {}),
         **({"swap_charges": run.swap_charges} if run.swap_charges else {}),
+        **({"outside_fit": run.outside_fit} if run.outside_fit else {}),
         "rejections": run.rejections,
         "moves": run.moves,
     }

@@ -18,7 +18,7 @@ from dispatcher.policies.service import ServiceFunction, WeightedTokens, service
 from gpu_worker.policies.fairness.interface import Applications, QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import EngineLike, drive
-from headgate.simulator.engines.fitted_range import RangeWatch
+from headgate.simulator.engines.fitted_range import RangeNotes, RangeWatch
 from headgate.simulator.engines.interface import Jitter, SimulatedEngine
 from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import EngineProfile
@@ -52,8 +52,8 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
         loaded_first=spec.loaded_first,
     )
     collector = collector or _collector(spec, service)
-    watch = None if spec.engines.fitted_on is None else RangeWatch(engine, spec.engines.fitted_on)
-    front = _front(spec, watch or engine, engine, slo, service)
+    used = None if spec.engines.fitted_on is None else RangeNotes(spec.engines.fitted_on)
+    front = _front(spec, engine if used is None else RangeWatch(engine, used), engine, slo, service)
     drive(_with_tiers(spec.workload, _tiers(spec)), front, collector, weights=_weights(spec))
     return run_of(
         spec,
@@ -62,7 +62,7 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
         bounds={} if theorems is None else theorems.bounds(),
         timing=_timing(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None,
         scheduling=_scheduling(collector, engine),
-        outside_fit=() if watch is None else watch.sentences(),
+        outside_fit=() if used is None else used.sentences(),
     )
 
 

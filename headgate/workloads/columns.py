@@ -3,12 +3,15 @@
 The header names the columns, in any order. Upper and lower case are the same, and a space is an underscore. A first
 token and an end are either a moment, on the clock of the arrivals, or a duration since the arrival:
 
-    arrival        arrival, arrival_time, start, start_time, submitted, timestamp
+    arrival        arrival, arrival_time, arrived_at, launch_time, start, start_time, submitted, timestamp, ts
     first token    moment: first_token, first_token_time      duration: ttft, time_to_first_token
-    end            moment: end, end_time, finish, finished    duration: latency, e2e, e2e_latency, duration
-    prompt         input_tokens, prompt_tokens, request_tokens, input_length, prompt_length, contexttokens
-    output         output_tokens, completion_tokens, response_tokens, output_length, generatedtokens
-    tenant         tenant, user, client
+    end            moment: end, end_time, finish, finish_time, finished
+                   duration: latency, e2e, e2e_latency, duration, elapsed_time
+    prompt         input_tokens, prompt_tokens, request_tokens, input_length, prompt_length, contexttokens,
+                   num_prefill_tokens, prefill_tokens, input_len, prompt_len, input_token_len
+    output         output_tokens, completion_tokens, response_tokens, output_length, generatedtokens,
+                   num_decode_tokens, decode_tokens, output_len, output_token_len
+    tenant         tenant, tenant_id, user, user_id, client, client_id
     application    app, application
     model          model
 
@@ -32,18 +35,24 @@ _MOMENT_MAX_NS = 10**20
 """The year 5138, counted from 1970."""
 _UNITS_NS = {"s": NS_PER_S, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _TIMES: dict[str, tuple[str, ...]] = {
-    "arrival": ("arrival", "arrival_time", "start", "start_time", "submitted", "timestamp"),
+    "arrival": (
+        "arrival", "arrival_time", "arrived_at", "launch_time", "start", "start_time", "submitted", "timestamp", "ts",
+    ),
     "first_token": ("first_token", "first_token_time"),
     "ttft": ("ttft", "time_to_first_token"),
-    "end": ("end", "end_time", "finish", "finished"),
-    "latency": ("latency", "e2e", "e2e_latency", "duration"),
-}
+    "end": ("end", "end_time", "finish", "finish_time", "finished"),
+    "latency": ("latency", "e2e", "e2e_latency", "duration", "elapsed_time"),
+}  # fmt: skip
 _OTHERS: dict[str, tuple[str, ...]] = {
     "input_tokens": (
         "input_tokens", "prompt_tokens", "request_tokens", "input_length", "prompt_length", "contexttokens",
+        "num_prefill_tokens", "prefill_tokens", "input_len", "prompt_len", "input_token_len",
     ),
-    "output_tokens": ("output_tokens", "completion_tokens", "response_tokens", "output_length", "generatedtokens"),
-    "tenant": ("tenant", "user", "client"),
+    "output_tokens": (
+        "output_tokens", "completion_tokens", "response_tokens", "output_length", "generatedtokens",
+        "num_decode_tokens", "decode_tokens", "output_len", "output_token_len",
+    ),
+    "tenant": ("tenant", "tenant_id", "user", "user_id", "client", "client_id"),
     "app": ("app", "application"),
     "model": ("model",),
 }  # fmt: skip
@@ -151,7 +160,7 @@ def _find_columns(
     found: dict[str, tuple[int, int]] = {}
     for form in (*_TIMES, *_OTHERS):
         if (column := _column_of(name, form, header, given)) is not None:
-            found[form] = (header.index(column), _unit_ns(column) if form in _TIMES else 1)
+            found[form] = (header.index(column), unit_ns(column) if form in _TIMES else 1)
     for forms in wanted:
         has = [form for form in forms if form in found]
         named = [form for form in has if form in given]
@@ -191,5 +200,6 @@ def _without_unit(column: str) -> str:
     return stem if unit in _UNITS_NS and stem else column
 
 
-def _unit_ns(column: str) -> int:
+def unit_ns(column: str) -> int:
+    """Return the nanoseconds of the unit in which a column's name ends; without one, those of a second."""
     return _UNITS_NS.get(column.rpartition("_")[2], NS_PER_S) if "_" in column else NS_PER_S

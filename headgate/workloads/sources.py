@@ -89,8 +89,8 @@ class TraceWorkload:
 def open_workload(specs: Sequence[str], columns: Mapping[str, str] | None = None) -> Workload:
     """Open FILE.csv, FILE.jsonl, TENANT=FILE or several of these, or one FILE.yaml. Raises WorkloadError.
 
-    TENANT replaces the tenants of a file. `columns`: names of columns by what they hold, for a CSV of other words.
-    CSV and JSONL files are checked to their last row here, and not held.
+    TENANT replaces the tenants of a file. `columns`: names of columns by what they hold, for a CSV or JSONL of other
+    words. CSV and JSONL files are checked to their last row here, and not held.
 
     Files with Unix times or dates that overlap in time count from the earliest row of all files. If a file begins after
     another has ended, each counts from its own first row, and a note says so.
@@ -142,7 +142,7 @@ def _combine_traces(named: Sequence[tuple[str | None, Trace]]) -> TraceWorkload:
         requests=sum(trace.requests for trace in traces),
         last_arrival_s=max(trace.last_arrival_s for trace in traces),
         tenants=tenants,
-        notes=(*notes, *(_sorted_note(trace) for trace in traces if trace.unordered_line is not None)),
+        notes=(*notes, *(note for trace in traces for note in _notes_of(trace))),
     )
 
 
@@ -160,5 +160,12 @@ def _on_one_clock(traces: list[Trace]) -> tuple[list[Trace], tuple[str, ...]]:
     return [trace if trace.first_ns is None else trace.counted_from(origin_ns) for trace in traces], ()
 
 
-def _sorted_note(trace: Trace) -> str:
-    return f"{trace.path}: sorted by time: line {trace.unordered_line} is the first that is earlier than one above it."
+def _notes_of(trace: Trace) -> Iterator[str]:
+    if trace.unordered_line is not None:
+        line = trace.unordered_line
+        yield f"{trace.path}: sorted by time: line {line} is the first that is earlier than one above it."
+    if trace.without_output:
+        yield (
+            f"{trace.path}: {trace.without_output:,} of {trace.requests:,} requests have no output tokens: leave them "
+            "out if they failed."
+        )

@@ -5,9 +5,10 @@ headgate's format: arrival_s,tenant,input_tokens,output_tokens and optionally
 any other CSV:     columns for arrival, input tokens and output tokens, and optionally tenant, app and model, by their
                    usual names and units (columns.py) or as --columns says, such as Azure's LLM inference traces.
                    Arrivals count from the earliest row. Without a column for it, the tenant is the file's name.
-Mooncake's format: a .jsonl file with hashes of the prompts' blocks (prefix_rows.py)
+a .jsonl file:     an object for each request, with hashes of the prompts as Mooncake's traces (prefix_rows.py)
 
-Arrivals of headgate's format count from 0; Unix times (EPOCH_MIN_S or more) count from the earliest row.
+Arrivals of headgate's format and of a .jsonl file count from 0; Unix times (EPOCH_MIN_S or more) count from the
+earliest row.
 
 scan_trace() reads a file once and checks every row. Each iteration over the Trace reads the file again, row by row.
 Only rows that are not in order of time are sorted in memory, up to SORTED_ROWS_MAX of them.
@@ -28,7 +29,7 @@ from typing import BinaryIO
 
 from headgate.workloads.arrivals import Arrival, TraceError
 from headgate.workloads.columns import NS_PER_S
-from headgate.workloads.prefix_rows import PrefixRows
+from headgate.workloads.prefix_rows import PrefixRow, PrefixRows
 from headgate.workloads.rows import OWN_COLUMNS, OtherRow, OwnRow
 
 _WANTED = (("arrival",), ("input_tokens",), ("output_tokens",))
@@ -94,7 +95,14 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
-            raise TraceError(f"{path}, line {number}: not UTF-8 text") from None
+            raise TraceError(f"{path}, line {number}: not UTF-8 text{_unpack_hint(line)}") from None
+
+
+def _unpack_hint(line: bytes) -> str:
+    """Return what to do with a file of a known kind that begins like this; "" for others."""
+    if line.startswith(b"\x1f\x8b"):
+        return ": a gzip file, which gunzip unpacks"
+    return ": a Parquet file, which pandas can write as CSV" if line.startswith(b"PAR1") else ""
 
 
 def _check_unique(path: Path, header: Sequence[str]) -> None:
@@ -115,8 +123,8 @@ class Trace:
     """A file of which every row was checked. Iterating reads it again, in order of time.
 
     `tenant`, `columns`: as in scan_trace(). `first_ns`: the Unix time from which arrivals count, in nanoseconds; None
-    if they count from 0. `unordered_line`: the first row that is earlier than a row above it. Iterating raises
-    TraceError if the file is not the checked one.
+    if they count from 0. `unordered_line`: the first row that is earlier than a row above it.
+    `without_output`: requests with no output tokens. Iterating raises TraceError if the file is not the checked one.
     """
 
     path: Path
@@ -127,6 +135,7 @@ class Trace:
     last_arrival_s: float
     tenants: tuple[str, ...]
     unordered_line: int | None
+    without_output: int
     identity: tuple[int, int]
 
     def __iter__(self) -> Iterator[Arrival]:
@@ -182,7 +191,7 @@ def _open_rows(
     path: Path, file: BinaryIO, tenant: str | None, columns: Mapping[str, str], first_ns: int | None = None
 ) -> Rows | PrefixRows:
     if path.suffix.lower() == ".jsonl":
-        return PrefixRows(path, _lines(path, file), tenant)
+        return PrefixRows(path, _lines(path, file), tenant, columns, first_ns or 0)
     return Rows(path, file, tenant, columns, first_ns)
 
 
@@ -196,6 +205,7 @@ class _Scan:
         self._earliest_s = self._latest_s = 0.0
         self._tenants: dict[str, None] = {}
         self._unordered_line: int | None = None
+        self._without_output = 0
 
     def take(self, arrival: Arrival) -> None:
         if not self._requests:
@@ -205,6 +215,7 @@ class _Scan:
             self._earliest_s = min(self._earliest_s, arrival.arrival_s)
         self._latest_s = max(self._latest_s, arrival.arrival_s)
         self._requests += 1
+        self._without_output += not arrival.output_tokens
         if arrival.tenant not in self._tenants:
             self._add_tenant(arrival.tenant)
         if self._unordered_line is not None and self._requests > SORTED_ROWS_MAX:
@@ -221,7 +232,7 @@ class _Scan:
     def result(self, tenant: str | None, columns: Mapping[str, str], identity: tuple[int, int]) -> Trace:
         if not self._requests:
             raise TraceError(f"{self._path}: no requests in it")
-        counts_from_0 = isinstance(self._rows.row, OwnRow) and self._earliest_s < EPOCH_MIN_S
+        counts_from_0 = isinstance(self._rows.row, OwnRow | PrefixRow) and self._earliest_s < EPOCH_MIN_S
         earliest_ns, latest_ns = round(self._earliest_s * NS_PER_S), round(self._latest_s * NS_PER_S)
         return Trace(
             path=self._path,
@@ -232,6 +243,7 @@ class _Scan:
             last_arrival_s=self._latest_s if counts_from_0 else (latest_ns - earliest_ns) / NS_PER_S,
             tenants=tuple(self._tenants),
             unordered_line=self._unordered_line,
+            without_output=self._without_output,
             identity=identity,
         )
 

@@ -7,32 +7,24 @@ from headgate.simulator.engines.profile import FittedOn
 from headgate.simulator.requests import SimRequest
 
 
-class RangeWatch:
-    """drive.EngineLike: the engine, and what it was used for beyond a log."""
+class RangeNotes:
+    """What a profile was used for, on one engine or on all workers of a fleet, beyond the log that it was fitted to."""
 
-    def __init__(self, engine: SimulatedEngine, fitted_on: FittedOn) -> None:
-        self._engine = engine
+    def __init__(self, fitted_on: FittedOn) -> None:
         self._fitted_on = fitted_on
         self._batch_max = 0
         self._requests = self._outside = 0
         self._shortest, self._longest = fitted_on.input_tokens_min, fitted_on.input_tokens_max
 
-    @property
-    def now_s(self) -> float:
-        return self._engine.now_s
-
-    def submit(self, request: SimRequest, at_s: float) -> bool:
-        prompt, fitted_on = request.arrival.input_tokens, self._fitted_on
+    def note_prompt(self, input_tokens: int) -> None:
+        """Note a request that an engine gets."""
         self._requests += 1
-        self._outside += not fitted_on.input_tokens_min <= prompt <= fitted_on.input_tokens_max
-        self._shortest, self._longest = min(self._shortest, prompt), max(self._longest, prompt)
-        return self._engine.submit(request, at_s)
+        self._outside += not self._fitted_on.input_tokens_min <= input_tokens <= self._fitted_on.input_tokens_max
+        self._shortest, self._longest = min(self._shortest, input_tokens), max(self._longest, input_tokens)
 
-    def advance(self, until_s: float) -> list[SimRequest]:
-        """Advance the engine. It returns whenever requests end, so that the batch was largest just before."""
-        ended = self._engine.advance(until_s)
-        self._batch_max = max(self._batch_max, self._engine.running + len(ended))
-        return ended
+    def note_batch(self, requests: int) -> None:
+        """Note how many requests run at once on an engine."""
+        self._batch_max = max(self._batch_max, requests)
 
     def sentences(self) -> tuple[str, ...]:
         """Return a sentence for each range that the run left."""
@@ -49,3 +41,29 @@ class RangeWatch:
                 f"{self._shortest} to {self._longest}."
             )
         return tuple(found)
+
+
+class RangeWatch:
+    """drive.EngineLike: the engine, with notes of what it serves."""
+
+    def __init__(self, engine: SimulatedEngine, notes: RangeNotes) -> None:
+        self._engine = engine
+        self._notes = notes
+
+    @property
+    def now_s(self) -> float:
+        return self._engine.now_s
+
+    def next_s(self) -> float:
+        """Return the time of the engine's next event."""
+        return self._engine.next_s()
+
+    def submit(self, request: SimRequest, at_s: float) -> bool:
+        self._notes.note_prompt(request.arrival.input_tokens)
+        return self._engine.submit(request, at_s)
+
+    def advance(self, until_s: float) -> list[SimRequest]:
+        """Advance the engine. It returns whenever requests end, so that the batch was largest just before."""
+        ended = self._engine.advance(until_s)
+        self._notes.note_batch(self._engine.running + len(ended))
+        return ended

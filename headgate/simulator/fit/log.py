@@ -54,9 +54,10 @@ def read_log(path: Path, columns: Mapping[str, str] | None = None) -> ServerLog:
     except OSError as error:
         raise unreadable(path, error) from None
     if len(reader.requests) < REQUESTS_MIN:
+        count = len(reader.requests)
         raise TraceError(
-            f"{path}: has {len(reader.requests)} requests with a first token and an end, and a fit needs at least "
-            f"{REQUESTS_MIN}: record for longer"
+            f"{path}: has {count} request{'' if count == 1 else 's'} with a first token and an end, and a fit needs at "
+            f"least {REQUESTS_MIN}: record for longer"
         )
     return ServerLog(path.name, tuple(reader.requests), reader.unserved)
 

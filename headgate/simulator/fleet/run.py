@@ -10,7 +10,7 @@ the planner decides on the state of that moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from math import inf, nextafter
@@ -22,6 +22,7 @@ from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.interface import Applications
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
+from headgate.simulator.engines.fitted_range import RangeNotes, RangeWatch
 from headgate.simulator.engines.interface import Jitter, Observer, SimulatedEngine
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.fleet.planners.interface import (
@@ -66,14 +67,20 @@ def check_fleet_run(spec: RunSpec) -> None:
 def simulate_fleet(spec: RunSpec) -> Run:
     """Run the workload until its last request has ended. Raises KeyError for an unknown planner."""
     fleet = _fleet_of(spec)
-    workers = tuple(SimulatedWorker(worker, _engine_maker(spec)) for worker in fleet.workers)
+    used = _range_notes(fleet)
+    workers = tuple(SimulatedWorker(worker, _engine_maker(spec, used)) for worker in fleet.workers)
     classes = SloClasses(fleet.classes)
     planner = PLANNERS[spec.planner](_surroundings(spec, workers, classes))
     collector = Collector(WEIGHTED_TOKENS, 0.0)
     place = _make_place(fleet, classes)
     drive(spec.workload, SimulatedFleet(workers, planner, place, fleet.longest_drain_s, fleet.failures), collector)
     return replace(
-        run_of(spec, collector, decisions=0),
+        run_of(
+            spec,
+            collector,
+            decisions=0,
+            outside_fit=tuple(f"{name}: {said}" for name, notes in used.items() for said in notes.sentences()),
+        ),
         swaps=sum(worker.swaps for worker in workers),
         swapping_s=sum(worker.swapping_s for worker in workers),
         moves=planner.moves,
@@ -89,14 +96,22 @@ def _fleet_of(spec: RunSpec) -> FleetSpec:
     raise TypeError("the run is of one engine")
 
 
-def _engine_maker(spec: RunSpec) -> EngineMaker:
+def _range_notes(fleet: FleetSpec) -> dict[str, RangeNotes]:
+    """Return notes for each profile that was fitted to a log, by its name. All workers that use it share them."""
+    profiles = [loadable.profile for worker in fleet.workers for loadable in worker.models.values()]
+    return {profile.name: RangeNotes(profile.fitted_on) for profile in profiles if profile.fitted_on is not None}
+
+
+def _engine_maker(spec: RunSpec, used: Mapping[str, RangeNotes]) -> EngineMaker:
     random = Random(f"{spec.seed} policy")
     jitter = Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None
 
-    def made(loadable: Loadable, observer: Observer) -> SimulatedEngine:
+    def made(loadable: Loadable, observer: Observer) -> SimulatedEngine | RangeWatch:
         labels = Applications(as_labelled=True)
         policy = make_policy(spec.policy, WEIGHTED_TOKENS, random=random, applications=labels)
-        return make_engine(loadable.profile, policy, observer=observer, jitter=jitter)
+        engine = make_engine(loadable.profile, policy, observer=observer, jitter=jitter)
+        notes = used.get(loadable.profile.name)
+        return engine if notes is None else RangeWatch(engine, notes)
 
     return made
 

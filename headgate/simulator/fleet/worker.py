@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from gpu_worker.policies.swap_seconds import SwapSeconds
+from headgate.simulator.engines.fitted_range import RangeWatch
 from headgate.simulator.engines.interface import Observer, SimulatedEngine
 from headgate.simulator.fleet.spec import Loadable, WorkerSpec
 from headgate.simulator.requests import SimRequest
 
-EngineMaker = Callable[[Loadable, Observer], SimulatedEngine]
+EngineMaker = Callable[[Loadable, Observer], SimulatedEngine | RangeWatch]
 
 
 class _TokenCounter(Observer):
@@ -64,7 +65,7 @@ class SimulatedWorker:
         self._seconds = {model: SwapSeconds(each.swap_s) for model, each in spec.models.items()}
         self._make_engine = make_engine
         self._tokens = _TokenCounter()
-        self._engine: SimulatedEngine | None = None
+        self._engine: SimulatedEngine | RangeWatch | None = None
         if spec.loaded is not None:
             self._load(spec.loaded)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import CACHED_FRACTION, ServiceFunction, cache_discount
@@ -44,7 +45,7 @@ class Measures:
 
     `service`: service units of the served requests, less what their cached tokens save. The percentiles are None if no
     request was served. `in_time`: the part of all requests that had their first token when it was due; a refused one
-    had none.
+    had none. `due`: how many had a time when it is due.
     """
 
     requests: int
@@ -54,6 +55,7 @@ class Measures:
     ttft_s: Percentiles | None
     latency_s: Percentiles | None
     in_time: float
+    due: int = 0
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class _Sums:
     requests: int = 0
     rejected: int = 0
     in_time: int = 0
+    due: int = 0
     service: float = 0.0
     ttft_s: array[float] = field(default_factory=lambda: array("d"))
     latency_s: array[float] = field(default_factory=lambda: array("d"))
@@ -69,6 +72,7 @@ class _Sums:
         self.requests += other.requests
         self.rejected += other.rejected
         self.in_time += other.in_time
+        self.due += other.due
         self.service += other.service
         self.ttft_s.extend(other.ttft_s)
         self.latency_s.extend(other.latency_s)
@@ -82,6 +86,7 @@ class _Sums:
             percentiles(self.ttft_s),
             percentiles(self.latency_s),
             self.in_time / self.requests if self.requests else 0.0,
+            self.due,
         )
 
 
@@ -142,6 +147,7 @@ class Collector:
             sums = self._sums[key] = _Sums()
         sums.requests += 1
         sums.in_time += request.is_in_time
+        sums.due += request.due_s != inf
         return sums
 
     def difference(self) -> Difference | None:

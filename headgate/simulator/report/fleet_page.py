@@ -62,8 +62,14 @@ def _header(by_planner: Sequence[Sequence[Run]]) -> str:
     over = f" · mean of {seeds} seeds" if seeds > 1 else ""
     return (
         f"<header><p>headgate simulate --fleet</p><h1>{escape(run.workload)}</h1>"
-        f"<p><strong>{escape(verdict(by_planner))}</strong></p><p>{count}{over}</p></header>\n"
+        f"<p><strong>{escape(verdict(by_planner))}</strong></p><p>{count}{over}</p>"
+        f"<p>Engines: {escape(run.engine)}. Step times are modelled; policies and planners are the product's own.</p>"
+        f"{''.join(f'<p>{escape(note)}</p>' for note in _outside_fit(by_planner))}</header>\n"
     )
+
+
+def _outside_fit(by_planner: Sequence[Sequence[Run]]) -> list[str]:
+    return list(dict.fromkeys(note for runs in by_planner for run in runs for note in run.outside_fit))
 
 
 def _charts(by_planner: Sequence[Sequence[Run]]) -> str:

@@ -133,12 +133,18 @@ def _bounds(runs: Sequence[Run]) -> str:
 def _tenants(runs: Sequence[Run]) -> str:
     names = {name for run in runs for name in run.tenants}
     most = sorted(names, key=lambda name: (-max(_service(run, name) for run in runs), name))
-    rows = [_tenant(run, name) for name in sorted(most[:TENANTS_MAX]) for run in runs if name in run.tenants]
+    has_due = any(run.all.due for run in runs)
+    rows = [
+        _tenant(run, name, has_due=has_due)
+        for name in sorted(most[:TENANTS_MAX])
+        for run in runs
+        if name in run.tenants
+    ]
     more = (
         f"<p>The {TENANTS_MAX} of {len(most):,} tenants with the most service.</p>" if len(most) > TENANTS_MAX else ""
     )
     headings = ["tenant", "policy", "requests", "served", "rejected", "service"]
-    headings += ["TTFT P50", "TTFT P99", "latency P50", "latency P99"]
+    headings += [*["first token in time"] * has_due, "TTFT P50", "TTFT P99", "latency P50", "latency P99"]
     return f"<section><h2>Tenants</h2>{more}{table(headings, rows, text=2)}</section>\n"
 
 
@@ -146,11 +152,12 @@ def _service(run: Run, name: str) -> float:
     return run.tenants[name].service if name in run.tenants else 0.0
 
 
-def _tenant(run: Run, name: str) -> list[str]:
+def _tenant(run: Run, name: str, *, has_due: bool) -> list[str]:
     tenant = run.tenants[name]
     counts = [f"{count:,}" for count in (tenant.requests, tenant.served, tenant.rejected)]
     times = [*_seconds(tenant.ttft_s), *_seconds(tenant.latency_s)]
-    return [escape(name), escape(run.policy), *counts, f"{tenant.service:,.0f}", *times]
+    in_time = [f"{tenant.in_time:.1%}" if tenant.due else "–"] if has_due else []
+    return [escape(name), escape(run.policy), *counts, f"{tenant.service:,.0f}", *in_time, *times]
 
 
 def _seconds(values: Percentiles | None) -> tuple[str, str]:
@@ -159,11 +166,12 @@ def _seconds(values: Percentiles | None) -> tuple[str, str]:
 
 def _data(by_policy: Sequence[Sequence[Run]]) -> str:
     headings = ("policy", "seed", "tenant", "requests", "served", "rejected", "service", "ttft_p50_s", "ttft_p99_s",
-                "latency_p50_s", "latency_p99_s")  # fmt: skip
+                "latency_p50_s", "latency_p99_s", "in_time")  # fmt: skip
     rows = [
         (
             *(run.policy, run.seed, name, each.requests, each.served, each.rejected, round(each.service, 3)),
             *(_number(times, part) for times in (each.ttft_s, each.latency_s) for part in ("p50", "p99")),
+            round(each.in_time, 4) if each.due else "",
         )
         for runs in by_policy
         for run in runs

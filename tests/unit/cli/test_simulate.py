@@ -275,3 +275,25 @@ def test_a_workload_with_an_unknown_model_is_one_line(tmp_path: Path, capsys: py
     workload.write_text(Path(WORKLOAD).read_text().replace("law-8b", "law-9b"))
     assert headgate("simulate", str(workload), "--fleet", FLEET, "--planner", "fcfs") == 2
     assert "requests the model 'law-9b', which no worker of the fleet can load" in capsys.readouterr().err
+
+
+def test_first_tokens_in_time_are_counted_where_the_workload_says_when_they_are_due(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, page = tmp_path / "due.csv", tmp_path / "page.html"
+    rows = ("0,a,300,20,500", "0,b,3000,200,", "0.1,a,300,20,50")
+    trace.write_text("\n".join(["arrival_s,tenant,input_tokens,output_tokens,slo_ttft_ms", *rows]) + "\n")
+    assert headgate("simulate", str(trace), "--json") == 0
+    tenants = json.loads(capsys.readouterr().out)["runs"][0]["tenants"]
+    assert tenants["a"]["in_time"] == 0.5
+    assert "in_time" not in tenants["b"]
+    assert headgate("simulate", str(trace), "--report", str(page)) == 0
+    assert "in time" in capsys.readouterr().out
+    shown = page.read_text()
+    assert "first token in time" in shown
+    assert ",0.5\n" in shown.partition("The data as CSV")[2]
+    without = tmp_path / "without.csv"
+    without.write_text("arrival_s,tenant,input_tokens,output_tokens\n0,a,300,20\n")
+    assert headgate("simulate", str(without), "--report", str(page)) == 0
+    assert "in time" not in capsys.readouterr().out
+    assert "first token in time" not in page.read_text()

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from headgate.simulator.engines.profile import FittedOn, load_profile
 from tests.unit.cli.command import headgate
 
 FLEET = """
@@ -189,3 +191,29 @@ def test_throttling_does_not_apply(folder: Path, capsys: pytest.CaptureFixture[s
     where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "fcfs", "--tenants", str(folder / "throttled.yaml"))
     assert headgate("simulate", str(folder / "light.csv"), *where) == 2
     assert "throttling does not apply with --fleet" in capsys.readouterr().err
+
+
+def test_a_fleet_says_where_it_leaves_what_its_profile_was_fitted_to(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = load_profile("a10g-llama2-7b")
+    fitted_on = FittedOn(
+        log="server.csv", requests=60, seconds=60.0, batch_max=1, input_tokens_min=100, input_tokens_max=127,
+        output_tokens_min=64, output_tokens_max=64, policy="fcfs", admission="assumed", first_token_errors_s={},
+        whole_answer_errors_s={},
+    )  # fmt: skip
+    written = profile.model_copy(update={"name": "mine", "fitted_on": fitted_on}).model_dump(mode="json")
+    (folder / "mine.yaml").write_text(yaml.safe_dump(written))
+    (folder / "fitted.yaml").write_text(FLEET.replace("a10g-llama2-7b", str(folder / "mine.yaml")))
+    found = run(folder, capsys, "light.csv", fleet="fitted.yaml")
+    batch, prompts = found["outside_fit"]
+    assert batch.startswith("mine: 2 requests ran at once, and the profile was fitted to at most 1 (server.csv)")
+    assert prompts.startswith("mine: 60 of 60 prompts are outside 100 to 127 tokens")
+    page = folder / "fleet.html"
+    where = ("--fleet", str(folder / "fitted.yaml"), "--planner", "plan,edf", "--report", str(page))
+    assert headgate("simulate", str(folder / "light.csv"), *where) == 0
+    assert capsys.readouterr().err.count("note: mine: 60 of 60") == 1
+    shown = page.read_text()
+    assert shown.count("60 of 60 prompts are outside") == 1
+    assert "Engines: mine, fitted to server.csv." in shown
+    assert "outside_fit" not in run(folder, capsys, "light.csv")

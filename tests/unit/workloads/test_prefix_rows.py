@@ -10,7 +10,7 @@ import pytest
 
 from headgate.workloads.arrivals import Arrival, TraceError
 from headgate.workloads.sources import open_workload
-from headgate.workloads.traces import read_trace
+from headgate.workloads.traces import read_trace, scan_trace
 
 LINE: dict[str, Any] = {"timestamp": 1500, "input_length": 1200, "output_length": 52, "hash_ids": [46, 47, 2353]}
 
@@ -86,3 +86,36 @@ def test_a_mistake_is_one_sentence_with_its_place(tmp_path: Path, line: object, 
 def test_a_file_without_requests(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no requests in it"):
         read_trace(written(tmp_path, ""))
+
+
+def test_a_trace_of_qwen_has_seconds_and_small_blocks(tmp_path: Path) -> None:
+    """32 blocks of 16 tokens are one of 512: equal only if all before it are equal too."""
+    first = {"chat_id": 1, "timestamp": 61.5, "input_length": 600, "output_length": 3, "hash_ids": list(range(38))}
+    longer = {**first, "chat_id": 2, "input_length": 1200, "hash_ids": [*range(38), *range(100, 137)]}
+    other = {**longer, "hash_ids": [7, *longer["hash_ids"][1:]]}
+    rows = read_trace(written(tmp_path, first, longer, other))
+    assert [row.arrival_s for row in rows] == [61.5] * 3
+    assert [row.hash_ids for row in rows] == [(0, 1), (0, 2, 3), (4, 5, 6)]
+    with pytest.raises(TraceError, match="38 numbers for 100 input tokens, which are 7 blocks of 16"):
+        read_trace(written(tmp_path, {**first, "input_length": 100}))
+
+
+def test_a_line_needs_no_hashes_and_other_names_can_be_given(tmp_path: Path) -> None:
+    """guidellm's and aiperf's traces have no hashes; data frames write 40.0."""
+    path = written(tmp_path, {"ts_ms": 1500, "input_tokens": 300, "output_tokens": 40.0, "who": "a"}, name="mine.jsonl")
+    (row,) = scan_trace(path, columns={"arrival": "ts_ms", "tenant": "who"})
+    assert row == Arrival(1.5, "a", 300, 40)
+    (row,) = scan_trace(path, columns={"arrival": "ts_ms"})
+    assert row.tenant == "mine"
+    (row,) = scan_trace(written(tmp_path, {**LINE, "timestamp": 3}), columns={"arrival": "timestamp"})
+    assert row.arrival_s == 3.0  # a name without a unit is in seconds, as in a CSV
+    with pytest.raises(TraceError, match=r"field 'timestamp': None is not a time .* give --columns arrival=NAME"):
+        read_trace(path)
+
+
+def test_unix_times_count_from_the_first_line(tmp_path: Path) -> None:
+    now_ms = 1_700_000_000_000
+    trace = scan_trace(written(tmp_path, {**LINE, "timestamp": now_ms}, {**LINE, "timestamp": now_ms + 250}))
+    assert [row.arrival_s for row in trace] == pytest.approx([0.0, 0.25], abs=1e-6)
+    assert trace.last_arrival_s == pytest.approx(0.25, abs=1e-6)
+    assert scan_trace(written(tmp_path, LINE)).last_arrival_s == 1.5

@@ -238,3 +238,44 @@ def test_a_scene_asks_for_the_loads_it_says() -> None:
         service = sum(arrival.input_tokens + 2 * arrival.output_tokens for arrival in own)
         assert service / 30.0 / 500.0 == pytest.approx(load, rel=0.15)
         assert 0.0 <= own[0].arrival_s <= own[-1].arrival_s <= 30.0
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "arrived_at,num_prefill_tokens,num_decode_tokens",  # Vidur and Splitwise
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",  # BurstGPT
+        "launch_time,req_id,input_token_len,output_token_len,finish_time",  # LMCache's replayer
+        "arrival_time,prompt_len,output_len",
+    ],
+)
+def test_columns_of_public_traces_are_known(tmp_path: Path, header: str) -> None:
+    values = {"arrived_at": "2", "Timestamp": "2", "launch_time": "2", "arrival_time": "2"}
+    values |= dict.fromkeys(("num_prefill_tokens", "Request tokens", "input_token_len", "prompt_len"), "30")
+    values |= dict.fromkeys(("num_decode_tokens", "Response tokens", "output_token_len", "output_len"), "4.0")
+    path = tmp_path / "public.csv"
+    path.write_text(header + "\n" + ",".join(values.get(name, "9") for name in header.split(",")) + "\n")
+    (row,) = read_trace(path)
+    assert (row.arrival_s, row.tenant, row.input_tokens, row.output_tokens) == (0.0, "public", 30, 4)
+
+
+def test_ids_of_clients_are_tenants(tmp_path: Path) -> None:
+    path = tmp_path / "public.csv"
+    path.write_text("client_id,timestamp,input_tokens,output_tokens\nc7,0.5,3,4\n")
+    assert [row.tenant for row in read_trace(path)] == ["c7"]
+
+
+def test_requests_without_output_get_a_note(tmp_path: Path) -> None:
+    """BurstGPT's traces with failures have them (HPMLL/BurstGPT, issue 11)."""
+    path = tmp_path / "some.csv"
+    path.write_text("arrival_s,tenant,input_tokens,output_tokens\n0,a,3,0\n0,a,3,1\n1,a,3,0\n")
+    (note,) = open_workload([str(path)]).notes
+    assert "2 of 3 requests have no output tokens" in note
+
+
+@pytest.mark.parametrize(("begins", "says"), [(b"\x1f\x8b\x08\x00", "gunzip"), (b"PAR1\x15\xff", "Parquet")])
+def test_a_packed_file_says_what_it_is(tmp_path: Path, begins: bytes, says: str) -> None:
+    path = tmp_path / "packed.csv"
+    path.write_bytes(begins)
+    with pytest.raises(TraceError, match=says):
+        read_trace(path)
