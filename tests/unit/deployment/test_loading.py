@@ -38,7 +38,9 @@ def test_the_committed_file_has_the_defaults() -> None:
 
 
 def test_the_price_of_an_adapters_load_reaches_gate_and_pool(tmp_path: Path) -> None:
-    found = loaded(tmp_path, "adapter_load_tokens: 800\npools: {chat: {adapter_load_tokens: 0}, code: {model: s3://b/code/}}")
+    found = loaded(
+        tmp_path, "adapter_load_tokens: 800\npools: {chat: {adapter_load_tokens: 0}, code: {model: s3://b/code/}}"
+    )
     pools = json.dumps({name: found.pool_settings(name) for name in found.pools})
     config = load_config({**found.environment(), "HEADGATE_POOLS": pools})
     prices = [config.of_pool(name).adapter_load_tokens for name in ("chat", "code")]
@@ -56,7 +58,10 @@ def test_the_gates_processes_know_of_the_stripes(tmp_path: Path) -> None:
     [
         ("adapter_load_tokens: -1", "key 'adapter_load_tokens': should be greater than or equal to 0"),
         ("adapter_load_tokens: 1.5", "key 'adapter_load_tokens': should be a valid integer"),
-        ("pools: {a: {adapter_load_tokens: 1000001}}", "key 'pools.a.adapter_load_tokens': should be less than or equal"),
+        (
+            "pools: {a: {adapter_load_tokens: 1000001}}",
+            "key 'pools.a.adapter_load_tokens': should be less than or equal",
+        ),
         ("adapter_lod_tokens: 1", "did you mean 'adapter_load_tokens'?"),
         (f"pools: {{a: {{servers: [{SERVER}], adapter_load_tokens: 9}}}}", "adapter_load_tokens"),
         ("log_stripes: 17", "key 'log_stripes': should be less than or equal to 16"),
