@@ -94,8 +94,9 @@ async def serve(options: argparse.Namespace) -> int:
     sock = bound(options.host, options.port)
     tiers: WorkerTiers = options.tiers
     watch = SloWatch(clock, tiers.shedder())
+    queue = tiers.priced(config.cached_fraction, config.adapter_load_tokens)
     makes: list[Callable[[], Engine]] = [
-        partial(_engine, options, tiers.priced(config.cached_fraction), number) for number in range(len(options.models))
+        partial(_engine, options, queue, number) for number in range(len(options.models))
     ]
     first, *others = makes
     opening = Opening()

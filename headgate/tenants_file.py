@@ -9,6 +9,7 @@
     expected_tokens: 512                                                  # optional: of a chat without max_tokens
     prefix_lead: 0.25                                                     # optional: prefer workers that hold a prefix
     swap_charge: 0                                                        # optional: no tenant pays for swaps of models
+    adapter_load_tokens: 512                                              # optional: the price of an adapter's load
     slo_classes: {chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}   # optional
 
 dispatcher/settings/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/spec.py).
@@ -47,6 +48,9 @@ class TenantsFile(Strict):
     beginning of its prompt last (settings/config.py). The simulator ignores it."""
     swap_charge: Annotated[float, Field(ge=0, le=1)] | None = None
     """The part of a swap that the tenants that need it pay (shard/settings.py)."""
+    adapter_load_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """Input tokens that the load of a LoRA adapter is charged as, at the gate of `headgate serve` and in its engine.
+    The simulator ignores it."""
     slo_classes: SloClassesSection | None = None
     """How soon first tokens are due. The simulator of one engine ignores it (`headgate simulate --fleet` has them)."""
 
@@ -118,6 +122,7 @@ class ServedTenants(TenantsFile):
             "HEADGATE_EXPECTED_TOKENS": self.expected_tokens,
             "HEADGATE_PREFIX_LEAD": self.prefix_lead,
             "HEADGATE_SWAP_CHARGE": self.swap_charge,
+            "HEADGATE_ADAPTER_LOAD_TOKENS": self.adapter_load_tokens,
         }
         return {name: str(value) for name, value in plain.items() if value is not None} | {
             name: to_json(section).decode() for name, section in sections.items() if section is not None

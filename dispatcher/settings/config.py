@@ -39,8 +39,8 @@ LogStripes = Annotated[int, Field(ge=1, le=LOG_STRIPES_MAX)]
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 PoolField = Literal[
-    "models", "adapters", "prefix_lead", "deadline_s", "tiers", "throttling", "slo_classes", "ecs_service",
-    "workers_min", "workers_max", "scale_to_zero", "worker_start_s", "shards",
+    "models", "adapters", "adapter_load_tokens", "prefix_lead", "deadline_s", "tiers", "throttling", "slo_classes",
+    "ecs_service", "workers_min", "workers_max", "scale_to_zero", "worker_start_s", "shards",
 ]  # fmt: skip
 """The fields of Config that a pool of HEADGATE_POOLS may have for itself."""
 
@@ -93,7 +93,7 @@ class Config(BaseModel, GateSettings, ScaleSettings, frozen=True, extra="ignore"
     """The price of an input token from an engine's prefix cache, relative to a computed one, for gate and engines."""
     adapter_load_tokens: int = Field(default=ADAPTER_LOAD_TOKENS, ge=0, le=1_000_000)
     """Input tokens that the load of a LoRA adapter is charged as, to the tenant of the call that an engine loaded it
-    for. Engines have a setting of their own, tiers.adapter_load_tokens."""
+    for. Also the price of an engine that has none of its own (`adapter_load_tokens` of its tiers)."""
     swap_charge: float = Field(default=SWAP_CHARGE, ge=0, le=1)
     """The part of what a worker could serve during a swap which the tenant that needs the swap pays in the surplus
     (docs/shares.md); 0: no tenant pays."""

@@ -43,7 +43,7 @@ class AdapterTurns:
         """Count a request with an adapter that this pass admitted."""
         first = self._first
         if first is not None and request.request_id != first.request_id and self._ignores_lead(request, first):
-            self._passed = first.request_id, self._times_passed(first) + 1
+            self._passed = first.request_id, self._passes_of(first) + 1
 
     def may_pass(self, request: QueueRequest, *, lacks_place: bool) -> bool:
         """Return whether a request with an adapter may enter before the first one in this pass that lacks a place.
@@ -58,16 +58,16 @@ class AdapterTurns:
         if request.tier is not first.tier:
             return request.tier.rank < first.tier.rank
         if self._ignores_lead(request, first):
-            return self._times_passed(first) < PASSES_MAX
+            return self._passes_of(first) < PASSES_MAX
         return (self._policy.counter(request.tenant) or 0.0) - (self._counter or 0.0) <= self._lead_max
 
     def _ignores_lead(self, request: QueueRequest, first: QueueRequest) -> bool:
-        """Return whether a request of the same tier passes by count: no lead tells its tenant from the first one's."""
+        """Return whether a request of the same tier passes by count: its tenant has no lead over that of the first."""
         if request.tier is not first.tier:
             return False
         return request.tenant == first.tenant or self._policy.counter(request.tenant) is None
 
-    def _times_passed(self, first: QueueRequest) -> int:
+    def _passes_of(self, first: QueueRequest) -> int:
         return self._passed[1] if self._passed[0] == first.request_id else 0
 
 

@@ -58,16 +58,16 @@ class WorkerTiers(Strict):
         """Return the queue section as plain values for the engine; None if the file has none."""
         return self._given.get("queue")
 
-    def priced(self, cached_fraction: float) -> dict[str, Any]:
-        """Return the queue section with the gate's price of cached tokens. Raises ValueError if the file has
-        another."""
+    def priced(self, cached_fraction: float, adapter_load_tokens: int) -> dict[str, Any]:
+        """Return the queue section with the gate's price of cached tokens, and with its price of an adapter's load
+        where the file has none. Raises ValueError if the file has another price of cached tokens."""
         queue = self.for_queue() or {}
         if queue.get("cached_fraction", cached_fraction) != cached_fraction:
             raise ValueError(
                 f"--tiers: cached_fraction is {queue['cached_fraction']}, and the gate charges {cached_fraction} "
                 "(HEADGATE_CACHED_FRACTION): leave it out of the file"
             )
-        return {**queue, "cached_fraction": cached_fraction}
+        return {"adapter_load_tokens": adapter_load_tokens, **queue, "cached_fraction": cached_fraction}
 
     def shedder(self) -> Shedder:
         return Shedder(SloMonitor(replace(self.slo, targets={**TARGETS, **self.slo.targets})), self.shedding)

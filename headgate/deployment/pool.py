@@ -170,6 +170,9 @@ class GateSections(Strict):
     prefix_lead: Annotated[float, Field(ge=0, le=1)] | None = None
     """A worker may be fuller than the least loaded one by this part of its slots, and still gets a request because it
     had the beginning of its prompt last. 0: it gets none for that."""
+    adapter_load_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """Input tokens that the load of a LoRA adapter is charged as, to the tenant of the request that an engine loaded it
+    for: at the gate, and in engines whose `worker.tiers` has no other price."""
 
 
 class Pool(GateSections):

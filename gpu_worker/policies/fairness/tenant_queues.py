@@ -128,7 +128,8 @@ class TenantQueuePolicy(QueuePolicy):
         self._add_to_queue(record, tenant_may_join=False)
 
     def admit(self, request_id: str) -> QueueRequest:
-        self.take_back(request_id)
+        if self._aside:
+            self.take_back(request_id)
         record = self._waiting.pop(request_id)
         self._running[request_id] = record
         self._remove_from_queue(record)
@@ -203,7 +204,8 @@ class TenantQueuePolicy(QueuePolicy):
         self._remove_request(record.request)
 
     def cancel(self, request_id: str) -> None:
-        self.take_back(request_id)
+        if self._aside:
+            self.take_back(request_id)
         record = self._waiting.pop(request_id)
         self._remove_from_queue(record)
         if record.prompt_charged:

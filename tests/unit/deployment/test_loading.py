@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.settings.config import load_config
 from headgate.deployment.instances import INSTANCE_TYPES
 from headgate.deployment.model import Deployment, load
 from headgate.deployment.pool import CapacityBlock, ForeignServer, Pool, Range, WorkerSettings
@@ -36,6 +37,17 @@ def test_the_committed_file_has_the_defaults() -> None:
     assert load(ROOT / "headgate.yaml") == Deployment()
 
 
+def test_the_price_of_an_adapters_load_reaches_gate_and_pool(tmp_path: Path) -> None:
+    found = loaded(
+        tmp_path, "adapter_load_tokens: 800\npools: {chat: {adapter_load_tokens: 0}, code: {model: s3://b/code/}}"
+    )
+    pools = json.dumps({name: found.pool_settings(name) for name in found.pools})
+    config = load_config({**found.environment(), "HEADGATE_POOLS": pools})
+    prices = [config.of_pool(name).adapter_load_tokens for name in ("chat", "code")]
+    assert prices == [0, 800]
+    assert "HEADGATE_ADAPTER_LOAD_TOKENS" not in Deployment().environment()
+
+
 def test_the_gates_processes_know_of_the_stripes(tmp_path: Path) -> None:
     assert loaded(tmp_path, "log_stripes: 8").environment()["HEADGATE_LOG_STRIPES"] == "8"
     assert "HEADGATE_LOG_STRIPES" not in Deployment().environment()
@@ -44,6 +56,14 @@ def test_the_gates_processes_know_of_the_stripes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("adapter_load_tokens: -1", "key 'adapter_load_tokens': should be greater than or equal to 0"),
+        ("adapter_load_tokens: 1.5", "key 'adapter_load_tokens': should be a valid integer"),
+        (
+            "pools: {a: {adapter_load_tokens: 1000001}}",
+            "key 'pools.a.adapter_load_tokens': should be less than or equal",
+        ),
+        ("adapter_lod_tokens: 1", "did you mean 'adapter_load_tokens'?"),
+        (f"pools: {{a: {{servers: [{SERVER}], adapter_load_tokens: 9}}}}", "adapter_load_tokens"),
         ("log_stripes: 17", "key 'log_stripes': should be less than or equal to 16"),
         ("front: ecs", "key 'front': should be 'fargate' or 'lambda', not 'ecs'"),
         ("nme: x", "key 'nme': is not known here (did you mean 'name'?); there are name, region"),

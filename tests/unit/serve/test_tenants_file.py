@@ -55,6 +55,8 @@ def test_the_file_says_how_many_tokens_are_expected(tmp_path: Path) -> None:
     path = tmp_path / "tenants.yaml"
     path.write_text("tenants: {a: }\nexpected_tokens: 500\n")
     assert load_config(read_tenants(path).environment()).expected_tokens == 500
+    path.write_text("tenants: {a: }\nadapter_load_tokens: 900\n")
+    assert load_config(read_tenants(path).environment()).adapter_load_tokens == 900
 
 
 def test_the_file_says_what_swaps_cost(tmp_path: Path) -> None:
@@ -101,6 +103,7 @@ def test_slo_classes_and_the_classes_of_tenants(tmp_path: Path) -> None:
         ("tenants: {a: }\nunknown_fields: keep", "unknown_fields"),
         ("tenants: {a: }\nexpected_tokens: 0", "expected_tokens"),
         ("tenants: {a: }\nswap_charge: 2", "swap_charge"),
+        ("tenants: {a: }\nadapter_load_tokens: -5", "adapter_load_tokens"),
         ("tenants: {a: }\nslo_classes: {}", "configure 1 to 8"),
         ("tenants: {a: }\nslo_classes: {c: {first_token_s: 0}}", "slo_classes.c.first_token_s"),
         ("tenants: {a: }\nslo_classes: {c: 20}", "slo_classes.c"),

@@ -163,10 +163,14 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
 
 
 def test_cached_tokens_have_the_gates_price(tmp_path: Path) -> None:
-    assert loaded(tmp_path, "").priced(0.2) == {"cached_fraction": 0.2}
-    assert loaded(tmp_path, "queue: {cached_fraction: 0.2}").priced(0.2) == {"cached_fraction": 0.2}
+    prices = {"cached_fraction": 0.2, "adapter_load_tokens": 300}
+    assert loaded(tmp_path, "").priced(0.2, 300) == prices
+    assert loaded(tmp_path, "queue: {cached_fraction: 0.2}").priced(0.2, 300) == prices
+    own = loaded(tmp_path, "queue: {adapter_load_tokens: 7}").priced(0.2, 300)
+    assert own == {**prices, "adapter_load_tokens": 7}
+    assert make_queue("vtc", prices).adapter_load_tokens == 300
     with pytest.raises(ValueError, match=r"is 0\.5, and the gate charges 0\.2 \(HEADGATE_CACHED_FRACTION\)"):
-        loaded(tmp_path, "queue: {cached_fraction: 0.5}").priced(0.2)
+        loaded(tmp_path, "queue: {cached_fraction: 0.5}").priced(0.2, 300)
     for policy in ("vtc", "tiered:vtc"):
         assert make_queue(policy, {"cached_fraction": 0.2}) is not None
     assert make_queue("vtc", {"cached_fraction": 0.2}).cached_fraction == 0.2

@@ -46,6 +46,9 @@ WRONG = [
     ({"applications": {"acme": 1}}, "headgate.applications.acme should be a text, not 1"),
     ({"send_stats": "yes"}, "headgate.send_stats should be true or false, not 'yes'"),
     ({"locality": "yes"}, "headgate.locality should be true or false, not 'yes'"),
+    ({"loaded_first": 1}, "headgate.loaded_first should be true or false, not 1"),
+    ({"tiers": {"loaded_first": "no"}}, "tiers.loaded_first should be true or false, not 'no'"),
+    ({"loaded_frst": True}, "did you mean 'loaded_first'"),
     ({"trust_client_fields": 1}, "headgate.trust_client_fields should be true or false, not 1"),
     ({"priority_tiers": {"premium": 1.5}}, "headgate.priority_tiers.premium should be a whole number, not 1.5"),
     ({"priority_tiers": {"gold": 1}}, "should be one of premium, standard, background, not 'gold'"),
@@ -141,10 +144,11 @@ def test_stats_are_sent_where_the_logger_was_loaded(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("policy", ["vtc", "tiered:vtc"])
-def test_locality_is_on_where_it_is_set(policy: str) -> None:
-    assert not read({"policy": policy}).make_queue().locality
-    assert read({"policy": policy, "locality": True}).make_queue().locality
-    assert read({"policy": policy, "tiers": {"locality": True}}).make_queue().locality
+@pytest.mark.parametrize("order", ["locality", "loaded_first"])
+def test_an_order_within_a_tenant_is_on_where_it_is_set(policy: str, order: str) -> None:
+    assert not getattr(read({"policy": policy}).make_queue(), order)
+    assert getattr(read({"policy": policy, order: True}).make_queue(), order)
+    assert getattr(read({"policy": policy, "tiers": {order: True}}).make_queue(), order)
 
 
 def test_a_policy_without_tiers_keeps_the_price_of_cached_tokens() -> None:
