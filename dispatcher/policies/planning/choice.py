@@ -78,14 +78,10 @@ def _play(start: Start, candidates: Sequence[Rule], enough: float) -> dict[str, 
     found: dict[str, PlayOutcome] = {}
     least = inf
     for rule in candidates:
-
-        def is_too_late(play: Play, most: float = least + _SWAP_MARGIN) -> bool:
-            return _cost_of_lateness(play.late_parts(requests)) > most
-
-        outcome = Play(start).run(rule.decide, is_too_late)
-        if outcome is not None:
-            found[rule.name] = outcome
-            least = min(least, cost(outcome))
+        play, most = Play(start), least + _SWAP_MARGIN
+        if all(_cost_of_lateness(play.late_parts(requests)) <= most for _ in play.steps(rule.decide)):
+            found[rule.name] = play.outcome()
+            least = min(least, cost(found[rule.name]))
         if least <= enough:
             break
     return found
