@@ -1,7 +1,7 @@
 """Searches for scenes in which a planner without fairness dominates headgate's own by most (planner_dominance.py).
 
     python -m benchmarks.planner_search [--minutes N] [--seed N] [--write FILE]
-    python -m benchmarks.planner_search --replay FILE
+    python -m benchmarks.planner_search --replay FILE [--write FILE]
 
 Walks of annealing over random scenes (planner_scenes.py, `random_scene` and `vary`). A walk begins at the worst of
 _FIRST random scenes, changes one thing _STEPS times, and accepts a scene that is better for the plan by so many points
@@ -9,7 +9,8 @@ with the probability exp(-points / T); T falls from _HOT to _COLD. What it seeks
 points, over the other planners: how much better off the worst-off entitled tenant is, and how much better the best of
 the entitled tenants if none is worse off. Only this decides, so a walk can climb where nothing is dominated yet.
 
---write keeps the worst scenes, of each walk one, after every walk. --replay plays those of a file again.
+--write keeps the worst scenes, of each walk one, after every walk. --replay plays those of a file again; with --write
+they are written with what happens now.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def search(seed: int, minutes: float, write: Path | None) -> list[Judged]:
         print(f"walk {seed}: {dominated} of {len(found)} dominated; {judged} scenes so far, worst "
               f"{', '.join(f'{each.distance:.0f}' for each in worst)}", flush=True)  # fmt: skip
         if write:
-            write.write_text(json.dumps([each.as_json() for each in worst], indent=1) + "\n")
+            _write(write, worst)
         seed += 1
     return worst
 
@@ -111,11 +112,17 @@ def main() -> None:
     if not options.replay:
         search(options.seed, options.minutes, options.write)
         return
-    for shape in read_shapes(options.replay):
-        judged = judge(shape)
-        print(f"{shape.name}: {judged.verdict}")
+    again = sorted(map(judge, read_shapes(options.replay)), key=lambda each: -each.distance)
+    for judged in again:
+        print(f"{judged.shape.name}: {judged.verdict}")
         for run in judged.runs:
             print(run.line(judged.entitled))
+    if options.write:
+        _write(options.write, again)
+
+
+def _write(path: Path, worst: Sequence[Judged]) -> None:
+    path.write_text("[\n" + ",\n".join(json.dumps(each.as_json()) for each in worst) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 The cost of an outcome is, in this order of weight: the part of the worst-off tenant's entitled requests that is late,
 the mean of that over tenants, the work that waits at the end, other lateness, and swaps. Two margins keep a fleet from
 following the model's errors: the last rule stays unless another is better by _MARGIN, and no worker swaps unless that
-is better by _SWAP_MARGIN than the best rule that swaps none now. Neither margin holds while a worker has nothing to do
+is better by SWAP_MARGIN than the best rule that swaps none now. Neither margin holds while a worker has nothing to do
 and requests wait for a model that no worker has: otherwise deferred work would wait for its last moment.
 
 The best rule is no worse than each simple one, as far as the model is right. Only its first decision is carried out:
@@ -26,7 +26,7 @@ _HORIZON_S, _HORIZON_MAX_S = 60.0, 240.0
 _SWAP_TIMES = 4.0
 """The horizon is at least so many of the longest swaps."""
 _MARGIN = 0.02
-_SWAP_MARGIN = 0.03
+SWAP_MARGIN = 0.03
 _MEAN, _LEFT, _SURPLUS, _SWAPPING = 0.5, 0.3, 0.02, 0.01
 """The weights beside the worst-off tenant, found on the scenes of benchmarks/planner_dominance.py."""
 _CLAIMED_PART = 0.5
@@ -59,7 +59,7 @@ def choose(
     number = {name: at for at, name in enumerate(names)}
     first = [number.get(planned[worker.name], -1) for worker in workers]
     has_idle_worker = _has_idle_worker(start)
-    played = _play(start, rules(start, first), 0.0 if has_idle_worker else _SWAP_MARGIN)
+    played = play_rules(start, rules(start, first), 0.0 if has_idle_worker else SWAP_MARGIN)
     costs = {name: cost(outcome) for name, outcome in played.items()}
     loaded = tuple(each.loaded for each in start.workers)
     best = min(costs, key=lambda name: costs[name])
@@ -80,9 +80,9 @@ def _late_parts(backlogs: Sequence[TenantBacklog], claimed: Claims, outcome: Pla
     return {tenant: min(1.0, late) for tenant, late in parts if tenant not in beyond}
 
 
-def _play(start: Start, candidates: Sequence[Rule], enough: float) -> dict[str, PlayOutcome]:
+def play_rules(start: Start, candidates: Sequence[Rule], enough: float) -> dict[str, PlayOutcome]:
     """Return the outcomes of the rules that can be the choice, by their names: of the first one, and of those that cost
-    at most _SWAP_MARGIN more than the best before them. If the first one, which swaps nothing, costs `enough` at most,
+    at most SWAP_MARGIN more than the best before them. If the first one, which swaps nothing, costs `enough` at most,
     no other one is played."""
     requests = [0.0] * start.tenants
     for parcel in start.parcels:
@@ -90,14 +90,10 @@ def _play(start: Start, candidates: Sequence[Rule], enough: float) -> dict[str, 
     found: dict[str, PlayOutcome] = {}
     least = inf
     for rule in candidates:
-
-        def is_too_late(play: Play, most: float = least + _SWAP_MARGIN) -> bool:
-            return _cost_of_lateness(play.late_parts(requests)) > most
-
-        outcome = Play(start).run(rule.decide, is_too_late)
-        if outcome is not None:
-            found[rule.name] = outcome
-            least = min(least, cost(outcome))
+        play, most = Play(start), least + SWAP_MARGIN
+        if all(_cost_of_lateness(play.late_parts(requests)) <= most for _ in play.steps(rule.decide)):
+            found[rule.name] = play.outcome()
+            least = min(least, cost(found[rule.name]))
         if least <= enough:
             break
     return found
@@ -132,7 +128,7 @@ def _best(
     if not quiet or best in quiet:
         return best
     calm = min(quiet, key=lambda name: costs[name])
-    return calm if costs[calm] <= costs[best] + _SWAP_MARGIN else best
+    return calm if costs[calm] <= costs[best] + SWAP_MARGIN else best
 
 
 def _start(

@@ -16,7 +16,7 @@ Within the queue of a model entitled requests start first, then those due first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
@@ -143,6 +143,7 @@ class Play:
         self._counted = [0.0] * start.tenants
         self._surplus = [0.0, 0.0]
         self._swapping_s = 0.0
+        self._first_models: tuple[int, ...] = ()
 
     def head_due_s(self, model: int) -> float:
         """Return when the first waiting request of the model is due; infinity without one."""
@@ -175,11 +176,14 @@ class Play:
         """Return by tenant what is late so far, as a part of its entitled requests of the whole play. It only grows."""
         return [late / count if count else 0.0 for late, count in zip(self._late, requests, strict=True)]
 
-    def run(
-        self, decide: Callable[[Play], None], gives_up: Callable[[Play], bool] = lambda play: False
-    ) -> PlayOutcome | None:
-        """Play to the horizon, or return None if `gives_up` is true after a step."""
-        models: tuple[int, ...] = ()
+    def run(self, decide: Callable[[Play], None]) -> PlayOutcome:
+        """Play to the horizon."""
+        for _ in self.steps(decide):
+            pass
+        return self.outcome()
+
+    def steps(self, decide: Callable[[Play], None]) -> Iterator[None]:
+        """Play step by step to the horizon; `outcome` comes after the last one."""
         next_s = 0.0
         for number in range(STEPS):
             self.now_s = number * self.step_s
@@ -193,17 +197,18 @@ class Play:
                 decide(self)
                 next_s += max(DECIDE_S, self.step_s)
             if number == 0:
-                models = tuple(worker.target for worker in self.workers)
+                self._first_models = tuple(worker.target for worker in self.workers)
             self._dispatch()
-            if gives_up(self):
-                return None
+            yield
+
+    def outcome(self) -> PlayOutcome:
+        """Return what came of it. Call it once."""
         left = self._left_s() / self.start.horizon_s / max(1, len(self.workers))
         self._count_rest()
         late = tuple(late / count if count else 0.0 for late, count in zip(self._late, self._counted, strict=True))
         surplus = self._surplus[0] / self._surplus[1] if self._surplus[1] else 0.0
-        return PlayOutcome(
-            late, surplus, self._swapping_s / self.start.horizon_s / max(1, len(self.workers)), left, models
-        )
+        swapping = self._swapping_s / self.start.horizon_s / max(1, len(self.workers))
+        return PlayOutcome(late, surplus, swapping, left, self._first_models)
 
     def _release(self) -> None:
         parcels = self.start.parcels

@@ -10,14 +10,16 @@ A rule keeps a number of workers for the models with the greatest demand (`kept`
     stay      no worker swaps.
 
 If all workers are kept it is a partition, which serves fewer models. A rule may also begin with the models of the
-annealed plan (search.py) and go on from there.
+annealed plan (search.py) and go on from there. In a fleet of unlike workers, two of them may exchange their models.
 
 A worker that must give up its model has the fewest running requests, and of those the model that is back soonest.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import combinations
 from math import inf
 
 from dispatcher.policies.planning.forward import DECIDE_S, Play, PlayedWorker, Start
@@ -27,6 +29,7 @@ _HURRY_S = DECIDE_S + 2.0
 _EVERY_COUNT = 4
 """In a larger fleet a quarter, a half and three quarters of the workers keep a model, and not every number."""
 _UNIT_MIN_S = 1e-9
+_EXCHANGES = 3
 
 
 @dataclass(slots=True)
@@ -159,7 +162,34 @@ def rules(start: Start, first: list[int]) -> list[Rule]:
         found.append(Rule("fast partition", "stay", _place_fast(start, keeping)))
     if any(model >= 0 and model != each.loaded for model, each in zip(first, start.workers, strict=True)):
         found += [Rule(f"plan {sharing}", sharing, none, first) for sharing in ("stay", "exhaust", "slack")]
+    found += [Rule(f"exchange {one} {two}", "stay", none, first) for one, two, first in _exchanges(start)]
     return found
+
+
+def _exchanges(start: Start) -> list[tuple[int, int, list[int]]]:
+    """Return pairs of unlike workers, with the models of all if the two exchange theirs: the _EXCHANGES pairs that gain
+    most, if a faster worker is worth the demand of its model for each worker with it."""
+    copies = Counter(worker.loaded for worker in start.workers)
+    having: dict[tuple[int, tuple[float, ...]], int] = {}
+    for at, worker in enumerate(start.workers):
+        if worker.loaded >= 0:
+            having.setdefault((worker.loaded, tuple(worker.hold_s)), at)
+
+    def worth(at: int, model: int) -> float:
+        worker = start.workers[at]
+        fits = worker.swap_s[model] < inf
+        return start.demand[model] / copies[model] * worker.slots / worker.hold_s[model] if fits else -inf
+
+    found = []
+    for one, two in combinations(having.values(), 2):
+        first, second = start.workers[one].loaded, start.workers[two].loaded
+        gain = worth(two, first) + worth(one, second) - worth(one, first) - worth(two, second)
+        if first != second and gain > 0:
+            models = [worker.loaded for worker in start.workers]
+            models[one], models[two] = second, first
+            found.append((gain, one, two, models))
+    found.sort(key=lambda each: (-each[0], each[1:3]))
+    return [(one, two, models) for _, one, two, models in found[:_EXCHANGES]]
 
 
 def _keeping(start: Start) -> list[int]:

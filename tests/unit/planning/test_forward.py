@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.planning.choice import SWAP_MARGIN, cost, play_rules
 from dispatcher.policies.planning.claims import TenantBacklog
 from dispatcher.policies.planning.forward import Parcel, Play, Start, StartingWorker
 from dispatcher.policies.planning.history import ArrivalForecast, Expected
@@ -73,6 +75,60 @@ def test_a_worker_serves_as_long_as_its_last_swap_took() -> None:
         assert make_plan([rare], [rested], NOW).models == {"w": "b"}
         if kept_s:
             assert make_plan([rare], [replace(rested, loaded_at=NOW - kept_s + 0.1)], NOW).models == {"w": "a"}
+
+
+def test_two_unlike_workers_exchange_their_models() -> None:
+    """The fast one has the model of little demand. Alike workers gain nothing."""
+    fast, slow = [1.0, 1.0], [8.0, 8.0]
+    for holds, expected in (((fast, slow), [1, 0]), ((fast, fast), None)):
+        workers = [
+            StartingWorker(model, -100.0, 10, 0.0, HOLD_S, 0.0, 0.0, [5.0 * (model != each) for each in (0, 1)], hold_s)
+            for model, hold_s in enumerate(holds)
+        ]
+        made = rules(Start(workers, [], 2, 2, 60.0, [0.1, 1.5], [5.0, 5.0]), [0, 1])
+        exchanges = [each.first for each in made if each.name.startswith("exchange")]
+        assert exchanges == ([expected] if expected else [])
+
+
+def test_a_model_with_demand_keeps_its_last_worker_where_another_has_two() -> None:
+    """Nothing waits for model 2 now, and requests come. Of model 0, which is served too, there are two workers."""
+    swaps = [[5.0 * (model != loaded) for model in range(3)] for loaded in range(3)]
+    workers = [
+        StartingWorker(loaded, -100.0, 10, running, HOLD_S, 0.0, 0.0, swaps[loaded], [HOLD_S] * 3)
+        for loaded, running in ((0, 5.0), (0, 5.0), (1, 10.0), (2, 1.0))
+    ]
+    parcels = [parcel(1, 60.0, 20.0)]
+    slack = Rule("slack", "slack", [-1] * 4)
+    for demand, models in ((0.1, (1, 0, 1, 2)), (0.0, (0, 0, 1, 1))):
+        outcome = Play(Start(workers, parcels, 3, 2, 60.0, [1.0, 2.0, demand], [5.0] * 3)).run(slack.decide)
+        assert outcome.models == models
+
+
+def test_a_rule_that_is_given_up_could_not_be_chosen() -> None:
+    """In random fleets: every rule that costs at most the margin more than the best is played to its end."""
+    random = Random(1)
+    given_up = 0
+    for _ in range(60):
+        models = random.randint(2, 4)
+        workers = [
+            StartingWorker(
+                loaded, -100.0, 10, random.uniform(0, 10), HOLD_S, 0.0, random.choice([0.0, 5.0]),
+                [5.0 * (model != loaded) for model in range(models)], [random.choice([5.0, HOLD_S])] * models,
+            )
+            for loaded in (random.randrange(models) for _ in range(random.randint(1, 3)))
+        ]  # fmt: skip
+        parcels = [
+            parcel(random.randrange(models), random.randint(1, 60), random.uniform(0, 40), random.randrange(2))
+            for _ in range(6)
+        ]
+        given = Start(workers, parcels, models, 2, 60.0, [1.0] * models, [5.0] * models)
+        made = rules(given, [each.loaded for each in workers])
+        costs = {rule.name: cost(Play(given).run(rule.decide)) for rule in made}
+        played = play_rules(given, made, 0.0)
+        given_up += len(made) - len(played)
+        assert {name for name, each in costs.items() if each <= min(costs.values()) + SWAP_MARGIN} <= played.keys()
+        assert all(cost(outcome) == costs[name] for name, outcome in played.items())
+    assert given_up > 20
 
 
 def test_without_expected_arrivals_nothing_is_played() -> None:

@@ -1,0 +1,72 @@
+"""No planner without fairness serves the entitled tenants better than headgate's own: where it holds, and how far not.
+
+The statement: in no scene is static, qlm or edf better for an entitled tenant by 2 points and worse for none, and the
+worst-off entitled tenant is no worse than under any of them. It does not hold in every random scene, for reasons that
+benchmarks/results/planner_dominance.md has. These tests bound where it fails, so that a change that widens it is seen.
+"""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from benchmarks.planner_dominance import MARGIN, PLANNERS, Played, distance, dominations, entitled_tenants, play
+from benchmarks.planner_scenes import SceneShape, named_scenes, random_scene, vary
+from benchmarks.planner_search import WORST, judge, read_shapes
+from tests.support.duration import at_depth
+
+SEEDS = range(at_depth(40, 400))
+DOMINATED_MAX = 0.2
+"""7 of the 40 scenes are, with a mean of 5 points over all. The results have the reasons: rests after swaps, swaps that
+the bound on waiting orders, and partitions, which are made with the knowledge of all arrivals to come."""
+MEAN_MAX = 7.0
+WORST_MORE = 10.0
+STRICT = ("two_models", "rare_short", "unlike_flood", "seven_models", "short_due")
+
+
+def runs(**in_time: tuple[float, float]) -> list[Played]:
+    """Return a run of each planner. The arguments are the parts in time of two tenants."""
+    return [Played(name, dict(zip("ab", in_time.get(name, (0.0, 0.0)), strict=True)), 1.0, 0) for name in PLANNERS]
+
+
+def test_a_planner_dominates_that_is_better_for_one_and_worse_for_none() -> None:
+    entitled = {"a", "b"}
+    better_for_one = runs(plan=(0.5, 0.5), qlm=(0.5, 0.5 + MARGIN))
+    assert dominations(better_for_one, entitled) == [("qlm", "tenant", pytest.approx(2.0))]
+    assert distance(better_for_one, entitled) == pytest.approx(2.0)
+    assert dominations(runs(plan=(0.5, 0.5), qlm=(0.49, 0.9)), entitled) == []
+    assert dominations(runs(plan=(0.5, 0.9), qlm=(0.6, 0.8)), entitled) == [("qlm", "worst", pytest.approx(10.0))]
+    assert dominations(runs(plan=(0.5, 0.9), qlm=(0.6, 0.8)), {"b"}) == []
+    assert dominations(better_for_one, set()) == []
+
+
+def test_a_scene_is_the_same_again_from_its_file_and_its_neighbour_is_another() -> None:
+    random = Random(0)
+    for seed in range(50):
+        shape = random_scene(seed)
+        again = SceneShape.from_json(json.loads(json.dumps(shape.as_json())))
+        assert again == shape
+        assert list(again.scene().workload) == list(shape.scene().workload)
+        assert any(vary(shape, random) != shape for _ in range(20))
+
+
+@pytest.mark.parametrize("name", STRICT)
+def test_no_simpler_planner_dominates_in_the_scenes_of_outsiders(name: str) -> None:
+    scene = next(each for each in named_scenes() if each.name == name)
+    assert dominations([play(scene, planner) for planner in PLANNERS], entitled_tenants(scene)) == []
+
+
+def test_few_random_scenes_are_dominated() -> None:
+    judged = [judge(random_scene(seed)) for seed in SEEDS]
+    dominated = [each for each in judged if dominations(each.runs, each.entitled)]
+    points = [max(0.0, each.distance) for each in dominated]
+    assert len(dominated) <= DOMINATED_MAX * len(judged)
+    assert sum(points) <= MEAN_MAX * len(judged)
+
+
+def test_the_worst_scenes_of_the_search_are_no_worse() -> None:
+    recorded = [each["points"] for each in json.loads(WORST.read_text())]
+    now = [judge(shape).distance for shape in read_shapes()]
+    assert sum(now) / len(now) <= sum(recorded) / len(recorded) + WORST_MORE
