@@ -301,7 +301,7 @@ bug(
 bug(
     "no_refund",
     "A settlement does not correct the tenant's clocks.",
-    Edit(two_clocks.TwoClocks, "settle", "if not error:", "if True:"),
+    Edit(two_clocks.TwoClocks, "settle", "if not error and not swap_service:", "if True:"),
 )
 bug(
     "settled_by_the_new_share",

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from math import inf, isclose
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.model.facts import Accepted, Dispatched, Ended, Entry, Fact, Returned
+from dispatcher.model.facts import Accepted, Dispatched, Ended, Entry, Fact, ModelOrdered, Returned
 from dispatcher.policies.clocks import Share, rate_scale
 from dispatcher.shard.state import remembered
 from tests.support.world.reference import Charge, Clocks, debit, in_profile, lift, settlement
@@ -43,7 +43,23 @@ def unfair(state: State, fact: Fact, accepted: Mapping[str, float]) -> str | Non
         return _end(state, fact)
     if isinstance(fact, Returned):
         return _differs("return", fact.id, fact.clocks, _settled(state.calls[fact.id], 0.0))
+    if isinstance(fact, ModelOrdered) and fact.calls:
+        return _payment(state, fact)
     return None
+
+
+def _payment(state: State, fact: ModelOrdered) -> str | None:
+    """Every tenant with a call that waits for the model pays the same with one of them, and all of them the swap."""
+    worker = state.workers[fact.worker]
+    payers = [state.calls[name] for name in fact.calls]
+    waiting = [each for each in state.calls.values() if each.queued and each.model == fact.model]
+    if any(each not in waiting for each in payers):
+        return f"a call that does not wait for {fact.model} pays for {fact}"
+    if sorted(each.tenant.name for each in payers) != sorted({each.tenant.name for each in waiting}):
+        return f"{len(payers)} tenants pay for {fact}, and {len({each.tenant.name for each in waiting})} wait"
+    rates = {each.model: each.service_per_s for each in worker.config.models}
+    price = worker.swap_s[fact.model] * (rates.get(fact.model) or worker.config.service_per_s)
+    return _differs("payment", str(fact.calls), [fact.service * len(payers)], [state.settings.swap_charge * price])
 
 
 def _dispatch(state: State, fact: Dispatched, accepted: Mapping[str, float]) -> str | None:
@@ -86,7 +102,8 @@ def _joined(state: State, tenant: Tenant) -> tuple[float, float]:
 
 def _end(state: State, fact: Ended) -> str | None:
     call = state.calls[fact.id]
-    clocks = _settled(call, state.settings.service(fact.input_tokens, fact.output_tokens))
+    tat, vft = _settled(call, state.settings.service(fact.input_tokens, fact.output_tokens))
+    clocks = tat, vft + call.swap_service / call.charge_weight
     worker, virtual_time = state.workers[call.worker], state.virtual_time
     free = [each for each in state.workers.values() if each.model == call.model and each.free > 0]
     if not any(each.queued for each in state.calls.values()) and (free or (worker.slots_open and worker.free >= 0)):
