@@ -289,7 +289,7 @@ def _loaded_in_s(state: State, worker: Worker) -> float:
 
 def _swap_s(state: State, worker: Worker, model: str) -> float:
     """Return the seconds from the end of a drain until the worker has the model; infinity if it cannot load it."""
-    return worker.swap_s.get(model, inf) + state.waits.all.late_s.value
+    return worker.swap_s.get(model, inf) + state.waits.all.late_s.with_prior(state.settings.heartbeat_s)
 
 
 def _drain_s(state: State, worker: Worker) -> float:

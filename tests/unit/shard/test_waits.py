@@ -118,8 +118,8 @@ def test_a_model_that_has_to_be_loaded_is_waited_for() -> None:
     assert found.phase is Phase.MISSING
     drain_s = state.waits.expected_drain_s(next(iter(state.workers.values())))
     assert drain_s == pytest.approx(EACH_S / 2, rel=0.01), "the rest of the one call that runs"
-    soonest_s = waits.DECIDED_S + drain_s + 4.0
-    assert found.p10_s < soonest_s <= found.p50_s < 1.5 * soonest_s, "decision, drain and swap"
+    soonest_s = waits.DECIDED_S + drain_s + 4.0 + state.settings.heartbeat_s
+    assert found.p10_s < soonest_s <= found.p50_s < 1.5 * soonest_s, "decision, drain, swap and heartbeats"
 
 
 def test_an_order_to_load_is_followed_to_its_end() -> None:
@@ -138,7 +138,7 @@ def test_an_order_to_load_is_followed_to_its_end() -> None:
     shard.do(Tick())
     before = expected_wait(state, state.tenants["a"], "n", 1)
     assert before.phase is Phase.ORDERED
-    assert before.predicted_s == pytest.approx(4.0, abs=0.6), "nothing drains"
+    assert before.predicted_s == pytest.approx(4.0 + state.settings.heartbeat_s, abs=0.6), "nothing drains"
     shard.now += 2.0
     shard.call("a", model="n")
     assert expected_wait(state, state.tenants["a"], "n", 1).predicted_s == pytest.approx(
@@ -163,7 +163,7 @@ def test_a_worker_that_swaps_late_is_learned() -> None:
         for call in [call for call in state.calls.values() if call.worker]:
             shard.end(call.id, TOKENS)
     assert before.phase is Phase.ORDERED
-    assert before.predicted_s == pytest.approx(7.0, abs=0.1)
+    assert before.predicted_s == pytest.approx(4.0 + (3.0 + 3.0 + state.settings.heartbeat_s) / 3)
     assert not worker.load
 
 
