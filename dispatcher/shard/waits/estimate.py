@@ -15,8 +15,9 @@ Every queued call gets both: what is not measured yet has a prior.
   mean service of a call divided by its time, and at most what a full worker reports
 - L: seconds until the model has slots: the rest of the drain (`drain_s`, corrected by the drains seen) and of the swap
   (and how late the last ones were) if a worker is ordered to load it; else the rest of the model's absence
-  (planning/absences.py), of which the soonest time at which a worker may have it is the prior. A model that is swapped out while calls wait has turns (`with_turns`). Deferred calls for a model that
-  is loaded nowhere wait until they are urgent, unless a worker is idle
+  (planning/absences.py), of which the soonest time at which a worker may have it is the prior. A model that is swapped
+  out while calls wait has turns (`with_turns`). Deferred calls for a model that is loaded nowhere wait until they are
+  urgent, unless a worker is idle
 - q10, q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all
   models, for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise.
   For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART
