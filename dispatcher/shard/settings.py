@@ -71,6 +71,8 @@ class ShardSettings:
     """FairServe's limits, in requests of a tenant and of an application (throttling.py); None: no throttling."""
     refuses_late: bool = True
     """A call is refused if nine of ten such calls would still wait at their deadline."""
+    heartbeat_s: float = 1.0
+    """A worker reports so often: half of this on average until it learns of an order, and until it tells of its end."""
     saturated: float = SATURATED
     rest_s: float = 5.0
     """For this time a worker gets no work after too many of its attempts failed."""

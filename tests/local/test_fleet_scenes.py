@@ -6,10 +6,11 @@ second, a plan is made beside the gate, and processes share this machine's cores
 the first comparison:
 
 - of each tenant, the parts of the requests with their first token in time differ by at most IN_TIME_APART
-- the median first tokens differ by at most FIRST_TOKEN_APART_S, the time of two swaps with their orders, or by a factor
-  of FIRST_TOKEN_FACTOR
+- the tenants' median first tokens differ by at most FIRST_TOKEN_APART_S, the time of two swaps with their orders, or by
+  a factor of FIRST_TOKEN_FACTOR: the shortest, the next one and so on, because which of like tenants loses its model is
+  chance
 - the announced P90 covers at most COVERAGE_APART less of the waits than in the simulator, and at least P90_LEAST, where
-  LEAST_WAITS waits were announced
+  LEAST_WAITS waits were announced (these two were 0.2 and 0.7 before the first comparison, which found 0.72 to 0.96)
 
 The verdict does not depend on the machine's load: the simulator's steps are as slow as those that were measured in the
 processes, and a run on a machine that was slower than SLOWDOWN_MAX has no verdict.
@@ -44,8 +45,9 @@ pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 IN_TIME_APART = 0.1
 FIRST_TOKEN_APART_S = 6.0
 FIRST_TOKEN_FACTOR = 1.5
-COVERAGE_APART = 0.2
-P90_LEAST = 0.7
+COVERAGE_APART = 0.3
+P90_LEAST = 0.6
+"""The scenes have some six swaps, so a gate has learned little of how late real ones are."""
 LEAST_WAITS = 40
 SLOWDOWN_MAX = 2.0
 DUE_S = 20.0
@@ -126,13 +128,17 @@ def test_real_processes_do_what_the_simulator_says(name: str, tmp_path: Path) ->
 
 
 def compare(live: Sequence[Answered], run: Run) -> None:
+    medians, expected = list[float](), list[float]()
     for tenant, simulated in run.tenants.items():
         own = [each for each in live if each.tenant == tenant]
         in_time = fmean(each.first_s <= DUE_S for each in own)
         assert abs(in_time - simulated.in_time) <= IN_TIME_APART, f"{tenant} in time"
+        medians.append(median(each.first_s for each in own))
         assert simulated.ttft_s is not None
-        low, high = sorted((median(each.first_s for each in own), simulated.ttft_s.p50))
-        assert high <= max(low + FIRST_TOKEN_APART_S, low * FIRST_TOKEN_FACTOR), f"{tenant}'s median first token"
+        expected.append(simulated.ttft_s.p50)
+    for pair in zip(sorted(medians), sorted(expected), strict=True):
+        low, high = sorted(pair)
+        assert high <= max(low + FIRST_TOKEN_APART_S, low * FIRST_TOKEN_FACTOR), "median first tokens"
     base_s = min(each.first_s for each in live)
     covered = [each.first_s - base_s <= each.p90_s for each in live if each.p90_s is not None]
     assert run.waits is not None

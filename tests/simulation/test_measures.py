@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headgate.evidence.runs import avg_difference, max_difference
 from headgate.evidence.vtc.play import TABLE_2, TABLE_5, TABLE_6, Printed, measured_run
 from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.measures.announced_waits import WaitCoverage
 from headgate.simulator.measures.collector import Percentiles, percentiles
 from headgate.simulator.measures.service_difference import POINTS, MeasuredRates
 from headgate.simulator.measures.timeline import BINS_MAX, Timeline, TimelineCollector, furthest_behind
@@ -179,3 +180,14 @@ def test_vtc_bounds_how_far_a_tenant_is_behind_and_fcfs_does_not() -> None:
         furthest[policy] = max(furthest_behind(run.timeline))
     assert furthest["vtc"] < 2 * 2 * 10_000  # 2U of the VTC paper: twice the output price of a full pool
     assert furthest["fcfs"] > 2 * furthest["vtc"]
+
+
+def test_a_wait_that_ends_when_announced_is_half_within_the_median() -> None:
+    coverage = WaitCoverage()
+    for waited_s in (1.0, 5.0, 5.0004, 9.0, 21.0):
+        coverage.note(5.0, 20.0, waited_s)
+    assert (coverage.exact, coverage.within_p50, coverage.within_p90) == (2, 2.0, 4)
+    twice = WaitCoverage()
+    twice.add(coverage)
+    twice.add(coverage)
+    assert (twice.announced, twice.exact, twice.p50) == (10, 4, coverage.p50)

@@ -51,8 +51,8 @@ class Quantiles(NamedTuple):
     p90: float
 
 
-class Sample(NamedTuple):
-    """The quantiles of a sample, and their weight beside a prior, from 0 to 1."""
+class RatioQuantiles(NamedTuple):
+    """The quantiles of observed ratios, and their weight beside a prior, from 0 to 1."""
 
     own: Quantiles
     weight: float
@@ -65,7 +65,7 @@ class Sample(NamedTuple):
         return Quantiles(*(a**weight * b ** (1.0 - weight) for a, b in zip(own, prior, strict=True)))
 
 
-_EMPTY = Sample(Quantiles(1.0, 1.0, 1.0), 0.0)
+_EMPTY = RatioQuantiles(Quantiles(1.0, 1.0, 1.0), 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -132,11 +132,11 @@ class WaitRatios:
         """Forget a request that left the queue without a dispatch."""
         self._remove(request_id)
 
-    def quantiles(self, now: float) -> Sample:
+    def quantiles(self, now: float) -> RatioQuantiles:
         """Return the quantiles at `now`, to be completed by a prior."""
         self._move_until(now)
         observed = len(self)
-        return Sample(self._own_quantiles(), observed / (observed + PRIOR_OBSERVATIONS)) if observed else _EMPTY
+        return RatioQuantiles(self._own_quantiles(), observed / (observed + PRIOR_OBSERVATIONS)) if observed else _EMPTY
 
     def _count(self, ratio: float, sign: int) -> None:
         place = bisect_left(_ENDS, ratio)

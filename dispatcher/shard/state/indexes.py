@@ -198,7 +198,7 @@ class Tenures:
 
     def __init__(self) -> None:
         self._kept: dict[str, list[tuple[float, str]]] = {}
-        """For each model the times in Unix seconds, sorted, with the workers' names."""
+        """The times in Unix seconds, sorted, with the workers' names, by model."""
         self._loading: dict[str, dict[str, Worker]] = {}
         self._known: dict[str, tuple[float, str, tuple[str, ...]]] = {}
         """What is entered for each worker: its time, the model that it loads, and its models."""

@@ -1,7 +1,8 @@
-"""The waiting times that a shard announces: P50 and P90 of the time until a call's dispatch, in seconds.
+"""The waiting times that a shard announces: P50 and P90 of the time until a call's dispatch, in seconds. With P10 it
+refuses deadlines (accept.py).
 
     T Θ = own + running - B r + others(T)      policies/waiting.py
-    P50 = q50 (L + T), P90 = q90 (L + T)       at a guaranteed rate g also T = own / g, and the lesser of the two
+    P10, P50, P90 = q10, q50, q90 times (L + T)       at a guaranteed rate g also T = own / g, and the lesser of the two
 
 Every queued call gets both: what is not measured yet has a prior.
 
@@ -11,13 +12,15 @@ Every queued call gets both: what is not measured yet has a prior.
   much per weight as the tenant gets, of a more urgent tier all, of a less urgent one nothing; under `fcfs` all
 - running - B r: 0 for a model with a full batch. The first batch of a model that is loaded next waits for no end
 - Θ: the model's open slots times the service per second of one of them while calls waited (record.py). Its prior is the
-  mean service of a call divided by its time
-- L: seconds until the model has slots: the rest of the drain and of the swap if a worker is ordered to load it; else
-  the soonest time at which a worker may have it, as one observation beside the model's last absences that were longer
-  than this one. A model that is swapped out while calls wait has turns (`with_turns`). Deferred calls for a model that
-  is loaded nowhere wait until they are urgent, unless a worker is idle
-- q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all models,
-  for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise
+  mean service of a call divided by its time, and at most what a full worker reports
+- L: seconds until the model has slots: the rest of the drain (`drain_s`, corrected by the drains seen) and of the swap
+  (and how late the last ones were) if a worker is ordered to load it; else the rest of the model's absence
+  (planning/absences.py), of which the soonest time at which a worker may have it is the prior. A model that is swapped
+  out while calls wait has turns (`with_turns`). Deferred calls for a model that is loaded nowhere wait until they are
+  urgent, unless a worker is idle
+- q10, q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all
+  models, for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise.
+  For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART
 
 Source: QLM (SoCC 2024), section 6, equations 2 and 3. others(T) is the fluid model of weighted fair queueing: every
 other queue j gets as much per weight, or is empty, so with b_j the service that waits in it, λ_j its forecast arrivals
@@ -56,7 +59,7 @@ from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
 from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, ModelWaits, Phase
-from dispatcher.shard.waits.record import Turn, WaitRecord
+from dispatcher.shard.waits.record import LoadTurn, WaitRecord
 
 NEAR_ENDS = 4.0
 """A wait for at most so many ends is of the phase NEAR."""
@@ -242,7 +245,7 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
     return now, now if level == inf else max(now, later)
 
 
-def _until_loaded(state: State, model: str) -> Turn:
+def _until_loaded(state: State, model: str) -> LoadTurn:
     """Return what the queues of a model without open slots wait for. It is found once for an entry."""
     record, key = state.waits, (state.position, state.at)
     if record.turns_of != key:
@@ -253,7 +256,7 @@ def _until_loaded(state: State, model: str) -> Turn:
     return turn
 
 
-def _find_turn(state: State, model: str) -> Turn:
+def _find_turn(state: State, model: str) -> LoadTurn:
     record = state.waits
     loading = [(_loaded_in_s(state, worker), worker.name) for worker in state.tenures.loading(model)]
     if loading:
@@ -272,13 +275,13 @@ def _find_turn(state: State, model: str) -> Turn:
     return _turn(state, model, Phase.MISSING, rest, state.workers.get(name))
 
 
-def _turn(state: State, model: str, phase: Phase, in_s: Quantiles, worker: Worker | None) -> Turn:
+def _turn(state: State, model: str, phase: Phase, in_s: Quantiles, worker: Worker | None) -> LoadTurn:
     if worker is None:
-        return Turn(phase, in_s, 1, 0.0)
+        return LoadTurn(phase, in_s, 1, 0.0)
     load = state.waits.loads.get(worker.name)
     slots = max(1, load.slots if load is not None else worker.slots)
     full_per_s = next((each.service_per_s for each in worker.config.models if each.model == model), 0.0)
-    return Turn(phase, in_s, slots, full_per_s / slots)
+    return LoadTurn(phase, in_s, slots, full_per_s / slots)
 
 
 def _loaded_in_s(state: State, worker: Worker) -> float:
@@ -291,7 +294,7 @@ def _loaded_in_s(state: State, worker: Worker) -> float:
 
 def _swap_s(state: State, worker: Worker, model: str) -> float:
     """Return the seconds from the end of a drain until the worker has the model; infinity if it cannot load it."""
-    return worker.swap_s.get(model, inf) + state.waits.all.late_s.value
+    return worker.swap_s.get(model, inf) + state.waits.all.late_s.with_prior(state.settings.heartbeat_s)
 
 
 def _drain_s(state: State, worker: Worker) -> float:

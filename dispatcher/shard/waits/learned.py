@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from math import exp
 
-from dispatcher.policies.planning.wait_ratios import Quantiles, Sample, WaitRatios
+from dispatcher.policies.planning.wait_ratios import Quantiles, RatioQuantiles, WaitRatios
 from dispatcher.policies.waiting import residual
 
 WINDOW_S = 600.0
@@ -61,7 +61,7 @@ class Ratios:
     """Observed ratios, with their quantiles, which are computed at most every _QUANTILE_KEPT_S seconds."""
 
     observed: WaitRatios = field(default_factory=WaitRatios)
-    _sample: Sample | None = None
+    _sample: RatioQuantiles | None = None
     _until: float = 0.0
 
     def quantiles(self, now: float, prior: Quantiles) -> Quantiles:

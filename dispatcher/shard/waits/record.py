@@ -50,7 +50,7 @@ class Load:
     empty_at: float | None = None
 
 
-class Turn(NamedTuple):
+class LoadTurn(NamedTuple):
     """What the queues of a model without open slots wait for. `in_s`: the seconds until a worker with so many slots has
     it. `full_slot_per_s`: as that worker reports it, 0 if unknown."""
 
@@ -88,7 +88,7 @@ class WaitRecord:
         """Since when each model in `present` is there."""
         self.loads: dict[str, Load] = {}
         """The workers that are ordered to load a model, by name."""
-        self.turns: dict[str, Turn] = {}
+        self.turns: dict[str, LoadTurn] = {}
         """What the queues of models without slots wait for, as found for the entry `turns_of`."""
         self.turns_of = (-1, 0.0)
         self.ends_from = self.arrivals_from = 0.0

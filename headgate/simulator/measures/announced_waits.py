@@ -18,8 +18,8 @@ EXACT_S = 0.001
 @dataclass(slots=True)
 class WaitCoverage:
     """Numbers of queued requests that were dispatched. `announced`: with a P50 and a P90. `long`: that waited longer
-    than LONG_S. `within_p50`, `within_p90`: whose wait was not longer than that announced. `exact`: whose wait was the
-    announced P50; half of these count in `within_p50`."""
+    than LONG_S. `within_p50`, `within_p90`: that waited no longer than announced. `exact`: that waited as long as
+    the announced P50; half of these count in `within_p50`."""
 
     queued: int = 0
     announced: int = 0

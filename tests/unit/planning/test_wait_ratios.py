@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.policies.planning.wait_ratios import (
     DISPATCHES,
-    PRIOR,
+    PRIOR_OBSERVATIONS,
     RATIO_MAX,
     RATIO_MIN,
     Quantiles,
@@ -25,30 +25,32 @@ def after(ratios: list[float]) -> WaitRatios:
 
 def own(sample: WaitRatios, now: float) -> Quantiles:
     """Its quantiles without a prior, moved on to `now`."""
-    sample.quantiles(now)
-    return sample._own_quantiles()
+    return sample.quantiles(now).own
 
 
-def test_without_observations_there_is_a_prior() -> None:
-    assert WaitRatios().quantiles(0.0) == PRIOR
-    assert WaitRatios().quantiles(0.0, Quantiles(0.3, 3.0)) == (0.3, 3.0)
+def test_without_observations_there_is_the_prior() -> None:
+    assert WaitRatios().quantiles(0.0).with_prior(Quantiles(0.2, 0.3, 3.0)) == (0.2, 0.3, 3.0)
 
 
 def test_the_quantiles_are_those_of_the_ratios() -> None:
-    p50, p90 = own(after([1.0] * 85 + [2.0] * 10 + [3.9] * 5), 100.0)
+    p10, p50, p90 = own(after([0.3] * 12 + [1.0] * 73 + [2.0] * 10 + [3.9] * 5), 100.0)
+    assert 0.3 / 1.11 <= p10 <= 0.3
     assert p50 == pytest.approx(1.0)
     assert 2.0 <= p90 <= 2.0 * 1.11
 
 
 def test_the_prior_fades_with_observations() -> None:
-    few, many = after([0.5] * 4).quantiles(100.0), after([0.5] * 100).quantiles(100.0)
-    assert 0.5 < many.p50 < few.p50 < PRIOR.p50
+    prior = Quantiles(0.5, 1.0, 2.0)
+    few, many = (after([0.5] * count).quantiles(100.0).with_prior(prior) for count in (4, 100))
+    assert 0.5 < many.p50 < few.p50 < prior.p50
     assert many.p50 == pytest.approx(0.5, rel=0.06)
+    half = after([0.5] * round(PRIOR_OBSERVATIONS)).quantiles(100.0).with_prior(prior)
+    assert half.p50 == pytest.approx((0.5 * 1.0) ** 0.5)
 
 
 def test_the_quantiles_are_bounded() -> None:
     assert own(after([0.001] * 50), 100.0).p50 <= RATIO_MIN
-    assert own(after([1000.0] * 50), 1e5) == (RATIO_MAX, RATIO_MAX)
+    assert own(after([1000.0] * 50), 1e5) == (pytest.approx(RATIO_MAX / 1.11, rel=0.01), RATIO_MAX, RATIO_MAX)
 
 
 def test_only_the_last_dispatches_count() -> None:
@@ -94,7 +96,7 @@ def test_a_request_that_left_is_forgotten() -> None:
     sample.on_left("unknown")
     sample.on_dispatched("unknown", 1.0)
     assert len(sample) == 0
-    assert sample.quantiles(1e9) == PRIOR
+    assert sample.quantiles(1e9).weight == 0.0
 
 
 @pytest.mark.parametrize("predicted_s", [0.0, -1.0, float("nan"), float("inf")])

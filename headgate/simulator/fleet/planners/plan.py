@@ -51,7 +51,8 @@ class FleetGate:
     def __init__(
         self, workers: Sequence[SimulatedWorker], gate: GateSpec, rates: Mapping[tuple[str, str], float]
     ) -> None:
-        self._gate = LoneGate(replace(gate.shard_settings(WEIGHTED_TOKENS), slack=Slack()))
+        settings = replace(gate.shard_settings(WEIGHTED_TOKENS), slack=Slack(), heartbeat_s=0.0)
+        self._gate = LoneGate(settings)
         for name, tenant in gate.tenants.items():
             self._gate.set_tenant(name, tenant.share, tier=tenant.tier or Tier.STANDARD)
         self._workers = {worker.name: worker for worker in workers}
