@@ -295,7 +295,7 @@ def _interactions_ignored() -> Changes:
 
 
 def _labels_ignored() -> Changes:
-    return [(wsc.WeightedServiceCounter, "_next_tenant", VirtualTokenCounter._next_tenant)]
+    return [(wsc.InteractionsInProgress, "next", lambda self: None)]
 
 
 # ── The plan of models ───────────────────────────────────────────────────────────────────────────────────────────────
