@@ -33,7 +33,7 @@ from gpu_worker.policies.shedding import Shedder
 from gpu_worker.policies.tiers import TierShares, TierState
 from headgate.evidence.qlm import planning_cost, waits
 from headgate.evidence.rivals import deciders, policies, scenes
-from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
+from headgate.simulator.engines.separate_prefill import KvPeak, SeparatePrefillEngine
 from headgate.simulator.fleet.planners import plan, qlm
 from headgate.simulator.fleet.planners.registry import PLANNERS
 
@@ -200,13 +200,13 @@ def _slower_steps(factor: float) -> Changes:
 
 
 def _half_the_pool() -> Changes:
-    fits = SeparatePrefillEngine._fits
+    set_up = SeparatePrefillEngine._set_up
 
-    def in_half(self: Any, request: Any, prompt: int, tokens: int, admitted: int) -> bool:
-        room = self.kv_tokens + prompt <= self.profile.pool_tokens / 2 or not self._kv.size
-        return room and fits(self, request, prompt, tokens, admitted)
+    def halve(self: Any) -> None:
+        set_up(self)
+        self._kv = KvPeak(self.profile.pool_tokens // 2)
 
-    return [(SeparatePrefillEngine, "_fits", in_half)]
+    return [(SeparatePrefillEngine, "_set_up", halve)]
 
 
 # ── The gate's order ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -295,7 +295,7 @@ def _interactions_ignored() -> Changes:
 
 
 def _labels_ignored() -> Changes:
-    return [(wsc.WeightedServiceCounter, "_next_tenant", VirtualTokenCounter._next_tenant)]
+    return [(wsc.InteractionsInProgress, "next", lambda self: None)]
 
 
 # ── The plan of models ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -460,7 +460,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "rpm + 1": Mutant("RPM lets one request more a minute through", _RPM, _limit_a_minute(lambda most: most + 1)),
     "rpm without limit": Mutant("RPM refuses nothing", _RPM, _limit_a_minute(lambda most: 10**9)),
     "slow steps": Mutant("the modelled engine's decode steps take 8 % longer", _VTC, lambda: _slower_steps(1.08)),
-    "half pool": Mutant("the modelled engine admits into half of the pool", _VTC, _half_the_pool),
+    "half pool": Mutant("the modelled engine has half of the pool", _VTC, _half_the_pool),
     "no cap": Mutant("the gate's buckets have no limit", _GATE, _credit_without_cap),
     "no wake": Mutant("no bucket that is full again moves its tenant forward", _GATE, _no_wake),
     "no guarantees": Mutant("start-time fair queueing under the name of bwfq", _GATE, _order_is("sfq")),

@@ -210,6 +210,10 @@ def _of_app(runs: Sequence[CaseCounts], app: str) -> float:
     return fmean(run.served.get(app, 0) for run in runs)
 
 
+def _finished_part(runs: Sequence[CaseCounts]) -> float:
+    return sum(run.finished for run in runs) / sum(run.begun for run in runs)
+
+
 def _requests_table(runs: _Runs) -> Table:
     of_app = ("paper", "ours", "prompt tokens/s")
     columns = ("scheduler", *(f"{app.name}: {what}" for app in APPS for what in of_app))
@@ -268,6 +272,17 @@ def _checks(runs: _Runs) -> list[Check]:
             "vtc and wsc without throttling do so too",
             min(light["vtc"], light["wsc"]) >= 3 * light[f"rpm:{RPM}"],
             f"vtc {light['vtc']:.1f}, wsc {light['wsc']:.1f}",
+        ),
+        Check(
+            "the throttling refuses requests while the cache is full (section 4.2)",
+            any(run.refused for run in throttled),
+            f"{fmean(run.refused for run in throttled):.1f} a run, in {sum(run.refused > 0 for run in throttled)} of "
+            f"{len(throttled)} runs",
+        ),
+        Check(
+            "wsc finishes a larger part of the interactions that it begins than vtc: those in progress go first",
+            _finished_part(runs["wsc"]) > _finished_part(runs["vtc"]),
+            f"wsc {_finished_part(runs['wsc']):.1%}, vtc {_finished_part(runs['vtc']):.1%}",
         ),
         Check(
             "with throttling, fewer tokens are spent on interactions that never finish than under vtc",

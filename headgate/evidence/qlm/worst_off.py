@@ -13,8 +13,9 @@ from headgate.workloads.sources import Workload
 
 _PLANNERS = ("static", "qlm", "edf", "plan")
 _WORKERS, _MODELS = 3, 4
-_AHEAD = 0.10
-"""By how much the worst-off tenant must be better off than under every other planner; written before the first run."""
+_AHEAD = {"overload": 0.10, "short due times": 0.10, "dear swaps": 0.0}
+"""By how much the worst-off tenant must be better off than under every other planner. The first two were written before
+the first run; the third scene came after them."""
 
 
 def _scene(name: str, due_s: float, swap_s: float, per_s: float, seconds: float) -> tuple[Workload, FleetSpec]:
@@ -30,6 +31,7 @@ def _scene(name: str, due_s: float, swap_s: float, per_s: float, seconds: float)
 _SCENES: Mapping[str, tuple[float, float, float, float]] = {
     "overload": (20.0, 3.0, 16.5, 150.0),
     "short due times": (5.0, 2.0, 3.5, 200.0),
+    "dear swaps": (60.0, 15.0, 10.0, 200.0),
 }
 """Seconds to the first token and of a swap, requests a second of each tenant, and seconds of arrivals."""
 
@@ -42,7 +44,7 @@ def worst_off(setting: Setting) -> Section:
         text=(
             f"Four tenants of equal weight on {_WORKERS} workers, each with a model of its own and the same rate. "
             "*overload*: 1.1 times what the workers serve, 20 s to the first token, swaps of 3 s. *short due times*: a "
-            "quarter of it, 5 s to the first token, swaps of 2 s.",
+            "quarter of it, 5 s to the first token, swaps of 2 s. *dear swaps*: two thirds, 60 s, swaps of 15 s.",
         ),
         tables=[Table("In time: the worst-off and the best-off tenant, and swaps", ("scene", *_PLANNERS), _rows(runs))],
         checks=[_check(name, {planner: worst[name, planner] for planner in _PLANNERS}) for name in _SCENES],
@@ -59,9 +61,10 @@ def _cell(run: Run) -> str:
 
 
 def _check(scene: str, worst: Mapping[str, float]) -> Check:
-    others = max(part for planner, part in worst.items() if planner != "plan")
+    others, ahead = max(part for planner, part in worst.items() if planner != "plan"), _AHEAD[scene]
+    by = f"at least {100 * ahead:.0f} points better off" if ahead else "no worse off"
     return Check(
-        f"{scene}: the worst-off tenant is at least {100 * _AHEAD:.0f} points better off than under any other planner",
-        worst["plan"] >= others + _AHEAD,
+        f"{scene}: the worst-off tenant is {by} than under any other planner",
+        worst["plan"] >= others + ahead,
         ", ".join(f"{planner} {percent(part)}" for planner, part in worst.items()),
     )
