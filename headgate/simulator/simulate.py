@@ -26,7 +26,7 @@ from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.fleet.run import simulate_fleet
 from headgate.simulator.gates.stages import EngineCapacity, GatedEngine, SheddingEngine, SloObserver, ThrottledEngine
 from headgate.simulator.measures.collector import Collector, Scheduling, TierCollector
-from headgate.simulator.measures.theorems import TheoremMonitor
+from headgate.simulator.measures.theorems import TENANTS_MAX, TheoremMonitor
 from headgate.simulator.run import Run, RunSpec, Timing, run_of
 from headgate.workloads.arrivals import Arrival
 
@@ -104,7 +104,8 @@ def _tiers(spec: RunSpec) -> dict[str, str]:
 def _theorem_monitor(spec: RunSpec, service: ServiceFunction) -> TheoremMonitor | None:
     applies = spec.monitor == "any" or (spec.monitor == "covered" and spec.policy_label == "vtc")
     alone = spec.gate is None and spec.shedding is None and spec.throttling is None
-    if not (applies and alone and isinstance(service, WeightedTokens)):
+    few = len(spec.workload.tenants) <= TENANTS_MAX
+    if not (applies and alone and few and isinstance(service, WeightedTokens)):
         return None
     engine = spec.engines
     chunked = isinstance(engine, EngineProfile) and engine.chunk_tokens is not None

@@ -182,7 +182,8 @@ def test_the_head_stays_for_as_many_steps_as_the_policy_says(name: str, service:
 @every_policy
 @pytest.mark.parametrize("known", [None, 3])
 def test_the_head_stays_though_counters_rise(name: str, known: int | None) -> None:
-    """Two tenants wait, and one runs: its counter overtakes the other's. Predictions of 3 tokens are passed."""
+    """Two tenants wait, and one runs: its counter overtakes the other's. Predictions of 3 tokens are passed. More
+    requests of tenants that wait arrive meanwhile."""
     policy = make_policy(name)
     for number in range(6):
         policy.enqueue(QueueRequest(f"r{number}", f"t{number % 2}", 1 + 18 * (number % 2), 1.0, known))
@@ -193,9 +194,12 @@ def test_the_head_stays_though_counters_rise(name: str, known: int | None) -> No
     for request_id in policy.running_requests():
         if request_id == "r1":
             policy.finish(request_id)
-    for _ in range(40):
+    for number in range(40):
         head, steps = policy.peek(), min(policy.steps_of_head(), 10)
-        for _ in range(int(steps)):
+        for step in range(int(steps)):
             policy.on_decoded(1)
+            for tenant in ("t0", "t1"):
+                if policy.waiting_of(tenant):  # its arrival changes nothing
+                    policy.enqueue(QueueRequest(f"later-{number}-{step}-{tenant}", tenant, 1, 1.0, known))
             assert policy.peek() == head
         policy.on_decoded(1)

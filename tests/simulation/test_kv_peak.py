@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.simulator.engines.separate_prefill import KvPeak
@@ -66,7 +66,8 @@ def test_an_empty_pool_admits_what_it_can_hold(pool_tokens: int, prompt: int, ou
     assert (add_if_fits(pool, prompt, output) is None) == pool.could_hold(prompt, output)
 
 
-@given(st.integers(20, 300), st.lists(sizes, min_size=1, max_size=12), sizes)
+@settings(max_examples=1_000, deadline=None)
+@given(st.integers(60, 200), st.lists(sizes, min_size=1, max_size=4), sizes)
 def test_a_blocked_request_does_not_fit_for_so_many_steps(
     pool_tokens: int, running: list[tuple[int, int]], candidate: tuple[int, int]
 ) -> None:

@@ -175,7 +175,7 @@ class TenantCounters:
         self.step = 0
         self._counters: dict[str, _Counter] = {}
         self._rising: dict[str, _Counter] = {}
-        """Those of tenants with running requests."""
+        """The counters of the tenants that have running requests."""
         self._ceiling: tuple[float, float, int] | None = None
         """At a step, no counter of a tenant with running requests was above the first figure, and none rises faster
         than the second. None before it is first needed."""

@@ -20,11 +20,11 @@ def cheapest_cost(problem: Problem) -> float:
     best = [0.0 if not groups else inf for groups in range(full + 1)]
     for worker in range(len(problem.workers)):
         alone = _cost_of_sets(problem, worker)
-        best = [_divided(best, alone, groups) for groups in range(full + 1)]
+        best = [_divide(best, alone, groups) for groups in range(full + 1)]
     return best[full]
 
 
-def _divided(before: list[float], alone: list[float], groups: int) -> float:
+def _divide(before: list[float], alone: list[float], groups: int) -> float:
     """Return the least cost if this worker serves some of the groups and the workers before it the others."""
     found, mine = before[groups], groups
     while mine:
@@ -44,7 +44,7 @@ def _cost_of_sets(problem: Problem, worker: int) -> list[float]:
                 model = problem.model_of[group]
                 before = chosen ^ (1 << bit)
                 fronts[chosen][model] += _after(problem, worker, fronts[before] if before else None, group)
-        fronts[chosen] = [_undominated(front) for front in fronts[chosen]]
+        fronts[chosen] = [_drop_dominated(front) for front in fronts[chosen]]
         costs.append(min((front[-1][1] for front in fronts[chosen] if front), default=inf))
     return costs
 
@@ -67,7 +67,7 @@ def _after(problem: Problem, worker: int, before: list[Front] | None, group: int
     return found
 
 
-def _undominated(pairs: Front) -> Front:
+def _drop_dominated(pairs: Front) -> Front:
     kept: Front = []
     for end, cost in sorted(pairs):
         if not kept or cost < kept[-1][1]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,3 +59,15 @@ def test_the_counters_are_read_again_only_when_one_may_have_reached_the_level() 
     assert counters.reads == 0
     counters.step += 2
     assert counters.may_exceed(1000.0)
+
+
+def test_the_counter_of_a_tenant_without_running_requests_stays() -> None:
+    """Paces of fractions do not cancel exactly: 0.1 + 0.2 - 0.1 - 0.2 is not 0."""
+    counters = TenantCounters()
+    for per_step in (0.1, 0.2):
+        counters.run("a", per_step)
+    for per_step in (0.1, 0.2):
+        counters.stop("a", per_step)
+    counters.step = 10**15
+    assert counters.value("a") == 0.0
+    assert counters.steps_below("a", 1.0) == inf
