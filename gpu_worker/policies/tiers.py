@@ -43,7 +43,7 @@ class TierSettings(BoundedSettings):
     lead another one of its tier that waits for the place of an adapter, while its own requests use the places.
     `locality`: within the tenant that is next, the request with the longest cached prefix goes first
     (fairness/locality.py); without it, the first to arrive. `loaded_first`: within the tenant that is next, a request
-    whose LoRA adapter is loaded goes first (fairness/loaded_first.py).
+    with a loaded LoRA adapter goes first (fairness/loaded_first.py).
 
     Raises ValueError for an impossible value.
     """

@@ -172,7 +172,7 @@ class GateSections(Strict):
     had the beginning of its prompt last. 0: it gets none for that."""
     adapter_load_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """Input tokens that the load of a LoRA adapter is charged as, to the tenant of the request that an engine loaded it
-    for: at the gate, and in engines whose `worker.tiers` has no other price."""
+    for: at the gate, and in engines without another price in `worker.tiers`."""
 
 
 class Pool(GateSections):

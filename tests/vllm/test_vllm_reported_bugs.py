@@ -185,3 +185,18 @@ def test_a_request_aborted_between_its_preemption_and_its_return_leaves_nothing(
     harness.scheduler.finish_requests(["never-sent"], RequestStatus.FINISHED_ABORTED)
     harness.abort(*waiting)
     harness.finish()
+
+
+@BOTH
+def test_with_a_clock_that_stands_still_all_requests_end(
+    base: BaseConfig, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeTime, "perf_counter", lambda clock: clock.now_s)
+    with fake_time() as time:
+        harness = SchedulerHarness(base, Setup(ahead=ahead, blocks=12, batch=4, tiers={"lead_max": 20.0}), time)
+        for number in range(12):
+            tier = ("premium", "standard", "background")[number % 3]
+            harness.add(f"r{number}", [number] * 8, 8, tier=tier, tenant=f"t{number % 4}", timeout_s=5.0)
+            harness.step()
+        harness.run()
+        assert all(sent.tokens == sent.expected for sent in harness.sent.values())

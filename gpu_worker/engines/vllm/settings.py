@@ -31,7 +31,7 @@ class SchedulerSettings:
     `applications`: the application of each tenant that has one, for a policy `wsc`.
 
     `locality`: within the tenant that is next, the request with the longest cached prefix goes first
-    (policies/fairness/locality.py). `loaded_first`: within that tenant, a request whose LoRA adapter is loaded goes
+    (policies/fairness/locality.py). `loaded_first`: within that tenant, a request with a loaded LoRA adapter goes
     first (policies/fairness/loaded_first.py). Both are also fields of `tiers`, where a worker sets them.
 
     `send_stats`: whether the scheduler reports to the server. None: if the server has loaded headgate's stat logger. A

@@ -39,7 +39,9 @@ def test_the_committed_file_has_the_defaults() -> None:
 
 def test_the_price_of_an_adapters_load_reaches_gate_and_pool(tmp_path: Path) -> None:
     found = loaded(
-        tmp_path, "adapter_load_tokens: 800\npools: {chat: {adapter_load_tokens: 0}, code: {model: s3://b/code/}}"
+        tmp_path,
+        "adapter_load_tokens: 800\n"
+        "pools: {chat: {model: s3://models/llama-3-8b/, adapter_load_tokens: 0}, code: {model: s3://models/code-8b/}}",
     )
     pools = json.dumps({name: found.pool_settings(name) for name in found.pools})
     config = load_config({**found.environment(), "HEADGATE_POOLS": pools})
