@@ -62,7 +62,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo unit test test-long test-stack test-engines test-all test-deep coverage test-vllm test-vllm-swaps test-vllm-next test-clients test-bodies storm check bench bench-peers gpu gpu-wheels evidence evidence-mutants docs synth rehearse vllm-wheel bundle constraints dynamodb-local clean
+.PHONY: help quickstart install demo unit test test-long test-stack test-engines test-all test-deep coverage test-vllm test-vllm-swaps test-vllm-next test-clients test-bodies storm planner-search check bench bench-peers gpu gpu-wheels evidence evidence-mutants docs synth rehearse vllm-wheel bundle constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -87,6 +87,7 @@ These tests do not cover:
   make rehearse      the synthesised stack in moto, with real processes that have its settings
   make test-deep     the long ones of these tests to their full depth
   make storm         10,000 seeds of the gate under faults; 400 are in make test-long
+  make planner-search  random fleets in which a simpler planner serves every tenant better, and the worst of them
   make evidence      every claim of docs/evidence.md, from its experiments run again
   make evidence-mutants  which broken policies each of these claims notices: docs/evidence/mutants.md
   make gpu           one run of what needs a GPU, or a check of its script without one
@@ -187,6 +188,13 @@ test-bodies: $(STAMPS)/install ## 50,000 bodies generated from the OpenAPI docum
 storm: $(STAMPS)/install ## 10,000 seeds of the gate under faults at every await (seven minutes; CI has 400)
 	@$(BIN)/python -m tests.support.world.storm --seeds $(STORM_SEEDS) --processes $(TEST_PROCESSES) --reach
 	@$(BIN)/python -m tests.support.world.storm --seeds 0:200 --fronts 8 --processes $(TEST_PROCESSES)
+
+# 20,000 random scenes take about nine hours of one core, the search an hour (benchmarks/results/planner_dominance.md).
+PLANNER_SCENES ?= 1000:21000
+PLANNER_MINUTES ?= 60
+planner-search: $(STAMPS)/install ## random scenes in which a simpler planner dominates, and a search for the worst (not in CI)
+	@$(BIN)/python -m benchmarks.planner_dominance --random $(PLANNER_SCENES) --processes $(TEST_PROCESSES) --failures
+	@$(BIN)/python -m benchmarks.planner_search --minutes $(PLANNER_MINUTES) --write benchmarks/results/planner_worst.json
 
 check: $(STAMPS)/install ## lint, types, import contracts, style as a test
 	$(BIN)/ruff check .

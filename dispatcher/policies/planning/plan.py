@@ -169,10 +169,12 @@ def make_plan(
 
 
 def _is_work_in_time(plan: Plan) -> bool:
-    """Return whether the workers have work, and all of it is in time: then the order of least swapping ends it soonest,
-    and what may yet come has time. Without this a burst of an hour's slack was served at 0.57 times the speed."""
+    """Return whether the workers have work that takes longer than its swaps, and all of it is in time: then the order
+    of least swapping ends it soonest, and what may yet come has time. Without this a burst of an hour's slack was
+    served at 0.57 times the speed. Work for which a swap is long is played forward: requests may come meanwhile."""
     ends = [order[-1].ends_at - plan.made_at if order else 0.0 for order in plan.groups.values()]
-    return not (plan.entitled_late_s or plan.surplus_late_s) and sum(ends) >= _WORK_S * len(ends)
+    work_s = sum(ends) - plan.swap_s
+    return not (plan.entitled_late_s or plan.surplus_late_s) and work_s >= max(plan.swap_s, _WORK_S * len(ends))
 
 
 def _follow(plan: Plan, choice: RuleChoice, workers: Sequence[FleetWorker]) -> Plan:

@@ -131,6 +131,18 @@ def test_a_rule_that_is_given_up_could_not_be_chosen() -> None:
     assert given_up > 20
 
 
+def test_work_that_is_in_time_is_played_forward_if_its_swap_takes_longer() -> None:
+    """A long swap for one request keeps the worker from the requests that come: t has 3 a second for the loaded model,
+    which are due in 5 s. Work of a minute is worth the swap."""
+    coming = {"a": Expected(3.0, 500.0, 5.0)}
+    fleet = [replace(worker(swap_s=20.0, slots=32), last_swap_s=0.0)]
+    for seconds, rule in ((0.1, True), (60.0, False)):
+        rare = backlog(group("b", 1_000.0, seconds, 5), tenant="rare")
+        plan = make_plan([TenantBacklog("t", Share(), [], {"a": 60 * 1_500.0}, coming), rare], fleet, NOW)
+        assert bool(plan.rule) is rule
+        assert rule is False or plan.models == {"w": "a"}
+
+
 def test_without_expected_arrivals_nothing_is_played() -> None:
     assert make_plan([backlog(group("b"))], [worker()], NOW).rule == ""
 
