@@ -75,6 +75,7 @@ def _lines(name: str, rows: list[Any]) -> Iterator[list[Any]]:
 
 
 def _rows(state: State) -> dict[str, list[Any]]:
+    paid = [[call.id, call.swap_service] for call in state.calls.values() if call.swap_service]
     totals = _USAGE_BEFORE if state.format == OLDEST else len(Usage._fields)
     return {
         "workers": [[list(worker.config), worker.failures] for worker in state.workers.values()],
@@ -89,11 +90,11 @@ def _rows(state: State) -> dict[str, list[Any]]:
             [call.tenant.name, *(getattr(call.terms if name in _TERMS else call, name) for name in _names_of(call))]
             for call in state.calls.values()
         ],
-        "swaps": [[call.id, call.swap_service] for call in state.calls.values() if call.swap_service],
         "usage": [[*key, *row[:totals]] for key, row in state.usage.items()],
         "interactions": [[*key, at] for key, at in state.interactions.items()],
         "ends": [list(over) for over in state.ends.values()],
         **({"prefixes": state.holders.rows()} if len(state.holders) else {}),
+        **({"swaps": paid} if paid else {}),
     }
 
 
