@@ -142,7 +142,8 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     found = record.quantiles(costs, model, phase, prior, state.at)
     if phase is Phase.MISSING:
         found = Quantiles(*(part * found.p50**_ABSENT_PART for part in prior))
-    p10_s, p50_s, p90_s = (part * predicted_s for part in found)
+    p10, p50, p90 = found
+    p10_s, p50_s, p90_s = p10 * predicted_s, p50 * predicted_s, p90 * predicted_s
     if phase is Phase.FAR:
         near = record.quantiles(costs, model, Phase.NEAR, PRIORS[Phase.NEAR], state.at)
         p50_s, p90_s = max(p50_s, near.p50 * near_s), max(p90_s, near.p90 * near_s)

@@ -61,13 +61,20 @@ class Ratios:
     """Observed ratios, with their quantiles, which are computed at most every _QUANTILE_KEPT_S seconds."""
 
     observed: WaitRatios = field(default_factory=WaitRatios)
-    _sample: RatioQuantiles | None = None
+    _own: RatioQuantiles | None = None
     _until: float = 0.0
+    _prior: Quantiles | None = None
+    _completed: Quantiles | None = None
+    """The last result, for the same prior: most often it is the very same object."""
 
     def quantiles(self, now: float, prior: Quantiles) -> Quantiles:
-        if self._sample is None or now >= self._until:
-            self._sample, self._until = self.observed.quantiles(now), now + _QUANTILE_KEPT_S
-        return self._sample.with_prior(prior)
+        own = self._own
+        if own is None or now >= self._until:
+            own = self._own = self.observed.quantiles(now)
+            self._until, self._completed = now + _QUANTILE_KEPT_S, None
+        if self._completed is None or prior is not self._prior:
+            self._prior, self._completed = prior, own.with_prior(prior)
+        return self._completed
 
 
 RatiosOfPhases = dict[Phase, Ratios]
