@@ -92,11 +92,6 @@ def figures_9_and_10(setting: Setting) -> Section:
                 f"{order:.2f} times FCFS. Workers that admit whenever a slot is free do the same work in every order.",
             ),
             Check(
-                "plan: at least 90 % in time below the knee (Figure 10)",
-                ours[0].all.in_time >= 0.9,
-                percent(ours[0].all.in_time),
-            ),
-            Check(
                 "plan: most interactive requests in time at every load, within a point (Figure 10)",
                 all(firsts),
                 ", ".join(percent(run.classes["interactive"].in_time) for run in ours),
