@@ -159,13 +159,13 @@ def _slower_steps(factor: float) -> Changes:
 
 
 def _half_the_pool() -> Changes:
-    fits = SeparatePrefillEngine._fits
+    add_if_fits = SeparatePrefillEngine._add_if_fits
 
-    def in_half(self: Any, request: Any, prompt: int, tokens: int, admitted: int) -> bool:
+    def in_half(self: Any, request: Any, prompt: int) -> int | None:
         room = self.kv_tokens + prompt <= self.profile.pool_tokens / 2 or not self._kv.size
-        return room and fits(self, request, prompt, tokens, admitted)
+        return add_if_fits(self, request, prompt) if room else 0
 
-    return [(SeparatePrefillEngine, "_fits", in_half)]
+    return [(SeparatePrefillEngine, "_add_if_fits", in_half)]
 
 
 # ── The gate's order ─────────────────────────────────────────────────────────────────────────────────────────────────
