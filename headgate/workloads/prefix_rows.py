@@ -95,7 +95,7 @@ class PrefixRow:
 
     def _arrival_s(self) -> float:
         name = self._name("arrival")
-        value, per_s = self._fields.get(name), NS_PER_S / unit_ns(name)
+        value, per_s = self._fields.get(name), NS_PER_S // unit_ns(name)
         if "arrival" not in self._given:
             per_s = 1 if _OF_QWEN in self._fields else 1000
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:

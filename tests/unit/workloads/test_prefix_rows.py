@@ -90,9 +90,10 @@ def test_a_file_without_requests(tmp_path: Path) -> None:
 
 def test_a_trace_of_qwen_has_seconds_and_small_blocks(tmp_path: Path) -> None:
     """32 blocks of 16 tokens are one of 512: equal only if all before it are equal too."""
-    first = {"chat_id": 1, "timestamp": 61.5, "input_length": 600, "output_length": 3, "hash_ids": list(range(38))}
-    longer = {**first, "chat_id": 2, "input_length": 1200, "hash_ids": [*range(38), *range(100, 137)]}
-    other = {**longer, "hash_ids": [7, *longer["hash_ids"][1:]]}
+    hashes = list(range(38))
+    first = {"chat_id": 1, "timestamp": 61.5, "input_length": 600, "output_length": 3, "hash_ids": hashes}
+    longer = {**first, "chat_id": 2, "input_length": 1200, "hash_ids": [*hashes, *range(100, 137)]}
+    other = {**longer, "hash_ids": [7, *hashes[1:], *range(100, 137)]}
     rows = read_trace(written(tmp_path, first, longer, other))
     assert [row.arrival_s for row in rows] == [61.5] * 3
     assert [row.hash_ids for row in rows] == [(0, 1), (0, 2, 3), (4, 5, 6)]
