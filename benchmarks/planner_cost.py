@@ -1,6 +1,6 @@
 """Time a plan: `python -m benchmarks.planner_cost`.
 
-A plan of unlike fleets whose models have backlogs, in CPU milliseconds of the thread, the median of some plans: the
+A plan of unlike fleets with backlogs of all models, in CPU milliseconds of the thread, the median of some plans: the
 orders alone (insertion and annealing of MOVES moves), and with simple rules played forward (choice.py). Both are of one
 run; the second plan has what the first has, and arrivals to come.
 """

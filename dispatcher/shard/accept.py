@@ -136,7 +136,7 @@ def _queue_full(state: State, tenant: Tenant, command: Accept) -> Refused | None
 
 
 def _out_of_reach(state: State, tenant: Tenant, command: Accept) -> Refused | None:
-    """Refuse a call whose deadline is surely out of reach: nine of ten such calls would still wait when it passes.
+    """Refuse a call with a deadline surely out of reach: nine of ten such calls would still wait when it passes.
 
     Only a measured and observed wait refuses (waits/estimate.py), and a call that finds a free slot is never refused.
     """

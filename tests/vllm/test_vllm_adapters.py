@@ -254,11 +254,12 @@ def test_what_a_pass_sets_aside_is_bounded_and_nothing_starves_behind_it(make: M
     harness.check_end()
 
 
+@pytest.mark.parametrize("policy", ["tiered:vtc", "vtc", "fcfs"])
 def test_a_tenants_own_requests_do_not_starve_one_that_waits_for_a_place(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     monkeypatch.setattr(adapters, "PASSES_MAX", 20)
-    harness = make(replace(with_loras(1), tiers={"adapter_load_tokens": 0}))
+    harness = make(replace(with_loras(1), policy=policy, tiers={"adapter_load_tokens": 0}))
     harness.add("a", [1] * 10, 10, adapter=1, tenant="a")
     harness.step()
     harness.add("waits", [2] * 10, 4, adapter=2, tenant="a")

@@ -115,7 +115,7 @@ def test_children_of_one_request_have_one_priority_and_one_arrival(base: BaseCon
         for child in range(3):
             name = f"{child}_request{priority}"
             scheduler.add_request(Request(name, [5] * 4, parameters, None, priority=priority, arrival_time=1.0))
-    while scheduler.has_requests():  # type: ignore[no-untyped-call]
+    while scheduler.has_requests():
         step(scheduler, runner)
     assert not scheduler.requests
 

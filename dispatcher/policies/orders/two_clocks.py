@@ -161,7 +161,7 @@ class TwoClocksIndex:
     """The index of the order: three sorted lists of (clock, arrival, queue).
 
     `_ready` holds the waiting queues of tenants in profile, `_surplus` all other waiting queues, both by vft. `_later`
-    holds the queues of `_surplus` whose tenant has a guarantee a second time, by tat, until the guarantee covers them
+    holds the queues of `_surplus` with a guaranteed tenant a second time, by tat, until the guarantee covers them
     again.
 
     Invariant: every queue with a waiting call has exactly one entry in `_ready` or `_surplus`, and one in `_later` if

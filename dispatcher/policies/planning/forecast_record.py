@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import inf
 
 TENANTS_MAX = 1_000
-"""Tenants whose sums are kept. Further ones count in the sums of all."""
+"""So many tenants have sums of their own. Further ones count in the sums of all."""
 
 
 @dataclass(slots=True)

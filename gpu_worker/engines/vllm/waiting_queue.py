@@ -200,7 +200,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             lora = request.lora_request
             if lora is None:
                 continue
-            self._turns.on_entered(self.policy.tier_state(request.request_id).request)
+            self._turns.on_entered(self.policy.record(request.request_id).request)
             if adapters.use(lora.lora_int_id) and not request.num_preemptions:
                 self.policy.on_adapter_loaded(request.request_id)
 

@@ -63,7 +63,7 @@ def figure_19(setting: Setting) -> Section:
                 f"{overload}: within a point too",
                 None,
                 f"{percent(runs[overload, DELTA].all.in_time)} against {percent(runs[overload, 1].all.in_time)}. "
-                "The fleet is overloaded, so a planner chooses who is late, and small groups let it choose better.",
+                "The fleet is overloaded, and small groups let a planner choose better which requests are late.",
             ),
         ],
     )

@@ -14,7 +14,7 @@ from headgate.workloads.sources import Workload
 _PLANNERS = ("static", "qlm", "edf", "plan")
 _WORKERS, _MODELS = 3, 4
 _AHEAD = {"overload": 0.10, "short due times": 0.10, "dear swaps": 0.0}
-"""By how much the worst-off tenant must be better off than under every other planner. The first two were written before
+"""The worst-off tenant must be better off by so much than under every other planner. The first two were written before
 the first run; the third scene came after them."""
 
 

@@ -17,6 +17,7 @@ from gpu_worker.engines.copy_rates import measure_copy_rates
 from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
 from gpu_worker.engines.vllm import reports as vllm_reports
 from gpu_worker.engines.vllm import scheduler as vllm_scheduler
+from gpu_worker.policies.fairness.tiered import SETTINGS_OF_ALL
 from tests.support.vllm.engine import vllm_driver
 from tests.support.vllm.model_runner import BLOCK_TOKENS
 from vllm.config import KVTransferConfig, LoRAConfig
@@ -77,7 +78,8 @@ def configs_of(base: BaseConfig, setup: Setup) -> tuple[Any, Any]:
     config.cache_config.num_gpu_blocks = blocks
     config.cache_config.block_size = BLOCK_TOKENS
     config.model_config.max_model_len = CONTEXT_TOKENS
-    tiers = dict(setup.tiers) if setup.policy.startswith("tiered") else {}
+    is_tiered = setup.policy.startswith("tiered")
+    tiers = {name: value for name, value in setup.tiers.items() if is_tiered or name in SETTINGS_OF_ALL}
     settings = {"policy": setup.policy, "tiers": tiers, "trust_client_fields": True, "send_stats": True}
     config.additional_config = {"headgate": settings}
     config.lora_config = None if setup.max_loras is None else LoRAConfig(max_loras=setup.max_loras)

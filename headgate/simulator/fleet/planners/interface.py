@@ -71,7 +71,7 @@ def profiles_of(arrivals: Iterable[Arrival], default_model: str) -> dict[str, Mo
 
 
 def full_rate_per_s(engine: SimulatedEngine, slots: int, profile: ModelProfile) -> float:
-    """Return the service units per second of a new engine whose slots are full of requests of the mean lengths.
+    """Return the service units per second of a new engine with slots full of requests of the mean lengths.
 
     Lengths of which not even two requests fit at once are cut.
     """
