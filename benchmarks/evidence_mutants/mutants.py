@@ -20,6 +20,7 @@ from dispatcher.policies.orders.interface import ORDERS
 from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.orders.two_clocks import TwoClocks, TwoClocksIndex
 from dispatcher.policies.planning import plan as planning
+from dispatcher.policies.planning.claims import claims
 from dispatcher.policies.planning.groups import DELTA
 from dispatcher.shard.alone import EPOCH
 from gpu_worker.policies.admission import Admission
@@ -341,10 +342,9 @@ def _plan_alone() -> Changes:
 
 
 def _all_entitled() -> Changes:
-    claim = planning.claims
 
     def entitle(*of: Any, **named: Any) -> Any:
-        found = claim(*of, **named)
+        found = claims(*of, **named)
         return found._replace(pieces=[piece._replace(is_entitled=True, weight=1.0) for piece in found.pieces])
 
     return [(planning, "claims", entitle)]
