@@ -68,7 +68,7 @@ def test_rows_of_requests_that_were_not_served_are_counted(tmp_path: Path) -> No
     ("rows", "says"),
     [
         ([], "has 0 requests with a first token and an end, and a fit needs at least 10: record for longer"),
-        (ROWS[:1], "has 1 requests"),
+        (ROWS[:1], "has 1 request "),
         ([*ROWS, "99,0.1,0.2,5,5"], "line 14, column 'arrival_s': '99' is earlier than the row above: sort the rows"),
         (["1,-0.1,0.2,5,5"], "line 2, column 'ttft_s': '-0.1' is before the arrival: leave it empty"),
         (["1,0.3,0.2,5,5"], "column 'latency_s': '0.2' is before the first token: check which columns are durations"),
