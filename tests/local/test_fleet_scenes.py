@@ -2,8 +2,8 @@
 
 Both play the same requests at the same times, on two workers with a modelled engine of the same step times, with the
 production's gate and planner. Real processes differ: a worker learns of an order with its next heartbeat, within a
-second, a plan is made beside the gate, and processes share this machine's cores. So the tolerances are wide. A draft had
-swaps of 1 s, requests due in 5 s and medians 1.5 s apart, which its first comparisons missed:
+second, a plan is made beside the gate, and processes share this machine's cores. So the tolerances are wide. A draft
+had swaps of 1 s, requests due in 5 s and medians 1.5 s apart, which its first comparisons missed:
 
 - of each tenant, the parts of the requests with their first token in time differ by at most IN_TIME_APART
 - the tenants' median first tokens differ by at most FIRST_TOKEN_APART_S, the time of two swaps with their orders, or by
