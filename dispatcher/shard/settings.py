@@ -61,8 +61,8 @@ class ShardSettings:
     """Input tokens that the load of a LoRA adapter is charged as, to the tenant of the call that an engine loaded it
     for."""
     swap_charge: float = SWAP_CHARGE
-    """The part of what a worker could serve during a swap which the call that needs the swap pays in the surplus
-    (swapping.py); 0: no call pays."""
+    """The part of what a worker could serve during a swap which the tenants that need the swap pay in the surplus
+    (swapping.py); 0: none pays."""
     tiers: TierFloors | None = None
     """None: the gate ignores tiers."""
     slack: Slack | None = None
