@@ -35,6 +35,7 @@ from dispatcher.model.facts import (
 )
 from dispatcher.model.formats import NEWEST
 from dispatcher.policies.orders.queues import Call
+from dispatcher.policies.planning.fleet import paid_until
 from dispatcher.shard.state.records import UNREACHED_KEPT, Process, Worker, cause_of, next_causes
 from dispatcher.shard.state.state import State
 from dispatcher.shard.steps import MASK, News, fold_accept, fold_dispatch, fold_end, news_of
@@ -73,6 +74,9 @@ def _fold_worker_set(state: State, fact: WorkerSet) -> None:
     if worker is None:
         state.set_worker(fact.worker, Worker(fact))
     else:
+        if worker.load and worker.load == fact.model:
+            took_s = fact.loaded_at - worker.ordered_at
+            state.set_paid(worker, paid_until(worker.paid_until, worker.ordered_at, took_s))
         if worker.load in (fact.model, *_unloadable(worker, fact)):
             state.set_load(worker, "", worker.ordered_at)
         rested = worker.config.state == "resting" and fact.state != "resting"

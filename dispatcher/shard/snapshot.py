@@ -81,6 +81,7 @@ def _rows(state: State) -> dict[str, list[Any]]:
         "workers": [[list(worker.config), worker.failures] for worker in state.workers.values()],
         "causes": [[name, worker.causes] for name, worker in state.workers.items() if worker.causes],
         "loads": [[w.name, w.load, w.ordered_at] for w in state.workers.values() if w.ordered_at],
+        "paid": [[w.name, w.paid_until] for w in state.workers.values() if w.paid_until],
         "models_turned": [list(item) for item in state.models_turned.items()],
         "plan": [list(state.plan)] if state.plan is not None else [],
         "processes": [_process(name, process) for name, process in state.processes.items()],
@@ -136,6 +137,8 @@ def _load_shard(fields: dict[str, Any], settings: ShardSettings) -> Shard:
         state.workers[name].causes = tuple(causes)
     for name, model, at, *_ in fields.get("loads", ()):  # snapshots before format 5 have none
         state.set_load(state.workers[name], model, at)
+    for name, until, *_ in fields.get("paid", ()):  # older snapshots have none
+        state.workers[name].paid_until = until
     for model, at, *_ in fields.get("models_turned", ()):
         state.models_turned[model] = at
     for made_at, workers, groups, *_ in fields.get("plan", ()):

@@ -64,7 +64,9 @@ def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
         usable = [each for each in state.workers.values() if each.load or each.config.state in USABLE]
         fleet = [fleet_worker(each, state.at) for each in usable]
         expected_s = _drain_s(fleet) if models else None
-        _order(decision, fallback_models(waiting, fleet, state.at, expected_drain_s=expected_s))
+        needed = fallback_models(waiting, fleet, state.at, expected_drain_s=expected_s)
+        _order(decision, needed)
+        models = {name: model for name, model in models.items() if name not in needed}
     _order(decision, models, rest_left_s)
 
 
@@ -90,6 +92,7 @@ def fleet_worker(worker: Worker, now: float) -> FleetWorker:
     return FleetWorker(
         worker.name, kind, worker.target, loaded_at, swap_s, _free_s(worker), rates, max(1, worker.slots),
         _batch_s(worker), len(worker.running), _swapping_s(worker, now), _last_swap_s(worker),
+        worker.paid_until,
     )  # fmt: skip
 
 

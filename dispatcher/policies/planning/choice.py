@@ -168,7 +168,7 @@ def _worker(
     swap_s = [worker.swap_to_s(name) for name in names]
     return StartingWorker(
         number.get(worker.loaded, -1), worker.loaded_at - now, worker.slots, worker.running, worker.drain_s,
-        worker.swapping_s, worker.last_swap_s or 0.0, swap_s, hold_s,
+        worker.swapping_s, worker.last_swap_s or 0.0, swap_s, hold_s, worker.paid_until - now,
     )  # fmt: skip
 
 

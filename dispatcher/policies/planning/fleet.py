@@ -1,16 +1,21 @@
 """The workers as the planner sees them: how fast each kind serves each model, and how long each keeps its model. Pure.
 
 QLM (SoCC 2024, section 7) plans on the backlog alone: it swaps a model out when its queue is empty and soon back in.
-Here a plan swaps a worker only when its model has been loaded for
+Here a plan swaps a worker only when (`rest_left_s`)
 
-    max(4 s, s, d)    while requests wait for the loaded model
-    max(s, d / 2)     otherwise
+    its model has been loaded for max(4 s, s, d)    while requests wait for the loaded model
+    its swaps of a minute are not used up           otherwise
 
 where s is the time of the swap, and d what the last swap took, from the order to the report of the model, with the
-drain (`rest_left_s`). d is measured, so a wrong belief about swaps lasts for one swap. A worker that has not swapped
-yet is free to. If the time of the last swap is unknown, and without a plan, a model stays for max(10 s, s), or s
-(`held_s`): the bound of `fallback_models` counts on it. The 4 s keep a batch of requests together. With 10 s, and with
-longer holds for idle workers, simpler planners were better for every tenant (benchmarks/results/planner_dominance.md).
+drain. d is measured, so a wrong belief about swaps lasts for one swap. The 4 s keep a batch of requests together.
+
+A worker for whose model nothing waits has a budget: each second of a swap is paid with a second of service before or
+after it, and SWAPS_SAVED_S seconds of swaps may be saved up (`paid_until`). So a worker that was quiet may load one
+model after the other for a sweep of rare requests, and swaps take half of the time in the long run.
+
+If the time of the last swap is unknown, and without a plan, a model stays for max(10 s, s), or s (`held_s`): the bound
+of `fallback_models` counts on it. With 10 s for plans, and with rests of idle workers, simpler planners were better for
+every tenant (benchmarks/results/planner_dominance.md).
 
 A worker without a model may load one at once.
 
@@ -37,6 +42,7 @@ class FleetWorker:
     what a swap costs beside its own time. `slots`: requests that run at once;
     `running`: those that run now. `swapping_s`: the rest of a swap under way, without its drain.
     `last_swap_s`: what its last swap took, with its drain; 0 if it has not swapped, None if that is not known.
+    `paid_until`: until when it pays for its swaps with service, in Unix seconds (the function of this name).
 
     `swap_s`: seconds to make each model the loaded one, 0 for the loaded one; a model that is absent, or has an
     infinite time, does not fit. `service_per_s`: service units per second by model; unknown if absent or not a positive
@@ -57,6 +63,7 @@ class FleetWorker:
     running: int = 0
     swapping_s: float = 0.0
     last_swap_s: float | None = None
+    paid_until: float = 0.0
 
     def __post_init__(self) -> None:
         if not isfinite(self.loaded_at):
@@ -118,8 +125,10 @@ RESIDENCY_S = 10.0
 _BATCH_S = 4.0
 """A plan keeps a model that requests wait for at least so long: a batch of them is served."""
 _SWAP_TIMES = 1.0
-_IDLE_REST = 0.5
-"""An idle worker rests for this part of its last swap."""
+SWAPS_SAVED_S = 60.0
+"""A worker for whose model nothing waits may swap for so long without a rest."""
+_SWAP_PART = 0.5
+"""In the long run its swaps take this part of the time."""
 DRAIN_S = 30.0
 """A swap waits at most this long for running streams."""
 PATIENCE_S = 4.0
@@ -139,19 +148,26 @@ def held_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> 
 
 
 def rest_left_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> float:
-    """Return the seconds until a plan may swap the worker: it serves as long as its last swap took, with its drain."""
+    """Return the seconds until a plan may swap the worker. `is_waited_for`: as for held_s."""
     if worker.last_swap_s is None:
         return held_s(worker, model, now, is_waited_for)
     if worker.loaded in ("", model) or worker.loaded_at > now + _FUTURE_MAX_S:
         return 0.0
-    return max(0.0, worker.loaded_at + rest_s(worker.last_swap_s, worker.swap_to_s(model), is_waited_for) - now)
+    if not is_waited_for:
+        return max(0.0, worker.paid_until - SWAPS_SAVED_S - now)
+    return max(0.0, worker.loaded_at + rest_s(worker.last_swap_s, worker.swap_to_s(model)) - now)
 
 
-def rest_s(last_swap_s: float, swap_s: float, is_waited_for: bool) -> float:
-    """Return how long a worker serves after a swap that took `last_swap_s` before one of `swap_s`; 0 without a last."""
-    if last_swap_s <= 0.0:
-        return 0.0
-    return max(_BATCH_S, swap_s, last_swap_s) if is_waited_for else max(swap_s, _IDLE_REST * last_swap_s)
+def rest_s(last_swap_s: float, swap_s: float) -> float:
+    """Return how long a worker serves the requests that wait after a swap that took `last_swap_s` before one of
+    `swap_s`; 0 without a last one."""
+    return max(_BATCH_S, swap_s, last_swap_s) if last_swap_s > 0.0 else 0.0
+
+
+def paid_until(before: float, ordered_at: float, took_s: float) -> float:
+    """Return until when a worker pays for its swaps, after one that was ordered at `ordered_at` and took so long.
+    `before`: the value before this swap. This is a token bucket as one time (GCRA)."""
+    return max(before, ordered_at) + max(0.0, took_s) / _SWAP_PART
 
 
 def residency_s(swap_s: float, is_waited_for: bool) -> float:

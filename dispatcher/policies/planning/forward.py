@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from dispatcher.policies.planning.fleet import DRAIN_S, rest_s
+from dispatcher.policies.planning.fleet import DRAIN_S, SWAPS_SAVED_S, paid_until, rest_s
 
 STEPS = 60
 DECIDE_S = 2.0
@@ -53,8 +53,9 @@ class Parcel(NamedTuple):
 class StartingWorker:
     """A worker at the start. `loaded`: its model or the one that it swaps to, -1 for none. `since_s`: when it was
     loaded. `running`: requests, that hold a slot for `running_hold_s` in the mean. `swapping_s`: the rest of a swap
-    under way, without its drain. `last_swap_s`: what its last swap took, with the drain. By model: `swap_s`, infinite
-    for one that does not fit, and `hold_s`, the seconds that a service unit holds a slot."""
+    under way, without its drain. `last_swap_s`: what its last swap took, with the drain. `paid_s`: until when it pays
+    for its swaps (fleet.py, `paid_until`). By model: `swap_s`, infinite for one that does not fit, and `hold_s`, the
+    seconds that a service unit holds a slot."""
 
     loaded: int
     since_s: float
@@ -65,6 +66,7 @@ class StartingWorker:
     last_swap_s: float
     swap_s: Sequence[float]
     hold_s: Sequence[float]
+    paid_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class PlayedWorker:
     swap_s: float = 0.0
     ordered_s: float = 0.0
     last_swap_s: float = 0.0
+    paid_s: float = 0.0
     turn: float = 0.0
     """Requests that it has started since it has its model."""
 
@@ -151,13 +154,15 @@ class Play:
         return queue[0][1] if queue else inf
 
     def may_swap(self, worker: PlayedWorker, model: int) -> bool:
-        """Return whether the worker may begin to swap to the model now (fleet.py, `rest_s`)."""
+        """Return whether the worker may begin to swap to the model now (fleet.py, `rest_left_s`)."""
         swap_s = worker.start.swap_s[model]
         if worker.is_swapping or swap_s == inf or worker.target == model:
             return False
         if worker.target < 0:
             return True
-        return self.now_s - worker.since_s >= rest_s(worker.last_swap_s, swap_s, self.waiting[worker.target] > 0)
+        if self.waiting[worker.target] <= 0:
+            return self.now_s >= worker.paid_s - SWAPS_SAVED_S
+        return self.now_s - worker.since_s >= rest_s(worker.last_swap_s, swap_s)
 
     def swap(self, worker: PlayedWorker, model: int) -> None:
         """Begin a swap. A swap that takes no time is one of a millisecond."""
@@ -233,6 +238,7 @@ class Play:
         if worker.until_s <= self.now_s:
             worker.model, worker.since_s, worker.until_s = worker.target, worker.until_s, inf
             worker.last_swap_s = worker.since_s - worker.ordered_s
+            worker.paid_s = paid_until(worker.paid_s, worker.ordered_s, worker.last_swap_s)
 
     def _dispatch(self) -> None:
         for worker in self.workers:
@@ -301,7 +307,7 @@ class Play:
 
 def _first(worker: StartingWorker) -> PlayedWorker:
     played = PlayedWorker(worker, worker.loaded, worker.loaded, worker.since_s, worker.running, worker.running_hold_s)
-    played.last_swap_s = worker.last_swap_s
+    played.last_swap_s, played.paid_s = worker.last_swap_s, worker.paid_s
     if worker.swapping_s > 0:
         played.swap_s = worker.swapping_s
         if worker.running <= _DRAINED:

@@ -66,6 +66,7 @@ class Worker:
         "model",
         "name",
         "ordered_at",
+        "paid_until",
         "running",
         "slots",
         "slots_open",
@@ -78,6 +79,8 @@ class Worker:
         """The model that it should load now; empty: it keeps its model."""
         self.ordered_at = 0.0
         """When it last got such an order, or the order was withdrawn, in Unix seconds."""
+        self.paid_until = 0.0
+        """Until when it pays for its swaps with service (planning/fleet.py, `paid_until`)."""
         self.configure(config)
         self.running: dict[str, Call] = {}
         """The calls that hold its slots, by id."""

@@ -261,6 +261,10 @@ class State(UndoJournal):
         worker.order(model, at)
         self._settle(worker)
 
+    def set_paid(self, worker: Worker, until: float) -> None:
+        self._note(self.set_paid, worker, worker.paid_until)
+        worker.paid_until = until
+
     def _settle(self, worker: Worker) -> None:
         """Bring the indexes up to date with a worker that changed."""
         self.slots.update(worker)

@@ -25,7 +25,7 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.planning.claims import TenantBacklog
 from dispatcher.policies.planning.entitlement import HORIZON_S
-from dispatcher.policies.planning.fleet import FleetWorker
+from dispatcher.policies.planning.fleet import FleetWorker, paid_until
 from dispatcher.policies.planning.groups import GroupedRequest, GroupKey, TenantGroups
 from dispatcher.policies.planning.history import ArrivalForecast, OutputHistory
 from dispatcher.policies.planning.plan import Plan, PlanSettings, make_plan
@@ -187,6 +187,7 @@ class ProductionPlanner(Planner):
         self._loaded_s = {worker.name: 0.0 for worker in around.workers}
         self._ordered_s: dict[str, float] = {}
         self._last_swap_s = {worker.name: 0.0 for worker in around.workers}
+        self._paid_until = {worker.name: 0.0 for worker in around.workers}
         self._settings = PlanSettings(seed=around.seed, classes=around.classes)
         self._last: Plan | None = None
         self._planned_s = -inf
@@ -262,6 +263,7 @@ class ProductionPlanner(Planner):
         return FleetWorker(
             worker.name, worker.kind, model, loaded_at, swap_s, self._free_s(worker, rates, now_s), rates, slots,
             self._drain_s(worker), len(worker.running), self._swapping_s(worker, now_s), self._last_swap_s[worker.name],
+            self._paid_until[worker.name],
         )  # fmt: skip
 
     def _swapping_s(self, worker: SimulatedWorker, now_s: float) -> float:
@@ -293,8 +295,11 @@ class ProductionPlanner(Planner):
                 self._loaded_s[worker.name] = now_s
                 self._ordered_s.setdefault(worker.name, now_s)
             elif worker.name in self._ordered_s:
+                ordered_s = self._ordered_s.pop(worker.name)
+                took_s = self._last_swap_s[worker.name] = now_s - ordered_s
                 self._loaded_s[worker.name] = now_s
-                self._last_swap_s[worker.name] = now_s - self._ordered_s.pop(worker.name)
+                before = self._paid_until[worker.name]
+                self._paid_until[worker.name] = paid_until(before, EPOCH + ordered_s, took_s)
 
     def _wait(self, request: SimRequest) -> None:
         arrival = request.arrival
