@@ -1,7 +1,8 @@
 """Chooses the rule that the fleet follows until the next plan, by playing each forward (forward.py, rules.py). Pure.
 
 The cost of an outcome is, in this order of weight: the part of the worst-off tenant's entitled requests that is late,
-the mean of that over tenants, the work that waits at the end, other lateness, and swaps. Two margins keep a fleet from
+the mean of that over tenants, the work that waits at the end, other lateness, and swaps. A tenant of n arrivals weighs
+1 - 0.5^n: of a tenant with one request so far a forecast knows little, and long swaps were made for it. Two margins keep a fleet from
 following the model's errors: the last rule stays unless another is better by _MARGIN, and no worker swaps unless that
 is better by SWAP_MARGIN than the best rule that swaps none now. Neither margin holds while a worker has nothing to do
 and requests wait for a model that no worker has: otherwise deferred work would wait for its last moment.
@@ -60,7 +61,7 @@ def choose(
     first = [number.get(planned[worker.name], -1) for worker in workers]
     has_idle_worker = _has_idle_worker(start)
     played = play_rules(start, rules(start, first), 0.0 if has_idle_worker else SWAP_MARGIN)
-    costs = {name: cost(outcome) for name, outcome in played.items()}
+    costs = {name: cost(outcome, start.trust) for name, outcome in played.items()}
     loaded = tuple(each.loaded for each in start.workers)
     best = min(costs, key=lambda name: costs[name])
     if not has_idle_worker:
@@ -91,20 +92,23 @@ def play_rules(start: Start, candidates: Sequence[Rule], enough: float) -> dict[
     least = inf
     for rule in candidates:
         play, most = Play(start), least + SWAP_MARGIN
-        if all(_cost_of_lateness(play.late_parts(requests)) <= most for _ in play.steps(rule.decide)):
+        if all(_cost_of_lateness(play.late_parts(requests), start.trust) <= most for _ in play.steps(rule.decide)):
             found[rule.name] = play.outcome()
-            least = min(least, cost(found[rule.name]))
+            least = min(least, cost(found[rule.name], start.trust))
         if least <= enough:
             break
     return found
 
 
-def cost(outcome: PlayOutcome) -> float:
+def cost(outcome: PlayOutcome, trust: Sequence[float] = ()) -> float:
+    """Return the cost. `trust`: as in Start."""
     rest = _LEFT * outcome.left + _SURPLUS * outcome.surplus_late + _SWAPPING * outcome.swapping
-    return _cost_of_lateness(outcome.late) + rest
+    return _cost_of_lateness(outcome.late, trust) + rest
 
 
-def _cost_of_lateness(late: Sequence[float]) -> float:
+def _cost_of_lateness(late: Sequence[float], trust: Sequence[float]) -> float:
+    if trust:
+        late = [part * weight for part, weight in zip(late, trust, strict=True)]
     return max(late, default=0.0) + _MEAN * sum(late) / max(1, len(late))
 
 
@@ -158,7 +162,20 @@ def _start(
         min((each.swap_s[model] for each in starting if each.loaded != model), default=0.0)
         for model in range(len(names))
     ]
-    return names, Start(starting, parcels, len(names), len(backlogs), horizon_s, demand, reload_s)
+    trust = [_trust(backlog) for backlog in backlogs]
+    observed = observed_s(backlogs)
+    return names, Start(starting, parcels, len(names), len(backlogs), horizon_s, demand, reload_s, observed, trust)
+
+
+def observed_s(backlogs: Sequence[TenantBacklog]) -> float:
+    """Return the seconds since the first arrival of which the forecasts know; infinite without forecasts."""
+    return max((each.seen_s for backlog in backlogs for each in backlog.expected.values()), default=inf)
+
+
+def _trust(backlog: TenantBacklog) -> float:
+    """Return how much is known of a tenant: 1 - 0.5^n for n arrivals."""
+    waiting = sum(group.requests for group in backlog.groups)
+    return 1.0 - 0.5 ** max(waiting, sum(each.seen for each in backlog.expected.values()))
 
 
 def _worker(

@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from dispatcher.policies.planning.fleet import DRAIN_S, SWAPS_SAVED_S, paid_until, rest_s
+from dispatcher.policies.planning.fleet import DRAIN_S, SWAPS_SAVED_S, WATCH_MAX_S, paid_until, rest_s, watch_s
 
 STEPS = 60
 DECIDE_S = 2.0
@@ -72,7 +72,8 @@ class StartingWorker:
 @dataclass(frozen=True, slots=True)
 class Start:
     """The fleet now. `parcels`: in the order of their release. By model: `demand` in workers, and `reload_s`, the
-    seconds to load it again."""
+    seconds to load it again. `observed_s`: since arrivals are seen. By tenant, `trust`: the weight of its lateness, 0 to
+    1; empty if it is 1 for all."""
 
     workers: Sequence[StartingWorker]
     parcels: Sequence[Parcel]
@@ -81,6 +82,8 @@ class Start:
     horizon_s: float
     demand: Sequence[float]
     reload_s: Sequence[float]
+    observed_s: float = inf
+    trust: Sequence[float] = ()
 
 
 @dataclass(slots=True)
@@ -160,6 +163,9 @@ class Play:
             return False
         if worker.target < 0:
             return True
+        observed_s = self.start.observed_s + self.now_s
+        if observed_s < WATCH_MAX_S and observed_s < watch_s(swap_s, self.start.reload_s[worker.target]):
+            return False
         if self.waiting[worker.target] <= 0:
             return self.now_s >= worker.paid_s - SWAPS_SAVED_S
         return self.now_s - worker.since_s >= rest_s(worker.last_swap_s, swap_s)

@@ -114,11 +114,14 @@ _SEEN_MIN_S = 10.0
 
 
 class Expected(NamedTuple):
-    """Arrivals to come: how many a second, the service of each, and the seconds until each is due."""
+    """Arrivals to come: how many a second, the service of each, and the seconds until each is due. What this is known
+    from: the seconds since the first arrival, and the arrivals, older ones in part."""
 
     requests_per_s: float
     service: float
     due_s: float
+    seen_s: float = inf
+    seen: float = inf
 
 
 @dataclass(slots=True)
@@ -183,8 +186,10 @@ class ArrivalForecast:
         if seen is None or seen.requests <= 0:
             return None
         filled = 1.0 - self._decay(max(_SEEN_MIN_S, now - seen.first))
-        per_s = seen.requests / self._time_constant_s * self._decay(now - seen.last) / filled
-        return Expected(per_s, seen.service / seen.requests, seen.due_s / seen.requests)
+        requests = seen.requests * self._decay(now - seen.last)
+        per_s = requests / self._time_constant_s / filled
+        each = seen.service / seen.requests, seen.due_s / seen.requests
+        return Expected(per_s, *each, max(0.0, now - seen.first), requests)
 
     def _decay(self, elapsed_s: float) -> float:
         return exp(-max(0.0, elapsed_s) / self._time_constant_s)

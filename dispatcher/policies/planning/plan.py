@@ -45,10 +45,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor, inf
 
-from dispatcher.policies.planning.choice import RuleChoice, choose
+from dispatcher.policies.planning.choice import RuleChoice, choose, observed_s
 from dispatcher.policies.planning.claims import Claims, Piece, TenantBacklog, claims
 from dispatcher.policies.planning.entitlement import HORIZON_S
-from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, rest_left_s
+from dispatcher.policies.planning.fleet import WATCH_MAX_S, FleetWorker, ServiceRates, rest_left_s, watch_s
 from dispatcher.policies.planning.groups import GroupKey
 from dispatcher.policies.planning.idle import Tail, load_floors, place_deferred
 from dispatcher.policies.planning.problem import (
@@ -161,7 +161,7 @@ def make_plan(
         return Plan(now, kept, {worker.name: () for worker in workers}, left_out=waiting)
     pieces_max = min(settings.pieces_max, settings.pieces_per_worker_max * len(workers))
     claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max, settings.capacity_per_s)
-    plan = _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
+    plan = _Planning(claimed, workers, rates, now, observed_s(backlogs)).plan(last, moves, settings.seed)
     soonest_s = min((each.due_s for backlog in backlogs for each in backlog.expected.values()), default=inf)
     if soonest_s == inf or _is_work_in_time(plan, workers, soonest_s):
         return plan
@@ -177,16 +177,19 @@ def _is_work_in_time(plan: Plan, workers: Sequence[FleetWorker], soonest_s: floa
     less than the work: otherwise what waits does not decide alone."""
     work_s = sum(order[-1].ends_at - plan.made_at for order in plan.groups.values() if order)
     is_late = bool(plan.entitled_late_s or plan.surplus_late_s)
-    swaps_s = [
-        worker.swap_to_s(group.key.model)
+    there_and_back_s = [
+        max(swaps_s) + _return_s(worker, workers)
         for worker in workers
-        for group in plan.groups[worker.name]
-        if group.key.model != worker.loaded
+        if (swaps_s := [worker.swap_to_s(model) for model in _swapped_to(plan, worker)])
     ]
-    if 2 * max(swaps_s, default=0.0) > soonest_s:
+    if max(there_and_back_s, default=0.0) > soonest_s:
         work_s -= plan.swap_s
         is_late |= work_s < plan.swap_s
     return not is_late and work_s >= _WORK_S * len(workers)
+
+
+def _swapped_to(plan: Plan, worker: FleetWorker) -> set[str]:
+    return {group.key.model for group in plan.groups[worker.name]} - {worker.loaded}
 
 
 def _follow(plan: Plan, choice: RuleChoice, workers: Sequence[FleetWorker]) -> Plan:
@@ -215,10 +218,13 @@ def _begin_with(model: str, order: Sequence[PlannedGroup], now: float) -> tuple[
 
 
 class _Planning:
-    """One call's values. `live`: pieces without slack, the groups of `problem` by number."""
+    """One call's values. `live`: pieces without slack, the groups of `problem` by number. `observed_s`: since arrivals
+    are seen."""
 
-    def __init__(self, claimed: Claims, workers: Sequence[FleetWorker], rates: ServiceRates, now: float) -> None:
-        self.claimed, self.workers, self.rates, self.now = claimed, workers, rates, now
+    def __init__(
+        self, claimed: Claims, workers: Sequence[FleetWorker], rates: ServiceRates, now: float, observed_s: float
+    ) -> None:
+        self.claimed, self.workers, self.rates, self.now, self.observed_s = claimed, workers, rates, now, observed_s
         self.live = [piece for piece in claimed.pieces if not piece.has_slack]
         self.waited_for = {piece.key.model for piece in claimed.pieces}
         self.floors = _model_floors(claimed.entitled_service, workers, rates)
@@ -261,21 +267,17 @@ class _Planning:
         models = set() if worker.name in self.pinned else {piece.key.model for piece in self.live}
         swap_s = {model: worker.swap_to_s(model) for model in models if worker.fits(model)}
         if worker.loaded in swap_s:
-            swap_s[worker.loaded] = self._return_s(worker)
+            swap_s[worker.loaded] = _return_s(worker, self.workers)
         drain_s = max(0.0, worker.drain_s - worker.free_s)
         swap_s = {model: seconds + drain_s for model, seconds in swap_s.items()}
         held = {model: self._held_s(worker, model) for model in swap_s}
         return PlannedWorker(worker.name, worker.kind, worker.loaded, swap_s, worker.free_s, held)
 
-    def _return_s(self, worker: FleetWorker) -> float:
-        """Return the time to swap the loaded model in again later: as on other workers, or as that of other models."""
-        others = [each for each in self.workers if each.loaded != worker.loaded and each.fits(worker.loaded)]
-        alike = [each.swap_to_s(worker.loaded) for each in others if each.kind == worker.kind]
-        own = (swap_s for model, swap_s in worker.swap_s.items() if model != worker.loaded and swap_s < inf)
-        return alike[0] if alike else max(own, default=0.0)
-
     def _held_s(self, worker: FleetWorker, model: str) -> float:
-        return rest_left_s(worker, model, self.now, worker.loaded in self.waited_for)
+        rest_s = rest_left_s(worker, model, self.now, worker.loaded in self.waited_for)
+        if self.observed_s >= WATCH_MAX_S or worker.loaded in ("", model):
+            return rest_s
+        return max(rest_s, watch_s(worker.swap_to_s(model), _return_s(worker, self.workers)) - self.observed_s)
 
     def _cost(self, queues: list[Queue]) -> float:
         return sum(queue_cost(self.problem, at, queue) for at, queue in enumerate(queues))
@@ -365,6 +367,14 @@ def _pinned(
         if able <= found:
             found -= able
     return found
+
+
+def _return_s(worker: FleetWorker, workers: Sequence[FleetWorker]) -> float:
+    """Return the time to swap the loaded model in again later: as on other workers, or as that of other models."""
+    others = [each for each in workers if each.loaded != worker.loaded and each.fits(worker.loaded)]
+    alike = [each.swap_to_s(worker.loaded) for each in others if each.kind == worker.kind]
+    own = (swap_s for model, swap_s in worker.swap_s.items() if model != worker.loaded and swap_s < inf)
+    return alike[0] if alike else max(own, default=0.0)
 
 
 def steady(problem: Problem, queues: list[Queue]) -> list[Queue]:
