@@ -2,10 +2,12 @@
 
 The cost of an outcome is, in this order of weight: the part of the worst-off tenant's entitled requests that is late,
 the mean of that over tenants, the work that waits at the end, other lateness, and swaps. A tenant of n arrivals weighs
-1 - 0.5^n: of a tenant with one request so far a forecast knows little, and long swaps were made for it. Two margins keep a fleet from
-following the model's errors: the last rule stays unless another is better by _MARGIN, and no worker swaps unless that
-is better by SWAP_MARGIN than the best rule that swaps none now. Neither margin holds while a worker has nothing to do
-and requests wait for a model that no worker has: otherwise deferred work would wait for its last moment.
+1 - 0.5^n: of a tenant with one request so far a forecast knows little, and long swaps were made for it.
+
+Two margins keep a fleet from following the model's errors: the last rule stays unless another is better by _MARGIN, and
+no worker swaps unless that is better by SWAP_MARGIN than the best rule that swaps none now. Neither margin holds while
+a worker has nothing to do and requests wait for a model that no worker has: otherwise deferred work would wait for its
+last moment.
 
 The best rule is no worse than each simple one, as far as the model is right. Only its first decision is carried out:
 the next plan plays anew.

@@ -72,13 +72,11 @@ class Piece(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """`pieces`: entitled ones first, then those that are due first. `entitled_service`: by model, within the horizon,
-    forecasts included. `left_out`: requests that no worker fits, or that are more than a plan holds;
-    `entitled_left_out`: the entitled ones among the latter. `expected_parts`: by tenant, the entitled part of its
-    forecast."""
+    """`pieces`: entitled ones first, then those that are due first. `left_out`: requests that no worker fits, or that
+    are more than a plan holds; `entitled_left_out`: the entitled ones among the latter. `expected_parts`: by tenant,
+    the entitled part of its forecast."""
 
     pieces: list[Piece]
-    entitled_service: dict[str, float]
     left_out: int
     entitled_left_out: int
     expected_parts: dict[str, float]
@@ -110,18 +108,16 @@ def claims(
         demands.append(_demand(backlog, split_groups, slots, own_per_s, workers, now, classes))
     entitled = entitle(demands, fleet_per_s if capacity_per_s is None else capacity_per_s)
     pieces: list[Piece] = []
-    by_model: dict[str, float] = {}
     parts_expected: dict[str, float] = {}
     for backlog, demand, split_groups in zip(backlogs, demands, parts, strict=True):
         found = list(_pieces(backlog.tenant, demand, split_groups, entitled[backlog.tenant]))
         pieces += found
-        part = _add_service(by_model, found, demand, backlog, entitled[backlog.tenant])
-        parts_expected[backlog.tenant] = part
+        parts_expected[backlog.tenant] = _expected_part(found, demand, entitled[backlog.tenant])
     pieces.sort(key=lambda piece: (piece.has_slack, not piece.is_entitled, piece.due_at))
     waiting = sum(group.requests for backlog in backlogs for group in backlog.groups)
     kept, cut = pieces[:pieces_max], pieces[pieces_max:]
     left_out = waiting - sum(piece.requests for piece in kept)
-    return Claims(kept, by_model, left_out, sum(piece.requests for piece in cut if piece.is_entitled), parts_expected)
+    return Claims(kept, left_out, sum(piece.requests for piece in cut if piece.is_entitled), parts_expected)
 
 
 def fleet_capacity_per_s(workers: Sequence[FleetWorker], models: Iterable[str], rates: ServiceRates) -> float:
@@ -189,24 +185,10 @@ def _pieces(
             yield Piece(tenant, piece.key, rest, rest * each, piece.due_at, False, not claim.is_claimed, weight)
 
 
-def _add_service(
-    by_model: dict[str, float],
-    pieces: Iterable[Piece],
-    demand: TenantDemand,
-    backlog: TenantBacklog,
-    entitled: Entitlement,
-) -> float:
-    """Add the tenant's entitled service to that of each model. Its forecast gets what the pieces leave: return this
-    part."""
-    left = entitled.service
-    for piece in pieces:
-        if piece.is_entitled:
-            by_model[piece.key.model] = by_model.get(piece.key.model, 0.0) + piece.service
-            left -= piece.service
-    part = min(1.0, max(0.0, left) / demand.forecast_service) if demand.forecast_service > 0 else 0.0
-    for model, service in backlog.forecast_service.items():
-        by_model[model] = by_model.get(model, 0.0) + part * service
-    return part
+def _expected_part(pieces: Iterable[Piece], demand: TenantDemand, entitled: Entitlement) -> float:
+    """Return the entitled part of the tenant's forecast, which gets what the pieces leave."""
+    left = entitled.service - sum(piece.service for piece in pieces if piece.is_entitled)
+    return min(1.0, max(0.0, left) / demand.forecast_service) if demand.forecast_service > 0 else 0.0
 
 
 def _able(workers: Sequence[FleetWorker], model: str) -> list[FleetWorker]:

@@ -72,8 +72,8 @@ class StartingWorker:
 @dataclass(frozen=True, slots=True)
 class Start:
     """The fleet now. `parcels`: in the order of their release. By model: `demand` in workers, and `reload_s`, the
-    seconds to load it again. `observed_s`: since arrivals are seen. By tenant, `trust`: the weight of its lateness, 0 to
-    1; empty if it is 1 for all."""
+    seconds to load it again. `observed_s`: since arrivals are seen. By tenant, `trust`: the weight of its lateness, 0
+    to 1; empty if it is 1 for all."""
 
     workers: Sequence[StartingWorker]
     parcels: Sequence[Parcel]

@@ -1,9 +1,8 @@
-"""What workers without planned work load: a model below its floor, else deferred work. Pure.
+"""What workers without planned work load: deferred work. Pure.
 
-A worker is idle if nothing runs on it, it has no order, nothing waits for its model, and no floor keeps it. Only such a
-worker swaps for deferred work with slack; it uses what entitled demand leaves. The rules of fleet.py hold for it
-too. A piece of deferred work goes where it ends first: to the end of an order whose last model is its own, or to an
-idle worker, with the time of its swap.
+A worker is idle if nothing runs on it, it has no order, and nothing waits for its model. Only such a worker swaps for
+deferred work with slack. The rules of fleet.py hold for it too. A piece of deferred work goes where it ends first: to
+the end of an order whose last model is its own, or to an idle worker, with the time of its swap.
 """
 
 from __future__ import annotations
@@ -22,23 +21,6 @@ class Tail:
 
     model: str
     end_s: float
-
-
-def load_floors(
-    floors: Mapping[str, int],
-    workers: Sequence[FleetWorker],
-    tails: Mapping[str, Tail],
-    models: MutableMapping[str, str],
-    idle: Collection[str],
-    now: float,
-) -> None:
-    """Let idle workers load models of which fewer workers than the floor have it or get it. Changes `models`."""
-    for model, count in sorted(floors.items()):
-        while sum(each == model for each in models.values()) < count:
-            name = _fastest(model, workers, models, idle, now)
-            if name is None:
-                break
-            models[name] = tails[name].model = model
 
 
 def place_deferred(

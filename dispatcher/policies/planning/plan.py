@@ -1,11 +1,11 @@
 """The plan of a fleet: the model of each worker, and the order of request groups. Pure; gate and simulator call it.
 
 1. claims.py: pieces of the tenants' groups, entitled or surplus.
-2. Floors, and fleet.py: workers that keep their model, and the earliest start of swaps.
+2. fleet.py: the earliest start of swaps.
 3. A start: the last plan with new pieces inserted by due time, or insertion alone if that costs less.
 4. search.py, then hysteresis: better orders, without swaps that do not pay. The result never costs more than the
    start without such swaps.
-5. Idle workers: load a model that is below its floor, else a deferred one (idle.py).
+5. Idle workers: load a deferred model (idle.py).
 6. choice.py, if arrivals are expected and not all that waits is in time anyway: simple rules and this plan are played
    forward, and the workers get the models of the rule that is best for the worst-off tenant within its share.
 
@@ -15,16 +15,6 @@ dispatch works without it, and fleet.py, `fallback_models`, loads what no plan l
 It is the same for the same arguments. Unknown names in the last plan are ignored, and all of it if it is older than a
 minute or from the future. If no throughput is measured, no time can be planned: then each worker keeps its model, and
 there are no orders. The gate does not use such a plan: without one its models take turns.
-
-Floors. QLM (section 7) plans the requests that wait, and takes a model's last worker away when none does. Here a model
-with entitled demand of ρ workers (backlog and forecast) keeps ceil(ρ / 0.8) workers, if the floors of all models leave
-one worker of the fleet free. Otherwise it keeps floor(ρ), and models share the other workers in time: floors that do
-not fit leave no worker for the other models.
-
-A worker kept for its model is pinned: the plan does not swap it. Pins yield where entitled work of a model that is
-loaded nowhere fits pinned workers only: the sum of the floors does not show which worker fits which model. A floor
-above the workers that have the model loads nothing by itself: the plan swaps for lateness, and idle workers load such
-models (idle.py).
 
 Hysteresis. A plan is made every few seconds from estimates, and a swap stops a worker. So the first swap of a queue
 happens only if it lowers the objective by more than it costs the queue:
@@ -41,16 +31,15 @@ own seconds and what the drain takes longer than the rest of a full batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, floor, inf
+from math import inf
 
 from dispatcher.policies.planning.choice import RuleChoice, choose, observed_s
 from dispatcher.policies.planning.claims import Claims, Piece, TenantBacklog, claims
-from dispatcher.policies.planning.entitlement import HORIZON_S
 from dispatcher.policies.planning.fleet import WATCH_MAX_S, FleetWorker, ServiceRates, rest_left_s, watch_s
 from dispatcher.policies.planning.groups import GroupKey
-from dispatcher.policies.planning.idle import Tail, load_floors, place_deferred
+from dispatcher.policies.planning.idle import Tail, place_deferred
 from dispatcher.policies.planning.problem import (
     PlannedWorker,
     Problem,
@@ -67,10 +56,6 @@ from dispatcher.policies.planning.slo import SloClasses
 MOVES = 20_000
 _LAST_PLAN_S = 60.0
 """An older plan is no start."""
-_LOAD_MAX = 0.8
-"""The part of a worker's time that entitled demand may take before its model keeps a further one."""
-_ROUNDING = 1e-9
-"""0.8 / 0.8 workers are one, although the quotient may be just above 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +99,9 @@ class Plan:
     `rule`: what was best when played forward; "" if nothing was played. The figures above are those of the orders.
     `late_parts`, `forecast_s`: what it forecasts (choice.py, RuleChoice; forecast_record.py).
 
-    `left_out`: requests without a place, because no worker fits or floors keep all that do, or because a plan holds no
-    more; `entitled_left_out`: the entitled ones among them. Deferred requests with slack have a place only on a worker
-    with their model or an idle one, and are no part of these figures otherwise.
+    `left_out`: requests without a place, because no worker fits, or because a plan holds no more;
+    `entitled_left_out`: the entitled ones among them. Deferred requests with slack have a place only on a worker with
+    their model or an idle one, and are no part of these figures otherwise.
     """
 
     made_at: float
@@ -227,9 +212,6 @@ class _Planning:
         self.claimed, self.workers, self.rates, self.now, self.observed_s = claimed, workers, rates, now, observed_s
         self.live = [piece for piece in claimed.pieces if not piece.has_slack]
         self.waited_for = {piece.key.model for piece in claimed.pieces}
-        self.floors = _model_floors(claimed.entitled_service, workers, rates)
-        entitled = {piece.key.model for piece in self.live if piece.is_entitled}
-        self.pinned = _pinned(self.floors, entitled, workers, rates)
         self.problem = Problem(
             [self._group(number, piece) for number, piece in enumerate(self.live)],
             [self._worker(worker) for worker in workers],
@@ -263,8 +245,8 @@ class _Planning:
         )
 
     def _worker(self, worker: FleetWorker) -> PlannedWorker:
-        """Return the worker of the problem. A pinned one can serve its model only."""
-        models = set() if worker.name in self.pinned else {piece.key.model for piece in self.live}
+        """Return the worker of the problem."""
+        models = {piece.key.model for piece in self.live}
         swap_s = {model: worker.swap_to_s(model) for model in models if worker.fits(model)}
         if worker.loaded in swap_s:
             swap_s[worker.loaded] = _return_s(worker, self.workers)
@@ -316,7 +298,7 @@ class _Planning:
         return PlannedGroup(piece.tenant, piece.key, piece.requests, piece.due_at, self.now + end_s, piece.is_entitled)
 
     def _use_idle(self, queues: list[Queue], models: dict[str, str], groups: dict[str, list[PlannedGroup]]) -> None:
-        """Let idle workers load models below their floor, and give deferred work a place. Changes both mappings."""
+        """Give deferred work a place. Changes both mappings."""
         idle, tails = set(), {}
         for worker in self.workers:
             order = groups[worker.name]
@@ -324,49 +306,11 @@ class _Planning:
                 order[-1].key.model if order else worker.loaded,
                 order[-1].ends_at - self.now if order else worker.free_s,
             )
-            is_needed = order or worker.free_s > 0 or worker.loaded in self.waited_for or worker.name in self.pinned
-            if not is_needed:
+            if not (order or worker.free_s > 0 or worker.loaded in self.waited_for):
                 idle.add(worker.name)
-        load_floors(self.floors, self.workers, tails, models, idle, self.now)
         deferred = [piece for piece in self.claimed.pieces if piece.has_slack]
         for name, piece, end_s in place_deferred(deferred, self.workers, self.rates, tails, models, idle, self.now):
             groups[name].append(self._planned_group(piece, end_s))
-
-
-def _model_floors(
-    entitled_service: Mapping[str, float], workers: Sequence[FleetWorker], rates: ServiceRates
-) -> dict[str, int]:
-    """Return how many workers each model keeps; absent for none. `entitled_service`: within the horizon, by model."""
-    demand, able = {}, {}
-    for model, service in entitled_service.items():
-        per_s = [rates.per_s(worker.kind, model) for worker in workers if worker.fits(model)]
-        if per_s and service > 0:
-            demand[model] = service / (HORIZON_S * sum(per_s) / len(per_s))
-            able[model] = len(per_s)
-    wide = {model: min(able[model], ceil(rho / _LOAD_MAX - _ROUNDING)) for model, rho in demand.items()}
-    if sum(wide.values()) < len(workers):
-        return {model: count for model, count in wide.items() if count}
-    narrow = {model: min(able[model], floor(rho + _ROUNDING)) for model, rho in demand.items()}
-    return {model: count for model, count in narrow.items() if count}
-
-
-def _pinned(
-    floors: Mapping[str, int], entitled: Collection[str], workers: Sequence[FleetWorker], rates: ServiceRates
-) -> set[str]:
-    """Return the names of the workers that keep their model: of each model the fastest, as many as its floor.
-
-    `entitled`: the models with entitled work that waits.
-    """
-    found: set[str] = set()
-    for model, count in floors.items():
-        having = [worker for worker in workers if worker.loaded == model]
-        having.sort(key=lambda worker: (-rates.per_s(worker.kind, model), worker.loaded_at, worker.name))
-        found.update(worker.name for worker in having[:count])
-    for model in sorted(set(entitled) - {worker.loaded for worker in workers}):
-        able = {worker.name for worker in workers if worker.fits(model)}
-        if able <= found:
-            found -= able
-    return found
 
 
 def _return_s(worker: FleetWorker, workers: Sequence[FleetWorker]) -> float:

@@ -8,6 +8,7 @@ from random import Random
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.choice import SWAP_MARGIN, cost, play_rules
 from dispatcher.policies.planning.claims import TenantBacklog
+from dispatcher.policies.planning.fleet import SWAPS_SAVED_S, paid_until, rest_left_s
 from dispatcher.policies.planning.forward import Parcel, Play, Start, StartingWorker
 from dispatcher.policies.planning.history import ArrivalForecast, Expected
 from dispatcher.policies.planning.plan import make_plan
@@ -67,14 +68,59 @@ def test_a_hot_model_keeps_its_worker_beside_a_rare_one() -> None:
     assert plan.rule
 
 
-def test_a_worker_serves_as_long_as_its_last_swap_took() -> None:
-    """With work for its model; an idle worker half of that."""
-    rare = TenantBacklog("t", Share(), [group("b", 5.0, 1.0)], {}, {"b": Expected(1.0, 500.0, 5.0)})
-    for took_s, kept_s in ((0.0, 0.0), (30.0, 15.0)):
+def test_a_worker_with_work_serves_as_long_as_its_last_swap_took() -> None:
+    for took_s, kept_s in ((0.0, 0.0), (1.0, 4.0), (30.0, 30.0)):
         rested = replace(worker(loaded_at=NOW - kept_s, swap_s=1.0), last_swap_s=took_s)
-        assert make_plan([rare], [rested], NOW).models == {"w": "b"}
+        assert rest_left_s(rested, "b", NOW, is_waited_for=True) == 0.0
         if kept_s:
-            assert make_plan([rare], [replace(rested, loaded_at=NOW - kept_s + 0.1)], NOW).models == {"w": "a"}
+            assert rest_left_s(replace(rested, loaded_at=NOW - kept_s + 0.5), "b", NOW, is_waited_for=True) == 0.5
+
+
+def test_an_idle_worker_swaps_until_a_minute_of_swaps_is_used_up() -> None:
+    """The plan, what it plays forward, and the gate have the same rule."""
+    rare = TenantBacklog("t", Share(), [group("b", 5.0, 1.0)], {}, {"b": Expected(1.0, 500.0, 5.0)})
+    used_up = replace(worker(loaded_at=NOW, swap_s=1.0), last_swap_s=30.0, paid_until=NOW + SWAPS_SAVED_S + 1.0)
+    assert rest_left_s(used_up, "b", NOW, is_waited_for=False) == 1.0
+    assert make_plan([rare], [used_up], NOW).models == {"w": "a"}
+    left = replace(used_up, paid_until=NOW + SWAPS_SAVED_S)
+    assert make_plan([rare], [left], NOW).models == {"w": "b"}
+    for paid_s, may_swap in ((SWAPS_SAVED_S, True), (SWAPS_SAVED_S + 0.5, False)):
+        given = start(parcel(1))
+        play = Play(replace(given, workers=[replace(given.workers[0], last_swap_s=30.0, paid_s=paid_s)]))
+        assert play.may_swap(play.workers[0], 1) is may_swap
+
+
+def test_the_worker_pays_for_a_swap_with_as_much_service() -> None:
+    assert paid_until(0.0, NOW, 5.0) == NOW + 10.0
+    assert paid_until(NOW + 10.0, NOW + 5.0, 5.0) == NOW + 20.0
+    assert paid_until(NOW + 10.0, NOW, -1.0) == NOW + 10.0
+
+
+def test_a_long_swap_waits_until_arrivals_are_seen_for_four_seconds() -> None:
+    """A short one waits for half of the time there and back. A worker without a model waits for nothing."""
+    for swap_s, watched_s in ((40.0, 4.0), (2.0, 2.0), (0.0, 0.0)):
+        for seen_s in (watched_s, watched_s - 0.1):
+            coming = {"b": Expected(1.0, 500.0, 5.0, seen_s, 3.0)}
+            rare = TenantBacklog("t", Share(), [group("b", 5.0, 1.0)], {}, coming)
+            found = make_plan([rare], [replace(worker(swap_s=swap_s), last_swap_s=0.0)], NOW).models
+            assert found == {"w": "b" if seen_s >= watched_s else "a"}
+    coming = {"b": Expected(1.0, 500.0, 5.0, 0.0, 1.0)}
+    rare = TenantBacklog("t", Share(), [group("b", 5.0, 1.0)], {}, coming)
+    assert make_plan([rare], [worker("w", "", swap_s=40.0)], NOW).models == {"w": "b"}
+
+
+def test_a_tenant_with_one_request_so_far_takes_no_long_swap_from_another() -> None:
+    """A tenant has the worker's model, and another one a request for a model 15 s away. After six requests it gets the
+    worker."""
+    coming = {"a": Expected(1.0, 1_000.0, 20.0, 60.0, 60.0)}
+    busy = replace(worker(swap_s=15.0, slots=32), running=16, drain_s=5.0, free_s=2.5, last_swap_s=0.0)
+    for seen, model in ((1.0, "a"), (6.0, "b")):
+        rare = {"b": Expected(0.1, 500.0, 20.0, 10.0, seen)}
+        backlogs = [
+            TenantBacklog("t", Share(), [], {"a": 60 * 500.0}, coming),
+            TenantBacklog("rare", Share(), [group("b", 20.0, 0.5, 1)], {"b": 6 * 500.0}, rare),
+        ]
+        assert make_plan(backlogs, [busy], NOW).models == {"w": model}
 
 
 def test_two_unlike_workers_exchange_their_models() -> None:

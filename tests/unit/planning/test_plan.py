@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.planning.idle import Tail, load_floors
 from dispatcher.policies.planning.plan import Plan, PlannedGroup, PlanSettings, make_plan
 from tests.support.planning.fleets import NOW, PER_S, backlog, group, worker
 
@@ -91,39 +90,11 @@ def test_an_order_counts_the_time_until_a_swap_may_start() -> None:
     assert plan.groups["w"][0].ends_at == NOW + 6.0 + 10.0 + 5.0
 
 
-def test_floors_keep_their_workers_if_they_leave_one_free() -> None:
-    late = [backlog(group("b", due_s=1.0, seconds=40.0, requests=100), a=30.0)]
-    two = [worker("v"), worker("w", "b")]
-    assert make_plan(late, two, NOW).models == {"v": "b", "w": "b"}
-    three = [*two, worker("x", "c", models="c")]
-    assert make_plan(late, three, NOW).models == {"v": "a", "w": "b", "x": "c"}
-
-
-def test_a_floor_yields_where_only_its_workers_fit_entitled_work() -> None:
-    waiting = [backlog(group("b"), a=30.0)]
-    workers = [worker("v"), worker("w", "c", models="c"), worker("x", "c", models="c")]
-    assert make_plan(waiting, workers, NOW).models["v"] == "b"
-
-
-def test_a_floor_that_no_idle_worker_can_fill_is_left_as_it_is() -> None:
-    workers = [worker("w0", "a"), worker("w1", "a"), worker("w2", "b")]
-    models = {each.name: each.loaded for each in workers}
-    tails = {each.name: Tail(each.loaded, 0.0) for each in workers}
-    load_floors({"a": 3}, workers, tails, models, {"w0", "w1"}, NOW)
-    assert models == {"w0": "a", "w1": "a", "w2": "b"}
-
-
-def test_an_idle_worker_loads_a_model_that_is_below_its_floor() -> None:
-    workers = [worker("v"), worker("w", "c"), worker("x", "c")]
-    assert make_plan([backlog(a=60.0)], workers, NOW).models == {"v": "a", "w": "a", "x": "c"}
-
-
 def test_deferred_work_with_slack_swaps_only_an_idle_worker() -> None:
     batch = group("b", due_s=3600.0, slo_class="batch")
     assert make_plan([backlog(batch)], [worker()], NOW).models == {"w": "b"}
     assert make_plan([backlog(batch, group("a"))], [worker()], NOW).models == {"w": "a"}
     assert make_plan([backlog(batch)], [worker(free_s=1.0)], NOW).models == {"w": "a"}
-    assert make_plan([backlog(batch, a=30.0)], [worker(), worker("x", "c", free_s=9.0)], NOW).models["w"] == "a"
     plan = make_plan([backlog(batch, group("a"))], [worker(), worker("x", "b")], NOW)
     assert orders(plan) == {"w": ["a"], "x": ["b"]}
 
