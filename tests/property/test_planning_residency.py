@@ -117,13 +117,13 @@ def _begin(model: str, waits: Waits, fleet: list[Swapping], now: float) -> None:
 def _any_swaps(
     seen: list[FleetWorker], chosen: dict[str, str], names: str, waits: Waits, now: float, random: Random
 ) -> dict[str, str]:
-    """Return what a wrong plan does: any swap that residency allows."""
+    """Return what a wrong plan does: any swap of a worker for whose model nothing waits, or that residency allows."""
     wanted = {each.name: random.choice(names) for each in seen if each.name not in chosen and each.free_s == 0.0}
     return {
         each.name: model
         for each in seen
         if (model := wanted.get(each.name, each.loaded)) != each.loaded
-        and held_s(each, model, now, each.loaded in waits.waiting) == 0.0
+        and (each.loaded not in waits.waiting or held_s(each, model, now, True) == 0.0)
     }
 
 

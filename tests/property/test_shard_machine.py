@@ -59,7 +59,7 @@ def seen(shard: Shard) -> Any:
     """Everything that the state holds, in an order that does not depend on how it came about."""
     fields = fields_of(dump(shard))
     for name in (
-        "workers", "loads", "models_turned", "plan", "processes", "tenants", "unreached", "calls", "usage",
+        "workers", "loads", "paid", "models_turned", "plan", "processes", "tenants", "unreached", "calls", "usage",
         "interactions",
     ):  # fmt: skip
         fields[name].sort(key=json.dumps)
