@@ -333,10 +333,6 @@ def _no_due_times() -> Changes:
     return [(plan, "Slack", lambda: None)]
 
 
-def _no_floors() -> Changes:
-    return [(planning, "_model_floors", lambda *_: {})]
-
-
 def _plan_alone() -> Changes:
     return [(planning, "_is_work_in_time", lambda made: True)]
 
@@ -355,7 +351,7 @@ def _swaps_are_free() -> Changes:
 
     def build_free(self: Any, worker: Any, now_s: float) -> Any:
         known = build(self, worker, now_s)
-        return replace(known, swap_s=dict.fromkeys(known.swap_s, 0.0), drain_s=0.0, last_swap_s=0.0)
+        return replace(known, swap_s=dict.fromkeys(known.swap_s, 0.0), drain_s=0.0, last_swap_s=0.0, paid_until=0.0)
 
     return [(plan.ProductionPlanner, "_planned_worker", build_free)]
 
@@ -495,7 +491,6 @@ MUTANTS: Mapping[str, Mutant] = {
         _insertion_in_turn,
     ),
     "plan alone": Mutant("no simple rule is played forward beside the plan", _SEVERAL, _plan_alone),
-    "no floors": Mutant("no model keeps a worker while nothing waits for it", _SEVERAL, _no_floors),
     "all entitled": Mutant("the plan takes all work for entitled", ("qlm-flood", "qlm-unseen"), _all_entitled),
     "swaps are free": Mutant("the plan takes swaps and drains for free", _SEVERAL, _swaps_are_free),
     "no due times": Mutant("the fleet's gate ignores due times", _FLEET, _no_due_times),

@@ -1,6 +1,6 @@
 """Three scenes that were fixed, with their claims, before they were run: the planner was not tuned on them.
 
-The forecast and the floors of the planner were chosen on the other scenes of this chapter.
+The forecast of the planner was chosen on the other scenes of this chapter.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def unseen(setting: Setting) -> Section:
     ]
     return Section(
         text=(
-            "The planner's forecast and floors were chosen on the scenes above. These scenes and claims were written "
+            "The planner's forecast was chosen on the scenes above. These scenes and claims were written "
             "down first, and then run. `rotation`: a chat that moves from model to model every two minutes, beside "
             "3,000 deferred requests. `neighbours`: three tenants within their shares, each with a model of its own, "
             "beside one that sends more than the fleet serves. `two kinds`: a small model for all workers and a large "
