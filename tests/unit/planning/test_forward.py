@@ -115,10 +115,10 @@ def test_a_tenant_with_one_request_so_far_takes_no_long_swap_from_another() -> N
     coming = {"a": Expected(1.0, 1_000.0, 20.0, 60.0, 60.0)}
     busy = replace(worker(swap_s=15.0, slots=32), running=16, drain_s=5.0, free_s=2.5, last_swap_s=0.0)
     for seen, model in ((1.0, "a"), (6.0, "b")):
-        rare = {"b": Expected(0.1, 500.0, 20.0, 10.0, seen)}
+        rare = {"b": Expected(0.1, 500.0, 60.0, 10.0, seen)}
         backlogs = [
             TenantBacklog("t", Share(), [], {"a": 60 * 500.0}, coming),
-            TenantBacklog("rare", Share(), [group("b", 20.0, 0.5, 1)], {"b": 6 * 500.0}, rare),
+            TenantBacklog("rare", Share(), [group("b", 60.0, 0.5, 1)], {"b": 6 * 500.0}, rare),
         ]
         assert make_plan(backlogs, [busy], NOW).models == {"w": model}
 
