@@ -11,8 +11,9 @@ from dispatcher.model.commands import Attempts, End, Offer, Plan, Tick
 from dispatcher.model.facts import Dispatched, ModelOrdered, WorkerSet
 from dispatcher.model.fleet import WorkerPlan
 from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.policies.planning.fleet import DRAIN_S, PATIENCE_S, RESIDENCY_S
+from dispatcher.policies.planning.fleet import DRAIN_S, PATIENCE_S, RESIDENCY_S, SWAPS_SAVED_S
 from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.snapshot import dump, load
 from dispatcher.shard.state.records import ORDER_MARGIN_S, SLOW_SWAPS
 from dispatcher.shard.swapping import DRAIN_MIN_S
 from tests.support.world.lone_shard import HEARTBEAT_S, T0, LoneShard, SwappingWorker, heartbeats, swap_report
@@ -49,6 +50,21 @@ def test_a_waiting_call_gets_its_model() -> None:
     assert loaded(shard, T0 + 17, draining=True) == "b"
     assert loaded(shard, T0 + 20, "b") == ""
     assert isinstance(shard.status(name), Offer)
+
+
+def test_a_worker_pays_for_a_swap_from_its_order_to_the_report_of_the_model() -> None:
+    """A snapshot has it. A swap that was withdrawn costs nothing."""
+    shard, _ = waiting_for_b()
+    assert loaded(shard, T0 + PATIENCE_S) == "b"
+    assert shard.shard.state.workers["w"].paid_until == 0.0
+    loaded(shard, T0 + PATIENCE_S + 5.0, "b")
+    paid = T0 + PATIENCE_S + 10.0
+    assert shard.shard.state.workers["w"].paid_until == paid
+    assert load(dump(shard.shard), shard.shard.state.settings).state.workers["w"].paid_until == paid
+    shard.call(model="c")
+    late = T0 + 100.0
+    assert [loaded(shard, at, "b") for at in (late, late + ORDER_S)] == ["c", ""]
+    assert shard.shard.state.workers["w"].paid_until == paid
 
 
 def test_an_ordered_worker_gets_no_new_calls() -> None:
@@ -130,7 +146,8 @@ names = st.sampled_from("abcdef")
 def test_each_model_is_loaded_within_the_bound(
     count: int, swap_s: float, drain_s: float, calls: list[tuple[int, str]], plans: list[tuple[str, str, str]]
 ) -> None:
-    """ceil(models / workers) x (residency + drain + swap) (fleet.py). And at most half of the time is swaps.
+    """ceil(models / workers) x (residency + drain + swap) (fleet.py). And at most half of the time is swaps, and with
+    plans half of what was saved up.
 
     Whatever the plan says: `plans` are the models of the workers, a new plan each second, again and again. The swap
     that a plan has begun when a model becomes missing adds one turn. With a plan the bound counts DRAIN_S for a drain.
@@ -167,4 +184,4 @@ def test_each_model_is_loaded_within_the_bound(
             assert now - since <= bound_s, (model, now - since)
     assert not shard.shard.state.waiting_models
     for worker in workers:
-        assert worker.swapping_s <= (now - T0) / 2 + swap_s
+        assert worker.swapping_s <= (now - T0 + (SWAPS_SAVED_S if plans else 0.0)) / 2 + swap_s
