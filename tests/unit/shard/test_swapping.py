@@ -67,6 +67,17 @@ def test_a_worker_pays_for_a_swap_from_its_order_to_the_report_of_the_model() ->
     assert shard.shard.state.workers["w"].paid_until == paid
 
 
+def test_a_plan_swaps_no_worker_that_a_model_needs_which_waits_beyond_the_bound() -> None:
+    """The worker has just loaded what an earlier plan wanted. It keeps that for its residency, and then b is next."""
+    shard, _ = waiting_for_b()
+    shard.do(Plan(T0 + 1, (WorkerPlan("w", "c", ()),), ()), T0 + 1)
+    assert loaded(shard, T0 + 1) == "c"
+    reported = T0 + 60
+    assert loaded(shard, reported, "c") == ""
+    shard.do(Plan(reported, (WorkerPlan("w", "a", ()),), ()), reported)
+    assert [loaded(shard, reported + after, "c") for after in (0.5, 2.9, 3.0)] == ["", "", "b"]
+
+
 def test_an_ordered_worker_gets_no_new_calls() -> None:
     shard, name = waiting_for_b()
     running = shard.call(model="a")
