@@ -1,6 +1,7 @@
 """Whether a planner without fairness serves every tenant at least as well as headgate's own.
 
-    python -m benchmarks.planner_dominance [--scenes NAME,…] [--reported] [--random FROM:TO] [--processes N] [--failures]
+    python -m benchmarks.planner_dominance [--scenes NAME,… | --reported] [--random FROM:TO] [--processes N]
+        [--failures]
 
 Each scene (planner_scenes.py) is played under static, qlm, edf and plan. A row is a planner; a column of it a tenant's
 part of requests with their first token in time. A tenant is entitled (marked *) if its demand over the run is no more
@@ -137,7 +138,7 @@ def _jobs(scenes: Sequence[Scene], processes: int) -> Iterator[tuple[Scene, list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenes", default="", help="names with commas; by default all of outsiders, or none with --random")
+    parser.add_argument("--scenes", default="", help="names with commas; by default outsiders', or none with --random")
     parser.add_argument("--reported", action="store_true", help="the scenes of public reports in place of outsiders'")
     parser.add_argument("--random", default="", metavar="FROM:TO", help="seeds of random scenes")
     parser.add_argument("--processes", type=int, default=2)
