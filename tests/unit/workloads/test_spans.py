@@ -60,6 +60,7 @@ def encoded(spans: list[ReadableSpan]) -> str:
 def test_spans_of_generative_ai(tmp_path: Path, *, is_in_lines: bool) -> None:
     traced = Traced()
     traced.span("llm_request", 1_700_000_001.5, 1_700_000_003.0, **VLLM)
+    traced.apart()
     traced.span("chat m", 1_700_000_000.0, 1_700_000_002.0, **{
         "gen_ai.usage.input_tokens": 5, "gen_ai.usage.output_tokens": 0, "user.id": "ann", "gen_ai.request.model": "n",
     })  # fmt: skip
@@ -70,6 +71,38 @@ def test_spans_of_generative_ai(tmp_path: Path, *, is_in_lines: bool) -> None:
         RecordedCall(1_700_000_000.0, "ann", "", "n", "", "", 5, 0, None, 2.0),
         RecordedCall(1_700_000_001.5, "shop", "", "m", "", "", 12, 3, 0.25, 1.5),
     ]
+
+
+def test_an_agents_sum_is_no_call_of_its_own(tmp_path: Path) -> None:
+    """Agents repeat the tokens of the calls below them (semantic-conventions-genai issue 19, strands harness-sdk 3602),
+    and a client those of the server."""
+    traced = Traced()
+    tokens = {"gen_ai.usage.input_tokens": 300, "gen_ai.usage.output_tokens": 60}
+    traced.span("invoke_agent", 1.0, 9.0, **tokens)
+    traced.span("tool", 1.0, 9.0)
+    traced.span("chat", 2.0, 4.0, **{"llm.token_count.prompt": 300, "llm.token_count.completion": 60})
+    traced.apart()
+    traced.span("chat", 5.0, 6.0, **{**tokens, "llm.model_name": "other"})
+    path = tmp_path / "spans.json"
+    path.write_text(traced.document())
+    assert [(call.begun_at, call.model, call.input_tokens) for call in read_spans(path)] == [
+        (2.0, "", 300), (5.0, "other", 300)
+    ]  # fmt: skip
+
+
+def test_a_call_that_client_gate_and_engine_saw_is_one(tmp_path: Path) -> None:
+    traced = Traced()
+    own = {"headgate.invocation": "p-1", "headgate.tenant": "a"}
+    ended = {"headgate.outcome": "finished", "headgate.input_tokens": 12, "headgate.output_tokens": 3}
+    traced.span("chat", 9.9, 13.1, **{"gen_ai.usage.input_tokens": 12, "gen_ai.usage.output_tokens": 3})
+    traced.span("waited", 10.0, 12.0, **own)
+    traced.span("dispatched", 12.0, 13.0, **own, **ended)
+    traced.span("llm_request", 12.1, 12.9, **VLLM)
+    traced.apart()
+    traced.span("llm_request", 14.0, 15.0, **VLLM)  # past the gate
+    path = tmp_path / "spans.json"
+    path.write_text(traced.document())
+    assert [(call.begun_at, call.tenant) for call in read_spans(path)] == [(10.0, "a"), (14.0, "shop")]
 
 
 def test_headgates_own_spans_are_one_call(tmp_path: Path) -> None:
