@@ -81,6 +81,8 @@ def trace(
             task.result()
         writer.write(_rows(recordings, inf))
         _note_left_out(recordings)
+        if writer.is_empty:
+            _note_nothing(recordings, worker)
 
     with_store(data, run, pool)
 
@@ -99,6 +101,20 @@ def _note_left_out(recordings: Sequence[Recording]) -> None:
         sys.stderr.write(f"note: the ends of {interrupted_calls} calls were cut from the log before they were read.\n")
 
 
+_NAMED_MAX = 10
+"""The most workers that a message lists."""
+
+
+def _note_nothing(recordings: Sequence[Recording], worker: str) -> None:
+    others = sorted(set().union(*(each.others for each in recordings)))
+    if worker and others:
+        more = f" and {len(others) - _NAMED_MAX} more" if len(others) > _NAMED_MAX else ""
+        known = f"; it has those of {', '.join(others[:_NAMED_MAX])}{more}"
+        sys.stderr.write(f"note: The log has no answered call of worker {worker[:40]!r}{known}.\n")
+    else:
+        sys.stderr.write("note: The log has no answered call since its last snapshot.\n")
+
+
 class _TraceWriter:
     """Writes rows to standard output. Times count from the first row, which has the header before it."""
 
@@ -107,6 +123,10 @@ class _TraceWriter:
         self._is_anonymous = is_anonymous
         self._numbers: dict[str, dict[str, str]] = {}
         self._first_at: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._first_at is None
 
     def write(self, calls: Iterable[RecordedCall]) -> None:
         for call in calls:

@@ -61,6 +61,26 @@ def test_weights_and_guarantees_and_the_order_decide_who_is_in_time(
     assert by_arrival < 0.5
 
 
+def test_shares_and_lateness_by_tenant(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After the last arrival only the flood is left, so its part of the whole run's service is larger than its share."""
+    (folder / "heavy.yaml").write_text("tenants: {flood: {weight: 50}, small: {}}\n")
+    usual = run(folder, capsys, "flood.csv")["tenants"]
+    heavy = run(folder, capsys, "flood.csv", "--tenants", str(folder / "heavy.yaml"))["tenants"]
+    for tenants in (usual, heavy):
+        assert sum(each["share"] for each in tenants.values()) == pytest.approx(1.0)
+    service = {name: each["service"] for name, each in usual.items()}
+    assert usual["flood"]["share"] < service["flood"] / sum(service.values()) - 0.05
+    assert heavy["small"]["share"] < usual["small"]["share"] - 0.1
+    assert usual["small"]["lateness_s"] < 1.0
+    assert heavy["small"]["lateness_s"] > 5.0
+    assert run(folder, capsys, "light.csv")["tenants"]["only"]["lateness_s"] == 0.0
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "plan", "--processes", "1")
+    assert headgate("simulate", str(folder / "flood.csv"), *where) == 0
+    printed = capsys.readouterr().out
+    (small,) = (line.split() for line in printed.splitlines() if line.strip().startswith("small"))
+    assert f"{100 * usual['small']['share']:.1f}%" in small
+
+
 def test_a_worker_that_fails_makes_requests_late(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "failing.yaml").write_text(
         FLEET + "failures: [{worker: a, at_s: 20, for_s: 30}, {worker: b, at_s: 22, for_s: 30}]\n"
@@ -145,8 +165,11 @@ def test_the_report_has_the_verdict_and_the_data(folder: Path, capsys: pytest.Ca
     text = page.read_text()
     assert "Under plan (vtc) the worst-off tenant, flood, has" in text
     assert "the most of 2 planners: under fcfs (vtc)" in text
-    assert text.count("<figure>") == 2
+    assert text.count("<figure>") == 3
     assert "\nplan,vtc,0,small,60,60," in text
+    assert "The load is above what the fleet can serve: it was busy after the last arrival for" in text
+    assert headgate("simulate", str(folder / "light.csv"), *where) == 0
+    assert "above what the fleet can serve" not in page.read_text()
 
 
 @pytest.mark.parametrize(
