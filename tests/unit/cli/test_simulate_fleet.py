@@ -62,7 +62,7 @@ def test_weights_and_guarantees_and_the_order_decide_who_is_in_time(
 
 
 def test_shares_and_lateness_by_tenant(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """After the last arrival only the flood is left, so its part of the whole run's service is larger than its share."""
+    """After the last arrival only the flood is left, so its part of the whole run's service is above its share."""
     (folder / "heavy.yaml").write_text("tenants: {flood: {weight: 50}, small: {}}\n")
     usual = run(folder, capsys, "flood.csv")["tenants"]
     heavy = run(folder, capsys, "flood.csv", "--tenants", str(folder / "heavy.yaml"))["tenants"]
