@@ -25,8 +25,8 @@ _SLOTS_MAX = 64
 def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a fleet's file (headgate/simulator/fleet/spec.py); none without a file.
 
-    A load takes as long as it takes in the file, also if planners believe otherwise there. The step times are those of the engine that runs here; from the profiles come only the slots. Raises
-    ConfigurationError.
+    A load takes as long as it takes in the file, also if planners believe otherwise there. The step times are those of
+    the engine that runs here; from the profiles come only the slots. Raises ConfigurationError.
     """
     fleet, engine, model = options["fleet"], options["engine"], options["model"]
     if fleet is None:
