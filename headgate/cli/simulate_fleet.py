@@ -150,6 +150,8 @@ def _print_runs(by_planner: Sequence[Sequence[Run]]) -> None:
     console.print(_parts("class", named, by_planner, lambda run: run.classes))
     console.print(_parts("tenant", named, by_planner, lambda run: run.tenants, lambda run: run.shares))
     for name, runs in zip(named, by_planner, strict=True):
+        if reasons := ", ".join(f"{count:,} {reason}" for reason, count in runs[0].rejections.items()):
+            console.print(f"{escape(name)} rejected: {escape(reasons)}", soft_wrap=True)
         if text := forecast_text(runs[0]):
             console.print(f"{escape(name)}: {text}", soft_wrap=True)
 

@@ -144,9 +144,12 @@ class Run:
     @property
     def shares(self) -> dict[str, float]:
         """The part of each tenant in a fleet's service until the last request arrived. Over the whole run, parts only
-        show what was asked for."""
-        total = sum(each.early_service for each in self.tenants.values())
-        return {name: each.early_service / total if total else 0.0 for name, each in self.tenants.items()}
+        show what was asked for; they stand here only if nothing was served until then."""
+        parts = {name: each.early_service for name, each in self.tenants.items()}
+        if not any(parts.values()):
+            parts = {name: each.service for name, each in self.tenants.items()}
+        total = sum(parts.values())
+        return {name: part / total if total else 0.0 for name, part in parts.items()}
 
 
 def forecast_text(run: Run) -> str:

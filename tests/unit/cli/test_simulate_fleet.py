@@ -79,6 +79,15 @@ def test_shares_and_lateness_by_tenant(folder: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     (small,) = (line.split() for line in printed.splitlines() if line.strip().startswith("small"))
     assert f"{100 * usual['small']['share']:.1f}%" in small
+    (folder / "single.csv").write_text(f"{HEADER}\n0,a,10,20\n0,b,10,5\n")
+    assert run(folder, capsys, "single.csv")["tenants"]["a"]["share"] == pytest.approx(50 / 70)
+
+
+def test_why_requests_were_not_served_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "large.csv").write_text(f"{HEADER}\n0,a,10,20\n0,b,100000,5\n")
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "fcfs", "--processes", "1")
+    assert headgate("simulate", str(folder / "large.csv"), *where) == 0
+    assert "fcfs rejected: 1 too_large" in capsys.readouterr().out
 
 
 def test_a_worker_that_fails_makes_requests_late(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
