@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from dispatcher.monitor.recording import RecordedCall
 from headgate.workloads.arrivals import TraceError
+from headgate.workloads.bench_results import is_bench_result, read_bench_result
 from headgate.workloads.columns import NS_PER_S
 from headgate.workloads.traces import unreadable
 
@@ -81,10 +82,16 @@ class _Document(BaseModel):
 Attributes = Mapping[str, str | float | None]
 
 
-def read_spans(path: Path) -> list[RecordedCall]:
-    """Return the calls of the spans in order of time. Raises TraceError, also if there is none."""
+def read_calls(path: Path) -> list[RecordedCall]:
+    """Return the calls of a file of spans, or of the results of vLLM's benchmark, in order of time. Raises TraceError,
+    also if there is none."""
+    text = _text(path)
+    return read_bench_result(path, text) if is_bench_result(text) else _read_spans(path, text)
+
+
+def _read_spans(path: Path, text: str) -> list[RecordedCall]:
     counted, own, parents = [], _OwnSpans({}), _Parents({})
-    for span, attributes in _spans(path):
+    for span, attributes in _spans(path, text):
         parents.take(span)
         if (call := _call_of(span, attributes)) is not None:
             counted.append((span, call))
@@ -102,22 +109,25 @@ def read_spans(path: Path) -> list[RecordedCall]:
     return calls
 
 
-def _spans(path: Path) -> Iterator[tuple[_Span, Attributes]]:
-    for document in _documents(path):
+def _spans(path: Path, text: str) -> Iterator[tuple[_Span, Attributes]]:
+    for document in _documents(path, text):
         for each in document.resources:
             of_resource = _read_attributes(each.resource.attributes)
             for span in (span for scope in each.scopes for span in scope.spans):
                 yield span, {**of_resource, **_read_attributes(span.attributes)}
 
 
-def _documents(path: Path) -> Iterator[_Document]:
-    """Yield the document of each line, or of the whole file if its first line is none."""
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
         raise TraceError(f"{path}: not UTF-8 text") from None
+
+
+def _documents(path: Path, text: str) -> Iterator[_Document]:
+    """Yield the document of each line, or of the whole file if its first line is none."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     try:
         yield _Document.model_validate_json(text)

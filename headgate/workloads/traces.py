@@ -109,8 +109,8 @@ def check_header(path: Path, header: Sequence[str]) -> None:
     """Raises TraceError if it is JSON, or a name is there twice."""
     if header and header[0].startswith(("{", "[")):
         raise TraceError(
-            f"{path}, line 1: JSON in place of a CSV's header: headgate trace makes a CSV of OpenTelemetry's spans, "
-            "and simulate reads a file with an object for each request if its name ends in .jsonl"
+            f"{path}, line 1: JSON in place of a CSV's header: headgate trace makes a CSV of OpenTelemetry's spans and "
+            "of vLLM's benchmark, and simulate reads a file with an object for each request if its name ends in .jsonl"
         )
     for name in header:
         if name and header.count(name) > 1:

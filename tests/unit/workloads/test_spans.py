@@ -16,7 +16,7 @@ from opentelemetry.trace import Span, set_span_in_context
 
 from dispatcher.monitor.recording import RecordedCall
 from headgate.workloads.arrivals import TraceError
-from headgate.workloads.spans import read_spans
+from headgate.workloads.spans import read_calls
 
 S = 1_000_000_000
 VLLM = {
@@ -67,7 +67,7 @@ def test_spans_of_generative_ai(tmp_path: Path, *, is_in_lines: bool) -> None:
     traced.span("database", 1.0, 2.0, **{"db.system": "sqlite"})
     path = tmp_path / "spans.json"
     path.write_text("\n".join(traced.lines()) + "\n" if is_in_lines else traced.document())
-    assert read_spans(path) == [
+    assert read_calls(path) == [
         RecordedCall(1_700_000_000.0, "ann", "", "n", "", "", 5, 0, None, 2.0),
         RecordedCall(1_700_000_001.5, "shop", "", "m", "", "", 12, 3, 0.25, 1.5),
     ]
@@ -85,7 +85,7 @@ def test_an_agents_sum_is_no_call_of_its_own(tmp_path: Path) -> None:
     traced.span("chat", 5.0, 6.0, **{**tokens, "llm.model_name": "other"})
     path = tmp_path / "spans.json"
     path.write_text(traced.document())
-    assert [(call.begun_at, call.model, call.input_tokens) for call in read_spans(path)] == [
+    assert [(call.begun_at, call.model, call.input_tokens) for call in read_calls(path)] == [
         (2.0, "", 300), (5.0, "other", 300)
     ]  # fmt: skip
 
@@ -102,7 +102,7 @@ def test_a_call_that_client_gate_and_engine_saw_is_one(tmp_path: Path) -> None:
     traced.span("llm_request", 14.0, 15.0, **VLLM)  # past the gate
     path = tmp_path / "spans.json"
     path.write_text(traced.document())
-    assert [(call.begun_at, call.tenant) for call in read_spans(path)] == [(10.0, "a"), (14.0, "shop")]
+    assert [(call.begun_at, call.tenant) for call in read_calls(path)] == [(10.0, "a"), (14.0, "shop")]
 
 
 def test_headgates_own_spans_are_one_call(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_headgates_own_spans_are_one_call(tmp_path: Path) -> None:
     traced.span("waited", 11.0, 12.0, **{**own, "headgate.invocation": "p-2"})  # without an end
     path = tmp_path / "spans.json"
     path.write_text(traced.document())
-    (call,) = read_spans(path)
+    (call,) = read_calls(path)
     assert call[:8] == (10.1, "a", "", "m", "premium", "", 8, 4)
     assert call[8:] == pytest.approx((5.4, 8.9))
 
@@ -140,7 +140,7 @@ def test_a_file_without_calls_is_one_sentence(tmp_path: Path, text: str, says: s
     path = tmp_path / "spans.json"
     path.write_text(text)
     with pytest.raises(TraceError) as refused:
-        read_spans(path)
+        read_calls(path)
     assert says in str(refused.value)
     assert "spans.json" in str(refused.value)
 
@@ -151,4 +151,4 @@ def test_a_span_with_a_negative_number_of_tokens_is_no_call(tmp_path: Path) -> N
     path = tmp_path / "spans.json"
     path.write_text(traced.document())
     with pytest.raises(TraceError, match="no span with"):
-        read_spans(path)
+        read_calls(path)
