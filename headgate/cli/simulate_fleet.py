@@ -38,7 +38,7 @@ from headgate.simulator.gates.spec import FleetGateFile, GateSpec, read_gate
 from headgate.simulator.measures.collector import Measures
 from headgate.simulator.parallel import Processes
 from headgate.simulator.report.drawing import check_installed
-from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of, forecast_text
+from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of, forecast_text, waits_text
 from headgate.simulator.simulate import simulate as simulate_one
 from headgate.workloads.columns import parse_columns
 from headgate.workloads.sources import open_workload
@@ -152,7 +152,7 @@ def _print_runs(by_planner: Sequence[Sequence[Run]]) -> None:
     for name, runs in zip(named, by_planner, strict=True):
         if reasons := ", ".join(f"{count:,} {reason}" for reason, count in runs[0].rejections.items()):
             console.print(f"{escape(name)} rejected: {escape(reasons)}", soft_wrap=True)
-        if text := forecast_text(runs[0]):
+        for text in filter(None, (forecast_text(runs[0]), waits_text(runs[0]))):
             console.print(f"{escape(name)}: {text}", soft_wrap=True)
 
 

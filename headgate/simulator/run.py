@@ -166,6 +166,17 @@ def forecast_text(run: Run) -> str:
     )
 
 
+def waits_text(run: Run) -> str:
+    """Return a sentence about the announced waits of queued requests; "" without any."""
+    waits = run.waits
+    if waits is None or not waits.announced:
+        return ""
+    return (
+        f"Of {waits.queued:,} queued requests {waits.announced_part:.0%} had a wait announced; its P50 covered "
+        f"{waits.p50:.0%} of the waits, its P90 {waits.p90:.0%}."
+    )
+
+
 def run_of(
     spec: RunSpec,
     collector: Collector,
@@ -270,6 +281,7 @@ def _fleet_json(run: Run) -> dict[str, Any]:
         **({"adapter_loads": run.adapter_loads} if run.adapter_loads else {}),
         **({"forecasts": {name: _forecast(each) for name, each in run.forecasts.items()}} if run.forecasts else {}),
         **({"swap_charges": run.swap_charges} if run.swap_charges else {}),
+        **({"waits": asdict(run.waits)} if run.waits is not None else {}),
         **({"outside_fit": run.outside_fit} if run.outside_fit else {}),
         "rejections": run.rejections,
         "moves": run.moves,

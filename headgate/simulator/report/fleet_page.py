@@ -12,7 +12,7 @@ from headgate.simulator.report.drawing import Plot, Series
 from headgate.simulator.report.html import data, document, table, write_whole
 from headgate.simulator.report.page import OVERLOADED
 from headgate.simulator.report.plots import inline
-from headgate.simulator.run import Run, forecast_text
+from headgate.simulator.run import Run, forecast_text, waits_text
 
 _CHARTED_MAX = 12
 """The tenants in a chart: those with the most requests."""
@@ -137,7 +137,11 @@ def _planners(by_planner: Sequence[Sequence[Run]]) -> str:
         for runs in by_planner
     ]
     headings = ["planner", "in time", "served", "requests/s", "swaps", "seconds swapping"]
-    texts = "".join(f"<p>{escape(_name(runs))}: {text}</p>" for runs in by_planner if (text := forecast_text(runs[0])))
+    texts = "".join(
+        f"<p>{escape(_name(runs))}: {text}</p>"
+        for runs in by_planner
+        for text in filter(None, (forecast_text(runs[0]), waits_text(runs[0])))
+    )
     return f"<section><h2>Planners</h2>{table(headings, rows)}{texts}</section>\n"
 
 

@@ -147,6 +147,16 @@ def test_what_plans_forecast_stands_beside_what_followed(folder: Path, capsys: p
     assert "forecasts" not in run(folder, capsys, "light.csv")
 
 
+def test_announced_waits_stand_beside_what_followed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    waits = run(folder, capsys, "flood.csv")["waits"]
+    assert 0 < waits["long_announced"] <= waits["announced"] <= waits["queued"] < 460
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "plan,fcfs", "--processes", "1")
+    assert headgate("simulate", str(folder / "flood.csv"), *where) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("had a wait announced") == 1
+    assert f"plan: Of {waits['queued']} queued requests " in printed
+
+
 def test_seeds_with_jitter_have_a_spread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(folder, capsys, "light.csv", "--seeds", "3", "--jitter", "0.1")
     assert found["spread"]["total_time_s"]["sd"] > 0.0
