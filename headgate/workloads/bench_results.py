@@ -19,7 +19,7 @@ from headgate.workloads.arrivals import TraceError
 _TENANT = "all"
 
 
-class _Results(BaseModel):
+class _BenchResult(BaseModel):
     """Times are in seconds. Only differences between `start_times` mean something."""
 
     model_id: str = ""
@@ -39,7 +39,7 @@ def is_bench_result(text: str) -> bool:
 def read_bench_result(path: Path, text: str) -> list[RecordedCall]:
     """Return the calls in order of time. Raises TraceError, also if there is none."""
     try:
-        results = _Results.model_validate_json(text)
+        results = _BenchResult.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
