@@ -53,6 +53,8 @@ class Recording:
     worker: str = ""
     unanswered: int = 0
     """Calls that ended without an answer."""
+    others: set[str] = field(default_factory=set)
+    """The names of the other workers that had attempts, if there is a worker."""
     interrupted: int = 0
     """Calls that ended unseen, because the log was cut before."""
     _terms: dict[str, CallTerms] = field(default_factory=dict)
@@ -110,7 +112,9 @@ class Recording:
         if not self.worker:
             if (call := self._open.get(fact.id)) is not None:
                 call.dispatched_at = at
-        elif fact.worker == self.worker and (terms := self._terms.get(fact.id)) is not None:
+        elif fact.worker != self.worker:
+            self.others.add(fact.worker)
+        elif (terms := self._terms.get(fact.id)) is not None:
             self._open[fact.id] = _OpenCall(at, terms, at)
 
     def _end(self, fact: Ended, at: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from statistics import fmean
 
@@ -29,7 +29,7 @@ from headgate.cli.simulate_options import (
     policy_names,
     tenant_weights,
 )
-from headgate.cli.simulate_tables import mean_with_spread, new_table, open_console, print_outside_fit, seconds
+from headgate.cli.simulate_tables import mean_with_spread, new_table, open_console, print_outside_fit
 from headgate.cli.terminal.output import progress
 from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.run import check_fleet_run
@@ -38,7 +38,7 @@ from headgate.simulator.gates.spec import FleetGateFile, GateSpec, read_gate
 from headgate.simulator.measures.collector import Measures
 from headgate.simulator.parallel import Processes
 from headgate.simulator.report.drawing import check_installed
-from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of, forecast_text
+from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of, forecast_text, waits_text
 from headgate.simulator.simulate import simulate as simulate_one
 from headgate.workloads.columns import parse_columns
 from headgate.workloads.sources import open_workload
@@ -148,9 +148,11 @@ def _print_runs(by_planner: Sequence[Sequence[Run]]) -> None:
     named = [f"{runs[0].planner} {runs[0].policy}" if has_policies else runs[0].planner for runs in by_planner]
     console.print(_planners(named, by_planner))
     console.print(_parts("class", named, by_planner, lambda run: run.classes))
-    console.print(_parts("tenant", named, by_planner, lambda run: run.tenants))
+    console.print(_parts("tenant", named, by_planner, lambda run: run.tenants, lambda run: run.shares))
     for name, runs in zip(named, by_planner, strict=True):
-        if text := forecast_text(runs[0]):
+        if reasons := ", ".join(f"{count:,} {reason}" for reason, count in runs[0].rejections.items()):
+            console.print(f"{escape(name)} rejected: {escape(reasons)}", soft_wrap=True)
+        for text in filter(None, (forecast_text(runs[0]), waits_text(runs[0]))):
             console.print(f"{escape(name)}: {text}", soft_wrap=True)
 
 
@@ -176,20 +178,32 @@ def _parts(
     named: Sequence[str],
     by_planner: Sequence[Sequence[Run]],
     parts: Callable[[Run], Mapping[str, Measures]],
+    shares: Callable[[Run], Mapping[str, float]] | None = None,
 ) -> Table:
-    """Return the table of classes or tenants. The percentiles are those of the first seed."""
-    table = new_table(heading, "planner", "asked", "served", "in time", "service", "TTFT P50", "P99")
+    """Return the table of classes or tenants. `late`: seconds in the mean. `share`: until the last arrival."""
+    share = () if shares is None else ("share",)
+    table = new_table(heading, "planner", "asked", "served", "in time", "late", *share, "service", "TTFT P50", "P99")
     for key in parts(by_planner[0][0]):
         for number, (name, runs) in enumerate(zip(named, by_planner, strict=True)):
             part, last = parts(runs[0])[key], number == len(named) - 1
+            every = [parts(run)[key] for run in runs]
             table.add_row(
                 escape(key) if number == 0 else "",
                 escape(name),
                 f"{part.requests:,}",
-                f"{part.served:,}",
-                f"{fmean(parts(run)[key].in_time for run in runs):.1%}",
-                f"{part.service:,.0f}",
-                *seconds(part.ttft_s),
+                f"{fmean(each.served for each in every):,.0f}",
+                f"{fmean(each.in_time for each in every):.1%}",
+                _seconds(each.lateness_s for each in every),
+                *(() if shares is None else (f"{fmean(shares(run)[key] for run in runs):.1%}",)),
+                f"{fmean(each.service for each in every):,.0f}",
+                _seconds(None if each.ttft_s is None else each.ttft_s.p50 for each in every),
+                _seconds(None if each.ttft_s is None else each.ttft_s.p99 for each in every),
                 end_section=last,
             )
     return table
+
+
+def _seconds(values: Iterable[float | None]) -> str:
+    """Return the mean over the seeds that have a value."""
+    known = [value for value in values if value is not None]
+    return f"{fmean(known):.2f} s" if known else "–"

@@ -45,7 +45,7 @@ _FIT = (
 _PROFILE = "Write the fitted profile to this FILE.yaml, for --engine. Needs --fit."
 _COLUMNS = (
     "Columns of a CSV with other names: KIND=NAME,KIND=NAME with the kinds arrival, input_tokens, output_tokens, "
-    "tenant, app, model, and with --fit also first_token or ttft, and end or latency."
+    "tenant, app, model, and with --fit also first_token or ttft, and end or latency. A time may have a unit: NAME:ms."
 )
 _WEIGHTS = "Weights of tenants: TENANT=1,TENANT=2,…; 1 for the others."
 _SERVICE = "How service is measured: weighted, tokens, flops or profiled."

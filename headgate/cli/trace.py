@@ -1,6 +1,7 @@
 """`headgate trace` writes the service's own calls as a trace, for `headgate simulate` and its --fit.
 
-The calls come from the gate's log, so no process has to run, or from files of OpenTelemetry's spans. The rows are in
+The calls come from the gate's log, so no process has to run, or from files of OpenTelemetry's spans or of
+`vllm bench serve --save-detailed`. The rows are in
 order of time and have no prompt and no answer.
 """
 
@@ -25,7 +26,7 @@ from dispatcher.processes.bootstrap import RealClock
 from dispatcher.settings.config import Config
 from headgate.cli.terminal.gate_store import Data, PoolName, with_store
 from headgate.cli.terminal.serving import either, interrupted
-from headgate.workloads.spans import read_spans
+from headgate.workloads.spans import read_calls
 
 COLUMNS = (
     "arrival_s", "tenant", "input_tokens", "output_tokens",
@@ -35,7 +36,10 @@ _POLL_S = 1.0
 
 
 def trace(
-    spans: Annotated[list[Path] | None, typer.Argument(help="Files of OTLP in JSON; default: the gate's log.")] = None,
+    spans: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files of OTLP in JSON, or of vLLM's benchmark; default: the gate's log."),
+    ] = None,
     data: Data = None,
     pool: PoolName = "",
     worker: Annotated[
@@ -44,7 +48,7 @@ def trace(
     once: Annotated[bool, typer.Option("--once", help="Write what the log has and end.")] = False,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Write numbers in place of names.")] = False,
 ) -> None:
-    """Write the service's calls, or those of OpenTelemetry's spans, as CSV to standard output.
+    """Write the service's calls, or those of OpenTelemetry's spans or of vLLM's benchmark, as CSV to standard output.
 
     The log has the calls since its last snapshot. Without --once, later ones are written as they end, until Ctrl-C.
     """
@@ -52,7 +56,7 @@ def trace(
     if spans:
         if data is not None or pool or worker or once:
             raise ConfigurationError("files of spans need no --data, --pool, --worker or --once")
-        writer.write(sorted(call for path in spans for call in read_spans(path)))
+        writer.write(sorted(call for path in spans for call in read_calls(path)))
         return
 
     async def run(store: Store, config: Config) -> None:
@@ -81,6 +85,8 @@ def trace(
             task.result()
         writer.write(_rows(recordings, inf))
         _note_left_out(recordings)
+        if writer.is_empty:
+            _note_nothing(recordings, worker)
 
     with_store(data, run, pool)
 
@@ -99,6 +105,20 @@ def _note_left_out(recordings: Sequence[Recording]) -> None:
         sys.stderr.write(f"note: the ends of {interrupted_calls} calls were cut from the log before they were read.\n")
 
 
+_NAMED_MAX = 10
+"""The most workers that a message lists."""
+
+
+def _note_nothing(recordings: Sequence[Recording], worker: str) -> None:
+    others = sorted(set().union(*(each.others for each in recordings)))
+    if worker and others:
+        more = f" and {len(others) - _NAMED_MAX} more" if len(others) > _NAMED_MAX else ""
+        known = f"; it has those of {', '.join(others[:_NAMED_MAX])}{more}"
+        sys.stderr.write(f"note: The log has no answered call of worker {worker[:40]!r}{known}.\n")
+    else:
+        sys.stderr.write("note: The log has no answered call since its last snapshot.\n")
+
+
 class _TraceWriter:
     """Writes rows to standard output. Times count from the first row, which has the header before it."""
 
@@ -107,6 +127,10 @@ class _TraceWriter:
         self._is_anonymous = is_anonymous
         self._numbers: dict[str, dict[str, str]] = {}
         self._first_at: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._first_at is None
 
     def write(self, calls: Iterable[RecordedCall]) -> None:
         for call in calls:

@@ -129,6 +129,7 @@ class Run:
     adapter_loads: dict[str, int] = field(default_factory=dict)
     planner: str = ""
     classes: dict[str, Measures] = field(default_factory=dict)
+    last_arrival_s: float = 0.0
     swaps: int = 0
     swapping_s: float = 0.0
     moves: int = 0
@@ -139,6 +140,16 @@ class Run:
     @property
     def requests_per_s(self) -> float:
         return self.served / self.total_time_s if self.total_time_s else 0.0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The part of each tenant in a fleet's service until the last request arrived. Over the whole run, parts only
+        show what was asked for; they stand here only if nothing was served until then."""
+        parts = {name: each.early_service for name, each in self.tenants.items()}
+        if not any(parts.values()):
+            parts = {name: each.service for name, each in self.tenants.items()}
+        total = sum(parts.values())
+        return {name: part / total if total else 0.0 for name, part in parts.items()}
 
 
 def forecast_text(run: Run) -> str:
@@ -152,6 +163,17 @@ def forecast_text(run: Run) -> str:
     return (
         f"The plans forecast {forecast:.1%} of {whole.requests:,} requests in time, and {in_time:.1%} were; "
         f"the mean error of a tenant's part is {100 * whole.error_part:.1f} points."
+    )
+
+
+def waits_text(run: Run) -> str:
+    """Return a sentence about the announced waits of queued requests; "" without any."""
+    waits = run.waits
+    if waits is None or not waits.announced:
+        return ""
+    return (
+        f"Of {waits.queued:,} queued requests {waits.announced_part:.0%} had a wait announced; its P50 covered "
+        f"{waits.p50:.0%} of the waits, its P90 {waits.p90:.0%}."
     )
 
 
@@ -216,7 +238,7 @@ def _has_prefix_cache(spec: RunSpec) -> bool:
 _SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", "decisions")
 _FLEET_SPREAD_KEYS = ("total_time_s", "requests_per_s", "swaps", "swapping_s")
 _DIFFERENCE_KEYS = ("max", "avg", "var")
-_OF_FLEETS = ("planner", "classes", "swaps", "swapping_s", "moves", "swap_charges", "forecasts")
+_OF_FLEETS = ("planner", "classes", "last_arrival_s", "swaps", "swapping_s", "moves", "swap_charges", "forecasts")
 """The measures that only a fleet has."""
 
 
@@ -235,6 +257,7 @@ def as_json(run: Run) -> dict[str, Any]:
         del summary["prefix_hit_rate"]
     summary["service_difference"] = summary["service_difference"] or dict.fromkeys(_DIFFERENCE_KEYS)
     for tenant in summary["tenants"].values():
+        del tenant["lateness_s"], tenant["early_service"]
         if not tenant.pop("due"):
             del tenant["in_time"]
         for name in ("ttft_s", "latency_s"):
@@ -249,7 +272,7 @@ def _fleet_json(run: Run) -> dict[str, Any]:
         "policy": run.policy,
         "all": _in_time(run.all),
         "classes": {name: _in_time(measures) for name, measures in run.classes.items()},
-        "tenants": {name: _in_time(measures) for name, measures in run.tenants.items()},
+        "tenants": {name: {**_in_time(each), "share": run.shares[name]} for name, each in run.tenants.items()},
         "total_time_s": run.total_time_s,
         "requests_per_s": run.requests_per_s,
         "tokens_per_s": run.throughput_tokens_per_s,
@@ -258,6 +281,7 @@ def _fleet_json(run: Run) -> dict[str, Any]:
         **({"adapter_loads": run.adapter_loads} if run.adapter_loads else {}),
         **({"forecasts": {name: _forecast(each) for name, each in run.forecasts.items()}} if run.forecasts else {}),
         **({"swap_charges": run.swap_charges} if run.swap_charges else {}),
+        **({"waits": asdict(run.waits)} if run.waits is not None else {}),
         **({"outside_fit": run.outside_fit} if run.outside_fit else {}),
         "rejections": run.rejections,
         "moves": run.moves,
@@ -272,9 +296,9 @@ def _forecast(sums: ForecastSums) -> dict[str, Any]:
 
 def _in_time(measures: Measures) -> dict[str, Any]:
     first_token_s = None if measures.ttft_s is None else asdict(measures.ttft_s)
-    counts = {"requests": measures.requests, "served": measures.served, "in_time": measures.in_time}
+    counts: dict[str, Any] = {"requests": measures.requests, "served": measures.served, "in_time": measures.in_time}
     counts["service"] = measures.service
-    return {**counts, "first_token_s": first_token_s}
+    return {**counts, "lateness_s": measures.lateness_s, "first_token_s": first_token_s}
 
 
 def fleet_spread_of(runs: Sequence[Run]) -> dict[str, dict[str, float]]:

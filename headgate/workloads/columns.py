@@ -15,7 +15,8 @@ token and an end are either a moment, on the clock of the arrivals, or a duratio
     application    app, application
     model          model
 
-A name of a time may end in its unit, `_s`, `_ms`, `_us` or `_ns`; without, it is seconds. A moment may be an ISO 8601
+A name of a time may end in its unit, `_s`, `_ms`, `_us` or `_ns`; without, it is seconds. A name that is given may
+have its unit behind a colon, as in `arrival=start:ms`. A moment may be an ISO 8601
 time. Times are whole nanoseconds here, so that a moment of today keeps its microseconds.
 
 Every error is a TraceError: one sentence that names file, line and column, and says what to do.
@@ -140,7 +141,7 @@ def whole_tokens(text: str, least: int = 0) -> int | None:
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Parse `arrival=NAME,ttft=NAME,…`. Raises TraceError."""
+    """Parse `arrival=NAME,ttft=NAME:ms,…`. Raises TraceError."""
     columns: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         form, equals, name = part.partition("=")
@@ -160,7 +161,8 @@ def _find_columns(
     found: dict[str, tuple[int, int]] = {}
     for form in (*_TIMES, *_OTHERS):
         if (column := _column_of(name, form, header, given)) is not None:
-            found[form] = (header.index(column), unit_ns(column) if form in _TIMES else 1)
+            in_unit_ns = unit_ns(given.get(form, column)) if form in _TIMES else 1
+            found[form] = (header.index(column), in_unit_ns)
     for forms in wanted:
         has = [form for form in forms if form in found]
         named = [form for form in has if form in given]
@@ -178,9 +180,10 @@ def _find_columns(
 
 def _column_of(name: str, form: str, header: Sequence[str], given: Mapping[str, str]) -> str | None:
     if form in given:
-        names = [column for column in header if column == _plain(given[form])]
+        wanted = given_name(given[form])
+        names = [column for column in header if column == _plain(wanted)]
         if not names:
-            raise TraceError(f"{name}, line 1: no column {given[form][:40]!r}, which --columns names as {form}")
+            raise TraceError(f"{name}, line 1: no column {wanted[:40]!r}, which --columns names as {form}")
     else:
         known = {**_TIMES, **_OTHERS}[form]
         names = [column for column in header if (_without_unit(column) if form in _TIMES else column) in known]
@@ -200,6 +203,14 @@ def _without_unit(column: str) -> str:
     return stem if unit in _UNITS_NS and stem else column
 
 
+def given_name(given: str) -> str:
+    """Return the name of a column that was given as NAME or NAME:UNIT."""
+    name, _, unit = given.rpartition(":")
+    return name if name and unit in _UNITS_NS else given
+
+
 def unit_ns(column: str) -> int:
-    """Return the nanoseconds of the unit in which a column's name ends; without one, those of a second."""
-    return _UNITS_NS.get(column.rpartition("_")[2], NS_PER_S) if "_" in column else NS_PER_S
+    """Return the nanoseconds of the unit behind a column's colon or in which its name ends; else those of a second."""
+    name = given_name(column)
+    unit = column[len(name) + 1 :] or ("_" in name and name.rpartition("_")[2])
+    return _UNITS_NS.get(unit or "s", NS_PER_S)

@@ -10,7 +10,8 @@ The lengths may also be `input_tokens` and `output_tokens`. Two fields are headg
 A line with a `chat_id` is of Alibaba's public traces of Qwen: its `timestamp` is in seconds, and a block has 16 tokens.
 Of 32 such blocks one of 512 is made: it gets a new number for each different prompt up to its end.
 
-`--columns` names other fields: a time is then in seconds unless the name ends in its unit, as in a CSV (columns.py).
+`--columns` names other fields: a time is then in seconds unless the name ends in its unit or has it behind a colon, as
+in a CSV (columns.py).
 
 A line without tenant and hashes is of the file's name. One with hashes, as in the public traces, is of one of TENANTS
 tenants `tenant-0`, `tenant-1` …: the second of its hashes modulo TENANTS, or the first if there is no other. Requests
@@ -27,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from headgate.workloads.arrivals import PREFIX_BLOCK_TOKENS, TENANT_CHARS_MAX, TOKENS_MAX, Arrival, TraceError
-from headgate.workloads.columns import NS_PER_S, unit_ns
+from headgate.workloads.columns import NS_PER_S, given_name, unit_ns
 
 TENANTS = 4
-_HASH_MAX = 2**63
+_HASH_MAX = 2**64
 _OF_QWEN = "chat_id"
 _QWEN_BLOCK_TOKENS = 16
 _NAMES = {
@@ -65,6 +66,10 @@ class PrefixRow:
             raise TraceError(f"{self._path}, line {self.line}: not a JSON object")
         self._fields = fields
 
+    def missing(self, form: str, name: str) -> TraceError:
+        hint = f"name another with --columns {form}=NAME"
+        return TraceError(f"{self._path}, line {self.line}: has no field {name!r}, which every line needs: {hint}")
+
     def wrong(self, name: str, what: str) -> TraceError:
         shown = ascii(self._fields.get(name))[:40]
         return TraceError(f"{self._path}, line {self.line}, field {name!r}: {shown} {what}")
@@ -89,19 +94,20 @@ class PrefixRow:
     def _name(self, form: str) -> str:
         """Return the name of the field that holds it in this line."""
         if form in self._given:
-            return self._given[form]
+            return given_name(self._given[form])
         first, *others = _NAMES[form]
         return next((name for name in others if name in self._fields and first not in self._fields), first)
 
     def _arrival_s(self) -> float:
         name = self._name("arrival")
-        value, per_s = self._fields.get(name), NS_PER_S // unit_ns(name)
+        value, per_s = self._fields.get(name), NS_PER_S // unit_ns(self._given.get("arrival", name))
         if "arrival" not in self._given:
             per_s = 1 if _OF_QWEN in self._fields else 1000
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            if name not in self._fields:
+                raise self.missing("arrival", name)
             unit = {1: "seconds", 1000: "milliseconds"}.get(per_s, "units of time")
-            hint = "" if name in self._fields else ": give --columns arrival=NAME"
-            raise self.wrong(name, f"is not a time of zero or more {unit}{hint}")
+            raise self.wrong(name, f"is not a time of zero or more {unit}")
         try:
             return value / per_s
         except OverflowError:
@@ -113,8 +119,9 @@ class PrefixRow:
         if isinstance(value, float) and value.is_integer():
             value = int(value)  # data frames write 120.0
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= TOKENS_MAX:
-            hint = "" if name in self._fields else f": give --columns {form}=NAME"
-            raise self.wrong(name, f"is not a whole number between 0 and {TOKENS_MAX}{hint}")
+            if name not in self._fields:
+                raise self.missing(form, name)
+            raise self.wrong(name, f"is not a whole number between 0 and {TOKENS_MAX}")
         return value
 
     def _hash_ids(self, input_tokens: int) -> tuple[int, ...]:
@@ -124,7 +131,7 @@ class PrefixRow:
         block_tokens = _QWEN_BLOCK_TOKENS if _OF_QWEN in self._fields else PREFIX_BLOCK_TOKENS
         blocks = -(-input_tokens // block_tokens)
         if not isinstance(value, list) or not all(type(each) is int and 0 <= each < _HASH_MAX for each in value):
-            raise self.wrong("hash_ids", "is not a list of whole numbers from 0 on")
+            raise self.wrong("hash_ids", "is not a list of whole numbers from 0 to 2^64 - 1")
         if len(value) != blocks:
             raise self.wrong(
                 "hash_ids",

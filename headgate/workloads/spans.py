@@ -3,16 +3,19 @@
 A file is one object with `resourceSpans`, or has one on each line. Two kinds of spans are calls:
 
 - a span with the tokens of OpenTelemetry's conventions for generative AI (`gen_ai.usage.input_tokens` and
-  `output_tokens`, or the older `prompt_tokens` and `completion_tokens`), as vLLM and instrumented SDKs write them;
+  `output_tokens`, or the older `prompt_tokens` and `completion_tokens`), as vLLM and instrumented SDKs write them, or
+  with those of OpenInference (`llm.token_count.prompt` and `completion`). A span with another one below it repeats its
+  tokens, as an agent's does, or a client's above the server's, and is no call;
 - headgate's own (docs/watching.md): `waited` begins a call, `queued` ends with its first token, and the `dispatched`
-  that finished has its tokens and its end.
+  that finished has its tokens and its end. In a trace with such a call no other span is one: a client and an engine
+  see the same call.
 
 All other spans are skipped. Every error is a TraceError that names file and line, and says what to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,16 +23,17 @@ from pydantic import BaseModel, Field, ValidationError
 
 from dispatcher.monitor.recording import RecordedCall
 from headgate.workloads.arrivals import TraceError
+from headgate.workloads.bench_results import is_bench_result, read_bench_result
 from headgate.workloads.columns import NS_PER_S
 from headgate.workloads.traces import unreadable
 
-_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
 _FIRST_TOKEN = (
     "gen_ai.latency.time_to_first_token", "gen_ai.server.time_to_first_token", "gen_ai.response.time_to_first_chunk",
 )  # fmt: skip
 """Their values are in seconds."""
-_MODEL = ("headgate.model", "gen_ai.response.model", "gen_ai.request.model")
+_MODEL = ("headgate.model", "gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
 _TENANT = ("headgate.tenant", "tenant.id", "tenant", "enduser.id", "user.id", "service.name")
 """The last one is of the resource: without another name, a service is a tenant."""
 
@@ -51,6 +55,8 @@ class _Attribute(BaseModel):
 class _Span(BaseModel):
     name: str = ""
     trace: str = Field("", alias="traceId")
+    id: str = Field("", alias="spanId")
+    parent: str = Field("", alias="parentSpanId")
     start_ns: int = Field(0, alias="startTimeUnixNano", ge=0)
     end_ns: int = Field(0, alias="endTimeUnixNano", ge=0)
     attributes: list[_Attribute] = []
@@ -76,15 +82,26 @@ class _Document(BaseModel):
 Attributes = Mapping[str, str | float | None]
 
 
-def read_spans(path: Path) -> list[RecordedCall]:
-    """Return the calls of the spans in order of time. Raises TraceError, also if there is none."""
-    calls, own = [], _OwnSpans({})
-    for span, attributes in _spans(path):
+def read_calls(path: Path) -> list[RecordedCall]:
+    """Return the calls of a file of spans, or of the results of vLLM's benchmark, in order of time. Raises TraceError,
+    also if there is none."""
+    text = _text(path)
+    return read_bench_result(path, text) if is_bench_result(text) else _read_spans(path, text)
+
+
+def _read_spans(path: Path, text: str) -> list[RecordedCall]:
+    counted, own, parents = [], _OwnSpans({}), _Parents({})
+    for span, attributes in _spans(path, text):
+        parents.take(span)
         if (call := _call_of(span, attributes)) is not None:
-            calls.append(call)
+            counted.append((span, call))
         elif "headgate.invocation" in attributes:
             own.take(span, attributes)
-    calls = sorted([*calls, *own.calls()])
+    of_own = dict(own.calls())
+    own_traces = {trace for trace, _ in of_own} - {""}
+    above = parents.above(span for span, _ in counted)
+    calls = [call for span, call in counted if span.trace not in own_traces and (span.trace, span.id) not in above]
+    calls = sorted([*calls, *of_own.values()])
     if not calls:
         raise TraceError(
             f"{path}: no span with {_INPUT[0]} and {_OUTPUT[0]}, and none of headgate's: record the server's own traces"
@@ -92,22 +109,25 @@ def read_spans(path: Path) -> list[RecordedCall]:
     return calls
 
 
-def _spans(path: Path) -> Iterator[tuple[_Span, Attributes]]:
-    for document in _documents(path):
+def _spans(path: Path, text: str) -> Iterator[tuple[_Span, Attributes]]:
+    for document in _documents(path, text):
         for each in document.resources:
             of_resource = _read_attributes(each.resource.attributes)
             for span in (span for scope in each.scopes for span in scope.spans):
                 yield span, {**of_resource, **_read_attributes(span.attributes)}
 
 
-def _documents(path: Path) -> Iterator[_Document]:
-    """Yield the document of each line, or of the whole file if its first line is none."""
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
         raise TraceError(f"{path}: not UTF-8 text") from None
+
+
+def _documents(path: Path, text: str) -> Iterator[_Document]:
+    """Yield the document of each line, or of the whole file if its first line is none."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     try:
         yield _Document.model_validate_json(text)
@@ -160,6 +180,27 @@ def _first(attributes: Attributes, names: tuple[str, ...]) -> str | float | None
 
 
 @dataclass(slots=True)
+class _Parents:
+    """The parent of each span, by trace and id."""
+
+    of: dict[tuple[str, str], str]
+
+    def take(self, span: _Span) -> None:
+        if span.id and span.parent:
+            self.of[span.trace, span.id] = span.parent
+
+    def above(self, spans: Iterable[_Span]) -> set[tuple[str, str]]:
+        """Return all spans that have one of these below them, as trace and id."""
+        found: set[tuple[str, str]] = set()
+        for span in spans:
+            parent = self.of.get((span.trace, span.id))
+            while parent and (span.trace, parent) not in found:
+                found.add((span.trace, parent))
+                parent = self.of.get((span.trace, parent))
+        return found
+
+
+@dataclass(slots=True)
 class _OwnCall:
     """What headgate's spans say of one call. Times are in nanoseconds."""
 
@@ -189,13 +230,14 @@ class _OwnSpans:
             call.input_tokens = _tokens(attributes, ("headgate.input_tokens",))
             call.output_tokens = _tokens(attributes, ("headgate.output_tokens",))
 
-    def calls(self) -> Iterator[RecordedCall]:
-        for call in self.by_call.values():
+    def calls(self) -> Iterator[tuple[tuple[str, str], RecordedCall]]:
+        """Yield the calls that ended, by trace and name."""
+        for key, call in self.by_call.items():
             begun_ns, end_ns, first_ns = call.begun_ns, call.end_ns, call.first_token_ns
             if begun_ns is None or end_ns is None or call.input_tokens is None or call.output_tokens is None:
                 continue
             is_known = first_ns is not None and begun_ns <= first_ns <= end_ns
-            yield RecordedCall(
+            recorded = RecordedCall(
                 begun_ns / NS_PER_S,
                 str(call.attributes.get("headgate.tenant") or "all"),
                 *("", str(call.attributes.get("headgate.model") or "")),
@@ -204,3 +246,4 @@ class _OwnSpans:
                 ((first_ns or 0) - begun_ns) / NS_PER_S if is_known else None,
                 max(0, end_ns - begun_ns) / NS_PER_S,
             )
+            yield key, recorded

@@ -57,7 +57,7 @@ class Rows:
     ) -> None:
         self._numbered_rows = numbered_rows(path, file)
         header = tuple(name.strip() for name in next(self._numbered_rows, (1, []))[1])
-        _check_unique(path, header)
+        check_header(path, header)
         self.row: OwnRow | OtherRow
         if not columns and all(name in header for name in OWN_COLUMNS):
             self.row = OwnRow(path, header)
@@ -105,7 +105,13 @@ def _unpack_hint(line: bytes) -> str:
     return ": a Parquet file, which pandas can write as CSV" if line.startswith(b"PAR1") else ""
 
 
-def _check_unique(path: Path, header: Sequence[str]) -> None:
+def check_header(path: Path, header: Sequence[str]) -> None:
+    """Raises TraceError if it is JSON, or a name is there twice."""
+    if header and header[0].startswith(("{", "[")):
+        raise TraceError(
+            f"{path}, line 1: JSON in place of a CSV's header: headgate trace makes a CSV of OpenTelemetry's spans and "
+            "of vLLM's benchmark, and simulate reads a file with an object for each request if its name ends in .jsonl"
+        )
     for name in header:
         if name and header.count(name) > 1:
             raise TraceError(f"{path}, line 1: column {name!r} appears twice")

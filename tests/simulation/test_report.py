@@ -100,6 +100,14 @@ def test_names_are_text() -> None:
     assert "&lt;script&gt;" in text
 
 
+@pytest.mark.parametrize("name", ["$\\frac{1$", "$x^2$", "名前", "_hidden", "100%"])
+def test_names_are_no_formulas_and_need_no_font(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    """matplotlib takes text between dollars for a formula, and warns of letters that its own fonts lack."""
+    drawn = inline("waits", Plot("chart", "waits", "", "s", [Series("vtc", [0], [1.0])], kind="bars", ticks=(name,)))
+    assert name in drawn
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("tenants", [1, 8, 9, 300])
 def test_many_tenants_are_gathered(tenants: int) -> None:
     text = page(runs(tenants))

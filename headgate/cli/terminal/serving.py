@@ -25,12 +25,13 @@ _SLOTS_MAX = 64
 def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a fleet's file (headgate/simulator/fleet/spec.py); none without a file.
 
-    The step times are those of the engine that runs here; from the profiles come only the slots. Raises
-    ConfigurationError.
+    A load takes as long as it takes in the file, also if planners believe otherwise there. The step times are those of
+    the engine that runs here; from the profiles come only the slots. Raises ConfigurationError.
     """
     fleet, engine, model = options["fleet"], options["engine"], options["model"]
     if fleet is None:
         return {}
+    from gpu_worker.service.swapper import DRAIN_S
     from headgate.simulator.fleet.spec import read_fleet
 
     if engine == "openai" or model is not None:
@@ -38,11 +39,15 @@ def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
     spec = read_fleet(fleet)
     if spec.failures:
         sys.stderr.write("note: no worker fails here by the file's `failures`: only headgate simulate plays them\n")
+    if spec.longest_drain_s != DRAIN_S:
+        sys.stderr.write(
+            f"note: a swap waits here for {DRAIN_S:g} s at most, whatever drain_s and actual_drain_s say\n"
+        )
     workers = []
     for worker in spec.workers:
         names = sorted(worker.models, key=lambda name: name != worker.loaded)
         slots = min(_SLOTS_MAX, *(model.slots for model in worker.models.values()))
-        workers.append(SwappingWorker(tuple((name, worker.models[name].swap_s) for name in names), slots))
+        workers.append(SwappingWorker(tuple((name, worker.models[name].load_s) for name in names), slots))
     classes = {each.name: {"first_token_s": each.first_token_s, "deferred": each.is_deferred} for each in spec.classes}
     return {
         "fleet": fleet, "swapping": workers, "workers": len(workers), "slo_classes": json.dumps(classes),

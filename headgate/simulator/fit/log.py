@@ -1,7 +1,8 @@
 """The log of a server as a CSV: a row a request, with arrival, first token, end and lengths.
 
 The columns are those of workloads/columns.py, in any order. A row with neither first token nor end is a request that
-was not served; the fit leaves it out. Every error is a TraceError.
+was not served; so is one with -1 for both, as in the published runs of VTC, and one without output tokens, as clients
+write for a request that failed. The fit leaves them out. Every error is a TraceError.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from pathlib import Path
 
 from headgate.workloads.arrivals import TraceError
 from headgate.workloads.columns import NS_PER_S, NamedRow
-from headgate.workloads.traces import numbered_rows, unreadable
+from headgate.workloads.traces import check_header, numbered_rows, unreadable
 
 REQUESTS_MIN = 10
 """Four figures are fitted, and a handful of requests says nothing about their error."""
 _REQUESTS_MAX = 1_000_000
+_NONE = frozenset({"", "-1", "-1.0", "-1.0000"})
+"""What a request that was not served has in place of a time."""
 _WANTED = (("arrival",), ("first_token", "ttft"), ("end", "latency"), ("input_tokens",), ("output_tokens",))
 """What a log has, each in one of these forms."""
 
@@ -47,7 +50,9 @@ def read_log(path: Path, columns: Mapping[str, str] | None = None) -> ServerLog:
     try:
         with path.open("rb") as file:
             rows = numbered_rows(path, file)
-            reader = _Reader(path, next(rows, (1, []))[1], columns or {})
+            header = next(rows, (1, []))[1]
+            check_header(path, header)
+            reader = _Reader(path, header, columns or {})
             for line, values in rows:
                 if values:
                     reader.take(line, values)
@@ -82,7 +87,8 @@ class _Reader:
         if arrival_ns < self._last_ns:
             raise self._row.wrong("arrival", "is earlier than the row above: sort the rows by arrival")
         self._last_ns = arrival_ns
-        if not self._row.text(self._first_form) and not self._row.text(self._end_form):
+        has_no_times = all(self._row.text(form) in _NONE for form in (self._first_form, self._end_form))
+        if has_no_times or self._row.tokens("output_tokens", 0) == 0:
             self.unserved += 1
             return
         if len(self.requests) == _REQUESTS_MAX:

@@ -37,7 +37,7 @@ from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerOutage
 from headgate.simulator.fleet.worker import EngineMaker, SimulatedWorker
 from headgate.simulator.gates.spec import GateSpec
-from headgate.simulator.measures.collector import Collector
+from headgate.simulator.measures.collector import FleetCollector
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec, run_of
 
@@ -71,7 +71,7 @@ def simulate_fleet(spec: RunSpec) -> Run:
     workers = tuple(SimulatedWorker(worker, _engine_maker(spec, used)) for worker in fleet.workers)
     classes = SloClasses(fleet.classes)
     planner = PLANNERS[spec.planner](_surroundings(spec, workers, classes))
-    collector = Collector(WEIGHTED_TOKENS, 0.0)
+    collector = FleetCollector(WEIGHTED_TOKENS, spec.workload.last_arrival_s)
     place = _make_place(fleet, classes)
     drive(spec.workload, SimulatedFleet(workers, planner, place, fleet.longest_drain_s, fleet.failures), collector)
     return replace(
@@ -81,6 +81,7 @@ def simulate_fleet(spec: RunSpec) -> Run:
             decisions=0,
             outside_fit=tuple(f"{name}: {said}" for name, notes in used.items() for said in notes.sentences()),
         ),
+        last_arrival_s=spec.workload.last_arrival_s,
         swaps=sum(worker.swaps for worker in workers),
         swapping_s=sum(worker.swapping_s for worker in workers),
         moves=planner.moves,

@@ -46,6 +46,9 @@ class Measures:
     `service`: service units of the served requests, less what their cached tokens save. The percentiles are None if no
     request was served. `in_time`: the part of all requests that had their first token when it was due; a refused one
     had none. `due`: how many had a time when it is due.
+
+    Only of a fleet: `lateness_s`, by how many seconds first tokens came too late, in the mean over the served requests,
+    those in time included; None if none was served. `early_service`: the service until the last request arrived.
     """
 
     requests: int
@@ -56,6 +59,8 @@ class Measures:
     latency_s: Percentiles | None
     in_time: float
     due: int = 0
+    lateness_s: float | None = None
+    early_service: float = 0.0
 
 
 @dataclass(slots=True)
@@ -65,6 +70,8 @@ class _Sums:
     in_time: int = 0
     due: int = 0
     service: float = 0.0
+    late_s: float = 0.0
+    early_service: float = 0.0
     ttft_s: array[float] = field(default_factory=lambda: array("d"))
     latency_s: array[float] = field(default_factory=lambda: array("d"))
 
@@ -74,6 +81,8 @@ class _Sums:
         self.in_time += other.in_time
         self.due += other.due
         self.service += other.service
+        self.late_s += other.late_s
+        self.early_service += other.early_service
         self.ttft_s.extend(other.ttft_s)
         self.latency_s.extend(other.latency_s)
 
@@ -87,6 +96,8 @@ class _Sums:
             percentiles(self.latency_s),
             self.in_time / self.requests if self.requests else 0.0,
             self.due,
+            self.late_s / len(self.ttft_s) if self.ttft_s else None,
+            self.early_service,
         )
 
 
@@ -169,6 +180,25 @@ class Collector:
     def _by(self, part: int) -> dict[str, Measures]:
         names = sorted({key[part] for key in self._sums})
         return {name: _together(sums for key, sums in self._sums.items() if key[part] == name) for name in names}
+
+
+class FleetCollector(Collector):
+    """Also measures lateness, and the service until the last arrival, which is at `last_arrival_s`. A request's service
+    is spread evenly from its first token to its last."""
+
+    def __init__(self, service: ServiceFunction, last_arrival_s: float) -> None:
+        super().__init__(service, 0.0)
+        self._last_arrival_s = last_arrival_s
+
+    def on_served(self, request: SimRequest) -> None:
+        super().on_served(request)
+        sums = self._sums[request.arrival.tenant, request.slo_class]
+        sums.late_s += max(0.0, request.first_token_s - request.due_s)
+        part = 1.0
+        if request.finish_s > self._last_arrival_s:
+            before_s = max(0.0, self._last_arrival_s - request.first_token_s)
+            part = before_s / max(before_s, request.finish_s - request.first_token_s) if before_s else 0.0
+        sums.early_service += part * self.service(request.arrival.input_tokens, request.arrival.output_tokens)
 
 
 def _together(parts: Iterable[_Sums]) -> Measures:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from io import StringIO
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
+from warnings import catch_warnings, filterwarnings
 
 from dispatcher.model.errors import ConfigurationError
 
@@ -113,9 +114,11 @@ def draw(plot: Plot, size_in: tuple[float, float]) -> Figure:
 
 
 def saved(figure: Figure) -> str:
-    """Return the figure as SVG, within settings()."""
+    """Return the figure as SVG, within settings(). It keeps text as text, so it needs no font with every letter."""
     written = StringIO()
-    figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    with catch_warnings():
+        filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
     return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines())
 
 
@@ -153,7 +156,7 @@ def _bars(axes: Axes, plot: Plot) -> None:
         xs = [at + width * (place - (len(plot.series) - 1) / 2) for at in range(len(series.ys))]
         heights = [0.0 if y is None else _short(y) for y in series.ys]
         axes.bar(xs, heights, width, color=pen(place, series)[0], label=series.label)
-    axes.set_xticks(range(len(plot.ticks)), plot.ticks, fontsize=8)
+    axes.set_xticks(range(len(plot.ticks)), plot.ticks, fontsize=8, parse_math=False)
 
 
 def _short(value: float | None) -> float:

@@ -10,13 +10,15 @@ from statistics import fmean
 from headgate.simulator.measures.collector import Measures
 from headgate.simulator.report.drawing import Plot, Series
 from headgate.simulator.report.html import data, document, table, write_whole
+from headgate.simulator.report.page import OVERLOADED
 from headgate.simulator.report.plots import inline
-from headgate.simulator.run import Run, forecast_text
+from headgate.simulator.run import Run, forecast_text, waits_text
 
 _CHARTED_MAX = 12
 """The tenants in a chart: those with the most requests."""
 _HEADINGS = (
     "planner", "policy", "seed", "tenant", "requests", "served", "in_time", "ttft_p50_s", "ttft_p99_s", "service",
+    "lateness_s", "share",
 )  # fmt: skip
 
 
@@ -60,12 +62,29 @@ def _header(by_planner: Sequence[Sequence[Run]]) -> str:
     run, seeds = by_planner[0][0], len(by_planner[0])
     count = f"{run.requests:,} requests of {len(run.tenants):,} tenant{'s' if len(run.tenants) != 1 else ''}"
     over = f" · mean of {seeds} seeds" if seeds > 1 else ""
+    warnings = (*_overload(by_planner), *_outside_fit(by_planner))
     return (
         f"<header><p>headgate simulate --fleet</p><h1>{escape(run.workload)}</h1>"
         f"<p><strong>{escape(verdict(by_planner))}</strong></p><p>{count}{over}</p>"
         f"<p>Engines: {escape(run.engine)}. Step times are modelled; policies and planners are the product's own.</p>"
-        f"{''.join(f'<p>{escape(note)}</p>' for note in _outside_fit(by_planner))}</header>\n"
+        f"{''.join(f'<p>{escape(note)}</p>' for note in warnings)}</header>\n"
     )
+
+
+def _overload(by_planner: Sequence[Sequence[Run]]) -> list[str]:
+    """Return a warning if the fleet was long busy after the last arrival, under every planner or some."""
+    busy = {
+        _name(runs): runs[0].total_time_s - runs[0].last_arrival_s
+        for runs in by_planner
+        if runs[0].total_time_s > OVERLOADED * runs[0].last_arrival_s
+    }
+    if not busy:
+        return []
+    for_s = ", ".join(f"{seconds:,.0f} s under {name}" for name, seconds in busy.items())
+    return [
+        f"The load is above what the fleet can serve: it was busy after the last arrival for {for_s}. Waits then grow "
+        "with the length of the workload."
+    ]
 
 
 def _outside_fit(by_planner: Sequence[Sequence[Run]]) -> list[str]:
@@ -78,6 +97,7 @@ def _charts(by_planner: Sequence[Sequence[Run]]) -> str:
     drawn = (
         _chart("First tokens in time", "%", shown, by_planner, lambda each: 100 * each.in_time),
         _chart("Time to first token, P99", "s", shown, by_planner, _p99),
+        _chart("Lateness, mean", "s", shown, by_planner, lambda each: each.lateness_s),
     )
     more = f" The {_CHARTED_MAX} with the most requests." if len(every) > _CHARTED_MAX else ""
     what = f"<h2>By tenant</h2><p>Every planner beside the others.{more}</p>"
@@ -117,7 +137,11 @@ def _planners(by_planner: Sequence[Sequence[Run]]) -> str:
         for runs in by_planner
     ]
     headings = ["planner", "in time", "served", "requests/s", "swaps", "seconds swapping"]
-    texts = "".join(f"<p>{escape(_name(runs))}: {text}</p>" for runs in by_planner if (text := forecast_text(runs[0])))
+    texts = "".join(
+        f"<p>{escape(_name(runs))}: {text}</p>"
+        for runs in by_planner
+        for text in filter(None, (forecast_text(runs[0]), waits_text(runs[0])))
+    )
     return f"<section><h2>Planners</h2>{table(headings, rows)}{texts}</section>\n"
 
 
@@ -128,14 +152,20 @@ def _tenants(by_planner: Sequence[Sequence[Run]]) -> str:
             escape(_name(runs)),
             f"{runs[0].tenants[tenant].requests:,}",
             f"{_in_time(runs, tenant):.1%}",
+            _seconds(_mean(runs, tenant, lambda each: each.lateness_s)),
             *(_seconds(_mean(runs, tenant, figure)) for figure in (_p50, _p99)),
+            f"{fmean(run.shares[tenant] for run in runs):.1%}",
             f"{fmean(run.tenants[tenant].service for run in runs):,.0f}",
         ]
         for tenant in by_planner[0][0].tenants
         for runs in by_planner
     ]
-    headings = ["tenant", "planner", "requests", "in time", "TTFT P50", "TTFT P99", "service"]
-    return f"<section><h2>Tenants</h2>{table(headings, rows, text=2)}</section>\n"
+    headings = ["tenant", "planner", "requests", "in time", "late", "TTFT P50", "TTFT P99", "share", "service"]
+    what = (
+        "Late: by how many seconds first tokens came too late, in the mean over the served requests. Share: of the "
+        "service until the last request arrived."
+    )
+    return f"<section><h2>Tenants</h2><p>{what}</p>{table(headings, rows, text=2)}</section>\n"
 
 
 def _p50(measures: Measures) -> float | None:
@@ -156,6 +186,7 @@ def _data(by_planner: Sequence[Sequence[Run]]) -> str:
             *(run.planner, run.policy, run.seed, name, each.requests, each.served, round(each.in_time, 6)),
             *("" if value is None else round(value, 6) for value in (_p50(each), _p99(each))),
             round(each.service, 3),
+            *("" if each.lateness_s is None else round(each.lateness_s, 6), round(run.shares[name], 6)),
         )
         for runs in by_planner
         for run in runs

@@ -12,7 +12,7 @@ from headgate.simulator.report.html import data, document, table, write_whole
 from headgate.simulator.report.plots import figures, waits
 from headgate.simulator.run import Run
 
-_OVERLOADED = 1.1
+OVERLOADED = 1.1
 """An engine that is busy for longer than this, relative to the last arrival, had more load than it serves."""
 TENANTS_MAX = 200
 """Rows of the table of tenants: those with the most service."""
@@ -65,7 +65,7 @@ def _overload(run: Run) -> str:
         return ""
     sent = [at for rates in run.timeline.demand_rate.values() for at, rate in enumerate(rates) if rate]
     last_s = (max(sent) + 1) * run.timeline.bin_s if sent else 0.0
-    if run.total_time_s <= _OVERLOADED * last_s:
+    if run.total_time_s <= OVERLOADED * last_s:
         return ""
     return (
         f"The load is above the engine's capacity: it was busy for {run.total_time_s - last_s:,.0f} s after the last "

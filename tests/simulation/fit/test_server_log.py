@@ -48,6 +48,22 @@ def test_columns_are_found_by_their_names_and_units(tmp_path: Path, header: str,
     assert (third.input_tokens, third.output_tokens, third.tenant) == (52, 20, "t")
 
 
+@pytest.mark.parametrize("row", ["130,,,50,10", "130,-1,-1.0000,50,10", "130,0,30,50,0"])
+def test_a_request_that_was_not_served_is_left_out(tmp_path: Path, row: str) -> None:
+    log = read_log(write_log(tmp_path, *ROWS, row))
+    assert (len(log.requests), log.unserved) == (12, 1)
+
+
+def test_a_given_column_may_have_a_unit(tmp_path: Path) -> None:
+    path = write_log(tmp_path, *ROWS, header=HEADER.replace("ttft_s", "first"))
+    assert read_log(path, parse_columns("ttft=first:ms")).requests[0].first_token_s == 0.25e-3
+    assert read_log(path, parse_columns("ttft=first")).requests[0].first_token_s == 0.25
+    path = write_log(tmp_path, *ROWS, header=HEADER.replace("ttft_s", "first_us"))
+    assert read_log(path, parse_columns("ttft=first_us:ms")).requests[0].first_token_s == 0.25e-3
+    path = write_log(tmp_path, *ROWS, header=HEADER.replace("ttft_s", "first:odd"))
+    assert read_log(path, parse_columns("ttft=first:odd")).requests[0].first_token_s == 0.25
+
+
 def test_a_given_column_comes_before_a_known_one(tmp_path: Path) -> None:
     path = write_log(tmp_path, *(f"{row},0.5" for row in ROWS), header=f"{HEADER},seen_s")
     log = read_log(path, parse_columns("ttft=seen_s"))
@@ -78,7 +94,8 @@ def test_rows_of_requests_that_were_not_served_are_counted(tmp_path: Path) -> No
         (["soon,0.1,0.2,5,5"], "'soon' is no time: write seconds"),
         (["1e17,0.1,0.2,5,5"], "is no time in this unit: end the column's name in its unit, _ms, _us or _ns"),
         (["1,0.1,0.2,-5,5"], "column 'input_tokens': '-5' is no whole number from 0 to"),
-        (["1,0.1,0.2,5,0"], "column 'output_tokens': '0' is no whole number from 1 to"),
+        (["1,0.1,0.2,5,-1"], "column 'output_tokens': '-1' is no whole number from 0 to"),
+        (["1,-1,0.2,5,5"], "column 'ttft_s': '-1' is before the arrival"),
         (["1,0.1,0.2,nan,5"], "'nan' is no whole number"),
         (["1,0.1,0.2,5.5,5"], "'5.5' is no whole number"),
         (["1,0.1,0.2,5,5,6"], "line 2: 6 values for 5 columns"),
@@ -101,6 +118,7 @@ def test_a_bad_log_is_one_sentence(tmp_path: Path, rows: list[str], says: str) -
             "",
             "'arrival_s' and 'start_s' could each be arrival: choose with --columns",
         ),
+        ('{"ttfts": [1], "itls": [[2]]}', "", "line 1: JSON in place of a CSV's header: headgate trace makes"),
         (HEADER, "arrival=when", "no column 'when', which --columns names as arrival"),
     ],
 )

@@ -61,6 +61,35 @@ def test_weights_and_guarantees_and_the_order_decide_who_is_in_time(
     assert by_arrival < 0.5
 
 
+def test_shares_and_lateness_by_tenant(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After the last arrival only the flood is left, so its part of the whole run's service is above its share."""
+    (folder / "heavy.yaml").write_text("tenants: {flood: {weight: 50}, small: {}}\n")
+    usual = run(folder, capsys, "flood.csv")["tenants"]
+    heavy = run(folder, capsys, "flood.csv", "--tenants", str(folder / "heavy.yaml"))["tenants"]
+    for tenants in (usual, heavy):
+        assert sum(each["share"] for each in tenants.values()) == pytest.approx(1.0)
+    service = {name: each["service"] for name, each in usual.items()}
+    assert usual["flood"]["share"] < service["flood"] / sum(service.values()) - 0.05
+    assert heavy["small"]["share"] < usual["small"]["share"] - 0.1
+    assert usual["small"]["lateness_s"] < 1.0
+    assert heavy["small"]["lateness_s"] > 5.0
+    assert run(folder, capsys, "light.csv")["tenants"]["only"]["lateness_s"] == 0.0
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "plan", "--processes", "1")
+    assert headgate("simulate", str(folder / "flood.csv"), *where) == 0
+    printed = capsys.readouterr().out
+    (small,) = (line.split() for line in printed.splitlines() if line.strip().startswith("small"))
+    assert f"{100 * usual['small']['share']:.1f}%" in small
+    (folder / "single.csv").write_text(f"{HEADER}\n0,a,10,20\n0,b,10,5\n")
+    assert run(folder, capsys, "single.csv")["tenants"]["a"]["share"] == pytest.approx(50 / 70)
+
+
+def test_why_requests_were_not_served_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "large.csv").write_text(f"{HEADER}\n0,a,10,20\n0,b,100000,5\n")
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "fcfs", "--processes", "1")
+    assert headgate("simulate", str(folder / "large.csv"), *where) == 0
+    assert "fcfs rejected: 1 too_large" in capsys.readouterr().out
+
+
 def test_a_worker_that_fails_makes_requests_late(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "failing.yaml").write_text(
         FLEET + "failures: [{worker: a, at_s: 20, for_s: 30}, {worker: b, at_s: 22, for_s: 30}]\n"
@@ -118,6 +147,16 @@ def test_what_plans_forecast_stands_beside_what_followed(folder: Path, capsys: p
     assert "forecasts" not in run(folder, capsys, "light.csv")
 
 
+def test_announced_waits_stand_beside_what_followed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    waits = run(folder, capsys, "flood.csv")["waits"]
+    assert 0 < waits["long_announced"] <= waits["announced"] <= waits["queued"] < 460
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "plan,fcfs", "--processes", "1")
+    assert headgate("simulate", str(folder / "flood.csv"), *where) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("had a wait announced") == 1
+    assert f"plan: Of {waits['queued']} queued requests " in printed
+
+
 def test_seeds_with_jitter_have_a_spread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(folder, capsys, "light.csv", "--seeds", "3", "--jitter", "0.1")
     assert found["spread"]["total_time_s"]["sd"] > 0.0
@@ -145,8 +184,11 @@ def test_the_report_has_the_verdict_and_the_data(folder: Path, capsys: pytest.Ca
     text = page.read_text()
     assert "Under plan (vtc) the worst-off tenant, flood, has" in text
     assert "the most of 2 planners: under fcfs (vtc)" in text
-    assert text.count("<figure>") == 2
+    assert text.count("<figure>") == 3
     assert "\nplan,vtc,0,small,60,60," in text
+    assert "The load is above what the fleet can serve: it was busy after the last arrival for" in text
+    assert headgate("simulate", str(folder / "light.csv"), *where) == 0
+    assert "above what the fleet can serve" not in page.read_text()
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,19 @@ def test_a_line_needs_no_hashes_and_other_names_can_be_given(tmp_path: Path) -> 
     assert row.tenant == "mine"
     (row,) = scan_trace(written(tmp_path, {**LINE, "timestamp": 3}), columns={"arrival": "timestamp"})
     assert row.arrival_s == 3.0  # a name without a unit is in seconds, as in a CSV
-    with pytest.raises(TraceError, match=r"field 'timestamp': None is not a time .* give --columns arrival=NAME"):
+    (row,) = scan_trace(written(tmp_path, {**LINE, "timestamp": 3}), columns={"arrival": "timestamp:us"})
+    assert row.arrival_s == 3e-6
+    with pytest.raises(TraceError, match=r"has no field 'timestamp', .* --columns arrival=NAME"):
         read_trace(path)
+
+
+def test_hashes_of_64_bits_stay_apart(tmp_path: Path) -> None:
+    """dynamo pull request 12046: hashes that differ only above bit 31 became one."""
+    hashes = [(1 << 63) + (block << 33) for block in range(3)]
+    (row,) = scan_trace(written(tmp_path, {**LINE, "hash_ids": hashes}))
+    assert row.hash_ids == tuple(hashes)
+    with pytest.raises(TraceError, match=r"is not a list of whole numbers from 0 to 2\^64 - 1"):
+        read_trace(written(tmp_path, {**LINE, "hash_ids": [1, 2, 1 << 64]}))
 
 
 def test_unix_times_count_from_the_first_line(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from opentelemetry.trace import Span, set_span_in_context
 
 from dispatcher.monitor.recording import RecordedCall
 from headgate.workloads.arrivals import TraceError
-from headgate.workloads.spans import read_spans
+from headgate.workloads.spans import read_calls
 
 S = 1_000_000_000
 VLLM = {
@@ -60,16 +60,49 @@ def encoded(spans: list[ReadableSpan]) -> str:
 def test_spans_of_generative_ai(tmp_path: Path, *, is_in_lines: bool) -> None:
     traced = Traced()
     traced.span("llm_request", 1_700_000_001.5, 1_700_000_003.0, **VLLM)
+    traced.apart()
     traced.span("chat m", 1_700_000_000.0, 1_700_000_002.0, **{
         "gen_ai.usage.input_tokens": 5, "gen_ai.usage.output_tokens": 0, "user.id": "ann", "gen_ai.request.model": "n",
     })  # fmt: skip
     traced.span("database", 1.0, 2.0, **{"db.system": "sqlite"})
     path = tmp_path / "spans.json"
     path.write_text("\n".join(traced.lines()) + "\n" if is_in_lines else traced.document())
-    assert read_spans(path) == [
+    assert read_calls(path) == [
         RecordedCall(1_700_000_000.0, "ann", "", "n", "", "", 5, 0, None, 2.0),
         RecordedCall(1_700_000_001.5, "shop", "", "m", "", "", 12, 3, 0.25, 1.5),
     ]
+
+
+def test_an_agents_sum_is_no_call_of_its_own(tmp_path: Path) -> None:
+    """Agents repeat the tokens of the calls below them (semantic-conventions-genai issue 19, strands harness-sdk 3602),
+    and a client those of the server."""
+    traced = Traced()
+    tokens = {"gen_ai.usage.input_tokens": 300, "gen_ai.usage.output_tokens": 60}
+    traced.span("invoke_agent", 1.0, 9.0, **tokens)
+    traced.span("tool", 1.0, 9.0)
+    traced.span("chat", 2.0, 4.0, **{"llm.token_count.prompt": 300, "llm.token_count.completion": 60})
+    traced.apart()
+    traced.span("chat", 5.0, 6.0, **{**tokens, "llm.model_name": "other"})
+    path = tmp_path / "spans.json"
+    path.write_text(traced.document())
+    assert [(call.begun_at, call.model, call.input_tokens) for call in read_calls(path)] == [
+        (2.0, "", 300), (5.0, "other", 300)
+    ]  # fmt: skip
+
+
+def test_a_call_that_client_gate_and_engine_saw_is_one(tmp_path: Path) -> None:
+    traced = Traced()
+    own = {"headgate.invocation": "p-1", "headgate.tenant": "a"}
+    ended = {"headgate.outcome": "finished", "headgate.input_tokens": 12, "headgate.output_tokens": 3}
+    traced.span("chat", 9.9, 13.1, **{"gen_ai.usage.input_tokens": 12, "gen_ai.usage.output_tokens": 3})
+    traced.span("waited", 10.0, 12.0, **own)
+    traced.span("dispatched", 12.0, 13.0, **own, **ended)
+    traced.span("llm_request", 12.1, 12.9, **VLLM)
+    traced.apart()
+    traced.span("llm_request", 14.0, 15.0, **VLLM)  # past the gate
+    path = tmp_path / "spans.json"
+    path.write_text(traced.document())
+    assert [(call.begun_at, call.tenant) for call in read_calls(path)] == [(10.0, "a"), (14.0, "shop")]
 
 
 def test_headgates_own_spans_are_one_call(tmp_path: Path) -> None:
@@ -86,7 +119,7 @@ def test_headgates_own_spans_are_one_call(tmp_path: Path) -> None:
     traced.span("waited", 11.0, 12.0, **{**own, "headgate.invocation": "p-2"})  # without an end
     path = tmp_path / "spans.json"
     path.write_text(traced.document())
-    (call,) = read_spans(path)
+    (call,) = read_calls(path)
     assert call[:8] == (10.1, "a", "", "m", "premium", "", 8, 4)
     assert call[8:] == pytest.approx((5.4, 8.9))
 
@@ -107,7 +140,7 @@ def test_a_file_without_calls_is_one_sentence(tmp_path: Path, text: str, says: s
     path = tmp_path / "spans.json"
     path.write_text(text)
     with pytest.raises(TraceError) as refused:
-        read_spans(path)
+        read_calls(path)
     assert says in str(refused.value)
     assert "spans.json" in str(refused.value)
 
@@ -118,4 +151,4 @@ def test_a_span_with_a_negative_number_of_tokens_is_no_call(tmp_path: Path) -> N
     path = tmp_path / "spans.json"
     path.write_text(traced.document())
     with pytest.raises(TraceError, match="no span with"):
-        read_spans(path)
+        read_calls(path)
