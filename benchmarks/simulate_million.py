@@ -32,7 +32,7 @@ from headgate.simulator.drive import drive
 from headgate.simulator.engines import separate_prefill as engine_module
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.registry import make_engine
-from headgate.simulator.engines.separate_prefill import KvPeak
+from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.simulator.engines.separate_prefill import KvPeak
+from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 

@@ -130,6 +130,10 @@ class VirtualTokenCounter(TenantQueuePolicy):
             return 0
         return self._counters.steps_below(lowest[1], self._by_counter.above_lowest())
 
+    def ignores_arrival_of(self, tenant: str) -> bool:
+        """See QueuePolicy. Only a tenant that joins the waiting ones is lifted and compared with them."""
+        return self._lookups is None and tenant in self._queues
+
     def _charge_prompt(self, record: RequestRecord) -> None:
         self._counters.add(record.request.tenant, self._price(record, 0))
 

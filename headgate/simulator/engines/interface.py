@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from gpu_worker.policies.fairness.accounting import TenantService
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
@@ -99,6 +100,11 @@ class SimulatedEngine(ABC):
     @abstractmethod
     def saturation(self) -> float:
         """The share of the KV pool in use, 0 to 1."""
+
+    @property
+    def received(self) -> dict[str, TenantService]:
+        """Service of each tenant so far, as a copy."""
+        return self.policy.received
 
     @abstractmethod
     def next_s(self) -> float:
