@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.accounting import TenantService
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from headgate.simulator.engines.profile import EngineProfile
@@ -161,8 +162,8 @@ def output_tokens_max(output_tokens: int) -> int:
     return 1 << (output_tokens - 1).bit_length() if output_tokens > 16 else 16
 
 
-def queue_request(request: SimRequest) -> QueueRequest:
-    """Return the request as the queue policy sees it."""
+def queue_request(request: SimRequest, output_most: int | None = None) -> QueueRequest:
+    """Return the request as the queue policy sees it. `output_most`: the max_tokens that the client sent."""
     arrival = request.arrival
     return QueueRequest(
         request.request_id,
@@ -174,6 +175,6 @@ def queue_request(request: SimRequest) -> QueueRequest:
         arrival.stage or 0,
         arrival.interaction or "",
         arrival.system_tokens,
-        output_tokens_max(arrival.output_tokens),
-        request.tier,
+        output_most,
+        Tier.STANDARD if arrival.tier is None else Tier(arrival.tier),
     )

@@ -47,10 +47,6 @@ class KvPeak:
     def __len__(self) -> int:
         return self.size
 
-    def could_hold(self, prompt: int, output: int) -> bool:
-        """Return whether the request fits an empty pool."""
-        return prompt + max(output, 1) < self.pool_tokens
-
     def add_if_fits(self, request: SimRequest, prompt: int, output: int) -> int | None:
         """Add the request if it fits beside those in the batch, and return None. If it does not fit, return for how
         many more steps it surely will not, unless a request ends before.
@@ -67,11 +63,12 @@ class KvPeak:
         # is what `_with_one_more` of the last of them has beyond its own ends.
         own = uses[at - 1] + (at + 1) * (ends[at - 1] + end) if at else end
         later = uses[at:]
+        most_later = max(later) if later else 0
         constant = prompt + 1 - step
         limit = self.pool_tokens - constant
-        if own >= limit or (later and max(later) >= limit):
-            blocked = max(later) - limit if later else 0
-            return max(blocked, -ends[at - 1] - end, 0) if at and own >= limit else max(blocked, 0)
+        if own >= limit or most_later >= limit:
+            outlasts = -ends[at - 1] - end if at and own >= limit else 0
+            return max(most_later - limit, outlasts, 0)
         uses[at:] = [use + constant - minus_end for use, minus_end in zip(later, ends[at:], strict=True)]
         uses.insert(at, own + constant + end)
         ends.insert(at, -end)

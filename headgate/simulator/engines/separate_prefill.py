@@ -104,7 +104,7 @@ class SeparatePrefillEngine(SimulatedEngine):
                 if self._prefilling:
                     self._end_prefill()
                 elif self._steps:
-                    self._end_stretch()
+                    self._count(self._steps, self._busy_until_s)
                 elif self.now_s >= until_s or not (kv.size or self._waiting):
                     return []
                 elif not self._is_attempt_due():
@@ -122,7 +122,7 @@ class SeparatePrefillEngine(SimulatedEngine):
                 return []
 
     def _could_hold(self, request: SimRequest, prompt: int) -> bool:
-        return self._kv.could_hold(prompt, request.arrival.output_tokens)
+        return prompt + max(request.arrival.output_tokens, 1) < self.profile.pool_tokens
 
     def _is_attempt_due(self) -> bool:
         """Return whether the batch has decoded for long enough. Repeated attempts at an empty queue are left out."""
@@ -268,10 +268,6 @@ class SeparatePrefillEngine(SimulatedEngine):
         step_s = self._step_base_s + self._per_request_s * kv.size + self._per_kv_token_s * held
         self._busy_until_s = self.now_s + self._factor * (steps * step_s)
 
-    def _end_stretch(self) -> None:
-        self._count(self._steps, self._busy_until_s)
-        self._busy_until_s = _IDLE
-
     def _drop_stretch(self) -> None:
         """Plan anew from the last step that was counted."""
         if self._steps:
@@ -298,6 +294,8 @@ class SeparatePrefillEngine(SimulatedEngine):
         self.kv_tokens += steps * kv.size
         kv.step += steps
         self._steps -= steps
+        if not self._steps:
+            self._busy_until_s = _IDLE
         self.policy.on_decoded(steps)
         if self._observer.wants_steps:
             self._observer.on_decoded(steps, now_s)

@@ -44,7 +44,13 @@ class MeasuredRates:
         self._service: dict[str, array[float]] = {}
         self._requested: dict[str, array[float]] = {}
 
-    def on_requested(self, tenant: str, at_s: float, service: float) -> None:
+    def on_served(self, tenant: str, sent_s: float, first_s: float, last_s: float, service: float) -> None:
+        """Add a request of `service` units, with the times when it was sent and of its first and last token."""
+        if self._points(sent_s, last_s):
+            self._add_requested(tenant, sent_s, service)
+            self._add_served(tenant, first_s, last_s, service)
+
+    def _add_requested(self, tenant: str, at_s: float, service: float) -> None:
         row = self._requested.get(tenant)
         if row is None:
             row = self._requested[tenant] = array("d", bytes(8 * POINTS))
@@ -52,7 +58,7 @@ class MeasuredRates:
             if at_s < self._middle_s(point) + HALF_WINDOW_S:
                 row[point] += service / (2 * HALF_WINDOW_S)
 
-    def on_served(self, tenant: str, first_s: float, last_s: float, service: float) -> None:
+    def _add_served(self, tenant: str, first_s: float, last_s: float, service: float) -> None:
         row = self._service.get(tenant)
         if row is None:
             row = self._service[tenant] = array("d", bytes(8 * POINTS))
