@@ -202,7 +202,7 @@ def test_what_a_gate_reads_is_up_to_date() -> None:
             engine.submit(SimRequest(str(number), arrival, arrival.arrival_s), arrival.arrival_s)
         at_s = arrival.arrival_s + 0.29
         assert lazy.advance(at_s) == prompt.advance(at_s) == [], "no request ends in this time"
-        assert lazy.received == prompt.received
+        assert lazy.service_by_tenant == prompt.service_by_tenant
         assert lazy.saturation == prompt.saturation
         assert lazy.now_s == pytest.approx(prompt.now_s, rel=1e-12)
 

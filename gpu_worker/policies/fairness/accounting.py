@@ -363,8 +363,8 @@ class ServiceByTenant:
         """Return up to `most` tenants that changed since they were last returned here, the oldest change first, and
         what they received, which the caller must not change."""
         taken = [self._changed.popitem(last=False)[0] for _ in range(min(most, len(self._changed)))]
-        return [(name, self._received_by(name)) for name in taken]
+        return [(name, self._service_of(name)) for name in taken]
 
-    def _received_by(self, tenant: str) -> TenantService:
+    def _service_of(self, tenant: str) -> TenantService:
         present = self._present.get(tenant)
         return self._absent.get(tenant, _NOTHING) if present is None else present.received

@@ -103,7 +103,7 @@ class SimulatedEngine(ABC):
         """The share of the KV pool in use, 0 to 1."""
 
     @property
-    def received(self) -> dict[str, TenantService]:
+    def service_by_tenant(self) -> dict[str, TenantService]:
         """Service of each tenant so far, as a copy."""
         return self.policy.received
 

@@ -16,7 +16,7 @@ and the policy is charged for all k at once. The schedule is the same as step by
 
 The engine stands at its last event, and knows when the stretch of steps in progress ends. An arrival leaves the stretch
 as it is, unless an attempt has to follow. The steps until then are counted only if something may read what they change:
-the policy that counts the arrival (`QueuePolicy.ignores_arrival_of`), or a gate (`saturation`, `received`).
+the policy that counts the arrival (`QueuePolicy.ignores_arrival_of`), or a gate (`saturation`, `service_by_tenant`).
 
 With jitter, each step's time is multiplied by a normal factor. For k steps together the factor is drawn with a k-th of
 the variance, which is the variance of the mean of k such factors. Then, and for an observer of steps, each arrival ends
@@ -70,7 +70,7 @@ class SeparatePrefillEngine(SimulatedEngine):
         self._next_attempt = 0
         """The decode step of the next attempt: later than `_retry_from` while an attempt would surely fail."""
         self._blocked_until = -1
-        """With `_follows_steps`, the step up to which every attempt surely fails; -1: unknown."""
+        """The step up to which every attempt surely fails, only noted with `_follows_steps`; -1: unknown."""
         self._blocked_head: tuple[str, int] | None = None
         """The request that did not fit beside the present batch, and the step up to which it surely will not."""
 
@@ -84,7 +84,7 @@ class SeparatePrefillEngine(SimulatedEngine):
         return self.kv_tokens / self.profile.pool_tokens
 
     @property
-    def received(self) -> dict[str, TenantService]:
+    def service_by_tenant(self) -> dict[str, TenantService]:
         self._count_steps(self._advanced_to_s)
         return self.policy.received
 
