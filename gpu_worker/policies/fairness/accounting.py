@@ -142,7 +142,7 @@ class LazyMinHeap:
         heap = self._heap
         if len(heap) > 2:
             return min(heap[1][0], heap[2][0])
-        return heap[1][0] if len(heap) == 2 else inf  # noqa: PLR2004
+        return heap[1][0] if len(heap) == 2 else inf
 
     def _push(self, name: str) -> None:
         heappush(self._heap, (self._key(name), name))
