@@ -30,9 +30,9 @@ from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines import separate_prefill as engine_module
+from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.registry import make_engine
-from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate

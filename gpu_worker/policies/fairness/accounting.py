@@ -315,7 +315,8 @@ class ServiceByTenant:
     def add_request(self, tenant: str) -> None:
         present = self._present.get(tenant)
         if present is None:
-            present = self._present[tenant] = _PresentTenant(self._absent.pop(tenant, None) or TenantService())
+            received = self._absent.pop(tenant) if tenant in self._absent else TenantService()
+            present = self._present[tenant] = _PresentTenant(received)
         present.requests += 1
         self._changed[tenant] = None
 
