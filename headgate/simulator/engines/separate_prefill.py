@@ -274,18 +274,17 @@ class SeparatePrefillEngine(SimulatedEngine):
             self._steps, self._busy_until_s = 0, _IDLE
 
     def _count_steps(self, until_s: float) -> bool:
-        """Count the whole steps of the stretch that end by `until_s`. With jitter, the steps after them are drawn anew:
-        then return whether there are any to count."""
+        """Count the whole steps of the stretch that end by `until_s`. With `_follows_steps`, drop the rest of the stretch
+        then, and return whether it was dropped."""
         if self._steps <= 1 or until_s <= self.now_s:
             return False
         steps, seconds = self._steps_within((until_s - self.now_s) / self._factor, self._steps)
         if not steps:
             return False
         self._count(steps, self.now_s + seconds * self._factor)
-        if self._jitter is None:
-            return False
-        self._drop_stretch()
-        return True
+        if self._follows_steps:
+            self._drop_stretch()
+        return self._follows_steps
 
     def _count(self, steps: int, now_s: float) -> None:
         """Count so many steps of the stretch, which end at `now_s`."""
