@@ -274,8 +274,8 @@ class SeparatePrefillEngine(SimulatedEngine):
             self._steps, self._busy_until_s = 0, _IDLE
 
     def _count_steps(self, until_s: float) -> bool:
-        """Count the whole steps of the stretch that end by `until_s`. With `_follows_steps`, drop the rest of the stretch
-        then, and return whether it was dropped."""
+        """Count the whole steps of the stretch that end by `until_s`. With `_follows_steps`, drop the rest then, and
+        return whether it was dropped."""
         if self._steps <= 1 or until_s <= self.now_s:
             return False
         steps, seconds = self._steps_within((until_s - self.now_s) / self._factor, self._steps)
