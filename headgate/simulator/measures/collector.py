@@ -130,7 +130,7 @@ class Collector:
         if request.finish_s > self.total_time_s:
             self.total_time_s = request.finish_s
         if self._rates is not None:
-            self._rates.on_served(arrival.tenant, request.release_s, request.first_token_s, request.finish_s, service)
+            self._rates.on_ended(arrival.tenant, request.release_s, request.first_token_s, request.finish_s, service)
         if self._timeline is not None:
             self._timeline.on_served(request, service)
 

@@ -47,14 +47,14 @@ class MeasuredRates:
         self._service: dict[str, array[float]] = {}
         self._requested: dict[str, array[float]] = {}
 
-    def on_served(self, tenant: str, sent_s: float, first_s: float, last_s: float, service: float) -> None:
+    def on_ended(self, tenant: str, sent_s: float, first_s: float, last_s: float, service: float) -> None:
         """Add a request of `service` units, with the times when it was sent and of its first and last token."""
         window = bisect_left(self._ends_s, sent_s)
         if window < POINTS and last_s >= self._ends_s[window] - 2 * HALF_WINDOW_S:
-            self._add_requested(tenant, sent_s, service)
-            self._add_served(tenant, first_s, last_s, service)
+            self.on_requested(tenant, sent_s, service)
+            self.on_served(tenant, first_s, last_s, service)
 
-    def _add_requested(self, tenant: str, at_s: float, service: float) -> None:
+    def on_requested(self, tenant: str, at_s: float, service: float) -> None:
         row = self._requested.get(tenant)
         if row is None:
             row = self._requested[tenant] = array("d", bytes(8 * POINTS))
@@ -62,7 +62,7 @@ class MeasuredRates:
             if at_s < self._middle_s(point) + HALF_WINDOW_S:
                 row[point] += service / (2 * HALF_WINDOW_S)
 
-    def _add_served(self, tenant: str, first_s: float, last_s: float, service: float) -> None:
+    def on_served(self, tenant: str, first_s: float, last_s: float, service: float) -> None:
         row = self._service.get(tenant)
         if row is None:
             row = self._service[tenant] = array("d", bytes(8 * POINTS))
