@@ -190,7 +190,7 @@ class Watched:
         while self._edges_s and self._edges_s[-1] < until_s:
             if finished := self._engine.advance(self._edges_s[-1]):
                 return finished
-            received = self._engine.policy.received
+            received = self._engine.service_by_tenant
             self._received[self._edges_s.pop()] = {tenant: got.service for tenant, got in received.items()}
         return self._engine.advance(until_s)
 

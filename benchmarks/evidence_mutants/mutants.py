@@ -34,7 +34,8 @@ from gpu_worker.policies.shedding import Shedder
 from gpu_worker.policies.tiers import TierShares, TierState
 from headgate.evidence.qlm import planning_cost, waits
 from headgate.evidence.rivals import deciders, policies, scenes
-from headgate.simulator.engines.separate_prefill import KvPeak, SeparatePrefillEngine
+from headgate.simulator.engines.kv_peak import KvPeak
+from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.fleet.planners import plan, qlm
 from headgate.simulator.fleet.planners.registry import PLANNERS
 

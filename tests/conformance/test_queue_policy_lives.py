@@ -182,8 +182,8 @@ def test_the_head_stays_for_as_many_steps_as_the_policy_says(name: str, service:
 @every_policy
 @pytest.mark.parametrize("known", [None, 3])
 def test_the_head_stays_though_counters_rise(name: str, known: int | None) -> None:
-    """Two tenants wait, and one runs: its counter overtakes the other's. Predictions of 3 tokens are passed. More
-    requests of tenants that wait arrive meanwhile."""
+    """Two tenants wait, and one runs: its counter overtakes the other's. Predictions of 3 tokens are passed. Requests
+    that the policy ignores arrive meanwhile."""
     policy = make_policy(name)
     for number in range(6):
         policy.enqueue(QueueRequest(f"r{number}", f"t{number % 2}", 1 + 18 * (number % 2), 1.0, known))
@@ -199,7 +199,41 @@ def test_the_head_stays_though_counters_rise(name: str, known: int | None) -> No
         for step in range(int(steps)):
             policy.on_decoded(1)
             for tenant in ("t0", "t1"):
-                if policy.waiting_of(tenant):  # its arrival changes nothing
+                if policy.ignores_arrival_of(tenant):
                     policy.enqueue(QueueRequest(f"later-{number}-{step}-{tenant}", tenant, 1, 1.0, known))
             assert policy.peek() == head
         policy.on_decoded(1)
+
+
+@every_policy
+@every_service
+@settings(max_examples=25, deadline=None)
+@given(story=calls, tenant=st.sampled_from(TENANTS), steps=st.integers(1, 40))
+def test_an_arrival_that_the_policy_ignores_may_be_reported_before_the_steps(
+    name: str, service: str, story: list[Call], tenant: str, steps: int
+) -> None:
+    first, last = (make_policy(name, service_function(service), random=Random(7)) for _ in range(2))
+    for policy in (first, last):
+        run = Story(policy)
+        for number, call in enumerate(story):
+            run.apply(number, call)
+    if not first.ignores_arrival_of(tenant):
+        return
+    head = first.peek()
+    assert head is not None or not first.work_conserving
+    first.enqueue(QueueRequest("late", tenant, 5, 1.0, 5))
+    assert first.peek() == head
+    first.on_decoded(steps)
+    last.on_decoded(steps)
+    last.enqueue(QueueRequest("late", tenant, 5, 1.0, 5))
+    assert first.peek() == last.peek()
+    assert counters(first, TENANTS) == about(counters(last, TENANTS))
+
+
+def test_vtc_ignores_the_arrivals_of_waiting_tenants_and_fcfs_those_behind_any_request() -> None:
+    vtc, fcfs = make_policy("vtc"), make_policy("fcfs")
+    for policy in (vtc, fcfs):
+        assert not policy.ignores_arrival_of("t0")
+        policy.enqueue(QueueRequest("r0", "t0", 10))
+    assert [vtc.ignores_arrival_of(tenant) for tenant in ("t0", "t1")] == [True, False]
+    assert [fcfs.ignores_arrival_of(tenant) for tenant in ("t0", "t1")] == [True, True]

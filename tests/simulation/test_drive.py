@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import given
@@ -30,7 +32,7 @@ class RefusesStage(SeparatePrefillEngine):
         return super().submit(request, at_s)
 
 
-def play(arrivals: list[Arrival], policy: str = "fcfs", refused_stage: int | None = None) -> EndedRequests:
+def play(arrivals: Iterable[Arrival], policy: str = "fcfs", refused_stage: int | None = None) -> EndedRequests:
     collector = EndedRequests()
     engine = RefusesStage(load_profile(), make_policy(policy))
     engine.refused_stage = refused_stage
@@ -102,3 +104,18 @@ def test_every_request_ends_once(arriving: list[Arrival], policy: str, refused: 
         assert request.admitted_s < request.first_token_s <= request.finish_s < math.inf
     finishes = [request.finish_s for request in ended.done]
     assert finishes == sorted(finishes)
+
+
+def test_garbage_is_collected_rarely_during_a_run_and_as_before_after_it() -> None:
+    before, during = gc.get_threshold(), list[tuple[int, int, int]]()
+
+    def broken() -> Iterator[Arrival]:
+        during.append(gc.get_threshold())
+        yield Arrival(0.0, "a", 10, 10)
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        play(broken())
+    assert during[0][0] >= 100 * before[0] > 0
+    assert during[0][1:] == before[1:]
+    assert gc.get_threshold() == before

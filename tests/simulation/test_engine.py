@@ -48,6 +48,24 @@ def play(arrivals: list[Arrival], policy: str, profile: EngineProfile, jitter: J
     return recorder
 
 
+class Kept(Collector):
+    """Keeps the requests by id."""
+
+    def __init__(self) -> None:
+        super().__init__(WEIGHTED_TOKENS, 0.0)
+        self.requests: dict[str, SimRequest] = {}
+
+    def on_served(self, request: SimRequest) -> None:
+        self.requests[request.request_id] = request
+
+
+def play_silently(arrivals: list[Arrival], policy: str, profile: EngineProfile) -> dict[str, SimRequest]:
+    """Play without an observer: the engine counts steps only when they are read."""
+    kept = Kept()
+    drive(arrivals, SeparatePrefillEngine(profile, make_policy(policy)), kept)
+    return kept.requests
+
+
 arrivals = st.builds(
     Arrival, st.floats(0, 20), st.sampled_from("abcd"), st.integers(1, 160), st.integers(0, 120)
 )  # fmt: skip
@@ -77,15 +95,32 @@ def test_the_schedule_is_that_of_one_step_after_another(
     arriving: list[Arrival], policy: str, profile: EngineProfile
 ) -> None:
     arriving.sort(key=lambda arrival: arrival.arrival_s)
+    assert_same_schedule(arriving, policy, profile)
+
+
+def assert_same_schedule(arriving: list[Arrival], policy: str, profile: EngineProfile) -> None:
     stepwise = StepwiseEngine(profile, make_policy(policy))
     stepwise.play(arriving)
-    skipping = play(arriving, policy, profile)
+    skipping, silent = play(arriving, policy, profile), play_silently(arriving, policy, profile)
     assert skipping.order == stepwise.order
     for one in stepwise.finished:
-        request = skipping.requests[one.request_id]
-        assert request.admitted_s == pytest.approx(one.admitted_s, rel=1e-9, abs=1e-9)
-        assert request.first_token_s == pytest.approx(one.first_token_s, rel=1e-9, abs=1e-9)
-        assert request.finish_s == pytest.approx(one.finish_s, rel=1e-9, abs=1e-9)
+        for request in (skipping.requests[one.request_id], silent[one.request_id]):
+            assert request.admitted_s == pytest.approx(one.admitted_s, rel=1e-9, abs=1e-9)
+            assert request.first_token_s == pytest.approx(one.first_token_s, rel=1e-9, abs=1e-9)
+            assert request.finish_s == pytest.approx(one.finish_s, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "vtc", "lcf", "drr:50"])
+@pytest.mark.parametrize("repeats", [True, False])
+def test_the_schedule_is_the_same_where_tenants_come_and_go_under_overload(policy: str, repeats: bool) -> None:
+    """Many arrivals find attempts that fail, and counters that rise."""
+    random, now_s, arriving = Random(5), 0.0, list[Arrival]()
+    for _ in range(150):
+        now_s += random.expovariate(4.0)
+        arriving.append(Arrival(now_s, random.choice("abcdefghijkl"), random.randint(1, 160), random.randint(1, 120)))
+    steps = 10 if repeats else 1
+    update = {"pool_tokens": 1200, "repeats_failed_attempts": repeats, "steps_between_admissions": steps}
+    assert_same_schedule(arriving, policy, PROFILE.model_copy(update=update))
 
 
 def test_one_request_alone_takes_what_the_profile_says() -> None:
@@ -153,6 +188,23 @@ def test_stepping_to_arbitrary_times_changes_nothing() -> None:
             engine.submit(SimRequest(str(number), arrival, at_s), at_s)
     for request in finished:
         assert request.finish_s == pytest.approx(whole.requests[request.request_id].finish_s, rel=1e-9)
+
+
+def test_what_a_gate_reads_is_up_to_date() -> None:
+    """An engine that counts steps only when they are read, and one with an observer that makes it count at once."""
+    lazy, prompt = (
+        SeparatePrefillEngine(PROFILE, make_policy("vtc"), observer=observer) for observer in (None, Recorder())
+    )
+    for number in range(20):
+        arrival = Arrival(number * 0.3, "ab"[number % 2], 40, 200)
+        for engine in (lazy, prompt):
+            engine.advance(arrival.arrival_s)
+            engine.submit(SimRequest(str(number), arrival, arrival.arrival_s), arrival.arrival_s)
+        at_s = arrival.arrival_s + 0.29
+        assert lazy.advance(at_s) == prompt.advance(at_s) == [], "no request ends in this time"
+        assert lazy.service_by_tenant == prompt.service_by_tenant
+        assert lazy.saturation == prompt.saturation
+        assert lazy.now_s == pytest.approx(prompt.now_s, rel=1e-12)
 
 
 def test_jitter_has_the_spread_of_as_many_steps() -> None:

@@ -191,3 +191,26 @@ def test_a_wait_that_ends_when_announced_is_half_within_the_median() -> None:
     twice.add(coverage)
     twice.add(coverage)
     assert (twice.announced, twice.exact, twice.p50) == (10, 4, coverage.p50)
+
+
+@given(st.lists(st.tuples(*[st.floats(0, 650)] * 3), max_size=30))
+def test_a_request_that_touches_no_window_is_left_out_rightly(requests: list[tuple[float, float, float]]) -> None:
+    at_once, apart = MeasuredRates(600.0), MeasuredRates(600.0)
+    for number, times in enumerate(requests):
+        (sent_s, first_s, last_s), tenant = sorted(times), "ab"[number % 2]
+        at_once.on_ended(tenant, sent_s, first_s, last_s, 10.0)
+        apart.on_requested(tenant, sent_s, 10.0)
+        apart.on_served(tenant, first_s, last_s, 10.0)
+    assert at_once.difference() == apart.difference()
+
+
+def test_a_short_request_between_the_windows_of_a_long_run_is_left_out() -> None:
+    at_once, apart = MeasuredRates(6000.0), MeasuredRates(6000.0)
+    for sent_s in range(0, 6000, 7):
+        at_once.on_ended("a", sent_s, sent_s + 1.0, sent_s + 5.0, 10.0)
+        apart.on_requested("a", sent_s, 10.0)
+        apart.on_served("a", sent_s + 1.0, sent_s + 5.0, 10.0)
+        at_once.on_ended("b", sent_s, sent_s, sent_s, 1.0)
+        apart.on_requested("b", sent_s, 1.0)
+        apart.on_served("b", sent_s, sent_s, 1.0)
+    assert at_once.difference() == apart.difference()

@@ -139,7 +139,10 @@ class LazyMinHeap:
 
         Call it after `lowest`, which brings the lowest name to the top.
         """
-        return min(self._heap[1:3], default=(inf, ""))[0]
+        heap = self._heap
+        if len(heap) > 2:
+            return min(heap[1][0], heap[2][0])
+        return heap[1][0] if len(heap) == 2 else inf
 
     def _push(self, name: str) -> None:
         heappush(self._heap, (self._key(name), name))
@@ -223,7 +226,9 @@ class TenantCounters:
 
     def stop(self, tenant: str, per_step: float) -> None:
         """Undo a `run` of the same `per_step`: the request no longer runs."""
-        counter = self._settle(tenant)
+        counter, step = self._rising[tenant], self.step
+        counter.value += counter.per_step * (step - counter.since_step)
+        counter.since_step = step
         counter.requests -= 1
         counter.per_step -= per_step
         if not counter.requests:
@@ -285,6 +290,14 @@ class TenantService:
 _NOTHING = TenantService()
 
 
+@dataclass(slots=True)
+class _PresentTenant:
+    """`requests`: how many of its requests wait or run."""
+
+    received: TenantService
+    requests: int = 0
+
+
 class ServiceByTenant:
     """The service that each tenant has received, for reports and metrics; no decision depends on it.
 
@@ -293,28 +306,28 @@ class ServiceByTenant:
     """
 
     def __init__(self) -> None:
-        self._requests: dict[str, int] = {}
-        self._present: dict[str, TenantService] = {}
+        self._present: dict[str, _PresentTenant] = {}
         self._absent: OrderedDict[str, TenantService] = OrderedDict()
         self._changed: OrderedDict[str, None] = OrderedDict()
         """Tenants whose service, or whose place in the queues, changed since they were taken; the oldest change first.
         Where nothing takes them, the oldest are dropped."""
 
     def add_request(self, tenant: str) -> None:
-        count = self._requests.get(tenant, 0)
-        self._requests[tenant] = count + 1
-        if not count:
-            self._present[tenant] = self._absent.pop(tenant) if tenant in self._absent else TenantService()
+        present = self._present.get(tenant)
+        if present is None:
+            received = self._absent.pop(tenant) if tenant in self._absent else TenantService()
+            present = self._present[tenant] = _PresentTenant(received)
+        present.requests += 1
         self._changed[tenant] = None
 
     def remove_request(self, tenant: str) -> bool:
         """Return whether the tenant is still present."""
-        self._requests[tenant] -= 1
+        present = self._present[tenant]
+        present.requests -= 1
         self._changed[tenant] = None
-        if self._requests[tenant]:
+        if present.requests:
             return True
-        del self._requests[tenant]
-        received = self._present.pop(tenant)
+        received = self._present.pop(tenant).received
         if received.input_tokens or received.output_tokens:
             self._absent[tenant] = received
         if len(self._absent) > _ABSENT_KEPT_MAX:
@@ -324,11 +337,11 @@ class ServiceByTenant:
         return False
 
     def is_present(self, tenant: str) -> bool:
-        return tenant in self._requests
+        return tenant in self._present
 
     def add(self, tenant: str, service: float, input_tokens: int, output_tokens: int) -> None:
         """Add to what a present tenant received; a refund is negative."""
-        received = self._present[tenant]
+        received = self._present[tenant].received
         received.service += service
         received.input_tokens += input_tokens
         received.output_tokens += output_tokens
@@ -336,7 +349,8 @@ class ServiceByTenant:
 
     def by_tenant(self) -> dict[str, TenantService]:
         """Return a copy."""
-        return {tenant: replace(received) for tenant, received in (self._absent | self._present).items()}
+        present = {tenant: present.received for tenant, present in self._present.items()}
+        return {tenant: replace(received) for tenant, received in (self._absent | present).items()}
 
     def mark_changed(self, tenant: str) -> None:
         """Let `take_changed` return the tenant."""
@@ -350,4 +364,8 @@ class ServiceByTenant:
         """Return up to `most` tenants that changed since they were last returned here, the oldest change first, and
         what they received, which the caller must not change."""
         taken = [self._changed.popitem(last=False)[0] for _ in range(min(most, len(self._changed)))]
-        return [(name, self._present.get(name) or self._absent.get(name) or _NOTHING) for name in taken]
+        return [(name, self._service_of(name)) for name in taken]
+
+    def _service_of(self, tenant: str) -> TenantService:
+        present = self._present.get(tenant)
+        return self._absent.get(tenant, _NOTHING) if present is None else present.received

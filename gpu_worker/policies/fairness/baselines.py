@@ -40,6 +40,9 @@ class FcfsPolicy(TenantQueuePolicy):
     def steps_of_head(self) -> float:
         return inf if self._lookups is None else 0
 
+    def ignores_arrival_of(self, tenant: str) -> bool:
+        return self._lookups is None and bool(self._waiting)
+
 
 register(FcfsPolicy, "fcfs")
 

@@ -205,12 +205,20 @@ class QueuePolicy(ABC):
         """Consider a request again. Does nothing for one that is not set aside."""
 
     def steps_of_head(self) -> float:
-        """Return for how many decode steps `peek` surely returns the same request; 0: unknown. Requests may arrive
-        meanwhile whose tenants have a waiting one already; nothing else happens.
+        """Return for how many decode steps `peek` surely returns the same request; 0: unknown. Meanwhile requests may
+        arrive that the policy ignores; nothing else happens.
 
         A simulated engine leaves out the attempts to admit that would fail for the same request again.
         """
         return 0
+
+    def ignores_arrival_of(self, tenant: str) -> bool:
+        """Return whether a request of this tenant that arrives now surely does not change which request is next, and
+        nothing that is noted of it depends on what running requests have generated. False while no request waits.
+
+        A simulated engine reports decode steps before such an arrival only after it.
+        """
+        return False
 
     @abstractmethod
     def admit(self, request_id: str) -> QueueRequest:

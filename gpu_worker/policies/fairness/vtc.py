@@ -98,7 +98,7 @@ class VirtualTokenCounter(TenantQueuePolicy):
 
     def _lowest_waiting(self) -> float | None:
         """Return the lowest key of a tenant that waits; None if none does."""
-        lowest, aside = self._by_counter.lowest(), self._aside_by_counter.lowest()
+        lowest, aside = self._by_counter.lowest(), self._aside_by_counter.lowest() if self._tenants_aside else None
         if lowest is None or aside is None:
             found = lowest or aside
             return None if found is None else found[0]
@@ -130,6 +130,10 @@ class VirtualTokenCounter(TenantQueuePolicy):
             return 0
         return self._counters.steps_below(lowest[1], self._by_counter.above_lowest())
 
+    def ignores_arrival_of(self, tenant: str) -> bool:
+        """See QueuePolicy. Only a tenant that joins the waiting ones is lifted and compared with them."""
+        return self._lookups is None and tenant in self._queues
+
     def _charge_prompt(self, record: RequestRecord) -> None:
         self._counters.add(record.request.tenant, self._price(record, 0))
 
@@ -142,7 +146,10 @@ class VirtualTokenCounter(TenantQueuePolicy):
             self._counters.stop(record.request.tenant, self._price_per_token(record))
 
     def _charge_output(self, record: RequestRecord, before: int) -> None:
-        charge = self._price(record, record.output_tokens) - self._price(record, before)
+        if self._linear and self._rises_with_steps:
+            charge = (record.output_tokens - before) * self._price_per_token(record)
+        else:
+            charge = self._price(record, record.output_tokens) - self._price(record, before)
         self._counters.add(record.request.tenant, charge)
 
     def _charge_steps(self, steps: int) -> None:

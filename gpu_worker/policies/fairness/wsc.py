@@ -263,6 +263,10 @@ class WeightedServiceCounter(VirtualTokenCounter):
     def steps_of_head(self) -> float:
         return 0
 
+    def ignores_arrival_of(self, tenant: str) -> bool:
+        """Return False: the request may continue an interaction, and then its place is another."""
+        return False
+
     def _weighted_sum(self, lengths: RequestLengths) -> float:
         a, b, c = self._weights
         return a * lengths.input_tokens + b * lengths.system_tokens + c * lengths.output_tokens

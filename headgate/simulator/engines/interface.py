@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.fairness.accounting import TenantService
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
@@ -100,6 +102,11 @@ class SimulatedEngine(ABC):
     def saturation(self) -> float:
         """The share of the KV pool in use, 0 to 1."""
 
+    @property
+    def service_by_tenant(self) -> dict[str, TenantService]:
+        """Service of each tenant so far, as a copy."""
+        return self.policy.received
+
     @abstractmethod
     def next_s(self) -> float:
         """Return the time of the next event; infinity if there is nothing to do."""
@@ -155,8 +162,8 @@ def output_tokens_max(output_tokens: int) -> int:
     return 1 << (output_tokens - 1).bit_length() if output_tokens > 16 else 16
 
 
-def queue_request(request: SimRequest) -> QueueRequest:
-    """Return the request as the queue policy sees it."""
+def queue_request(request: SimRequest, output_most: int | None = None) -> QueueRequest:
+    """Return the request as the queue policy sees it. `output_most`: the max_tokens that the client sent."""
     arrival = request.arrival
     return QueueRequest(
         request.request_id,
@@ -168,6 +175,6 @@ def queue_request(request: SimRequest) -> QueueRequest:
         arrival.stage or 0,
         arrival.interaction or "",
         arrival.system_tokens,
-        output_tokens_max(arrival.output_tokens),
-        request.tier,
+        output_most,
+        Tier.STANDARD if arrival.tier is None else Tier(arrival.tier),
     )

@@ -7,143 +7,70 @@ that admitted nothing is repeated after each further step (slora/server/router/m
 requests are prefilled as a mini-batch and then join the batch. The policy is the one that the real engines run; only
 the time of a step is modelled.
 
-An event is what could change a decision: an attempt to admit, the end of a request, or an arrival. Between two events,
-k decode steps of n requests that hold v tokens take
+An event is an attempt to admit, or the end of a request or a prefill. Between two events, k decode steps of n requests
+that hold v tokens take
 
     k (base + overhead + per_request n) + per_kv_token (k v + n k (k - 1) / 2)
 
 and the policy is charged for all k at once. The schedule is the same as step by step; tests compare the two.
 
+The engine stands at its last event, and knows when the stretch of steps in progress ends. An arrival leaves the stretch
+as it is, unless an attempt has to follow. The steps until then are counted only if something may read what they change:
+the policy that counts the arrival (`QueuePolicy.ignores_arrival_of`), or a gate (`saturation`, `service_by_tenant`).
+
 With jitter, each step's time is multiplied by a normal factor. For k steps together the factor is drawn with a k-th of
-the variance, which is the variance of the mean of k such factors.
+the variance, which is the variance of the mean of k such factors. Then, and for an observer of steps, each arrival ends
+a stretch.
 
-Admission is by the peak of future KV use (KvPeak): the requests in the batch, when each ends, and which request still
-fits.
-
-Source: the server of the VTC artifact, which knows each request's output length in advance. Sort the requests by
-remaining output, longest first. Then use peaks just before one of the requests ends. Before the k-th ends, the first k
-are still in the batch and hold
-
-    remaining_k x k + sum of the tokens held by the first k
-
-A request fits if, with it, each of these sums stays below the pool.
-
-In decode steps since the beginning, these sums do not change with time. A request that was admitted at step s with a
-prompt of p tokens ends at step e = s + output - 1 (the prefill gives the first token), and holds c + step tokens, where
-c = p + 1 - s. So the use before its end is k e_k + c_1 + ... + c_k, whatever the current step is. KvPeak keeps this use
-with one more request; a candidate costs one bisection, and a maximum over the requests that end before it.
-
-Where every failed attempt is repeated after the next step, most attempts fail: seven for each request under overload.
-So an attempt that failed finds for how many steps it would fail again (`KvPeak.add_if_fits`, and as long as the
-policy's head stays, `QueuePolicy.steps_of_head`), and these steps are taken without a new attempt. The arrival of a
-tenant that had nothing waiting, or an end, ends this.
+Admission is by the peak of future KV use (kv_peak.py). Where every failed attempt is repeated after the next step, most
+attempts fail: seven for each request under overload. So an attempt that failed finds for how many steps it would fail
+again (`KvPeak.add_if_fits`, and as long as the policy's head stays, `QueuePolicy.steps_of_head`), and these steps are
+taken without a new attempt. An arrival that the policy does not ignore, or an end, ends this.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from dataclasses import dataclass
 
+from gpu_worker.policies.fairness.accounting import TenantService
 from gpu_worker.policies.fairness.interface import QueueRequest
 from headgate.simulator.engines.interface import SimulatedEngine
+from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.requests import SimRequest
 
-Admitted = tuple[SimRequest, int]
-"""A request in the batch, and its prompt tokens."""
-
-
-class KvPeak:
-    def __init__(self, pool_tokens: int) -> None:
-        self.pool_tokens = pool_tokens
-        self.step = 0
-        """Decode steps so far; the engine sets it."""
-        self._ends: list[int] = []
-        """Minus the step at which each request ends, ascending: the longest remaining output comes first. The lists
-        below are in the same order."""
-        self._with_one_more: list[int] = []
-        """Use before each request's end with one more request, which holds no tokens yet: (k + 1) e_k + sum of c."""
-        self._admitted: list[Admitted] = []
-        self.size = 0
-        """Number of requests."""
-        self.next_end = math.inf
-        """The step at which the next request ends."""
-
-    def __len__(self) -> int:
-        return self.size
-
-    def could_hold(self, prompt: int, output: int) -> bool:
-        """Return whether the request fits an empty pool."""
-        return prompt + max(output, 1) < self.pool_tokens
-
-    def add_if_fits(self, request: SimRequest, prompt: int, output: int) -> int | None:
-        """Add the request if it fits beside those in the batch, and return None. If it does not fit, return for how
-        many more steps it surely will not, unless a request ends before.
-
-        Its own peak does not fall until the next request that outlasts it would no longer do so. The peaks of the
-        requests that end before it fall by one token a step.
-        """
-        step, ends, uses = self.step, self._ends, self._with_one_more
-        end = step + output - 1 if output > 1 else step
-        at = bisect_right(ends, -end)
-        # What the first `at` requests hold before step `end`, and `end` itself of one more. The sum of their constants
-        # is what `_with_one_more` of the last of them has beyond its own ends.
-        own = uses[at - 1] + (at + 1) * (ends[at - 1] + end) if at else end
-        later = uses[at:]
-        constant = prompt + 1 - step
-        limit = self.pool_tokens - constant
-        if own >= limit or (later and max(later) >= limit):
-            blocked = max(later) - limit if later else 0
-            return max(blocked, -ends[at - 1] - end, 0) if at and own >= limit else max(blocked, 0)
-        uses[at:] = [use + constant - minus_end for use, minus_end in zip(later, ends[at:], strict=True)]
-        uses.insert(at, own + constant + end)
-        ends.insert(at, -end)
-        self._admitted.insert(at, (request, prompt))
-        self.size += 1
-        self.next_end = -ends[-1]
-        return None
-
-    def take_ended(self) -> list[Admitted]:
-        """Remove and return the requests that have ended, the longest output first."""
-        ends, first_kept = self._ends, self.size
-        minus_step = -self.step
-        while first_kept and ends[first_kept - 1] >= minus_step:
-            first_kept -= 1
-        ended = self._admitted[first_kept:]
-        del self._admitted[first_kept:], ends[first_kept:], self._with_one_more[first_kept:]
-        self.size = first_kept
-        self.next_end = -ends[-1] if ends else math.inf
-        return ended
-
-
-@dataclass(slots=True)
-class _Prefill:
-    requests: list[SimRequest]
-    end_s: float
-
-
-_Stretch = tuple[int, float]
-"""The decode steps until the next attempt to admit or the next end, and their jitter factor."""
+_IDLE = -math.inf
 
 
 class SeparatePrefillEngine(SimulatedEngine):
+    """`now_s`: the time of the last event."""
+
     def _set_up(self) -> None:
         profile = self.profile
-        self._kv = KvPeak(profile.pool_tokens)
+        self._kv = KvPeak(profile.pool_tokens, profile.batch_max)
         self._steps_between = profile.steps_between_admissions
         self._repeats = profile.repeats_failed_attempts
         self._repeats_each_step = self._repeats or self._steps_between == 1
         self._step_base_s = profile.decode_base_s + profile.overhead_s
         self._per_request_s = profile.decode_per_request_s
         self._per_kv_token_s = profile.decode_per_kv_token_s
-        self._since_attempt = 0
-        """Decode steps since the last attempt; with `repeats_failed_attempts`, since the last that admitted."""
-        self._queued_s = 0.0
-        """When the first request came to an empty queue."""
-        self._prefill: _Prefill | None = None
-        self._stretch: _Stretch | None = None
+        self._follows_steps = self._jitter is not None or self._observer.wants_steps
+        """Whether each arrival ends a stretch, and steps between attempts that fail are taken one by one."""
+        self._busy_until_s = _IDLE
+        """When the prefill or the stretch in progress ends."""
+        self._advanced_to_s = 0.0
+        self._prefilling: list[SimRequest] = []
+        self._steps = 0
+        """Decode steps of the stretch that are not counted yet."""
+        self._factor = 1.0
+        """Jitter factor of the stretch."""
+        self._retry_from = 0
+        """The decode step from which on an attempt may be made."""
+        self._retry_from_s = 0.0
+        """The time from which on an attempt may be made."""
+        self._next_attempt = 0
+        """The decode step of the next attempt: later than `_retry_from` while an attempt would surely fail."""
         self._blocked_until = -1
-        """The step up to which every attempt surely fails; -1: unknown."""
+        """The step up to which every attempt surely fails, only noted with `_follows_steps`; -1: unknown."""
         self._blocked_head: tuple[str, int] | None = None
         """The request that did not fit beside the present batch, and the step up to which it surely will not."""
 
@@ -153,68 +80,88 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     @property
     def saturation(self) -> float:
+        self._count_steps(self._advanced_to_s)
         return self.kv_tokens / self.profile.pool_tokens
 
+    @property
+    def service_by_tenant(self) -> dict[str, TenantService]:
+        self._count_steps(self._advanced_to_s)
+        return self.policy.received
+
     def next_s(self) -> float:
-        if self._prefill is not None:
-            return self._prefill.end_s
-        if not self._kv.size:
-            return self.now_s if self._waiting else math.inf
-        if self._is_attempt_due():
-            return self.now_s
-        steps, factor = self._next_stretch()
-        return self.now_s + factor * self._decode_s(steps)
+        if self._busy_until_s == _IDLE:
+            if not self._kv.size:
+                return self.now_s if self._waiting else math.inf
+            if self._is_attempt_due():
+                return self.now_s
+            self._begin_stretch()
+        return self._busy_until_s
 
     def advance(self, until_s: float) -> list[SimRequest]:
         kv = self._kv
         while True:
-            if self._prefill is not None:
-                if self._prefill.end_s > until_s:
+            while self._busy_until_s <= until_s:
+                if self._prefilling:
+                    self._end_prefill()
+                elif self._steps:
+                    self._count(self._steps, self._busy_until_s)
+                elif self.now_s >= until_s or not (kv.size or self._waiting):
                     return []
-                if finished := self._end_prefill(self._prefill):
-                    return finished
-            elif not kv.size or (self._since_attempt >= self._steps_between and self._is_attempt_due()):
-                if self.now_s >= until_s or not (kv.size or self._waiting):
-                    return []
-                if kv.step > self._blocked_until:
+                elif not self._is_attempt_due():
+                    self._begin_stretch()
+                    continue
+                elif kv.step > self._blocked_until:
                     self._attempt()
-                elif not self._step_until_admissible(until_s):
-                    return []
-            elif not self._decode(until_s):
+                    continue
+                else:
+                    self._step_until_admissible(until_s)
+                if kv.next_end <= kv.step:
+                    return self._end_requests()
+            self._advanced_to_s = until_s
+            if not (self._follows_steps and self._count_steps(until_s)):
                 return []
-            if kv.next_end <= kv.step and self._prefill is None:
-                return self._end_requests()
 
     def _could_hold(self, request: SimRequest, prompt: int) -> bool:
-        return self._kv.could_hold(prompt, request.arrival.output_tokens)
+        return prompt + max(request.arrival.output_tokens, 1) < self.profile.pool_tokens
 
     def _is_attempt_due(self) -> bool:
         """Return whether the batch has decoded for long enough. Repeated attempts at an empty queue are left out."""
-        if self._since_attempt < self._steps_between:
+        kv = self._kv
+        if not kv.size:
+            return True
+        if kv.step < self._next_attempt or self.now_s < self._retry_from_s:
             return False
-        return not self._repeats or (bool(self._waiting) and self.now_s >= self._queued_s)
+        return not self._repeats or bool(self._waiting)
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
+        is_ignored = self.policy.ignores_arrival_of(request.arrival.tenant)
+        if not is_ignored:
+            self._count_steps(at_s)
         if not super()._enqueue(request, at_s):
             return False
-        if self._blocked_until <= self._kv.step or self.policy.waiting_of(request.tenant) == 1:
-            self._blocked_until = -1
         if self._repeats and len(self._waiting) == 1:
-            self._queued_s = at_s
-            self._stretch = None
+            self._retry_from_s = at_s
+            self._drop_stretch()
+        elif not is_ignored:
+            self._unblock(at_s)
         return True
+
+    def _unblock(self, at_s: float) -> None:
+        """Attempt again after the step that is in progress at `at_s`."""
+        self._blocked_until = -1
+        if self._next_attempt > self._retry_from:
+            self._next_attempt, self._retry_from_s = self._retry_from, at_s
+            self._drop_stretch()
 
     def _attempt(self) -> None:
         """Admit requests in the policy's order until one does not fit."""
-        profile, waiting = self.profile, self._waiting
-        self._since_attempt = profile.steps_between_admissions - 1 if profile.repeats_failed_attempts else 0
-        self._stretch = None
+        profile, kv, waiting = self.profile, self._kv, self._waiting
         if self._observer.wants_steps:
             self._observer.on_attempted(self.now_s)
         admitted: list[SimRequest] = []
         tokens = 0
         blocked_id, until = self._blocked_head or ("", -1)
-        if until < self._kv.step:
+        if until < kv.step:
             blocked_id = ""
         blocked_steps = None
         peek = self.policy.peek if self._stopwatch is None else self._peek
@@ -223,41 +170,37 @@ class SeparatePrefillEngine(SimulatedEngine):
             prompt = head.input_tokens + profile.prompt_extra_tokens
             if admitted and tokens + prompt > profile.minibatch_tokens_max:
                 break
-            blocked_steps = self._add_if_fits(request, prompt)
+            blocked_steps = kv.add_if_fits(request, prompt, request.arrival.output_tokens)
             if blocked_steps is not None:
                 break
             self._admit(request, prompt)
             admitted.append(request)
             tokens += prompt
         if admitted:
-            self._since_attempt = 0
-            seconds = profile.prefill_base_s + profile.prefill_per_token_s * tokens + profile.overhead_s
-            self._prefill = _Prefill(admitted, self.now_s + seconds * self._jitter_factor(1))
-        elif not self._kv.size:
+            self._begin_prefill(admitted, tokens)
+        elif not kv.size:
             raise RuntimeError("the policy admits nothing though nothing runs: the run would never end")
-        elif head is not None and self._repeats_each_step:
-            self._note_blocked(head, blocked_steps)
-
-    def _add_if_fits(self, request: SimRequest, prompt: int) -> int | None:
-        """Add the request to the batch, and return None; if it does not fit, for how many more steps it will not."""
-        kv, batch_max = self._kv, self.profile.batch_max
-        if batch_max is not None and kv.size >= batch_max:
-            return int(kv.next_end) - kv.step
-        return kv.add_if_fits(request, prompt, request.arrival.output_tokens)
+        else:
+            self._retry_from = self._next_attempt = kv.step + (1 if self._repeats else self._steps_between)
+            if head is not None and self._repeats_each_step:
+                self._note_blocked(head, blocked_steps)
 
     def _note_blocked(self, head: QueueRequest, blocked_steps: int | None) -> None:
         """Note for how many steps the attempt that failed would fail again. None: the head is the one noted before."""
         step = self._kv.step
         if blocked_steps is not None:
             self._blocked_head = (head.request_id, step + blocked_steps) if blocked_steps else None
-        if self._blocked_head is not None:
-            self._blocked_until = int(min(self._blocked_head[1], step + self.policy.steps_of_head()))
+        if self._blocked_head is None:
+            return
+        blocked_until = int(min(self._blocked_head[1], step + self.policy.steps_of_head()))
+        if self._follows_steps:
+            self._blocked_until = blocked_until
+        else:
+            self._next_attempt = max(self._retry_from, blocked_until + 1)
 
-    def _step_until_admissible(self, until_s: float) -> bool:
-        """Take steps one by one while each attempt between them surely fails. False: a step would end too late.
-
-        Each step has the time, and each time the rounding, that it has where the attempt is made.
-        """
+    def _step_until_admissible(self, until_s: float) -> None:
+        """Take steps one by one while each attempt between them surely fails, the last of them to its end at most
+        `until_s`. Each step has the jitter, and the observer the calls, that it has where the attempt is made."""
         kv, observer, now_s, held = self._kv, self._observer, self.now_s, self.kv_tokens
         requests, wants_steps, jitter = kv.size, observer.wants_steps, self._jitter
         without_kv_s = self._step_base_s + self._per_request_s * requests
@@ -271,7 +214,7 @@ class SeparatePrefillEngine(SimulatedEngine):
                 factor = jitter.factor(1)
             end_s = now_s + factor * (without_kv_s + self._per_kv_token_s * held)
             if end_s > until_s:
-                self._stretch = 1, factor
+                self._steps, self._factor, self._busy_until_s = 1, factor, end_s
                 break
             now_s = end_s
             step += 1
@@ -280,10 +223,9 @@ class SeparatePrefillEngine(SimulatedEngine):
                 self.policy.on_decoded(1)
                 observer.on_decoded(1, now_s)
         self.now_s, self.kv_tokens, kv.step = now_s, held, step
-        self._since_attempt = self.profile.steps_between_admissions - (self._stretch is not None)
+        self._retry_from = self._next_attempt = step + self._steps
         if not wants_steps:
             self.policy.on_decoded(step - first)
-        return self._stretch is None
 
     def _admit(self, request: SimRequest, prompt: int) -> None:
         self.policy.admit(request.request_id)
@@ -291,56 +233,71 @@ class SeparatePrefillEngine(SimulatedEngine):
         self.kv_tokens += prompt
         self.decisions += 1
         request.admitted_s = self.now_s
-        self._blocked_until = -1
-        self._blocked_head = None
         self._observer.on_admitted(request, self.now_s)
 
-    def _end_prefill(self, prefill: _Prefill) -> list[SimRequest]:
-        self._prefill = None
-        self.now_s = now_s = prefill.end_s
+    def _begin_prefill(self, requests: list[SimRequest], tokens: int) -> None:
+        """Prefill the admitted requests, which have so many prompt tokens together."""
+        profile = self.profile
+        self._prefilling = requests
+        seconds = profile.prefill_base_s + profile.prefill_per_token_s * tokens + profile.overhead_s
+        self._busy_until_s = self.now_s + seconds * self._jitter_factor(1)
+        self._retry_from = self._next_attempt = self._kv.step + self._steps_between
+        self._blocked_until = -1
+        self._blocked_head = None
+
+    def _end_prefill(self) -> None:
+        self.now_s = now_s = self._busy_until_s
+        requests, self._prefilling, self._busy_until_s = self._prefilling, [], _IDLE
         on_generated = self.policy.on_generated
-        for request in prefill.requests:
+        for request in requests:
             request.first_token_s = now_s
             if request.arrival.output_tokens:
                 on_generated(request.request_id, 1)
                 self.kv_tokens += 1
-        self._observer.on_prefilled(prefill.requests, now_s)
-        return self._end_requests() if self._kv.next_end <= self._kv.step else []
+        self._observer.on_prefilled(requests, now_s)
 
-    def _next_stretch(self) -> _Stretch:
-        if self._stretch is None:
-            left = self._steps_between - self._since_attempt
-            steps = int(self._kv.next_end) - self._kv.step
-            if left < steps and (left > 0 or self._waiting):
-                steps = left if left > 1 else 1
-            self._stretch = steps, 1.0 if self._jitter is None else self._jitter.factor(steps)
-        return self._stretch
+    def _begin_stretch(self) -> None:
+        """Decode until the next attempt or the next end."""
+        kv = self._kv
+        steps, until_attempt = int(kv.next_end) - kv.step, self._next_attempt - kv.step
+        if until_attempt < steps and (until_attempt > 0 or self._waiting):
+            steps = until_attempt if until_attempt > 1 else 1
+        self._steps = steps
+        self._factor = 1.0 if self._jitter is None else self._jitter.factor(steps)
+        held = self.kv_tokens + kv.size * (steps - 1) / 2
+        step_s = self._step_base_s + self._per_request_s * kv.size + self._per_kv_token_s * held
+        self._busy_until_s = self.now_s + self._factor * (steps * step_s)
 
-    def _decode(self, until_s: float) -> bool:
-        """Take as many whole steps of the stretch as end by `until_s`. False: none does."""
-        kv, requests = self._kv, self._kv.size
-        steps, factor = self._stretch or self._next_stretch()
-        held = self.kv_tokens + requests * (steps - 1) / 2  # as in _decode_s, without its call
-        seconds = factor * (steps * (self._step_base_s + self._per_request_s * requests + self._per_kv_token_s * held))
-        if self.now_s + seconds > until_s:
-            steps, seconds = self._steps_within((until_s - self.now_s) / factor, steps)
-            if not steps:
-                return False
-            seconds *= factor
-        self._stretch = None
-        self.now_s += seconds
-        self.kv_tokens += steps * requests
-        self._since_attempt += steps
+    def _drop_stretch(self) -> None:
+        """Plan anew from the last step that was counted."""
+        if self._steps:
+            self._steps, self._busy_until_s = 0, _IDLE
+
+    def _count_steps(self, until_s: float) -> bool:
+        """Count the whole steps of the stretch that end by `until_s`. With `_follows_steps`, drop the rest then, and
+        return whether it was dropped."""
+        if self._steps <= 1 or until_s <= self.now_s:
+            return False
+        steps, seconds = self._steps_within((until_s - self.now_s) / self._factor, self._steps)
+        if not steps:
+            return False
+        self._count(steps, self.now_s + seconds * self._factor)
+        if self._follows_steps:
+            self._drop_stretch()
+        return self._follows_steps
+
+    def _count(self, steps: int, now_s: float) -> None:
+        """Count so many steps of the stretch, which end at `now_s`."""
+        kv = self._kv
+        self.now_s = now_s
+        self.kv_tokens += steps * kv.size
         kv.step += steps
+        self._steps -= steps
+        if not self._steps:
+            self._busy_until_s = _IDLE
         self.policy.on_decoded(steps)
         if self._observer.wants_steps:
-            self._observer.on_decoded(steps, self.now_s)
-        return True
-
-    def _decode_s(self, steps: int) -> float:
-        requests = self._kv.size
-        held = self.kv_tokens + requests * (steps - 1) / 2
-        return steps * (self._step_base_s + self._per_request_s * requests + self._per_kv_token_s * held)
+            self._observer.on_decoded(steps, now_s)
 
     def _steps_within(self, seconds: float, steps: int) -> tuple[int, float]:
         """Return the most steps, fewer than `steps`, that take at most `seconds`, and what they take. No step is
@@ -366,7 +323,7 @@ class SeparatePrefillEngine(SimulatedEngine):
             finish(request.request_id)
             on_finished(request, now_s)
             ended.append(request)
-        self._stretch = None
+        self._next_attempt = self._retry_from
         self._blocked_until = -1
         self._blocked_head = None
         return ended

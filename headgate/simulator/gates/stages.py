@@ -298,7 +298,7 @@ class EngineCapacity:
         self._capacity = MeasuredCapacity()
 
     def service_per_s(self, now_s: float) -> float:
-        served = sum(tenant.service for tenant in self._engine.policy.received.values())
+        served = sum(tenant.service for tenant in self._engine.service_by_tenant.values())
         return self._capacity.observe(now_s, served, saturated=self._engine.waiting > 0)
 
 

@@ -141,8 +141,7 @@ class Collector:
         if request.finish_s > self.total_time_s:
             self.total_time_s = request.finish_s
         if self._rates is not None:
-            self._rates.on_requested(arrival.tenant, request.release_s, service)
-            self._rates.on_served(arrival.tenant, request.first_token_s, request.finish_s, service)
+            self._rates.on_ended(arrival.tenant, request.release_s, request.first_token_s, request.finish_s, service)
         if self._timeline is not None:
             self._timeline.on_served(request, service)
 
@@ -157,8 +156,9 @@ class Collector:
         if sums is None:
             sums = self._sums[key] = _Sums()
         sums.requests += 1
-        sums.in_time += request.is_in_time
-        sums.due += request.due_s != inf
+        due_s = request.due_s
+        sums.in_time += 0.0 <= request.first_token_s <= due_s
+        sums.due += due_s != inf
         return sums
 
     def difference(self) -> Difference | None:

@@ -16,6 +16,7 @@ of the run.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean, pvariance
@@ -41,8 +42,17 @@ class MeasuredRates:
 
     def __init__(self, horizon_s: float) -> None:
         self._every_s = (horizon_s - WARM_UP_S) / (POINTS + 1)
+        self._ends_s = [self._middle_s(point) + HALF_WINDOW_S for point in range(POINTS)]
+        """The ends of the windows."""
         self._service: dict[str, array[float]] = {}
         self._requested: dict[str, array[float]] = {}
+
+    def on_ended(self, tenant: str, sent_s: float, first_s: float, last_s: float, service: float) -> None:
+        """Add a request of `service` units, with the times when it was sent and of its first and last token."""
+        window = bisect_left(self._ends_s, sent_s)
+        if window < POINTS and last_s >= self._ends_s[window] - 2 * HALF_WINDOW_S:
+            self.on_requested(tenant, sent_s, service)
+            self.on_served(tenant, first_s, last_s, service)
 
     def on_requested(self, tenant: str, at_s: float, service: float) -> None:
         row = self._requested.get(tenant)
